@@ -1,0 +1,1 @@
+//! A circuit breaker that judges answers when they end

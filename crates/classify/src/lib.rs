@@ -1,0 +1,1 @@
+//! Turn any provider error, status, body or stream event into one typed failure

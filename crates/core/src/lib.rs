@@ -1,0 +1,1 @@
+//! The words every Steadfast layer speaks: failures, calls, targets, leases, transcripts

@@ -1,0 +1,1 @@
+//! Another target while this one cools down

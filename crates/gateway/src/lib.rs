@@ -1,0 +1,1 @@
+//! The steadfast gateway: resilience layers for LLM calls as one binary

@@ -1,0 +1,1 @@
+//! Retry LLM calls: hints, budgets, streams before their first content

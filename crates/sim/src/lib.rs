@@ -1,0 +1,1 @@
+//! LLM providers that misbehave on command

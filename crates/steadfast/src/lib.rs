@@ -1,0 +1,1 @@
+//! Resilience layers for LLM calls: one tower layer a concern

@@ -1,0 +1,1 @@
+//! Stall, first-content, makespan and pipeline limits for LLM calls
