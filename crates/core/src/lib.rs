@@ -1,1 +1,51 @@
-//! The words every Steadfast layer speaks: failures, calls, targets, leases, transcripts
+//! The words every Steadfast layer speaks.
+//!
+//! This crate has no policy and knows no provider's JSON. It holds what the layers share:
+//!
+//! * [`Failure`] and [`Reason`]: the one error of every service in a stack, and what it means.
+//! * [`Call`] and [`CallContext`]: what a generic layer may ask of a request, and what travels
+//!   with it.
+//! * [`Track`], [`Lease`] and [`Outcome`]: how a layer learns that an answer is over.
+//! * [`Backoff`], [`RetryBudget`], [`Deadline`], [`Keyed`], [`RecoveryLog`]: the small machines.
+//! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: a conversation and its
+//!   answer, in no dialect.
+//! * [`transcript`]: what a provider accepts as a conversation, and how to mend one.
+//!
+//! A layer crate depends on this one and on no sibling.
+
+mod backoff;
+mod budget;
+//mod chat;
+mod context;
+mod dialect;
+mod failure;
+mod keyed;
+mod lease;
+mod limit;
+mod log;
+mod reason;
+mod redact;
+mod target;
+pub mod time;
+//mod track;
+//pub mod transcript;
+mod upstream;
+mod usage;
+
+pub use self::{
+    backoff::{Backoff, BackoffError, Jitter},
+    budget::{BudgetPolicy, RetryBudget, Withdrawal},
+    context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
+    dialect::{Dialect, ParseDialectError},
+    failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
+    keyed::{Keep, Keyed, KeyedPolicy},
+    lease::{Lease, Outcome, Settle, Settled, Token},
+    limit::TimeLimit,
+    log::{MAX_STEPS, RecoveryLog, Step},
+    reason::{Failover, Fault, ParseReasonError, Reason, RecoveryTable, Retry, Rule, Scope},
+    redact::{MAX_MESSAGE, redact},
+    target::Target,
+    time::Deadline,
+    upstream::Upstream,
+    usage::Usage,
+};

@@ -1,0 +1,175 @@
+//! How much retrying is affordable.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::Reason;
+
+/// What retries cost and how many there may be; plain fields.
+///
+/// The numbers are those AWS SDKs settled on: 500 tokens hold about 35 retries of transient
+/// errors, so that a dead provider costs a bounded share of traffic and not a multiple of it.
+/// Throttling is cheaper, because a throttled provider works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetPolicy {
+    /// What the bucket holds when full.
+    pub capacity: u32,
+    /// What a retry after anything but throttling takes out.
+    pub transient: u32,
+    /// What a retry after `rate_limit` or `overloaded` takes out.
+    pub throttling: u32,
+    /// What a retry after `network` takes out. Connections that never came about cost the provider
+    /// nothing, so they are cheap.
+    pub network: u32,
+    /// What a first attempt that succeeds puts back.
+    pub refill: u32,
+}
+
+impl Default for BudgetPolicy {
+    fn default() -> Self {
+        Self { capacity: 500, transient: 14, throttling: 5, network: 5, refill: 1 }
+    }
+}
+
+/// A token bucket that every retry, failover and resume of a stack draws from: a handle, shared by
+/// cloning.
+///
+/// A retry [`withdraws`](Self::withdraw) before it is made. When the call then succeeds, its cost
+/// is put back; a first attempt that succeeds puts back one token. So under a healthy provider the
+/// bucket is always full, and under a dead one retries stop after the bucket is empty.
+#[derive(Clone)]
+pub struct RetryBudget(Arc<Bucket>);
+
+struct Bucket {
+    policy: BudgetPolicy,
+    tokens: AtomicU32,
+}
+
+/// What a retry took out of a [`RetryBudget`], to be put back if it helps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "put back with `RetryBudget::refund` when the retried call succeeds"]
+pub struct Withdrawal(u32);
+
+impl Withdrawal {
+    /// Both together.
+    pub fn and(self, other: Withdrawal) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self::new(BudgetPolicy::default())
+    }
+}
+
+impl RetryBudget {
+    /// A full bucket.
+    pub fn new(policy: BudgetPolicy) -> Self {
+        Self(Arc::new(Bucket { policy, tokens: AtomicU32::new(policy.capacity) }))
+    }
+
+    /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
+    pub fn withdraw(&self, reason: Reason) -> Option<Withdrawal> {
+        let policy = &self.0.policy;
+        let cost = match reason {
+            reason if reason.is_throttling() => policy.throttling,
+            Reason::Network => policy.network,
+            // Our own refusals cost nobody anything.
+            reason if reason.is_refusal() => 0,
+            _ => policy.transient,
+        };
+        self.0
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(cost))
+            .ok()
+            .map(|_| Withdrawal(cost))
+    }
+
+    /// A call succeeded: puts back what its retries took out, or one refill when it took none.
+    pub fn refund(&self, withdrawal: Withdrawal) {
+        let Bucket { policy, tokens } = &*self.0;
+        let amount = if withdrawal.0 == 0 { policy.refill } else { withdrawal.0 };
+        // A full bucket, the usual case, is not written to: no cache line bounces.
+        if tokens.load(Ordering::Relaxed) >= policy.capacity {
+            return;
+        }
+        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some(tokens.saturating_add(amount).min(policy.capacity))
+        });
+    }
+
+    /// Tokens left.
+    pub fn remaining(&self) -> u32 {
+        self.0.tokens.load(Ordering::Relaxed)
+    }
+
+    /// What the bucket costs and holds.
+    pub fn policy(&self) -> &BudgetPolicy {
+        &self.0.policy
+    }
+
+    /// Fills the bucket.
+    pub fn reset(&self) {
+        self.0.tokens.store(self.0.policy.capacity, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for RetryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RetryBudget({} of {})", self.remaining(), self.0.policy.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_dead_provider_costs_a_bounded_number_of_retries() {
+        let budget = RetryBudget::default();
+        let retries = (0..1_000).filter(|_| budget.withdraw(Reason::ServerError).is_some()).count();
+        assert_eq!(retries, 35);
+        // Throttling is cheaper, and our own refusals are free.
+        assert!(budget.withdraw(Reason::RateLimit).is_some());
+        assert!(budget.withdraw(Reason::CircuitOpen).is_some());
+        budget.reset();
+        assert_eq!(budget.remaining(), 500);
+    }
+
+    proptest! {
+        /// Against plain arithmetic: never above capacity, never below zero, nothing lost.
+        #[test]
+        fn agrees_with_arithmetic(
+            capacity in 0u32..200,
+            ops in proptest::collection::vec((0u8..4, any::<bool>()), 0..200),
+        ) {
+            let policy = BudgetPolicy { capacity, ..BudgetPolicy::default() };
+            let budget = RetryBudget::new(policy);
+            let mut model = i64::from(capacity);
+            for (kind, helps) in ops {
+                let reason = [Reason::ServerError, Reason::Overloaded, Reason::Network, Reason::Cooling]
+                    [usize::from(kind)];
+                let cost = [14i64, 5, 5, 0][usize::from(kind)];
+                let got = budget.withdraw(reason);
+                prop_assert_eq!(got.is_some(), model >= cost);
+                if let Some(withdrawal) = got {
+                    model -= cost;
+                    if helps {
+                        budget.refund(withdrawal);
+                        model = (model + cost.max(1)).min(i64::from(capacity));
+                        if cost == 0 { /* a refusal that took nothing refills one */ }
+                    }
+                }
+                prop_assert_eq!(i64::from(budget.remaining()), model);
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! What travels with a request, and what a layer may ask of one.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Target};
+
+/// What travels with a request through the layers.
+///
+/// Plain fields; the default is empty and allocates nothing. Cloning it is a few counted
+/// pointers, and a clone shares the recovery log and the budget of the original.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CallContext {
+    /// Where the call goes. Set by failover, read by everything below it.
+    pub target: Option<Target>,
+    /// When the call must be over.
+    pub deadline: Option<Deadline>,
+    /// Attempts already made for this request, on whatever target, before this one.
+    pub attempts: u32,
+    /// How many attempts the request may have in all, whatever layer makes them.
+    pub max_attempts: Option<NonZeroU32>,
+    /// Targets that could still take the call if this one fails. A retry layer does not wait for a
+    /// hung target twice when there are any.
+    pub alternatives: u32,
+    /// How much the caller cares.
+    pub priority: Priority,
+    /// The budget that retries of this request draw from; a layer without one of its own uses
+    /// this.
+    pub budget: Option<RetryBudget>,
+    /// What the layers did; disabled unless someone asks.
+    pub log: RecoveryLog,
+    /// Who calls. Behind a pointer, because most layers never look.
+    identity: Option<Arc<Identity>>,
+}
+
+/// How much the caller cares about one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    #[default]
+    Interactive,
+    /// Titles, summaries and the like: nobody waits, and an overloaded provider is left alone.
+    Background,
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Identity {
+    /// Who pays.
+    pub tenant: Option<Arc<str>>,
+    /// Which agent.
+    pub agent: Option<Arc<str>>,
+    /// Which of its tasks.
+    pub task: Option<Arc<str>>,
+    /// Which conversation.
+    pub session: Option<Arc<str>>,
+}
+
+/// The context of a request that has none.
+static EMPTY: CallContext = CallContext::new();
+
+impl Default for CallContext {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CallContext {
+    /// An empty context.
+    pub const fn new() -> Self {
+        Self {
+            target: None,
+            deadline: None,
+            attempts: 0,
+            max_attempts: None,
+            alternatives: 0,
+            priority: Priority::Interactive,
+            budget: None,
+            log: RecoveryLog::disabled(),
+            identity: None,
+        }
+    }
+
+    /// An empty context that keeps a recovery log.
+    pub fn recording() -> Self {
+        Self { log: RecoveryLog::enabled(), ..Self::new() }
+    }
+
+    /// With this target.
+    #[must_use]
+    pub fn with_target(mut self, target: impl Into<Target>) -> Self {
+        self.target = Some(target.into());
+        self
+    }
+
+    /// With this deadline, or the earlier one when there is one already.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Deadline) -> Self {
+        self.deadline = Some(self.deadline.map_or(deadline, |mine| mine.min(deadline)));
+        self
+    }
+
+    /// With this priority.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// With this recovery log.
+    #[must_use]
+    pub fn with_log(mut self, log: RecoveryLog) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// On behalf of `tenant`.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: impl Into<Arc<str>>) -> Self {
+        self.identity_mut().tenant = Some(tenant.into());
+        self
+    }
+
+    /// On behalf of `agent`.
+    #[must_use]
+    pub fn with_agent(mut self, agent: impl Into<Arc<str>>) -> Self {
+        self.identity_mut().agent = Some(agent.into());
+        self
+    }
+
+    /// As part of `task`.
+    #[must_use]
+    pub fn with_task(mut self, task: impl Into<Arc<str>>) -> Self {
+        self.identity_mut().task = Some(task.into());
+        self
+    }
+
+    /// As part of the conversation `session`.
+    #[must_use]
+    pub fn with_session(mut self, session: impl Into<Arc<str>>) -> Self {
+        self.identity_mut().session = Some(session.into());
+        self
+    }
+
+    /// Who pays.
+    pub fn tenant(&self) -> Option<&str> {
+        self.identity.as_ref()?.tenant.as_deref()
+    }
+
+    /// Which agent calls.
+    pub fn agent(&self) -> Option<&str> {
+        self.identity.as_ref()?.agent.as_deref()
+    }
+
+    /// Which task the call is part of.
+    pub fn task(&self) -> Option<&str> {
+        self.identity.as_ref()?.task.as_deref()
+    }
+
+    /// Which conversation the call is part of.
+    pub fn session(&self) -> Option<&str> {
+        self.identity.as_ref()?.session.as_deref()
+    }
+
+    /// All of the above, to be changed.
+    pub fn identity_mut(&mut self) -> &mut Identity {
+        Arc::make_mut(self.identity.get_or_insert_default())
+    }
+
+    /// Attempts the request may still have: [`u32::MAX`] when nobody limits them.
+    pub fn attempts_left(&self) -> u32 {
+        self.max_attempts.map_or(u32::MAX, |max| max.get().saturating_sub(self.attempts))
+    }
+}
+
+/// What a generic layer may ask of a request.
+///
+/// It is implemented for [`ChatRequest`](crate::ChatRequest) and for `http::Request<B>`, where the
+/// context lives in the extensions. A type of your own needs its two accessors:
+///
+/// ```
+/// use steadfast_core::{Call, CallContext};
+///
+/// #[derive(Clone)]
+/// struct Translate { text: String, context: CallContext }
+///
+/// impl Call for Translate {
+///     fn context(&self) -> &CallContext { &self.context }
+///     fn context_mut(&mut self) -> &mut CallContext { &mut self.context }
+/// }
+/// ```
+pub trait Call {
+    /// What travels with the request.
+    fn context(&self) -> &CallContext;
+
+    /// What travels with the request, to be changed.
+    fn context_mut(&mut self) -> &mut CallContext;
+
+    /// What a target has to be able to do for this request. Failover skips targets that can not.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// Fits the request to a target: its model, its limits, what it can not take. Called by
+    /// failover on a copy for each target, after the context's target has been set.
+    ///
+    /// # Errors
+    ///
+    /// When the request can not be made to fit, with a failure that says which part.
+    fn adapt(&mut self, profile: &Profile) -> Result<(), Failure> {
+        let _ = profile;
+        Ok(())
+    }
+
+    /// Adds a short message from the caller's side to the request, such as a nudge to carry on.
+    /// Returns whether the request has a place for one.
+    fn nudge(&mut self, text: &str) -> bool {
+        let _ = text;
+        false
+    }
+}
+
+impl<B> Call for http::Request<B> {
+    fn context(&self) -> &CallContext {
+        self.extensions().get().unwrap_or(&EMPTY)
+    }
+
+    fn context_mut(&mut self) -> &mut CallContext {
+        self.extensions_mut().get_or_insert_default()
+    }
+}
+
+/// What a target has to be able to do for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Needs {
+    /// It has images.
+    pub vision: bool,
+    /// It declares tools.
+    pub tools: bool,
+    /// It is to be streamed.
+    pub stream: bool,
+    /// About how many tokens it is, when that can be told; an estimate from below, so that a
+    /// target is not skipped that would have served.
+    pub input_tokens: u64,
+}
+
+/// What one target is and can do; what [`Call::adapt`] fits a request to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Profile {
+    /// Where the request goes; its model is the one to send.
+    pub target: Target,
+    /// What the target speaks, when known.
+    pub dialect: Option<Dialect>,
+    /// Whether it reads images.
+    pub vision: bool,
+    /// Whether it calls tools.
+    pub tools: bool,
+    /// Its window, in tokens, when known.
+    pub window: Option<u64>,
+    /// The most it writes in one answer, in tokens, when known.
+    pub max_output: Option<u64>,
+    /// Parameters it does not take, by their name on the wire of OpenAI's dialect.
+    pub unsupported: Vec<String>,
+    /// What to do with a parameter it does not take.
+    pub on_unsupported: OnUnsupported,
+    /// The conversation was last answered by another target: what only that one could read, such
+    /// as signed thinking, is left out.
+    pub foreign_history: bool,
+}
+
+/// What to do with what a target does not take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnUnsupported {
+    /// Leave it out: an answer without it beats none.
+    #[default]
+    Drop,
+    /// Pass the target over.
+    Refuse,
+}
+
+impl Profile {
+    /// A target that can do everything and has no known limits.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            dialect: None,
+            vision: true,
+            tools: true,
+            window: None,
+            max_output: None,
+            unsupported: Vec::new(),
+            on_unsupported: OnUnsupported::default(),
+            foreign_history: false,
+        }
+    }
+
+    /// Why it can not serve a request with `needs`, or `None` when it can.
+    pub fn lacks(&self, needs: &Needs) -> Option<&'static str> {
+        if needs.vision && !self.vision {
+            Some("it does not read images")
+        } else if needs.tools && !self.tools {
+            Some("it does not call tools")
+        } else if self.window.is_some_and(|window| needs.input_tokens > window) {
+            Some("the conversation is larger than its window")
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_only_shrink() {
+        let near = Deadline::after(Duration::from_secs(1));
+        let far = Deadline::after(Duration::from_secs(9));
+        for (first, second) in [(near, far), (far, near)] {
+            let context = CallContext::new().with_deadline(first).with_deadline(second);
+            assert_eq!(context.deadline, Some(near));
+        }
+    }
+
+    #[test]
+    fn lives_in_the_extensions_of_an_http_request() {
+        let mut request = http::Request::new(());
+        assert_eq!(request.context().attempts, 0);
+        assert!(request.extensions().is_empty(), "reading adds nothing");
+        request.context_mut().attempts = 3;
+        assert_eq!(request.clone().context().attempts, 3);
+    }
+
+    #[test]
+    fn attempts_left_counts_down() {
+        let mut context = CallContext::new();
+        assert_eq!(context.attempts_left(), u32::MAX);
+        context.max_attempts = NonZeroU32::new(3);
+        context.attempts = 2;
+        assert_eq!(context.attempts_left(), 1);
+        context.attempts = 9;
+        assert_eq!(context.attempts_left(), 0);
+    }
+
+    #[test]
+    fn identity_is_copied_on_write() {
+        let first = CallContext::new().with_tenant("acme");
+        let second = first.clone().with_session("s1");
+        assert_eq!((first.session(), second.session()), (None, Some("s1")));
+        assert_eq!(second.tenant(), Some("acme"));
+    }
+}

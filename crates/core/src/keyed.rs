@@ -1,0 +1,262 @@
+//! Per-key state that does not grow for ever.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, Hash},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use foldhash::quality::RandomState;
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+/// Locks the keys are spread over. Readers of one lock do not wait for each other; this only keeps
+/// an insertion from stopping everyone.
+const SHARDS: usize = 8;
+
+/// How many keys are kept and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedPolicy {
+    /// The most keys kept. Beyond it the longest unused goes, in use or not: memory is bounded
+    /// even when keys come from callers.
+    pub capacity: usize,
+    /// How long an unused key is kept.
+    pub idle: Duration,
+}
+
+impl Default for KeyedPolicy {
+    /// 4,096 keys, far more than targets or models there are, and enough for the tenants of one
+    /// process; an hour, so that a state outlives the longest cooldown that is usual.
+    fn default() -> Self {
+        Self { capacity: 4_096, idle: Duration::from_secs(3_600) }
+    }
+}
+
+/// A bounded map from keys to shared state, evicting what is idle.
+///
+/// A value that somebody holds (a lease, a handle) or that [`Keep::keep`] wants kept is not evicted for
+/// being idle. Looking up an existing key takes a shared lock and allocates nothing.
+pub struct Keyed<K, V> {
+    shards: [RwLock<HashMap<K, Entry<V>, RandomState>>; SHARDS],
+    hasher: RandomState,
+    policy: KeyedPolicy,
+    epoch: Instant,
+}
+
+struct Entry<V> {
+    value: Arc<V>,
+    /// Milliseconds since the map's epoch; written at most once a second.
+    used: AtomicU64,
+}
+
+/// State that knows whether it may be forgotten.
+pub trait Keep {
+    /// Whether this must not be evicted for being idle: an open breaker, say, whose key nobody
+    /// asks for because it is open.
+    fn keep(&self, now: Instant) -> bool {
+        let _ = now;
+        false
+    }
+}
+
+impl<K, V> Keyed<K, V>
+where
+    K: Hash + Eq + Clone,
+    V: Keep,
+{
+    /// An empty map.
+    pub fn new(policy: KeyedPolicy) -> Self {
+        let hasher = RandomState::default();
+        Self {
+            shards: std::array::from_fn(|_| RwLock::new(HashMap::with_hasher(hasher.clone()))),
+            hasher,
+            policy,
+            epoch: Instant::now(),
+        }
+    }
+
+    /// The state of `key`, made by `make` when there is none yet.
+    pub fn get_or_insert_with(&self, key: &K, now: Instant, make: impl FnOnce() -> V) -> Arc<V> {
+        let shard = self.shard(key);
+        let tick = self.tick(now);
+        if let Some(entry) = shard.read().get(key) {
+            entry.touch(tick);
+            return entry.value.clone();
+        }
+        let mut map = shard.write();
+        if let Some(entry) = map.get(key) {
+            entry.touch(tick);
+            return entry.value.clone();
+        }
+        let room = (self.policy.capacity / SHARDS).max(1);
+        if map.len() >= room {
+            self.evict(&mut map, room, now);
+        }
+        let value = Arc::new(make());
+        map.insert(key.clone(), Entry { value: value.clone(), used: AtomicU64::new(tick) });
+        value
+    }
+
+    /// The state of `key`, if there is any. Does not count as use.
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.shard(key).read().get(key).map(|entry| entry.value.clone())
+    }
+
+    /// Forgets `key`.
+    pub fn remove(&self, key: &K) -> Option<Arc<V>> {
+        self.shard(key).write().remove(key).map(|entry| entry.value)
+    }
+
+    /// Forgets every key that `keep` does not want.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &Arc<V>) -> bool) {
+        for shard in &self.shards {
+            shard.write().retain(|key, entry| keep(key, &entry.value));
+        }
+    }
+
+    /// Every key with its state, in no order.
+    pub fn entries(&self) -> Vec<(K, Arc<V>)> {
+        self.shards
+            .iter()
+            .flat_map(|shard| {
+                shard
+                    .read()
+                    .iter()
+                    .map(|(key, entry)| (key.clone(), entry.value.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.read().is_empty())
+    }
+
+    /// Drops what is idle; otherwise, when that makes too little room, the longest unused eighth.
+    fn evict(&self, map: &mut HashMap<K, Entry<V>, RandomState>, room: usize, now: Instant) {
+        let tick = self.tick(now);
+        let idle = u64::try_from(self.policy.idle.as_millis()).unwrap_or(u64::MAX);
+        map.retain(|_, entry| {
+            tick.saturating_sub(entry.used.load(Ordering::Relaxed)) < idle
+                || Arc::strong_count(&entry.value) > 1
+                || entry.value.keep(now)
+        });
+        if map.len() < room {
+            return;
+        }
+        let surplus = map.len() + 1 - room + room / 8;
+        // What is idle but kept goes last, what is merely old first.
+        let mut ages: Vec<_> = map
+            .iter()
+            .map(|(key, entry)| {
+                let kept = Arc::strong_count(&entry.value) > 1 || entry.value.keep(now);
+                ((kept, entry.used.load(Ordering::Relaxed)), key.clone())
+            })
+            .collect();
+        ages.sort_unstable_by_key(|(age, _)| *age);
+        for (_, key) in ages.into_iter().take(surplus) {
+            map.remove(&key);
+        }
+    }
+
+    fn shard(&self, key: &K) -> &RwLock<HashMap<K, Entry<V>, RandomState>> {
+        // The top bits: the maps use the low ones.
+        let hash = self.hasher.hash_one(key);
+        let index = usize::try_from(hash >> 61).unwrap_or(0);
+        &self.shards[index % SHARDS]
+    }
+
+    fn tick(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl<V> Entry<V> {
+    fn touch(&self, tick: u64) {
+        // A second's resolution is plenty for eviction and keeps readers from writing.
+        if tick.saturating_sub(self.used.load(Ordering::Relaxed)) >= 1_000 {
+            self.used.store(tick, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for Keyed<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyed").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct State(AtomicBool);
+
+    impl Keep for State {
+        fn keep(&self, _: Instant) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn keyed(capacity: usize) -> Keyed<u32, State> {
+        Keyed::new(KeyedPolicy { capacity, idle: Duration::from_secs(60) })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_state_a_key() {
+        let map = keyed(64);
+        let now = Instant::now();
+        let first = map.get_or_insert_with(&1, now, State::default);
+        let again = map.get_or_insert_with(&1, now, || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert_eq!(map.len(), 1);
+        assert!(map.remove(&1).is_some() && map.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn never_holds_more_than_its_capacity() {
+        let map = keyed(80);
+        for key in 0..10_000 {
+            // Even when every state wants to be kept.
+            let state = map.get_or_insert_with(&key, Instant::now(), State::default);
+            state.0.store(true, Ordering::Relaxed);
+            assert!(map.len() <= 80, "{} at {key}", map.len());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_idle_go_first_and_what_is_held_stays() {
+        let map = keyed(800);
+        let held = map.get_or_insert_with(&0, Instant::now(), State::default);
+        let kept = map.get_or_insert_with(&1, Instant::now(), State::default);
+        kept.0.store(true, Ordering::Relaxed);
+        drop(kept);
+        for key in 2..400 {
+            map.get_or_insert_with(&key, Instant::now(), State::default);
+        }
+        tokio::time::advance(Duration::from_secs(61)).await;
+        for key in 1_000..1_750 {
+            map.get_or_insert_with(&key, Instant::now(), State::default);
+        }
+        assert!(map.get(&0).is_some_and(|state| Arc::ptr_eq(&state, &held)));
+        assert!(map.get(&1).is_some());
+        let survivors = (2..400).filter(|key| map.get(key).is_some()).count();
+        assert!(survivors < 398, "some of the idle are gone");
+        let fresh = (1_000..1_750).filter(|key| map.get(key).is_some()).count();
+        assert!(fresh > 600, "the fresh are mostly there: {fresh}");
+    }
+}

@@ -1,0 +1,50 @@
+//! The clocks a call runs against.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Which time limit ended a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TimeLimit {
+    /// Too long without content.
+    Stall,
+    /// Too long before the first content.
+    FirstContent,
+    /// One attempt took too long as a whole.
+    Attempt,
+    /// The answer took too long as a whole, though it kept coming.
+    Makespan,
+    /// The call with all its retries and fallbacks took too long.
+    Pipeline,
+    /// Content came, but too slowly to be of use.
+    Throughput,
+}
+
+impl TimeLimit {
+    /// The name used in logs and messages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TimeLimit::Stall => "stall",
+            TimeLimit::FirstContent => "first_content",
+            TimeLimit::Attempt => "attempt",
+            TimeLimit::Makespan => "makespan",
+            TimeLimit::Pipeline => "pipeline",
+            TimeLimit::Throughput => "throughput",
+        }
+    }
+
+    /// Whether running into it says something about the provider. A long answer and a caller's
+    /// own patience do not.
+    pub const fn blames_provider(self) -> bool {
+        !matches!(self, TimeLimit::Makespan | TimeLimit::Pipeline)
+    }
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

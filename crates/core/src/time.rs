@@ -1,0 +1,79 @@
+//! Deadlines, and the one place that reads wall time.
+
+use std::{
+    sync::OnceLock,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+
+/// When a call must be over. Shared by every layer it passes; only ever moves earlier on the way
+/// down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// A deadline at `at`.
+    pub const fn at(at: Instant) -> Self {
+        Self(at)
+    }
+
+    /// A deadline `limit` from now. A limit too long to represent is no limit for any practical
+    /// purpose: thirty years.
+    pub fn after(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self(now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(946_080_000)))
+    }
+
+    /// The instant itself.
+    pub const fn instant(self) -> Instant {
+        self.0
+    }
+
+    /// What is left at `now`; zero once past.
+    pub fn remaining_at(self, now: Instant) -> Duration {
+        self.0.saturating_duration_since(now)
+    }
+
+    /// What is left; zero once past.
+    pub fn remaining(self) -> Duration {
+        self.remaining_at(Instant::now())
+    }
+
+    /// Whether it has passed.
+    pub fn is_past(self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Wall time, for HTTP dates and logs: the moment the process first asked, moved on by tokio's
+/// clock. So it stands still and jumps with a paused clock, and never runs backwards.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads wall time")]
+pub fn wall() -> SystemTime {
+    static START: OnceLock<(Instant, SystemTime)> = OnceLock::new();
+    let (instant, wall) = START.get_or_init(|| (Instant::now(), SystemTime::now()));
+    *wall + instant.elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn follows_the_paused_clock() {
+        let deadline = Deadline::after(Duration::from_secs(10));
+        let before = wall();
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(deadline.remaining(), Duration::from_secs(6));
+        assert_eq!(wall().duration_since(before).unwrap(), Duration::from_secs(4));
+        assert!(!deadline.is_past());
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(deadline.is_past());
+        assert_eq!(deadline.remaining(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn endless_limits_do_not_overflow() {
+        assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(900_000_000));
+    }
+}

@@ -1,0 +1,303 @@
+//! What the model says: scripted answers, and the truth of what went out.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::tokens::{count_output, pieces};
+
+/// An answer of the model, in no dialect yet.
+///
+/// ```
+/// use steadfast_sim::{Answer, Stop};
+///
+/// let answer = Answer::text("I will look.")
+///     .then_tool_call("read", r#"{"path":"a.txt"}"#)
+///     .then_tool_call("read", r#"{"path":"b.txt"}"#);
+/// assert_eq!(answer.stop_or_implied(), Stop::ToolUse);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// What it says, in order.
+    pub blocks: Vec<Block>,
+    /// Why it ended; implied by the blocks if `None` (tool use if there is a call).
+    pub stop: Option<Stop>,
+    /// The usage it reports; counted if `None`.
+    pub usage: Option<Usage>,
+    /// Fields no documentation knows. They stand at the top of a whole body and of every frame.
+    pub extra: Map<String, Value>,
+    /// Stream the text in these pieces instead of [`pieces`](crate::tokens::pieces).
+    pub chunks: Option<usize>,
+}
+
+/// One block of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Block {
+    /// Text.
+    Text(String),
+    /// Thinking. Anthropic and Gemini have a place for it; in the OpenAI dialect it goes out
+    /// as `reasoning_content`, as compatible servers do.
+    Thinking(String),
+    /// Thinking nobody may read (Anthropic; left out elsewhere).
+    RedactedThinking(String),
+    /// A tool call.
+    ToolCall {
+        /// Its id; made up from the seed if `None`.
+        id: Option<String>,
+        /// The tool's name.
+        name: String,
+        /// The arguments, exactly these bytes. Where the wire wants an object and this is none,
+        /// `{}` is sent.
+        arguments: String,
+    },
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Stop {
+    /// It was finished.
+    EndTurn,
+    /// It wants tools to be called.
+    ToolUse,
+    /// It ran into the output limit.
+    MaxTokens,
+    /// It wrote this stop sequence.
+    StopSequence(String),
+    /// The provider's filter, or the model itself, refused.
+    Refusal,
+    /// Exactly this word of the dialect.
+    Raw(String),
+}
+
+/// Token counts as reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Input, without what the cache served or took.
+    pub input: u64,
+    /// Output, thinking included.
+    pub output: u64,
+    /// Input read from the cache.
+    pub cache_read: u64,
+    /// Input written to the cache.
+    pub cache_write: u64,
+    /// The part of the output that was thinking.
+    pub reasoning: u64,
+}
+
+/// The truth of an answer: what the whole of it was, whether or not all of it went out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sent {
+    /// All text, in order.
+    pub text: String,
+    /// All readable thinking, in order.
+    pub thinking: String,
+    /// The tool calls, in order, with the ids and the argument bytes of the wire.
+    pub tool_calls: Vec<SentCall>,
+    /// The usage reported.
+    pub usage: Usage,
+    /// The stop reason in the dialect's word.
+    pub stop: String,
+    /// Whether the output limit cut it.
+    pub truncated: bool,
+    /// The signatures the answer carries.
+    pub signatures: Vec<String>,
+}
+
+/// A tool call as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentCall {
+    /// Its id; empty where the dialect has none.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The argument bytes.
+    pub arguments: String,
+}
+
+impl Answer {
+    /// An answer of one text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::default().then_text(text)
+    }
+
+    /// An answer that begins with thinking.
+    pub fn thinking(text: impl Into<String>) -> Self {
+        Self::default().then_thinking(text)
+    }
+
+    /// An answer that begins with a tool call.
+    pub fn tool_call(name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self::default().then_tool_call(name, arguments)
+    }
+
+    /// Adds text.
+    #[must_use]
+    pub fn then_text(self, text: impl Into<String>) -> Self {
+        self.then(Block::Text(text.into()))
+    }
+
+    /// Adds thinking.
+    #[must_use]
+    pub fn then_thinking(self, text: impl Into<String>) -> Self {
+        self.then(Block::Thinking(text.into()))
+    }
+
+    /// Adds a tool call with an id from the seed.
+    #[must_use]
+    pub fn then_tool_call(self, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        self.then(Block::ToolCall { id: None, name: name.into(), arguments: arguments.into() })
+    }
+
+    /// Adds any block.
+    #[must_use]
+    pub fn then(mut self, block: Block) -> Self {
+        self.blocks.push(block);
+        self
+    }
+
+    /// Fixes the stop reason.
+    #[must_use]
+    pub fn stop(mut self, stop: Stop) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// Fixes the reported usage.
+    #[must_use]
+    pub fn usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+
+    /// Adds a field no documentation knows.
+    #[must_use]
+    pub fn extra(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extra.insert(key.into(), value.into());
+        self
+    }
+
+    /// Streams the text in pieces of so many characters (at least 1).
+    #[must_use]
+    pub fn in_chunks_of(mut self, characters: usize) -> Self {
+        self.chunks = Some(characters.max(1));
+        self
+    }
+
+    /// Why it ends: as fixed, else tool use if it calls a tool, else the end of its turn.
+    #[must_use]
+    pub fn stop_or_implied(&self) -> Stop {
+        self.stop.clone().unwrap_or_else(|| {
+            if self.blocks.iter().any(|b| matches!(b, Block::ToolCall { .. })) {
+                Stop::ToolUse
+            } else {
+                Stop::EndTurn
+            }
+        })
+    }
+
+    /// The pieces a text of this answer is streamed in.
+    pub(crate) fn pieces<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        match self.chunks {
+            None => pieces(text).collect(),
+            Some(size) => {
+                let mut rest = text;
+                let mut out = Vec::new();
+                while !rest.is_empty() {
+                    let end = rest.char_indices().nth(size).map_or(rest.len(), |(at, _)| at);
+                    let (piece, tail) = rest.split_at(end);
+                    out.push(piece);
+                    rest = tail;
+                }
+                out
+            }
+        }
+    }
+
+    /// Output tokens: the pieces of all blocks.
+    #[must_use]
+    pub fn output_tokens(&self) -> u64 {
+        self.blocks.iter().map(Block::tokens).sum()
+    }
+
+    /// Cuts the answer where `limit` output tokens are used up, which may be inside a text, a
+    /// thinking or the arguments of a call. Says whether there was anything to cut.
+    pub fn cut(&mut self, limit: u64) -> bool {
+        let mut left = limit;
+        for at in 0..self.blocks.len() {
+            let tokens = self.blocks[at].tokens();
+            if tokens <= left {
+                left -= tokens;
+                continue;
+            }
+            let keep = usize::try_from(left).unwrap_or(usize::MAX);
+            let block = &mut self.blocks[at];
+            let text = block.body_mut();
+            let bytes: usize = pieces(text).take(keep).map(str::len).sum();
+            text.truncate(bytes);
+            self.blocks.truncate(if bytes == 0 { at } else { at + 1 });
+            self.stop = Some(Stop::MaxTokens);
+            self.usage = self.usage.map(|usage| Usage { output: limit, ..usage });
+            return true;
+        }
+        false
+    }
+}
+
+impl Block {
+    fn tokens(&self) -> u64 {
+        let text = match self {
+            Self::Text(text) | Self::Thinking(text) | Self::RedactedThinking(text) => text,
+            Self::ToolCall { arguments, .. } => arguments,
+        };
+        count_output(text) as u64
+    }
+
+    fn body_mut(&mut self) -> &mut String {
+        match self {
+            Self::Text(text) | Self::Thinking(text) | Self::RedactedThinking(text) => text,
+            Self::ToolCall { arguments, .. } => arguments,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_falls_anywhere_and_only_when_needed() {
+        let whole = Answer::thinking("one two").then_text("three four").then_tool_call("t", "{\"a\": 1}");
+        let total = whole.output_tokens();
+        assert_eq!(total, 2 + 2 + 2);
+        let mut same = whole.clone();
+        assert!(!same.cut(total));
+        assert_eq!(same, whole);
+
+        let blocks = |limit| {
+            let mut answer = whole.clone();
+            assert!(answer.cut(limit));
+            assert_eq!(answer.stop, Some(Stop::MaxTokens));
+            answer.blocks
+        };
+        assert_eq!(blocks(0), []);
+        assert_eq!(blocks(1), [Block::Thinking("one".into())]);
+        assert_eq!(blocks(2), [Block::Thinking("one two".into())]);
+        assert_eq!(blocks(3)[1], Block::Text("three".into()));
+        assert_eq!(
+            blocks(5)[2],
+            Block::ToolCall { id: None, name: "t".into(), arguments: "{\"a\":".into() }
+        );
+    }
+
+    #[test]
+    fn chunks_are_the_text() {
+        let text = "naïve 日本 🦀!";
+        for size in 1..6 {
+            let answer = Answer::text(text).in_chunks_of(size);
+            assert_eq!(answer.pieces(text).concat(), text);
+        }
+    }
+}

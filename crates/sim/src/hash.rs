@@ -1,0 +1,110 @@
+//! Everything that must look random and yet be the same every time: ids, seeds, signatures.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+const ALPHABET: &[u8] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Hashes the parts with their lengths, so that `("ab", "c")` and `("a", "bc")` differ.
+pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// A seed for a generator out of the same parts.
+pub(crate) fn seed(parts: &[&[u8]]) -> u64 {
+    let d = digest(parts);
+    u64::from_le_bytes([d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]])
+}
+
+/// `prefix` and `len` characters of `[0-9A-Za-z]`.
+pub(crate) fn id(rng: &mut fastrand::Rng, prefix: &str, len: usize) -> String {
+    let mut out = String::with_capacity(prefix.len() + len);
+    out.push_str(prefix);
+    for _ in 0..len {
+        out.push(char::from(ALPHABET[rng.usize(..ALPHABET.len())]));
+    }
+    out
+}
+
+/// The signature a provider puts under a piece of thinking or a function call.
+#[derive(Clone, Debug)]
+pub(crate) struct Seal {
+    key: [u8; 32],
+}
+
+impl Seal {
+    pub(crate) fn new(dialect: &str, provider: &str, seed: u64) -> Self {
+        Self { key: digest(&[dialect.as_bytes(), provider.as_bytes(), &seed.to_le_bytes()]) }
+    }
+
+    /// Signs `text`; base64, as the providers' own are.
+    pub(crate) fn sign(&self, text: &str) -> String {
+        let a = digest(&[&self.key, b"signature", text.as_bytes()]);
+        let b = digest(&[&self.key, &a]);
+        STANDARD.encode([a, b].concat())
+    }
+
+    pub(crate) fn verifies(&self, text: &str, signature: &str) -> bool {
+        self.sign(text) == signature
+    }
+
+    /// Data of a redacted thinking block: opaque to everybody, known to us.
+    pub(crate) fn enclose(&self, secret: &str) -> String {
+        let mac = digest(&[&self.key, b"redacted", secret.as_bytes()]);
+        STANDARD.encode([&mac[..], secret.as_bytes()].concat())
+    }
+
+    pub(crate) fn is_enclosed(&self, data: &str) -> bool {
+        let Ok(bytes) = STANDARD.decode(data) else { return false };
+        bytes.len() >= 32 && {
+            let (mac, secret) = bytes.split_at(32);
+            digest(&[&self.key, b"redacted", secret]) == mac
+        }
+    }
+}
+
+/// A secret that two journal entries can be compared by and nobody can use: the first eight
+/// bytes of its hash and its last four characters (only of keys long enough to keep it safe).
+pub(crate) fn redact(secret: &str) -> String {
+    let d = digest(&[secret.as_bytes()]);
+    let hex: String = d[..8].iter().map(|b| format!("{b:02x}")).collect();
+    let chars = secret.chars().count();
+    let tail: String =
+        if chars >= 12 { secret.chars().skip(chars - 4).collect() } else { String::new() };
+    format!("sha256:{hex}…{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_knows_its_own_and_nothing_else() {
+        let ours = Seal::new("anthropic", "a", 1);
+        let other = Seal::new("anthropic", "a", 2);
+        let signature = ours.sign("so be it");
+        assert!(ours.verifies("so be it", &signature));
+        assert!(!ours.verifies("so be it.", &signature));
+        assert!(!other.verifies("so be it", &signature));
+        assert!(ours.is_enclosed(&ours.enclose("hidden")));
+        assert!(!other.is_enclosed(&ours.enclose("hidden")));
+        assert!(!ours.is_enclosed("not base64!"));
+        assert!(!ours.is_enclosed("AAAA"));
+    }
+
+    #[test]
+    fn a_redacted_key_is_comparable_and_short_ones_show_nothing() {
+        let key = "sk-abcdefghijklmnop";
+        assert_eq!(redact(key), redact(key));
+        assert_ne!(redact(key), redact("sk-abcdefghijklmnoq"));
+        assert!(redact(key).ends_with("mnop"));
+        assert!(redact("short").ends_with('…'));
+        assert!(!redact(key).contains("abcdef"));
+    }
+}

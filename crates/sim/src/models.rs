@@ -1,0 +1,111 @@
+//! The models a simulated provider serves.
+
+use crate::Dialect;
+
+/// One model: its name, its limits and what it can do.
+///
+/// Limits are in tokens of the simulator's own counter ([`count_tokens`](crate::count_tokens)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// The name a request asks for.
+    pub name: String,
+    /// Input plus output for OpenAI and Anthropic, input alone for Gemini: that is how the
+    /// three providers use the word.
+    pub context: u64,
+    /// The most output one answer can have.
+    pub output: u64,
+    /// Whether it takes images.
+    pub vision: bool,
+    /// Whether it can think: `thinking` (Anthropic), `thinkingConfig` (Gemini), and for OpenAI
+    /// the reasoning models' rules (`max_completion_tokens` instead of `max_tokens`).
+    pub thinking: bool,
+    /// Whether the last message may be the beginning of its own answer (Anthropic).
+    pub prefill: bool,
+    /// Whether the function calls of the current turn must carry their signatures (Gemini 3).
+    /// A signature that is there is always verified.
+    pub signatures: bool,
+}
+
+impl Model {
+    /// A model with vision, thinking and prefill and without signatures: say what it lacks
+    /// with the methods below.
+    pub fn new(name: impl Into<String>, context: u64, output: u64) -> Self {
+        Self {
+            name: name.into(),
+            context,
+            output,
+            vision: true,
+            thinking: true,
+            prefill: true,
+            signatures: false,
+        }
+    }
+
+    /// Takes no images.
+    #[must_use]
+    pub fn without_vision(mut self) -> Self {
+        self.vision = false;
+        self
+    }
+
+    /// Can not think.
+    #[must_use]
+    pub fn without_thinking(mut self) -> Self {
+        self.thinking = false;
+        self
+    }
+
+    /// Takes no prefill.
+    #[must_use]
+    pub fn without_prefill(mut self) -> Self {
+        self.prefill = false;
+        self
+    }
+
+    /// Demands the signatures of its function calls back.
+    #[must_use]
+    pub fn with_signatures(mut self) -> Self {
+        self.signatures = true;
+        self
+    }
+}
+
+/// The models a provider of this dialect serves unless told otherwise.
+///
+/// Windows and limits are the published ones of late 2026. OpenAI's figures are windows: input
+/// plus output.
+#[must_use]
+pub fn default_models(dialect: Dialect) -> Vec<Model> {
+    let m = Model::new;
+    match dialect {
+        Dialect::OpenAi => vec![
+            m("gpt-4o", 128_000, 16_384).without_thinking(),
+            m("gpt-4o-mini", 128_000, 16_384).without_thinking(),
+            m("gpt-4.1", 1_047_576, 32_768).without_thinking(),
+            m("gpt-4.1-mini", 1_047_576, 32_768).without_thinking(),
+            m("gpt-3.5-turbo", 16_385, 4_096).without_thinking().without_vision(),
+            m("gpt-5", 400_000, 128_000),
+            m("gpt-5-mini", 400_000, 128_000),
+            m("o3", 200_000, 100_000),
+        ],
+        Dialect::Anthropic => vec![
+            m("claude-opus-4-6", 1_000_000, 128_000).without_prefill(),
+            m("claude-sonnet-4-6", 1_000_000, 128_000).without_prefill(),
+            m("claude-opus-4-5", 200_000, 64_000),
+            m("claude-sonnet-4-5", 200_000, 64_000),
+            m("claude-haiku-4-5", 200_000, 64_000),
+            m("claude-sonnet-4", 200_000, 64_000),
+            m("claude-3-5-haiku-latest", 200_000, 8_192).without_thinking(),
+        ],
+        Dialect::Gemini => vec![
+            m("gemini-3.1-pro-preview", 1_048_576, 65_536).with_signatures(),
+            m("gemini-3-flash-preview", 1_048_576, 65_536).with_signatures(),
+            m("gemini-2.5-pro", 1_048_576, 65_536),
+            m("gemini-2.5-flash", 1_048_576, 65_536),
+            m("gemini-2.0-flash", 1_048_576, 8_192).without_thinking(),
+            m("gemini-1.5-pro", 2_097_152, 8_192).without_thinking(),
+            m("gemini-1.5-flash", 1_048_576, 8_192).without_thinking(),
+            m("gemma-3-1b-it", 32_768, 8_192).without_thinking().without_vision(),
+        ],
+    }
+}
