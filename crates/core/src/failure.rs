@@ -481,7 +481,7 @@ impl Failure {
             evidence: inner.evidence.clone(),
             request_id: inner.request_id.clone(),
             target: inner.target.clone(),
-            usage: inner.usage.clone(),
+            usage: inner.usage,
             trail: inner.trail.clone(),
             upstream: inner.upstream.clone(),
             source: None,

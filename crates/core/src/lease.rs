@@ -106,14 +106,6 @@ impl Lease {
         self.settle(Outcome::Failure(failure), failure.usage());
     }
 
-    /// The answer ended as `result` says.
-    pub fn result<T>(self, result: Result<T, &Failure>) {
-        match result {
-            Ok(_) => self.success(None),
-            Err(failure) => self.failure(failure),
-        }
-    }
-
     /// The caller stopped listening; the same as dropping the lease.
     pub fn cancel(self) {}
 

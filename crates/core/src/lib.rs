@@ -15,7 +15,7 @@
 
 mod backoff;
 mod budget;
-//mod chat;
+mod chat;
 mod context;
 mod dialect;
 mod failure;
@@ -27,7 +27,7 @@ mod reason;
 mod redact;
 mod target;
 pub mod time;
-//mod track;
+mod track;
 //pub mod transcript;
 mod upstream;
 mod usage;
@@ -35,6 +35,12 @@ mod usage;
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, RetryBudget, Withdrawal},
+    chat::{
+        ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventStream, Events, Extra,
+        Frame, FrameKind, Head, InvalidJson, Media, MediaKind, MediaSource, Message, Opaque,
+        Origin, Params, Part, RawJson, ResponseFormat, Role, SharedVec, Stop, StopReason, Text,
+        Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    },
     context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
@@ -46,6 +52,7 @@ pub use self::{
     redact::{MAX_MESSAGE, redact},
     target::Target,
     time::Deadline,
+    track::{AtOnce, Commit, Peek, Peeked, Track, TrackedBody, TrackedEvents, Tracking, UntilEnd},
     upstream::Upstream,
     usage::Usage,
 };

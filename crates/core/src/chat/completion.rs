@@ -1,0 +1,208 @@
+//! A whole answer.
+
+use crate::{
+    Delta, Event, Frame, FrameKind, Head, Message, Part, Role, Stop, Text, Thinking, ToolCall,
+    Usage,
+};
+
+/// A whole answer, put together from its events.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Completion {
+    /// What was known before the first event.
+    pub head: Head,
+    /// The provider's id of the answer.
+    pub id: Option<String>,
+    /// The model that answered, as the provider names it.
+    pub model: Option<String>,
+    /// What was said, in order.
+    pub parts: Vec<Part>,
+    /// Why it stopped.
+    pub stop: Option<Stop>,
+    /// What it used.
+    pub usage: Usage,
+    /// Whether the provider said that this was all.
+    pub ended: bool,
+    /// The body it was read from, when it came whole and unchanged.
+    pub body: Option<Frame>,
+    /// The block each part came from.
+    blocks: Vec<u32>,
+    events: usize,
+}
+
+impl Completion {
+    /// An answer of which nothing has come yet.
+    pub fn new(head: Head) -> Self {
+        Self {
+            head,
+            id: None,
+            model: None,
+            parts: Vec::new(),
+            stop: None,
+            usage: Usage::default(),
+            ended: false,
+            body: None,
+            blocks: Vec::new(),
+            events: 0,
+        }
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: &Event) {
+        self.events += 1;
+        self.body = match &event.frame {
+            Some(frame) if self.events == 1 && frame.kind == FrameKind::Body => Some(frame.clone()),
+            _ => None,
+        };
+        for delta in &event.deltas {
+            self.apply(delta);
+        }
+    }
+
+    /// Adds one thing an event said.
+    pub fn apply(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Start { id, model } => {
+                self.id = id.clone().or(self.id.take());
+                self.model = model.clone().or(self.model.take());
+            }
+            Delta::Text { index, text } => {
+                match self.block(*index, || Part::Text(Text::default())) {
+                    Part::Text(part) => part.text.push_str(text),
+                    _ => debug_assert!(false, "block {index} is no text"),
+                }
+            }
+            Delta::Thinking { index, text } => {
+                match self.block(*index, || Part::Thinking(Thinking::default())) {
+                    Part::Thinking(part) => part.text.push_str(text),
+                    _ => debug_assert!(false, "block {index} is no thinking"),
+                }
+            }
+            Delta::Signature { index, signature } => {
+                match self.block(*index, || Part::Thinking(Thinking::default())) {
+                    Part::Thinking(part) => {
+                        part.signature.get_or_insert_default().push_str(signature);
+                    }
+                    Part::Text(part) => part.signature = Some(signature.clone()),
+                    Part::ToolCall(part) => part.signature = Some(signature.clone()),
+                    _ => {}
+                }
+            }
+            Delta::Redacted { index, data } => {
+                self.block(*index, || Part::Redacted { data: data.clone() });
+            }
+            Delta::ToolCall { index, id, name } => {
+                self.block(*index, || Part::tool_call(id.as_str(), name.as_str(), ""));
+            }
+            Delta::Arguments { index, json } => {
+                match self.block(*index, || Part::ToolCall(ToolCall::default())) {
+                    Part::ToolCall(part) => part.arguments.push_str(json),
+                    _ => debug_assert!(false, "block {index} is no tool call"),
+                }
+            }
+            Delta::Opaque { index, block } => {
+                self.block(*index, || Part::Opaque(block.clone()));
+            }
+            Delta::Usage(usage) => self.usage.update(usage),
+            Delta::Stop(stop) => self.stop = Some(stop.clone()),
+            Delta::End => self.ended = true,
+            Delta::BlockEnd { .. } | Delta::Ping => {}
+        }
+    }
+
+    /// All words, joined.
+    pub fn text(&self) -> String {
+        self.parts.iter().filter_map(Part::as_text).collect()
+    }
+
+    /// The tool calls.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.parts.iter().filter_map(Part::as_tool_call)
+    }
+
+    /// Whether nothing was said.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| match part {
+            Part::Text(text) => text.text.is_empty(),
+            Part::Thinking(thinking) => thinking.text.is_empty(),
+            _ => false,
+        })
+    }
+
+    /// The answer as a message of the conversation.
+    pub fn into_message(self) -> Message {
+        Message::new(Role::Assistant, self.parts)
+    }
+
+    /// The part of block `index`, begun by `begin` when it is new.
+    fn block(&mut self, index: u32, begin: impl FnOnce() -> Part) -> &mut Part {
+        // Almost always the last one.
+        let at = match self.blocks.iter().rposition(|block| *block == index) {
+            Some(at) => at,
+            None => {
+                self.blocks.push(index);
+                self.parts.push(begin());
+                self.parts.len() - 1
+            }
+        };
+        &mut self.parts[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dialect, StopReason};
+
+    fn text(index: u32, text: &str) -> Delta {
+        Delta::Text { index, text: text.into() }
+    }
+
+    #[test]
+    fn interleaved_blocks_come_out_whole_and_in_order() {
+        let mut answer = Completion::new(Head::new(Dialect::OpenAi));
+        answer.push(&Event::new([
+            Delta::Start { id: Some("1".into()), model: None },
+            text(0, "Let me "),
+        ]));
+        answer.push(&Event::new([Delta::ToolCall {
+            index: 1,
+            id: "a".into(),
+            name: "read".into(),
+        }]));
+        answer.push(&Event::new([Delta::ToolCall {
+            index: 2,
+            id: "b".into(),
+            name: "list".into(),
+        }]));
+        answer.push(&Event::new([
+            Delta::Arguments { index: 2, json: "{}".into() },
+            Delta::Arguments { index: 1, json: "{\"p\":".into() },
+            Delta::Arguments { index: 1, json: "1}".into() },
+            text(0, "look"),
+        ]));
+        answer.push(&Event::new([
+            Delta::Usage(Usage::new(10, 1)),
+            Delta::Usage(Usage { output: Some(7), ..Usage::default() }),
+            Delta::Stop(StopReason::ToolUse.into()),
+            Delta::End,
+        ]));
+        assert_eq!(answer.text(), "Let me look");
+        let calls: Vec<_> =
+            answer.tool_calls().map(|c| (c.id.as_str(), c.arguments.as_str())).collect();
+        assert_eq!(calls, [("a", "{\"p\":1}"), ("b", "{}")]);
+        assert_eq!(answer.usage, Usage::new(10, 7));
+        assert!(answer.ended);
+    }
+
+    #[test]
+    fn a_body_is_kept_only_when_it_is_all_there_is() {
+        let body =
+            Event::from_frame(Frame::body(Dialect::OpenAi, "{}"), [text(0, "hi"), Delta::End]);
+        let mut answer = Completion::new(Head::new(Dialect::OpenAi));
+        answer.push(&body);
+        assert!(answer.body.is_some());
+        answer.push(&Event::new([Delta::Ping]));
+        assert!(answer.body.is_none());
+    }
+}

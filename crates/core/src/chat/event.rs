@@ -1,0 +1,211 @@
+//! An answer, piece by piece.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::{Dialect, Opaque, Stop, Usage};
+
+/// One piece of an answer: what it says, and the bytes it was read from.
+///
+/// One event is one frame of the wire (a server-sent event, or the whole body of an answer that is
+/// not streamed), so that passing events on in the same dialect passes on the same frames. What a
+/// frame says is its [`deltas`](Event::deltas): usually one, sometimes none, and all there is for a whole
+/// body.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Event {
+    /// What it says, in order.
+    pub deltas: SmallVec<[Delta; 1]>,
+    /// The frame it was read from; `None` once the event has been changed or when a layer made it.
+    pub frame: Option<Frame>,
+}
+
+/// A frame of the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// The dialect it is in.
+    pub dialect: Dialect,
+    /// What kind of frame.
+    pub kind: FrameKind,
+    /// Its bytes, separators included.
+    pub bytes: Bytes,
+}
+
+/// What kind of frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FrameKind {
+    /// One server-sent event or comment, with the empty line that ends it.
+    Sse,
+    /// The whole body of an answer that is not streamed.
+    Body,
+}
+
+impl Frame {
+    /// A server-sent event.
+    pub fn sse(dialect: Dialect, bytes: impl Into<Bytes>) -> Self {
+        Self { dialect, kind: FrameKind::Sse, bytes: bytes.into() }
+    }
+
+    /// A whole body.
+    pub fn body(dialect: Dialect, bytes: impl Into<Bytes>) -> Self {
+        Self { dialect, kind: FrameKind::Body, bytes: bytes.into() }
+    }
+}
+
+/// One thing an event says.
+///
+/// Blocks are numbered in the order they begin, whatever numbers the provider used. Text and
+/// thinking begin with their first piece, a tool call with [`Delta::ToolCall`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Delta {
+    /// The answer begins.
+    Start {
+        /// The provider's id of it.
+        id: Option<String>,
+        /// The model that answers, as the provider names it.
+        model: Option<String>,
+    },
+    /// Words.
+    Text {
+        /// The block.
+        index: u32,
+        /// The words.
+        text: String,
+    },
+    /// Thinking.
+    Thinking {
+        /// The block.
+        index: u32,
+        /// The thoughts.
+        text: String,
+    },
+    /// The provider's signature over a block.
+    Signature {
+        /// The block.
+        index: u32,
+        /// The signature.
+        signature: String,
+    },
+    /// Thinking that only its provider can read, whole.
+    Redacted {
+        /// The block.
+        index: u32,
+        /// The opaque data.
+        data: String,
+    },
+    /// A tool call begins.
+    ToolCall {
+        /// The block.
+        index: u32,
+        /// The id its result is to refer to.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// A piece of a tool call's arguments.
+    Arguments {
+        /// The block.
+        index: u32,
+        /// The piece of JSON text.
+        json: String,
+    },
+    /// A block of one dialect that has no word in another, whole.
+    Opaque {
+        /// The block.
+        index: u32,
+        /// The block.
+        block: Opaque,
+    },
+    /// A block is complete.
+    BlockEnd {
+        /// The block.
+        index: u32,
+    },
+    /// What has been used so far.
+    Usage(Usage),
+    /// Why the model stopped.
+    Stop(Stop),
+    /// The answer is complete: the dialect's terminal event. Nothing but this ends an answer well.
+    End,
+    /// The provider is alive and has nothing to say.
+    Ping,
+}
+
+impl Delta {
+    /// Whether it is something the caller waits for, as opposed to wrapping. An empty piece is
+    /// not.
+    pub fn is_content(&self) -> bool {
+        match self {
+            Delta::Text { text, .. } | Delta::Thinking { text, .. } => !text.is_empty(),
+            Delta::Arguments { json, .. } => !json.is_empty(),
+            Delta::ToolCall { .. } | Delta::Redacted { .. } | Delta::Opaque { .. } => true,
+            Delta::Start { .. }
+            | Delta::Signature { .. }
+            | Delta::BlockEnd { .. }
+            | Delta::Usage(_)
+            | Delta::Stop(_)
+            | Delta::End
+            | Delta::Ping => false,
+        }
+    }
+}
+
+impl Event {
+    /// An event that a layer made.
+    pub fn new(deltas: impl IntoIterator<Item = Delta>) -> Self {
+        Self { deltas: deltas.into_iter().collect(), frame: None }
+    }
+
+    /// An event read from `frame`.
+    pub fn from_frame(frame: Frame, deltas: impl IntoIterator<Item = Delta>) -> Self {
+        Self { deltas: deltas.into_iter().collect(), frame: Some(frame) }
+    }
+
+    /// Whether the caller waits for something in it.
+    pub fn is_content(&self) -> bool {
+        self.deltas.iter().any(Delta::is_content)
+    }
+
+    /// Whether the answer is complete with it.
+    pub fn is_end(&self) -> bool {
+        self.deltas.iter().any(|delta| matches!(delta, Delta::End))
+    }
+
+    /// The usage it reports; the last report, when several.
+    pub fn usage(&self) -> Option<&Usage> {
+        self.deltas.iter().rev().find_map(|delta| match delta {
+            Delta::Usage(usage) => Some(usage),
+            _ => None,
+        })
+    }
+
+    /// What it says, to be changed: lets go of the frame.
+    pub fn deltas_mut(&mut self) -> &mut SmallVec<[Delta; 1]> {
+        self.frame = None;
+        &mut self.deltas
+    }
+
+    /// The frame it was read from, when that was in `dialect`.
+    pub fn frame(&self, dialect: Dialect) -> Option<&Frame> {
+        self.frame.as_ref().filter(|frame| frame.dialect == dialect)
+    }
+
+    /// About how much memory it holds, for bounds on buffers.
+    pub fn size(&self) -> usize {
+        let deltas: usize = self
+            .deltas
+            .iter()
+            .map(|delta| match delta {
+                Delta::Text { text, .. } | Delta::Thinking { text, .. } => text.len(),
+                Delta::Arguments { json, .. } => json.len(),
+                Delta::Redacted { data, .. } => data.len(),
+                Delta::Opaque { block, .. } => block.json.get().len(),
+                _ => 0,
+            })
+            .sum();
+        size_of::<Self>() + deltas + self.frame.as_ref().map_or(0, |frame| frame.bytes.len())
+    }
+}

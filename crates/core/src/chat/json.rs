@@ -1,0 +1,102 @@
+//! JSON kept as it was written.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde_json::{Map, Value, value::RawValue};
+
+/// Fields of a dialect that this crate has no word for, in their order; usually none, and then no
+/// memory is held.
+pub type Extra = Option<Box<Map<String, Value>>>;
+
+/// One JSON value as text, exactly as it was written: numbers keep their digits, keys their order.
+/// Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RawJson(Arc<str>);
+
+/// Text that is not one JSON value.
+#[derive(Debug, thiserror::Error)]
+#[error("not valid JSON: {0}")]
+pub struct InvalidJson(#[from] serde_json::Error);
+
+impl RawJson {
+    /// Takes over `text` when it is one JSON value.
+    ///
+    /// # Errors
+    ///
+    /// When it is not; the error says where.
+    pub fn parse(text: &str) -> Result<Self, InvalidJson> {
+        let raw: &RawValue = serde_json::from_str(text)?;
+        Ok(Self::from_raw(raw))
+    }
+
+    /// Takes over a value that serde has already checked.
+    pub fn from_raw(raw: &RawValue) -> Self {
+        Self(raw.get().into())
+    }
+
+    /// Writes `value` as compact JSON.
+    pub fn from_value(value: &Value) -> Self {
+        Self(value.to_string().into())
+    }
+
+    /// The text.
+    pub fn get(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads it into a type.
+    ///
+    /// # Errors
+    ///
+    /// When the value does not have that type's shape.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(&self.0)
+    }
+
+    /// The value as a tree. It was valid JSON when it came in; should it nest too deep to be read
+    /// again, this is null.
+    pub fn to_value(&self) -> Value {
+        self.read().unwrap_or(Value::Null)
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawJson({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|raw| Self::from_raw(&raw))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_every_digit_and_the_order_of_keys() {
+        let text = r#"{"b":1.10,"a":12345678901234567890123,"b":[ ]}"#;
+        let raw = RawJson::parse(text).unwrap();
+        assert_eq!(raw.get(), text);
+        assert_eq!(serde_json::to_string(&raw).unwrap(), text);
+        assert_eq!(serde_json::from_str::<RawJson>(text).unwrap(), raw);
+    }
+
+    #[test]
+    fn says_where_text_is_no_json() {
+        let error = RawJson::parse("{\"a\":}").unwrap_err();
+        assert!(error.to_string().contains("column 6"), "{error}");
+        assert!(RawJson::parse("1 2").is_err());
+    }
+}

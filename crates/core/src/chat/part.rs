@@ -1,0 +1,232 @@
+//! What a message is made of.
+
+use std::sync::Arc;
+
+use crate::{Dialect, Extra, RawJson};
+
+/// One piece of a message.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Part {
+    /// Words.
+    Text(Text),
+    /// Thinking that can be read.
+    Thinking(Thinking),
+    /// Thinking that only its provider can read.
+    Redacted {
+        /// The opaque data.
+        data: String,
+    },
+    /// An image, document, sound or film.
+    Media(Media),
+    /// The model calls a tool.
+    ToolCall(ToolCall),
+    /// What a tool answered.
+    ToolResult(ToolResult),
+    /// Something of one dialect that has no word in another: moved whole or not at all.
+    Opaque(Opaque),
+}
+
+/// Words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text {
+    /// The words.
+    pub text: String,
+    /// A provider's signature over this part (Gemini signs the part that follows its thoughts).
+    pub signature: Option<String>,
+    /// What else the dialect said of this part, such as a cache mark or citations.
+    pub extra: Extra,
+}
+
+/// Thinking that can be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Thinking {
+    /// The thoughts.
+    pub text: String,
+    /// The provider's signature over them: without it, or with a changed text, the provider
+    /// refuses them.
+    pub signature: Option<String>,
+    /// What else the dialect said of this part.
+    pub extra: Extra,
+}
+
+/// A call of a tool by the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolCall {
+    /// The id its result refers to. Empty when the dialect has none (Gemini).
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments as JSON text, exactly as they came. Not necessarily valid.
+    pub arguments: String,
+    /// A provider's signature over this part.
+    pub signature: Option<String>,
+    /// What else the dialect said of this part.
+    pub extra: Extra,
+}
+
+/// What a tool answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolResult {
+    /// The id of the call it answers. Empty when the dialect has none (Gemini).
+    pub id: String,
+    /// The tool, where the dialect repeats it.
+    pub name: Option<String>,
+    /// The answer: text and media.
+    pub content: Vec<Part>,
+    /// The tool failed.
+    pub is_error: bool,
+    /// What else the dialect said of this part.
+    pub extra: Extra,
+}
+
+/// An image, document, sound or film.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Media {
+    /// What it is.
+    pub kind: MediaKind,
+    /// Where it is.
+    pub source: MediaSource,
+    /// What else the dialect said of this part, such as the level of detail.
+    pub extra: Extra,
+}
+
+/// What a medium is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MediaKind {
+    /// A picture.
+    Image,
+    /// A document, such as a PDF.
+    Document,
+    /// Sound.
+    Audio,
+    /// Film.
+    Video,
+}
+
+/// Where a medium is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MediaSource {
+    /// In the request itself.
+    Base64 {
+        /// Its media type, such as `image/png`.
+        mime: String,
+        /// Its bytes in base64.
+        data: Arc<str>,
+    },
+    /// At an address the provider fetches.
+    Url {
+        /// Its media type, when known.
+        mime: Option<String>,
+        /// The address.
+        url: String,
+    },
+    /// At the provider, uploaded before.
+    File {
+        /// Its media type, when known.
+        mime: Option<String>,
+        /// The provider's id or address of it.
+        id: String,
+    },
+}
+
+/// Something of one dialect that has no word in another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opaque {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// What the dialect calls it, such as `server_tool_use`.
+    pub kind: String,
+    /// All of it.
+    pub json: RawJson,
+}
+
+impl Part {
+    /// Words.
+    pub fn text(text: impl Into<String>) -> Self {
+        Part::Text(Text { text: text.into(), ..Text::default() })
+    }
+
+    /// A call of `name` with `arguments`, a JSON object as text.
+    pub fn tool_call(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        arguments: impl Into<String>,
+    ) -> Self {
+        Part::ToolCall(ToolCall {
+            id: id.into(),
+            name: name.into(),
+            arguments: arguments.into(),
+            ..ToolCall::default()
+        })
+    }
+
+    /// The words a tool answered the call `id` with.
+    pub fn tool_result(id: impl Into<String>, text: impl Into<String>) -> Self {
+        Part::ToolResult(ToolResult {
+            id: id.into(),
+            content: vec![Part::text(text)],
+            ..ToolResult::default()
+        })
+    }
+
+    /// An image in the request itself.
+    pub fn image(mime: impl Into<String>, base64: impl Into<Arc<str>>) -> Self {
+        Part::Media(Media {
+            kind: MediaKind::Image,
+            source: MediaSource::Base64 { mime: mime.into(), data: base64.into() },
+            extra: None,
+        })
+    }
+
+    /// Its words, when it is text.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Part::Text(text) => Some(&text.text),
+            _ => None,
+        }
+    }
+
+    /// The call, when it is one.
+    pub fn as_tool_call(&self) -> Option<&ToolCall> {
+        match self {
+            Part::ToolCall(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// The result, when it is one.
+    pub fn as_tool_result(&self) -> Option<&ToolResult> {
+        match self {
+            Part::ToolResult(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Whether it is thinking, readable or not.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self, Part::Thinking(_) | Part::Redacted { .. })
+    }
+
+    /// Whether an image is in it, also inside a tool's answer.
+    pub fn has_image(&self) -> bool {
+        match self {
+            Part::Media(media) => media.kind == MediaKind::Image,
+            Part::ToolResult(result) => result.content.iter().any(Part::has_image),
+            _ => false,
+        }
+    }
+
+    /// Bytes of words in it, media left out.
+    pub(crate) fn text_len(&self) -> usize {
+        match self {
+            Part::Text(text) => text.text.len(),
+            Part::Thinking(thinking) => thinking.text.len(),
+            Part::ToolCall(call) => call.name.len() + call.arguments.len(),
+            Part::ToolResult(result) => result.content.iter().map(Part::text_len).sum(),
+            Part::Redacted { .. } | Part::Media(_) | Part::Opaque(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What is asked of a model.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{
+    Call, CallContext, Dialect, Failure, Message, Needs, Params, Part, Profile, RawJson, SharedVec,
+    Tool,
+};
+
+/// A conversation to be continued by a model. Cheap to clone.
+///
+/// Typed for what layers read and change; lossless for the rest: a request that was read from the
+/// wire remembers it ([`Origin`]), so that sending it on in the same dialect sends unknown fields
+/// untouched and unchanged fields byte for byte.
+///
+/// ```
+/// use steadfast_core::{ChatRequest, Message};
+///
+/// let request = ChatRequest::user("hello").with_model("claude-sonnet-4-5");
+/// assert_eq!(request.messages.len(), 1);
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ChatRequest {
+    /// What travels with the request.
+    pub context: CallContext,
+    /// The model asked for; failover maps it to each target's own.
+    pub model: String,
+    /// The conversation, oldest first. Instructions are messages of [`Role::System`](crate::Role).
+    pub messages: SharedVec<Message>,
+    /// What the model may call.
+    pub tools: SharedVec<Tool>,
+    /// How it is to answer.
+    pub params: Params,
+    /// Whether the answer is to come in pieces.
+    pub stream: bool,
+    origin: Option<Arc<Origin>>,
+}
+
+/// How a request stood on the wire.
+#[derive(Clone)]
+pub struct Origin {
+    /// The dialect it was read in.
+    pub dialect: Dialect,
+    /// The body.
+    pub body: Bytes,
+    /// The body's top-level fields, in order.
+    pub fields: Vec<(Box<str>, RawJson)>,
+    /// What was understood of it: where the request still equals this, it has not been changed.
+    read: ChatRequest,
+}
+
+impl Origin {
+    /// The request as it was understood when it was read.
+    pub fn read(&self) -> &ChatRequest {
+        &self.read
+    }
+}
+
+impl ChatRequest {
+    /// A conversation, to be continued by whatever model the stack has for it. It keeps a recovery
+    /// log.
+    pub fn new(messages: impl Into<SharedVec<Message>>) -> Self {
+        Self {
+            context: CallContext::recording(),
+            model: String::new(),
+            messages: messages.into(),
+            tools: SharedVec::default(),
+            params: Params::default(),
+            stream: false,
+            origin: None,
+        }
+    }
+
+    /// One message of the user.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::new(vec![Message::user(text)])
+    }
+
+    /// With this model.
+    #[must_use]
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = model.into();
+        self
+    }
+
+    /// With these tools.
+    #[must_use]
+    pub fn with_tools(mut self, tools: impl Into<SharedVec<Tool>>) -> Self {
+        self.tools = tools.into();
+        self
+    }
+
+    /// With at most this many tokens of answer.
+    #[must_use]
+    pub fn with_max_output(mut self, tokens: u64) -> Self {
+        self.params.max_output = Some(tokens);
+        self
+    }
+
+    /// In pieces.
+    #[must_use]
+    pub fn streaming(mut self) -> Self {
+        self.stream = true;
+        self
+    }
+
+    /// With this context.
+    #[must_use]
+    pub fn with_context(mut self, context: CallContext) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Remembers how the request stood on the wire. Called by whoever read it, last of all.
+    #[must_use]
+    pub fn with_origin(
+        mut self,
+        dialect: Dialect,
+        body: Bytes,
+        fields: Vec<(Box<str>, RawJson)>,
+    ) -> Self {
+        self.origin = None;
+        let mut read = self.clone();
+        read.context = CallContext::new();
+        self.origin = Some(Arc::new(Origin { dialect, body, fields, read }));
+        self
+    }
+
+    /// How the request stood on the wire, when it was read in `dialect`.
+    pub fn origin(&self, dialect: Dialect) -> Option<&Origin> {
+        self.origin.as_deref().filter(|origin| origin.dialect == dialect)
+    }
+
+    /// The dialect it was read in.
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.origin.as_ref().map(|origin| origin.dialect)
+    }
+}
+
+/// Bytes of text to a token, from above: so the estimate of tokens is from below.
+const BYTES_PER_TOKEN: usize = 5;
+
+impl Call for ChatRequest {
+    fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    fn context_mut(&mut self) -> &mut CallContext {
+        &mut self.context
+    }
+
+    fn needs(&self) -> Needs {
+        let mut needs =
+            Needs { tools: !self.tools.is_empty(), stream: self.stream, ..Needs::default() };
+        let mut bytes = 0;
+        for part in self.messages.iter().flat_map(Message::parts) {
+            needs.vision |= part.has_image();
+            bytes += part.text_len();
+        }
+        needs.input_tokens = (bytes / BYTES_PER_TOKEN) as u64;
+        needs
+    }
+
+    fn adapt(&mut self, profile: &Profile) -> Result<(), Failure> {
+        super::adapt::adapt(self, profile)
+    }
+
+    fn nudge(&mut self, text: &str) -> bool {
+        self.messages.make_mut().push(Message::new(crate::Role::User, vec![Part::text(text)]));
+        true
+    }
+}
+
+impl fmt::Debug for ChatRequest {
+    /// Shows shapes, not contents: prompts are private.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatRequest")
+            .field("model", &self.model)
+            .field("messages", &self.messages.len())
+            .field("tools", &self.tools.len())
+            .field("stream", &self.stream)
+            .field("dialect", &self.dialect())
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin")
+            .field("dialect", &self.dialect)
+            .field("body", &format_args!("{} bytes", self.body.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_it_needs() {
+        let request = ChatRequest::new(vec![
+            Message::system("x".repeat(500)),
+            Message::new(crate::Role::User, vec![Part::image("image/png", "AAAA")]),
+        ])
+        .streaming();
+        let needs = request.needs();
+        assert!(needs.vision && needs.stream && !needs.tools);
+        assert_eq!(needs.input_tokens, 100);
+    }
+
+    #[test]
+    fn remembers_what_was_read() {
+        let mut request = ChatRequest::user("hi").with_model("m").with_origin(
+            Dialect::OpenAi,
+            Bytes::from_static(b"{}"),
+            Vec::new(),
+        );
+        assert!(request.origin(Dialect::Gemini).is_none());
+        request.nudge("go on");
+        request.model = "n".into();
+        let read = request.origin(Dialect::OpenAi).unwrap().read();
+        assert_eq!((read.model.as_str(), read.messages.len()), ("m", 1));
+        assert!(!read.messages.same(&request.messages));
+    }
+}

@@ -1,0 +1,212 @@
+//! What a model answers.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use http::{HeaderMap, StatusCode};
+
+use crate::{Completion, Dialect, Event, Failure, RecoveryLog, Target};
+
+/// A stream of an answer's events. It ends (`None`) only after [`Delta::End`](crate::Delta::End);
+/// after an error it stays ended.
+pub trait Events: Stream<Item = Result<Event, Failure>> {}
+
+impl<S: Stream<Item = Result<Event, Failure>>> Events for S {}
+
+/// Events of an answer, whoever made them.
+pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>>;
+
+/// An answer: its head, and its events as they come. Streamed and whole answers look alike;
+/// [`collect`](ChatResponse::collect) makes a [`Completion`] of either.
+///
+/// Dropping it cancels the call: the connection under it is closed.
+#[must_use = "an answer dropped unread cancels the call"]
+pub struct ChatResponse<S = EventStream> {
+    /// What is known before the first event.
+    pub head: Head,
+    events: S,
+}
+
+/// What is known of an answer before its first event.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Head {
+    /// The target that answers.
+    pub target: Option<Target>,
+    /// The dialect it answers in.
+    pub dialect: Dialect,
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The provider's headers.
+    pub headers: HeaderMap,
+    /// The provider's id of the request.
+    pub request_id: Option<String>,
+    /// Whether it comes in pieces.
+    pub stream: bool,
+    /// How many times a provider was asked for it, on whatever target.
+    pub attempts: u32,
+    /// What the layers did.
+    pub log: RecoveryLog,
+}
+
+impl Head {
+    /// The head of an answer in `dialect`.
+    pub fn new(dialect: Dialect) -> Self {
+        Self {
+            target: None,
+            dialect,
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            request_id: None,
+            stream: false,
+            attempts: 1,
+            log: RecoveryLog::disabled(),
+        }
+    }
+}
+
+/// Why a model stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stop {
+    /// The reason, in the words of this crate.
+    pub reason: StopReason,
+    /// The provider's own word, such as `max_tokens`.
+    pub word: Option<Box<str>>,
+    /// The text that ended the answer, for [`StopReason::StopSequence`].
+    pub sequence: Option<String>,
+}
+
+/// Why a model stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// It had said everything.
+    EndTurn,
+    /// It ran into the output limit.
+    MaxTokens,
+    /// It wrote one of the texts that end an answer.
+    StopSequence,
+    /// It waits for tools.
+    ToolUse,
+    /// A content policy stopped it, or it refused.
+    ContentFilter,
+    /// It pauses, to be continued by sending the conversation back.
+    Pause,
+    /// Input and output together filled the window.
+    Window,
+    /// Anything else: the word says what.
+    Other,
+}
+
+impl Stop {
+    /// With the provider's own word.
+    pub fn new(reason: StopReason, word: impl Into<Box<str>>) -> Self {
+        Self { reason, word: Some(word.into()), sequence: None }
+    }
+}
+
+impl From<StopReason> for Stop {
+    fn from(reason: StopReason) -> Self {
+        Self { reason, word: None, sequence: None }
+    }
+}
+
+impl<S> ChatResponse<S> {
+    /// An answer.
+    pub fn new(head: Head, events: S) -> Self {
+        Self { head, events }
+    }
+
+    /// Its two halves.
+    pub fn into_parts(self) -> (Head, S) {
+        (self.head, self.events)
+    }
+
+    /// With its events changed by `map`: how a layer puts itself between.
+    pub fn map<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
+        ChatResponse { head: self.head, events: map(self.events) }
+    }
+
+    /// What the layers did to the call.
+    pub fn recovery(&self) -> &RecoveryLog {
+        &self.head.log
+    }
+}
+
+impl<S: Events + Send + 'static> ChatResponse<S> {
+    /// The same answer without the type of its stack.
+    pub fn boxed(self) -> ChatResponse {
+        self.map(|events| Box::pin(events) as EventStream)
+    }
+}
+
+impl<S: Events + Unpin> ChatResponse<S> {
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    ///
+    /// The failure that ended it; what had arrived by then is dropped.
+    pub fn collect(self) -> Collect<S> {
+        let completion = Completion::new(self.head);
+        Collect { completion: Some(completion), events: self.events }
+    }
+}
+
+impl<S: Events + Unpin> Stream for ChatResponse<S> {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.events).poll_next(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.events.size_hint()
+    }
+}
+
+impl<S> fmt::Debug for ChatResponse<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatResponse").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// Waits for the whole answer; see [`ChatResponse::collect`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Collect<S> {
+    /// `None` once ready.
+    completion: Option<Completion>,
+    events: S,
+}
+
+impl<S: Events + Unpin> Future for Collect<S> {
+    type Output = Result<Completion, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        while let Some(completion) = &mut this.completion {
+            match ready!(Pin::new(&mut this.events).poll_next(cx)) {
+                Some(Ok(event)) => completion.push(&event),
+                Some(Err(failure)) => {
+                    this.completion = None;
+                    return Poll::Ready(Err(failure));
+                }
+                None => break,
+            }
+        }
+        Poll::Ready(this.completion.take().ok_or_else(|| {
+            Failure::new(crate::Reason::Unknown, "`Collect` was polled after it was ready")
+        }))
+    }
+}
+
+impl<S> fmt::Debug for Collect<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collect").field("completion", &self.completion).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! What a model may call.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Dialect, Extra, Opaque, RawJson};
+
+/// A tool the model may call.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Tool {
+    /// A function the caller runs.
+    Function {
+        /// Its name.
+        name: String,
+        /// What it is for.
+        description: Option<String>,
+        /// The JSON schema of its arguments.
+        parameters: Option<RawJson>,
+        /// Whether the provider must hold the model to the schema.
+        strict: Option<bool>,
+        /// What else the dialect said of it, such as a cache mark.
+        extra: Extra,
+        /// The dialect it was read in.
+        dialect: Option<Dialect>,
+    },
+    /// A tool of the provider's own, such as web search.
+    Opaque(Opaque),
+}
+
+impl Tool {
+    /// A function with this schema of arguments.
+    pub fn function(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        parameters: RawJson,
+    ) -> Self {
+        Tool::Function {
+            name: name.into(),
+            description: Some(description.into()),
+            parameters: Some(parameters),
+            strict: None,
+            extra: None,
+            dialect: None,
+        }
+    }
+
+    /// The function's name.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Tool::Function { name, .. } => Some(name),
+            Tool::Opaque(_) => None,
+        }
+    }
+}
+
+/// Which tools the model may or must call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// None.
+    None,
+    /// At least one, whichever.
+    Required,
+    /// This one.
+    Tool(String),
+}
