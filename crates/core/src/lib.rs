@@ -13,6 +13,8 @@
 //!
 //! A layer crate depends on this one and on no sibling.
 
+#[cfg(feature = "axum")]
+mod axum;
 mod backoff;
 mod budget;
 mod chat;

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::{
     Call, CallContext, Dialect, Failure, Message, Needs, Params, Part, Profile, RawJson, SharedVec,
@@ -36,6 +37,9 @@ pub struct ChatRequest {
     pub params: Params,
     /// Whether the answer is to come in pieces.
     pub stream: bool,
+    /// Headers to pass on to the provider, such as `anthropic-beta`. A client sends them only to a
+    /// provider of the request's own dialect, and never lets one override its credentials.
+    pub headers: HeaderMap,
     origin: Option<Arc<Origin>>,
 }
 
@@ -70,6 +74,7 @@ impl ChatRequest {
             tools: SharedVec::default(),
             params: Params::default(),
             stream: false,
+            headers: HeaderMap::new(),
             origin: None,
         }
     }

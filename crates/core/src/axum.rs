@@ -1,0 +1,46 @@
+//! `Failure` as an axum response.
+
+use axum_core::response::{IntoResponse, Response};
+use http::{HeaderValue, header};
+
+use crate::Failure;
+
+impl IntoResponse for Failure {
+    /// The status of [`Failure::http_status`], `retry-after` when there is a hint, and a small
+    /// JSON body with the reason and the text that is safe to show. Nothing of the provider's
+    /// error is in it.
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({
+            "error": { "type": self.reason().as_str(), "message": self.user_message() }
+        });
+        let mut response = (
+            self.http_status(),
+            [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+            body.to_string(),
+        )
+            .into_response();
+        if let Some(wait) = self.retry_after() {
+            // Whole seconds, rounded up: coming back early is a refusal more.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Reason;
+
+    #[test]
+    fn says_when_to_come_back_and_nothing_of_the_provider() {
+        let failure = Failure::new(Reason::RateLimit, "org-123 is over its limit")
+            .with_retry_after(Some(Duration::from_millis(1_500)));
+        let response = failure.into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "2");
+    }
+}
