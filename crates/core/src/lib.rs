@@ -50,7 +50,10 @@ pub use self::{
     lease::{Lease, Outcome, Settle, Settled, Token},
     limit::TimeLimit,
     log::{MAX_STEPS, RecoveryLog, Step},
-    reason::{Failover, Fault, ParseReasonError, Reason, RecoveryTable, Retry, Rule, Scope},
+    reason::{
+        Failover, Fault, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
+        RecoveryTable, Retry, Rule, Scope,
+    },
     redact::{MAX_MESSAGE, redact},
     target::Target,
     time::Deadline,

@@ -404,7 +404,51 @@ impl RecoveryTable {
     pub fn cooldown(self, reason: Reason, cooldown: Duration) -> Self {
         self.with(reason, |rule| rule.cooldown = (!cooldown.is_zero()).then_some(cooldown))
     }
+
+    /// For operators who think in eight reasons: `auth`, `billing`, `rate_limit`, `overloaded`,
+    /// `timeout`, `model_not_found`, `format` and `unknown`.
+    ///
+    /// The finer reasons keep their names in logs and take over the rule of the one they belong
+    /// to: `server_error` that of `unknown`, `network` that of `timeout`, and what is wrong with a
+    /// request that of `format`.
+    pub fn codebuddy() -> Self {
+        let rule = Reason::rule;
+        Self::default()
+            .with(Reason::ServerError, |own| {
+                // A broken provider is still worth asking again; it only rests less long.
+                own.cooldown = rule(Reason::Unknown).cooldown;
+            })
+            .with(Reason::Network, |own| *own = rule(Reason::Timeout))
+            .with(Reason::PayloadTooLarge, |own| *own = rule(Reason::Format))
+            .with(Reason::Unsupported, |own| *own = rule(Reason::Format))
+    }
+
+    /// For operators who think in seven reasons, three of them permanent: `auth`, `billing` and
+    /// `model_not_found` do not pass by themselves; `rate_limit`, `overloaded`, `timeout` and
+    /// `unknown` do.
+    ///
+    /// Permanent is a long re-probe, [`PERMANENT_COOLDOWN`] doubling up to
+    /// [`PERMANENT_COOLDOWN_CAP`], never a verdict until restart.
+    pub fn adr012() -> Self {
+        [Reason::Auth, Reason::Billing, Reason::ModelNotFound].into_iter().fold(
+            Self::default(),
+            |table, reason| {
+                table.with(reason, |rule| {
+                    rule.permanent = true;
+                    rule.cooldown = Some(PERMANENT_COOLDOWN);
+                })
+            },
+        )
+    }
 }
+
+/// The first cooldown after a permanent failure: an hour, about how soon a person reacts to an
+/// alarm.
+pub const PERMANENT_COOLDOWN: Duration = Duration::from_secs(3_600);
+
+/// The longest cooldown after permanent failures: a day, so that whatever was mended is found by
+/// the next.
+pub const PERMANENT_COOLDOWN_CAP: Duration = Duration::from_secs(24 * 3_600);
 
 #[cfg(test)]
 mod tests {
@@ -424,6 +468,23 @@ mod tests {
     fn safety_can_not_be_softened() {
         let table = RecoveryTable::default().with(Reason::Safety, |rule| rule.retry = Retry::Yes);
         assert_eq!(table.rule(Reason::Safety).retry, Retry::Forbidden);
+    }
+
+    #[test]
+    fn presets_change_what_they_say_and_nothing_else() {
+        let table = RecoveryTable::adr012();
+        for reason in Reason::ALL {
+            let permanent =
+                matches!(reason, Reason::Auth | Reason::Billing | Reason::ModelNotFound);
+            assert_eq!(table.rule(reason).permanent, permanent, "{reason}");
+            if !permanent {
+                assert_eq!(table.rule(reason), &reason.rule());
+            }
+        }
+        let table = RecoveryTable::codebuddy();
+        assert_eq!(table.rule(Reason::Network), table.rule(Reason::Timeout));
+        assert_eq!(table.rule(Reason::ServerError).cooldown, Some(Duration::from_secs(30)));
+        assert_eq!(table.rule(Reason::Unsupported).failover, Failover::Never);
     }
 
     #[test]
