@@ -1,1 +1,3 @@
-//! The steadfast gateway: resilience layers for LLM calls as one binary
+//! The steadfast gateway as a library: configuration, the stack made of it, and the server.
+
+pub mod config;

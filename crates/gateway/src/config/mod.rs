@@ -1,0 +1,17 @@
+//! The configuration file.
+//!
+//! Every key is optional. What is wrong is said with file, line and key, all of it at once.
+
+mod error;
+mod schema;
+mod source;
+mod validate;
+
+pub use self::{
+    error::{ConfigError, ConfigErrors},
+    schema::{
+        Auth, BreakerConfig, ChainsConfig, Config, CooldownConfig, FailoverConfig, ProviderConfig,
+        RetryConfig, ServerConfig, TenantConfig, TimeoutConfig, WhenExhausted,
+    },
+    source::Source,
+};

@@ -1,0 +1,303 @@
+//! What types can not say.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use http::{HeaderName, HeaderValue};
+use steadfast_core::Reason;
+
+use super::{Auth, Config, ConfigError, ConfigErrors, Source};
+
+/// Headers that carry credentials or belong to one connection: never passed on.
+const NEVER_FORWARDED: [&str; 14] = [
+    "authorization",
+    "x-api-key",
+    "x-goog-api-key",
+    "api-key",
+    "cookie",
+    "host",
+    "connection",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "upgrade",
+    "te",
+    "trailer",
+    "proxy-authorization",
+];
+
+impl Config {
+    /// Checks every value that could not work; `source` says where it stands.
+    ///
+    /// # Errors
+    ///
+    /// All of them at once.
+    pub fn validate(&self, source: &Source) -> Result<(), ConfigErrors> {
+        let mut check = Check { source, errors: Vec::new() };
+        check.server(self);
+        check.tenants(self);
+        check.providers(self);
+        check.chains(self);
+        check.numbers(self);
+        if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(check.errors)) }
+    }
+}
+
+struct Check<'a> {
+    source: &'a Source,
+    errors: Vec<ConfigError>,
+}
+
+impl Check<'_> {
+    fn fail(&mut self, key: impl AsRef<str>, message: impl Into<String>) {
+        self.errors.push(self.source.error(key.as_ref(), message));
+    }
+
+    fn require(&mut self, holds: bool, key: impl AsRef<str>, message: impl Into<String>) {
+        if !holds {
+            self.fail(key, message);
+        }
+    }
+
+    fn server(&mut self, config: &Config) {
+        let server = &config.server;
+        if server.auth == Auth::None && !is_loopback(server.listen.ip()) {
+            self.fail(
+                "server.auth",
+                format!(
+                    "auth = \"none\" serves everyone who can reach {}; listen on 127.0.0.1, or set \
+                     auth = \"keys\" and add [[tenants]]",
+                    server.listen
+                ),
+            );
+        }
+        if server.auth == Auth::Keys && config.tenants.is_empty() {
+            self.fail(
+                "server.auth",
+                "callers need a key, but there are no [[tenants]]; add one, or set auth = \"none\" \
+                 on a loopback address",
+            );
+        }
+        self.require(server.body_limit > 0, "server.body_limit", "must be above 0 bytes");
+        self.require(server.keepalive_s > 0, "server.keepalive_s", "must be above 0 seconds");
+        for (index, name) in server.forward_headers.iter().enumerate() {
+            let key = format!("server.forward_headers[{index}]");
+            if HeaderName::try_from(name.as_str()).is_err() {
+                self.fail(key, format!("`{name}` is no header name"));
+            } else if NEVER_FORWARDED.contains(&name.to_ascii_lowercase().as_str()) {
+                self.fail(
+                    key,
+                    format!("`{name}` is never passed on: it belongs to this connection"),
+                );
+            }
+        }
+        if let Some(admin) = &server.admin_key {
+            self.secret("server.admin_key", admin, true);
+        }
+    }
+
+    fn tenants(&mut self, config: &Config) {
+        let mut names = BTreeSet::new();
+        for (index, tenant) in config.tenants.iter().enumerate() {
+            let at = format!("tenants[{index}]");
+            self.require(!tenant.name.is_empty(), format!("{at}.name"), "must not be empty");
+            self.require(
+                names.insert(&tenant.name),
+                format!("{at}.name"),
+                format!("there is a tenant `{}` already", tenant.name),
+            );
+            self.require(!tenant.keys.is_empty(), format!("{at}.keys"), "needs at least one key");
+            for (n, key) in tenant.keys.iter().enumerate() {
+                self.secret(&format!("{at}.keys[{n}]"), key, true);
+            }
+        }
+    }
+
+    /// Secrets do not stand in the file.
+    fn secret(&mut self, at: &str, value: &str, hash_allowed: bool) {
+        let sha = value.strip_prefix("sha256:");
+        let ok = match sha {
+            Some(hex) if hash_allowed => {
+                if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                    self.fail(at, "after `sha256:` come 64 hexadecimal digits");
+                }
+                true
+            }
+            _ => value.starts_with("env:") || value.starts_with("file:"),
+        };
+        let forms = if hash_allowed {
+            "`env:NAME`, `file:PATH` or `sha256:HEX`"
+        } else {
+            "`env:NAME` or `file:PATH`"
+        };
+        self.require(ok, at, format!("a secret does not stand in the file; write {forms}"));
+    }
+
+    fn providers(&mut self, config: &Config) {
+        let mut names = BTreeSet::new();
+        for (index, provider) in config.providers.iter().enumerate() {
+            let at = format!("providers[{index}]");
+            self.require(!provider.name.is_empty(), format!("{at}.name"), "must not be empty");
+            self.require(
+                names.insert(&provider.name),
+                format!("{at}.name"),
+                format!("there is a provider `{}` already", provider.name),
+            );
+            for (n, credential) in provider.credentials.iter().enumerate() {
+                self.secret(&format!("{at}.credentials[{n}]"), credential, false);
+            }
+            if let Some(url) = &provider.base_url {
+                let parsed = url.parse::<http::Uri>().ok();
+                let fits = parsed.as_ref().is_some_and(|uri| {
+                    matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+                });
+                self.require(
+                    fits,
+                    format!("{at}.base_url"),
+                    format!("`{url}` is no address; write one such as https://api.openai.com/v1"),
+                );
+            }
+            for (name, value) in &provider.headers {
+                let key = format!("{at}.headers.{name}");
+                if HeaderName::try_from(name.as_str()).is_err() {
+                    self.fail(&key, format!("`{name}` is no header name"));
+                }
+                if HeaderValue::try_from(value.as_str()).is_err() {
+                    self.fail(&key, "the value has characters that no header can carry");
+                }
+            }
+            for (key, limit) in [("window", provider.window), ("max_output", provider.max_output)] {
+                self.require(limit != Some(0), format!("{at}.{key}"), "must be above 0 tokens");
+            }
+        }
+    }
+
+    fn chains(&mut self, config: &Config) {
+        let failover = &config.failover;
+        for (key, chain) in [
+            ("failover.chain", &failover.chain),
+            ("failover.chains.vision", &failover.chains.vision),
+            ("failover.chains.large", &failover.chains.large),
+        ] {
+            let mut seen = BTreeSet::new();
+            for (index, name) in chain.iter().enumerate() {
+                let at = format!("{key}[{index}]");
+                if !config.providers.iter().any(|provider| provider.name == *name) {
+                    let known: Vec<_> =
+                        config.providers.iter().map(|provider| provider.name.as_str()).collect();
+                    self.fail(
+                        &at,
+                        format!("there is no provider `{name}`; there are: {}", known.join(", ")),
+                    );
+                }
+                self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
+            }
+        }
+    }
+
+    fn numbers(&mut self, config: &Config) {
+        if let (Some(base), Some(cap)) = (config.retry.base_ms, config.retry.cap_ms) {
+            self.require(base <= cap, "retry.base_ms", "must not be above retry.cap_ms");
+        }
+        self.require(config.breaker.failures != Some(0), "breaker.failures", "must be above 0");
+        self.require(config.breaker.window_s != Some(0), "breaker.window_s", "must be above 0");
+        if let Some(rate) = config.breaker.failure_rate {
+            self.require(
+                rate > 0.0 && rate <= 1.0,
+                "breaker.failure_rate",
+                format!("{rate} is no rate; write a number above 0 and at most 1"),
+            );
+        }
+        for (key, value) in [
+            ("stall_ms", config.timeout.stall_ms),
+            ("attempt_ms", config.timeout.attempt_ms),
+            ("pipeline_ms", config.timeout.pipeline_ms),
+        ] {
+            self.require(value != Some(0), format!("timeout.{key}"), "must be above 0");
+        }
+        self.require(config.timeout.ceiling != Some(0), "timeout.ceiling", "must be above 0");
+        for reason in config.cooldown.keys() {
+            if let Err(error) = reason.parse::<Reason>() {
+                self.fail(format!("cooldown.{reason}"), error.to_string());
+            }
+        }
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> Vec<String> {
+        let source = Source::text(text);
+        match source.parse().unwrap().validate(&source) {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors.0.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn nobody_is_served_by_accident() {
+        assert!(errors("").iter().any(|e| e.contains("server.auth") && e.contains("[[tenants]]")));
+        assert!(errors("[server]\nauth='none'").is_empty());
+        let open = errors("[server]\nauth='none'\nlisten='0.0.0.0:80'");
+        assert!(
+            open[0].contains(":2:6: server.auth") && open[0].contains("0.0.0.0:80"),
+            "{open:?}"
+        );
+        assert!(errors("[server]\nauth='none'\nlisten='[::1]:80'").is_empty());
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once() {
+        let text = "
+[server]
+auth = 'none'
+forward_headers = ['Authorization', 'x y']
+[[providers]]
+name = 'a'
+dialect = 'openai'
+base_url = 'ftp://x'
+credentials = ['sk-live-secret']
+window = 0
+[[providers]]
+name = 'a'
+dialect = 'gemini'
+[failover]
+chain = ['a', 'b', 'a']
+[breaker]
+failure_rate = 1.5
+[cooldown]
+tiredness = 3
+";
+        let all = errors(text);
+        for expected in [
+            "server.forward_headers[0]: `Authorization` is never passed on",
+            "server.forward_headers[1]: `x y` is no header name",
+            "providers[0].base_url: `ftp://x` is no address",
+            "providers[0].credentials[0]: a secret does not stand in the file",
+            "providers[0].window: must be above 0",
+            "providers[1].name: there is a provider `a` already",
+            "failover.chain[1]: there is no provider `b`; there are: a",
+            "failover.chain[2]: `a` stands there twice",
+            "breaker.failure_rate: 1.5 is no rate",
+            "cooldown.tiredness: `tiredness` is no reason",
+        ] {
+            assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
+        }
+        assert_eq!(all.len(), 10 + 0, "{all:#?}");
+        assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
+    }
+
+    #[test]
+    fn keys_of_tenants_are_hashes_or_references() {
+        let good =
+            format!("[[tenants]]\nname='t'\nkeys=['sha256:{}','env:K','file:/k']", "ab".repeat(32));
+        assert!(errors(&good).is_empty());
+        assert!(errors("[[tenants]]\nname='t'\nkeys=['sha256:12']")[0].contains("64 hexadecimal"));
+        assert!(errors("[[tenants]]\nname='t'\nkeys=['plain']")[0].contains("sha256:HEX"));
+    }
+}
