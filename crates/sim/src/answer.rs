@@ -269,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_cut_falls_anywhere_and_only_when_needed() {
-        let whole = Answer::thinking("one two").then_text("three four").then_tool_call("t", "{\"a\": 1}");
+        let whole =
+            Answer::thinking("one two").then_text("three four").then_tool_call("t", "{\"a\": 1}");
         let total = whole.output_tokens();
         assert_eq!(total, 2 + 2 + 2);
         let mut same = whole.clone();

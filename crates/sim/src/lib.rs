@@ -1,1 +1,93 @@
-//! LLM providers that misbehave on command
+//! LLM providers that misbehave on command.
+//!
+//! A [`SimProvider`] speaks one of three dialects (OpenAI chat completions, Anthropic messages,
+//! Gemini `generateContent`), streaming and not. It is a tower service, so a test on a paused
+//! clock can use it in process; a [`SimServer`] puts the same provider behind a real socket.
+//!
+//! * **Deterministic**: texts, ids, jitter and chance come from a seed and the request. The same
+//!   requests to a provider of the same seed get the same bytes.
+//! * **Told what to say**: a test scripts [`Answer`]s, or gives a closure from [`Asked`].
+//! * **Told what to break**: a [`FaultPlan`] matches requests to [`Fault`]s, from a refusal with
+//!   the provider's own body to a connection that is reset inside a multi-byte character. Plans
+//!   are values and can be read from TOML or JSON.
+//! * **Strict**: what the real providers refuse is refused with their status and their words:
+//!   unanswered tool calls, foreign thinking signatures, a prompt beyond the window, wrong keys.
+//! * **Honest**: the [`Journal`] has every request, the fault it met, whether its response was
+//!   read to the end or dropped, and as [`Sent`] the whole truth of the answer.
+//!
+//! All time is tokio's, so a paused clock drives it.
+//!
+//! ```
+//! use http_body_util::BodyExt;
+//! use steadfast_sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, SimProvider};
+//! use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let provider = SimProvider::builder(Dialect::OpenAi)
+//!     .script([Answer::text("Hello!")])
+//!     .faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)))
+//!     .build();
+//!
+//! let ask = || {
+//!     http::Request::post("http://sim/v1/chat/completions")
+//!         .header("authorization", "Bearer sk-anything")
+//!         .body(String::from(
+//!             r#"{"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}"#,
+//!         ))
+//!         .unwrap()
+//! };
+//! let refused = provider.clone().oneshot(ask()).await.unwrap();
+//! assert_eq!(refused.status(), 500);
+//!
+//! let answered = provider.clone().oneshot(ask()).await.unwrap();
+//! let body = answered.into_body().collect().await.unwrap().to_bytes();
+//! let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+//! assert_eq!(body["choices"][0]["message"]["content"], "Hello!");
+//!
+//! let journal = provider.journal().entries();
+//! assert_eq!(journal[1].sent.as_ref().unwrap().text, "Hello!");
+//! # }
+//! ```
+//!
+//! # Where it stands
+//!
+//! At the very bottom, in place of an HTTP client: layers go around it. Do not put a layer that
+//! retries *inside* the provider's place (between [`SimServer`] and [`SimProvider`]): the journal
+//! would count its attempts as the caller's, and the faults a test asked for would never be seen.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod asked;
+mod body;
+mod clock;
+mod dialect;
+mod error;
+mod fault;
+mod generate;
+mod hash;
+mod journal;
+mod limit;
+mod models;
+mod plan;
+mod provider;
+mod raw;
+mod serve;
+mod server;
+pub mod tokens;
+mod wire;
+
+pub use answer::{Answer, Block, Sent, SentCall, Stop, Usage};
+pub use asked::Asked;
+pub use body::SimBody;
+pub use dialect::{Dialect, UnknownDialect};
+pub use error::{SimError, SimErrorKind};
+pub use fault::{Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse};
+pub use journal::{End, Entry, Journal};
+pub use limit::Limits;
+pub use models::{Model, default_models};
+pub use plan::{FaultPlan, PlanError, Rule};
+pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
+pub use server::SimServer;
+pub use tokens::count_tokens;

@@ -146,9 +146,15 @@ mod tests {
 
     #[test]
     fn pieces_are_the_text_and_never_too_long() {
-        for text in
-            ["", " ", "a", "to be or not to be", "日本語のとても長い文章です", "x\n\n\n\n\n\n\n\n\n\ny", "🦀 🦀"]
-        {
+        for text in [
+            "",
+            " ",
+            "a",
+            "to be or not to be",
+            "日本語のとても長い文章です",
+            "x\n\n\n\n\n\n\n\n\n\ny",
+            "🦀 🦀",
+        ] {
             assert_eq!(pieces(text).collect::<String>(), text);
             assert!(pieces(text).all(|p| !p.is_empty() && p.chars().count() <= PIECE));
         }
@@ -162,14 +168,26 @@ mod tests {
             (json!({"model": "a-very-long-model-name"}), 0),
             (json!({"system": "12345"}), 4 + 2),
             (json!({"system": [{"type": "text", "text": "1234"}]}), 4 + 1),
-            (json!({"messages": [{"role": "user", "content": [
-                {"type": "image", "source": {"type": "base64", "data": "AAAAAAAAAAAAAAAA"}}
-            ]}]}), 4 + 1_000),
-            (json!({"messages": [{"role": "assistant", "content": [
-                {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": 1}}
-            ]}]}), 4 + 1 + 2),
-            (json!({"contents": [{"role": "user", "parts": [{"text": "ab"}, {"text": "cd"}]}]}), 4 + 2),
-            (json!({"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "AA"}}]}]}), 1_004),
+            (
+                json!({"messages": [{"role": "user", "content": [
+                    {"type": "image", "source": {"type": "base64", "data": "AAAAAAAAAAAAAAAA"}}
+                ]}]}),
+                4 + 1_000,
+            ),
+            (
+                json!({"messages": [{"role": "assistant", "content": [
+                    {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": 1}}
+                ]}]}),
+                4 + 1 + 2,
+            ),
+            (
+                json!({"contents": [{"role": "user", "parts": [{"text": "ab"}, {"text": "cd"}]}]}),
+                4 + 2,
+            ),
+            (
+                json!({"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "AA"}}]}]}),
+                1_004,
+            ),
         ];
         for (body, tokens) in cases {
             assert_eq!(count_tokens(&body), tokens, "{body}");

@@ -1,0 +1,39 @@
+//! A request, read: what answers are made from.
+
+use serde_json::Value;
+
+use crate::Dialect;
+
+/// What a request asks for, the same for all three dialects.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Asked {
+    /// The dialect it came in.
+    pub dialect: Dialect,
+    /// Its number among the provider's generations, from 1.
+    pub number: u64,
+    /// The model.
+    pub model: String,
+    /// Whether it wants a stream.
+    pub stream: bool,
+    /// Its body.
+    pub body: Value,
+    /// The last text a user wrote; empty if there is none.
+    pub last_user: String,
+    /// Whether the conversation ends with tool results.
+    pub after_tool_results: bool,
+    /// The beginning of the answer it gives (prefill); empty if none.
+    pub prefill: String,
+    /// Names and schemas of the tools it declares.
+    pub tools: Vec<(String, Value)>,
+    /// The output limit it sets.
+    pub max_output: Option<u64>,
+    /// Whether it wants to see thinking.
+    pub thinking: bool,
+    /// Its input tokens by [`count_tokens`](crate::count_tokens).
+    pub input_tokens: u64,
+    /// Whether a stream shall end with usage (OpenAI).
+    pub include_usage: bool,
+    /// Whether a stream comes as server-sent events (always, but for Gemini without `alt=sse`).
+    pub sse: bool,
+}

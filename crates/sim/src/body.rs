@@ -1,0 +1,147 @@
+//! The body of a response: a list of steps, played on tokio's clock.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Sleep;
+
+use crate::error::{SimError, SimErrorKind};
+use crate::journal::{End, Ticket};
+
+/// The body of a simulated response.
+///
+/// Dropping it before its end is what a provider sees as a client that went away: the journal
+/// says so. After an error it stays ended.
+pub struct SimBody {
+    steps: VecDeque<Step>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    ticket: Option<Ticket>,
+    exact: bool,
+    done: bool,
+}
+
+/// One thing a body does.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing for so long.
+    Wait(Duration),
+    /// Lets the transport write out what it has, before the connection is broken.
+    Flush,
+    /// Bytes, and how many content events are complete with them.
+    Data(Bytes, usize),
+    /// The connection breaks.
+    Fail(SimErrorKind),
+    /// Nothing, for ever.
+    Stall,
+}
+
+impl SimBody {
+    pub(crate) fn new(steps: Vec<Step>, exact: bool, ticket: Option<Ticket>) -> Self {
+        let mut body = Self { steps: steps.into(), sleep: None, ticket, exact, done: false };
+        if body.steps.is_empty() {
+            body.finish(End::Complete);
+        }
+        body
+    }
+
+    fn finish(&mut self, end: End) {
+        self.done = true;
+        if let Some(mut ticket) = self.ticket.take() {
+            ticket.end(end);
+        }
+    }
+}
+
+impl Body for SimBody {
+    type Data = Bytes;
+    type Error = SimError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, SimError>>> {
+        let this = self.get_mut();
+        if this.done {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(sleep) = &mut this.sleep {
+                ready!(sleep.as_mut().poll(cx));
+                this.sleep = None;
+            }
+            match this.steps.pop_front() {
+                None => {
+                    this.finish(End::Complete);
+                    return Poll::Ready(None);
+                }
+                Some(Step::Wait(wait)) => {
+                    if !wait.is_zero() {
+                        this.sleep = Some(Box::pin(tokio::time::sleep(wait)));
+                    }
+                }
+                Some(Step::Flush) => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Step::Data(bytes, events)) => {
+                    if let Some(ticket) = &this.ticket {
+                        ticket.update(|entry| {
+                            entry.events += events;
+                            entry.bytes += bytes.len();
+                        });
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                Some(Step::Fail(kind)) => {
+                    this.finish(End::Broken);
+                    return Poll::Ready(Some(Err(SimError::body(kind))));
+                }
+                Some(Step::Stall) => {
+                    // Nothing will ever wake this: that is what a stall is.
+                    this.steps.push_front(Step::Stall);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.done
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if !self.exact {
+            return SizeHint::default();
+        }
+        let left = self.steps.iter().map(|step| match step {
+            Step::Data(bytes, _) => bytes.len() as u64,
+            _ => 0,
+        });
+        SizeHint::with_exact(left.sum())
+    }
+}
+
+impl Drop for SimBody {
+    fn drop(&mut self) {
+        if !self.done {
+            // A reader that knows the length, or saw the terminal event, need not ask for the end.
+            let end = if self.steps.is_empty() { End::Complete } else { End::Dropped };
+            self.finish(end);
+        }
+    }
+}
+
+impl fmt::Debug for SimBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimBody")
+            .field("steps_left", &self.steps.len())
+            .field("done", &self.done)
+            .finish_non_exhaustive()
+    }
+}

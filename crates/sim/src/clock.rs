@@ -1,0 +1,107 @@
+//! Wall time for headers that want a date: a fixed start that moves with tokio's clock, so that
+//! a paused clock moves the dates too.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wall {
+    epoch: SystemTime,
+    since: Instant,
+}
+
+impl Wall {
+    pub(crate) fn starting_at(epoch: SystemTime) -> Self {
+        Self { epoch, since: Instant::now() }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the one place the simulator asks for the date")]
+    pub(crate) fn starting_now() -> Self {
+        Self::starting_at(SystemTime::now())
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        self.epoch + self.since.elapsed()
+    }
+
+    pub(crate) fn rfc3339_in(&self, wait: Duration) -> String {
+        rfc3339(self.now() + wait)
+    }
+
+    pub(crate) fn http_date_in(&self, wait: Duration) -> String {
+        httpdate::fmt_http_date(self.now() + wait)
+    }
+}
+
+/// `2026-11-05T07:08:09Z`, rounded up to the second as the providers do.
+fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Civil date from days since 1970, by eras of 400 years that begin in March.
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        rest / 3_600,
+        rest % 3_600 / 60,
+        rest % 60
+    )
+}
+
+/// A duration as Go prints it, which is what OpenAI's headers hold: `120ms`, `1.5s`, `6m0s`.
+pub(crate) fn go_duration(wait: Duration) -> String {
+    let ms = wait.as_millis();
+    let seconds = |ms: u128| {
+        let text = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        format!("{text}s")
+    };
+    match ms {
+        0 => "0s".to_owned(),
+        ms if ms < 1_000 => format!("{ms}ms"),
+        ms if ms < 60_000 => seconds(ms),
+        ms if ms < 3_600_000 => format!("{}m{}", ms / 60_000, seconds(ms % 60_000)),
+        ms => {
+            format!("{}h{}m{}", ms / 3_600_000, ms % 3_600_000 / 60_000, seconds(ms % 60_000))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_and_durations_read_as_the_providers_write_them() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_709_251_200, "2024-03-01T00:00:00Z"),
+            (1_793_862_489, "2026-11-05T07:08:09Z"),
+        ] {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+        for (ms, text) in [
+            (0, "0s"),
+            (120, "120ms"),
+            (1_500, "1.5s"),
+            (29_134, "29.134s"),
+            (60_000, "1m0s"),
+            (360_000, "6m0s"),
+            (432_000, "7m12s"),
+            (3_600_000, "1h0m0s"),
+        ] {
+            assert_eq!(go_duration(Duration::from_millis(ms)), text);
+        }
+    }
+}

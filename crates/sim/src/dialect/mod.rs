@@ -1,0 +1,423 @@
+//! The three dialects: routes, keys, rules, words and wire shapes.
+
+pub(crate) mod anthropic;
+pub(crate) mod gemini;
+pub(crate) mod images;
+pub(crate) mod openai;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::str::FromStr;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::answer::{Answer, Sent};
+use crate::asked::Asked;
+use crate::clock::Wall;
+use crate::fault::ErrorKind;
+use crate::hash::Seal;
+use crate::limit::Denied;
+use crate::models::Model;
+use crate::wire::{Frame, Voice};
+
+/// A provider's language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// OpenAI chat completions.
+    OpenAi,
+    /// Anthropic messages.
+    Anthropic,
+    /// Gemini `generateContent` and `streamGenerateContent`.
+    Gemini,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::OpenAi, Self::Anthropic, Self::Gemini];
+
+    /// `openai`, `anthropic` or `gemini`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that names no dialect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no dialect; it must be \"openai\", \"anthropic\" or \"gemini\"")]
+pub struct UnknownDialect(String);
+
+impl FromStr for Dialect {
+    type Err = UnknownDialect;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDialect> {
+        Self::ALL
+            .into_iter()
+            .find(|dialect| dialect.as_str() == text)
+            .ok_or_else(|| UnknownDialect(text.to_owned()))
+    }
+}
+
+/// What a path asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// An answer. Gemini names the model and the form in the path.
+    Generate { model: Option<String>, stream: Option<bool> },
+    /// A token count.
+    Count { model: Option<String> },
+    /// The list of models.
+    Models,
+    /// One model.
+    Model(String),
+    /// Nothing this provider has.
+    Nowhere,
+}
+
+/// How the body of an error looks on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// The line end of Gemini's events.
+    pub(crate) crlf: bool,
+    /// Server-sent events, or Gemini's JSON array.
+    pub(crate) sse: bool,
+}
+
+/// A refusal in the provider's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal(Box<Words>);
+
+/// What a refusal says.
+#[derive(Clone, Debug)]
+pub(crate) struct Words {
+    pub(crate) status: u16,
+    /// `error.type` (OpenAI, Anthropic), `error.status` (Gemini).
+    pub(crate) kind: &'static str,
+    /// `error.code` of OpenAI.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) message: String,
+    /// `error.param` of OpenAI.
+    pub(crate) param: Option<String>,
+    /// `error.details` of Gemini.
+    pub(crate) details: Vec<Value>,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    /// A page instead of a body of the dialect.
+    pub(crate) html: Option<&'static str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+        Self(Box::new(Words {
+            status,
+            kind,
+            code: None,
+            message: message.into(),
+            param: None,
+            details: Vec::new(),
+            headers: Vec::new(),
+            html: None,
+        }))
+    }
+
+    pub(crate) fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    pub(crate) fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn detail(mut self, detail: Value) -> Self {
+        self.details.push(detail);
+        self
+    }
+
+    /// The page of a proxy between the caller and the provider.
+    pub(crate) fn html_502() -> Self {
+        let page = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n\
+                    <center><h1>502 Bad Gateway</h1></center>\r\n<hr><center>nginx</center>\r\n\
+                    </body>\r\n</html>\r\n";
+        let mut refusal = Self::new(502, "", "502 Bad Gateway");
+        refusal.html = Some(page);
+        refusal
+    }
+}
+
+impl Deref for Refusal {
+    type Target = Words;
+
+    fn deref(&self) -> &Words {
+        &self.0
+    }
+}
+
+impl DerefMut for Refusal {
+    fn deref_mut(&mut self) -> &mut Words {
+        &mut self.0
+    }
+}
+
+/// What a provider remembers of its answers: the thinking before each tool call, of the newest
+/// calls.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    thoughts: Mutex<Thoughts>,
+}
+
+/// Calls by id, and the order in which they are forgotten.
+#[derive(Debug, Default)]
+struct Thoughts {
+    by_call: HashMap<String, Vec<String>>,
+    order: VecDeque<String>,
+}
+
+/// Enough for any conversation that fits a window.
+const REMEMBERED: usize = 65_536;
+
+impl Memory {
+    /// The signatures of the thinking that came with the call of this id, if it was ours.
+    pub(crate) fn thoughts_before(&self, id: &str) -> Option<Vec<String>> {
+        self.thoughts.lock().by_call.get(id).cloned()
+    }
+
+    pub(crate) fn remember(&self, sent: &Sent) {
+        let mut thoughts = self.thoughts.lock();
+        for call in sent.tool_calls.iter().filter(|call| !call.id.is_empty()) {
+            if thoughts.by_call.insert(call.id.clone(), sent.signatures.clone()).is_none() {
+                thoughts.order.push_back(call.id.clone());
+            }
+        }
+        while thoughts.order.len() > REMEMBERED {
+            if let Some(oldest) = thoughts.order.pop_front() {
+                thoughts.by_call.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// What the rules look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check<'a> {
+    pub(crate) body: &'a Value,
+    pub(crate) model: &'a Model,
+    pub(crate) seal: &'a Seal,
+    pub(crate) refuse_unknown: bool,
+    pub(crate) signatures: bool,
+    /// Only tokens are counted: no output limit is needed.
+    pub(crate) counting: bool,
+    pub(crate) memory: &'a Memory,
+}
+
+/// What rendering needs besides the answer.
+#[derive(Debug)]
+pub(crate) struct Render<'a> {
+    pub(crate) asked: &'a Asked,
+    pub(crate) seal: &'a Seal,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) created: u64,
+    pub(crate) form: Form,
+    /// Whether function calls get a signature (Gemini).
+    pub(crate) signs: bool,
+}
+
+/// The scene of an error: whose it is and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) dialect: Dialect,
+    pub(crate) model: &'a Model,
+    pub(crate) wall: &'a Wall,
+    pub(crate) request_id: &'a str,
+    pub(crate) form: Form,
+}
+
+macro_rules! dispatch {
+    ($dialect:expr, $module:ident :: $function:ident ( $($arg:expr),* )) => {
+        match $dialect {
+            Dialect::OpenAi => openai::$module::$function($($arg),*),
+            Dialect::Anthropic => anthropic::$module::$function($($arg),*),
+            Dialect::Gemini => gemini::$module::$function($($arg),*),
+        }
+    };
+}
+
+impl Dialect {
+    pub(crate) fn route(self, method: &Method, path: &str) -> Route {
+        dispatch!(self, routes::route(method, path))
+    }
+
+    /// The credential a request carries.
+    pub(crate) fn key(self, headers: &HeaderMap, query: &str) -> Option<String> {
+        dispatch!(self, routes::key(headers, query))
+    }
+
+    /// The refusal of a missing (`None`) or wrong credential.
+    pub(crate) fn bad_key(self, key: Option<&str>) -> Refusal {
+        dispatch!(self, errors::bad_key(key))
+    }
+
+    /// What must be right about the headers.
+    pub(crate) fn check_headers(self, headers: &HeaderMap) -> Result<(), Refusal> {
+        dispatch!(self, routes::check_headers(headers))
+    }
+
+    pub(crate) fn no_route(self, method: &Method, path: &str) -> Refusal {
+        dispatch!(self, errors::no_route(method, path))
+    }
+
+    pub(crate) fn bad_json(self, error: &serde_json::Error, body: &[u8]) -> Refusal {
+        dispatch!(self, errors::bad_json(error, body))
+    }
+
+    pub(crate) fn no_model(self, name: &str) -> Refusal {
+        dispatch!(self, errors::no_model(name))
+    }
+
+    pub(crate) fn limited(self, denied: &Denied, model: &str, wall: &Wall) -> Refusal {
+        dispatch!(self, errors::limited(denied, model, wall))
+    }
+
+    /// The model a body names; `None` in a path is for Gemini a wrong path.
+    pub(crate) fn model_of(self, body: &Value) -> Result<String, Refusal> {
+        match self {
+            Self::OpenAi => openai::rules::model_of(body),
+            Self::Anthropic => anthropic::rules::model_of(body),
+            Self::Gemini => Ok(String::new()),
+        }
+    }
+
+    /// Everything a provider checks before it answers.
+    pub(crate) fn check(self, check: &Check<'_>) -> Result<(), Refusal> {
+        dispatch!(self, rules::check(check))
+    }
+
+    /// Reads a request that passed the rules.
+    pub(crate) fn read(self, asked: &mut Asked) {
+        dispatch!(self, read::read(asked));
+    }
+
+    /// A whole answer.
+    pub(crate) fn whole(self, answer: &Answer, render: &mut Render<'_>) -> (String, Sent) {
+        dispatch!(self, render::whole(answer, render))
+    }
+
+    /// A streamed answer.
+    pub(crate) fn stream(self, answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, Sent) {
+        dispatch!(self, render::stream(answer, render))
+    }
+
+    /// The body of a 200 stream in which nothing is said.
+    pub(crate) fn empty_stream(self) -> &'static str {
+        match self {
+            Self::OpenAi => "data: [DONE]\n\n",
+            Self::Anthropic | Self::Gemini => "",
+        }
+    }
+
+    pub(crate) fn models(self, models: &[Model]) -> Value {
+        dispatch!(self, render::models(models))
+    }
+
+    pub(crate) fn model(self, model: &Model) -> Value {
+        dispatch!(self, render::model(model))
+    }
+
+    pub(crate) fn count(self, tokens: u64) -> Value {
+        match self {
+            Self::Gemini => serde_json::json!({ "totalTokens": tokens }),
+            _ => serde_json::json!({ "input_tokens": tokens }),
+        }
+    }
+
+    /// A request id of this provider and the header it travels in, where it has one.
+    pub(crate) fn request_id(self, rng: &mut fastrand::Rng) -> (Option<&'static str>, String) {
+        match self {
+            Self::OpenAi => (Some("x-request-id"), crate::hash::id(rng, "req_", 32)),
+            Self::Anthropic => (Some("request-id"), crate::hash::id(rng, "req_011C", 20)),
+            Self::Gemini => (None, String::new()),
+        }
+    }
+
+    pub(crate) fn json_type(self) -> &'static str {
+        match self {
+            Self::OpenAi | Self::Anthropic => "application/json",
+            Self::Gemini => "application/json; charset=UTF-8",
+        }
+    }
+
+    pub(crate) fn stream_type(self, sse: bool) -> &'static str {
+        match self {
+            Self::OpenAi | Self::Anthropic => "text/event-stream; charset=utf-8",
+            Self::Gemini if sse => "text/event-stream",
+            Self::Gemini => "application/json; charset=UTF-8",
+        }
+    }
+}
+
+impl Scene<'_> {
+    pub(crate) fn refusal(&self, kind: &ErrorKind) -> Refusal {
+        dispatch!(self.dialect, errors::of_kind(kind, self))
+    }
+
+    pub(crate) fn body_of(&self, refusal: &Refusal) -> String {
+        match refusal.html {
+            Some(page) => page.to_owned(),
+            None => dispatch!(self.dialect, errors::body(refusal, self.request_id)).to_string(),
+        }
+    }
+}
+
+impl Voice for Scene<'_> {
+    fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes {
+        let refusal = self.refusal(kind);
+        let body = dispatch!(self.dialect, errors::body(&refusal, self.request_id));
+        dispatch!(self.dialect, render::error_frame(&body, self.form, first)).into()
+    }
+
+    fn error_body(&self, kind: &ErrorKind) -> Bytes {
+        self.body_of(&self.refusal(kind)).into()
+    }
+
+    fn ping(&self) -> Bytes {
+        match self.dialect {
+            Dialect::OpenAi => ": keep-alive\n\n".into(),
+            Dialect::Anthropic => "event: ping\ndata: {\"type\": \"ping\"}\n\n".into(),
+            Dialect::Gemini if !self.form.sse => "\n".into(),
+            Dialect::Gemini => if self.form.crlf { ": ping\r\n\r\n" } else { ": ping\n\n" }.into(),
+        }
+    }
+}
+
+/// What a JSON value is called in the providers' sentences.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(n) if n.is_f64() => "a decimal",
+        Value::Number(_) => "an integer",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,43 @@
+//! Reads an OpenAI request that passed the rules.
+
+use serde_json::Value;
+
+use crate::asked::Asked;
+
+pub(crate) fn read(asked: &mut Asked) {
+    let body = &asked.body;
+    let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    asked.last_user = messages
+        .iter()
+        .rev()
+        .find(|m| m["role"] == "user")
+        .map(|m| text_of(&m["content"]))
+        .unwrap_or_default();
+    asked.after_tool_results = messages.last().is_some_and(|m| m["role"] == "tool");
+    if let Some(last) = messages.last().filter(|m| m["role"] == "assistant") {
+        asked.prefill = text_of(&last["content"]);
+    }
+    asked.tools = body["tools"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|tool| {
+            let function = &tool["function"];
+            Some((function["name"].as_str()?.to_owned(), function["parameters"].clone()))
+        })
+        .collect();
+    asked.max_output =
+        body["max_completion_tokens"].as_u64().or_else(|| body["max_tokens"].as_u64());
+    asked.include_usage = body["stream_options"]["include_usage"].as_bool().unwrap_or(false);
+    asked.thinking = false;
+}
+
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|p| p["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}

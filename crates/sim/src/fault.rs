@@ -1,0 +1,307 @@
+//! What can be done to a request.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One misbehaviour.
+///
+/// In a plan file: `fault = "hang"`, `fault = { error = "overloaded" }`,
+/// `fault = { break = { after_events = 8, how = "reset" } }`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Exactly this response.
+    Status(RawResponse),
+    /// A refusal with the dialect's own body, status and headers.
+    Error(ErrorKind),
+    /// The same body under status 200.
+    ErrorInOk(ErrorKind),
+    /// A 200 with nothing in it. A stream of OpenAI's holds just `[DONE]`.
+    Empty,
+    /// Headers never come.
+    Hang,
+    /// Nobody listens. Over a real socket, where the connection is already made by the time a
+    /// request can be matched, it is reset at once; `SimServer::refuse` closes the port.
+    Refused,
+    /// The connection is reset before the headers.
+    Reset,
+    /// The connection is closed before the headers.
+    Close,
+    /// The connection is closed inside the headers.
+    HalfHeaders,
+    /// The answer begins and then breaks.
+    Break(Break),
+    /// The first content comes late.
+    FirstToken(FirstToken),
+    /// The body comes in small pieces of bytes that respect no character and no frame.
+    Drip(Drip),
+    /// Several frames come in one piece of bytes.
+    Coalesce(Coalesce),
+    /// The body is right, its `content-type` is this.
+    ContentType(String),
+    /// The answer is cut after so many output tokens, whatever the request allowed.
+    OutputLimit(u64),
+    /// All of these, in this order.
+    Many(Vec<Fault>),
+}
+
+/// A response given word for word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawResponse {
+    /// The status, 200 to 599.
+    pub status: u16,
+    /// Headers. Without a `content-type`, a body that is JSON gets `application/json` and any
+    /// other `text/plain`.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// The body.
+    #[serde(default)]
+    pub body: String,
+}
+
+/// Where an answer breaks, and how.
+///
+/// With `after_events = 0` not even the opening frames of a stream come. A stream that has
+/// fewer events or bytes breaks right before its terminal events; a number of bytes may fall
+/// between or inside them. Without a number a stream breaks before its first frame. A body that
+/// is no stream has no events: it breaks after the bytes given, else in its middle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Break {
+    /// After so many content events (text, thinking or tool-call deltas).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_events: Option<usize>,
+    /// After so many bytes of the body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_bytes: Option<usize>,
+    /// What happens there.
+    pub how: How,
+}
+
+/// How an answer breaks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum How {
+    /// The connection is reset.
+    Reset,
+    /// The connection is closed without the end of the chunked body.
+    Close,
+    /// The body ends cleanly, without the dialect's terminal event.
+    End,
+    /// Nothing more comes, the connection stays open.
+    Stall,
+    /// The dialect's error event, then a clean end.
+    ErrorEvent(ErrorKind),
+    /// The next frame is no JSON; those behind it are fine, to the terminal event.
+    MalformedJson,
+    /// Half of the next frame, then a clean end.
+    TruncatedJson,
+    /// Bytes that are not even UTF-8 in place of the next frame; those behind it are fine.
+    Garbage,
+}
+
+/// A late first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FirstToken {
+    /// Milliseconds between the headers and the first content event.
+    pub after_ms: u64,
+    /// Meanwhile send the dialect's sign of life (`ping` event or comment) this often.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ping_every_ms: Option<u64>,
+}
+
+/// A slow drip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drip {
+    /// Bytes at a time, at least 1.
+    pub bytes: usize,
+    /// Milliseconds between two pieces; 0 is as fast as they are taken.
+    #[serde(default)]
+    pub every_ms: u64,
+}
+
+/// Frames sent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Coalesce {
+    /// Frames in one piece; 0 means all of them.
+    #[serde(default)]
+    pub frames: usize,
+}
+
+/// A refusal every provider knows, in words of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Too many requests or tokens: 429.
+    RateLimit(RateLimit),
+    /// Out of money: OpenAI's 429 `insufficient_quota`, Anthropic's 400 about the credit
+    /// balance, Gemini's 429 for the day.
+    InsufficientQuota,
+    /// 529 (Anthropic), 503 (the others).
+    Overloaded,
+    /// 500.
+    ServerError,
+    /// 504.
+    GatewayTimeout,
+    /// The key is wrong: 401, Gemini's 400 `API_KEY_INVALID`.
+    Auth,
+    /// The key may not: 403.
+    Permission,
+    /// 404.
+    ModelNotFound,
+    /// The input does not fit: 400.
+    ContextOverflow,
+    /// The request is malformed: 400.
+    Format,
+    /// The provider will not: 400.
+    ContentFilter,
+    /// The request is too many bytes: 413.
+    PayloadTooLarge,
+    /// A page of a proxy: 502 with HTML.
+    BadGatewayHtml,
+}
+
+/// What a 429 says about when to come back. All fields are optional and are sent as given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RateLimit {
+    /// `retry-after`, as written: `"2"`, `"1.5"` or an HTTP date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<String>,
+    /// `retry-after` as an HTTP date so many seconds from now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_date_s: Option<u64>,
+    /// `retry-after-ms`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// `x-ratelimit-reset-requests`, as written: `"1.5s"`, `"6m0s"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset: Option<String>,
+    /// `anthropic-ratelimit-requests-reset`: RFC 3339, so many seconds from now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anthropic_reset_s: Option<u64>,
+    /// The `retryDelay` of a `google.rpc.RetryInfo`, as written: `"34.4s"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_info: Option<String>,
+    /// The wait named in the message, as written: `"7m12s"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_message: Option<String>,
+    /// `x-should-retry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub should_retry: Option<bool>,
+}
+
+impl RateLimit {
+    /// A `retry-after` header with this text.
+    pub fn after(text: impl Into<String>) -> Self {
+        Self { retry_after: Some(text.into()), ..Self::default() }
+    }
+
+    /// A `retry-after-ms` header.
+    #[must_use]
+    pub fn after_ms(ms: u64) -> Self {
+        Self { retry_after_ms: Some(ms), ..Self::default() }
+    }
+
+    /// An `x-ratelimit-reset-requests` header with this text.
+    pub fn reset(text: impl Into<String>) -> Self {
+        Self { reset: Some(text.into()), ..Self::default() }
+    }
+}
+
+impl Fault {
+    /// A 429 with the given hints.
+    #[must_use]
+    pub fn rate_limit(hints: RateLimit) -> Self {
+        Self::Error(ErrorKind::RateLimit(hints))
+    }
+
+    /// The stream breaks after `events` content events.
+    #[must_use]
+    pub fn break_after(events: usize, how: How) -> Self {
+        Self::Break(Break { after_events: Some(events), after_bytes: None, how })
+    }
+
+    /// The body breaks after `bytes` bytes.
+    #[must_use]
+    pub fn break_after_bytes(bytes: usize, how: How) -> Self {
+        Self::Break(Break { after_events: None, after_bytes: Some(bytes), how })
+    }
+
+    /// The first content event comes `after_ms` milliseconds after the headers, in silence.
+    #[must_use]
+    pub fn first_token_after_ms(after_ms: u64) -> Self {
+        Self::FirstToken(FirstToken { after_ms, ping_every_ms: None })
+    }
+
+    /// `bytes` at a time, without pauses.
+    #[must_use]
+    pub fn drip(bytes: usize) -> Self {
+        Self::Drip(Drip { bytes, every_ms: 0 })
+    }
+
+    /// What is wrong with it, if something is: the key and the sentence.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Status(raw) => {
+                if !(200..=599).contains(&raw.status) {
+                    return Err(format!("status.status is {}; it must be 200 to 599", raw.status));
+                }
+                for (name, value) in &raw.headers {
+                    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+                        return Err(format!("status.headers: {name:?} is no header name"));
+                    }
+                    if http::HeaderValue::from_str(value).is_err() {
+                        return Err(format!("status.headers.{name}: {value:?} is no header value"));
+                    }
+                }
+                Ok(())
+            }
+            Self::Break(b) if b.after_events.is_some() && b.after_bytes.is_some() => {
+                Err("break has both after_events and after_bytes; give one of them".into())
+            }
+            Self::Drip(drip) if drip.bytes == 0 => {
+                Err("drip.bytes is 0; it must be at least 1".into())
+            }
+            Self::FirstToken(first) if first.ping_every_ms == Some(0) => {
+                Err("first_token.ping_every_ms is 0; leave it out for silence".into())
+            }
+            Self::ContentType(text) if http::HeaderValue::from_str(text).is_err() => {
+                Err(format!("content_type: {text:?} is no header value"))
+            }
+            Self::Error(kind) | Self::ErrorInOk(kind) => kind.check(),
+            Self::Many(faults) => faults.iter().try_for_each(Self::check),
+            _ => Ok(()),
+        }
+    }
+
+    /// The faults in it, one level deep.
+    pub(crate) fn each(&self) -> &[Fault] {
+        match self {
+            Self::Many(faults) => faults,
+            one => std::slice::from_ref(one),
+        }
+    }
+}
+
+impl ErrorKind {
+    fn check(&self) -> Result<(), String> {
+        let Self::RateLimit(hints) = self else { return Ok(()) };
+        for (key, text) in [("retry_after", &hints.retry_after), ("reset", &hints.reset)] {
+            if let Some(text) = text
+                && http::HeaderValue::from_str(text).is_err()
+            {
+                return Err(format!("rate_limit.{key}: {text:?} is no header value"));
+            }
+        }
+        Ok(())
+    }
+}

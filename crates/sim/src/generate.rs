@@ -1,0 +1,144 @@
+//! What the model says when nobody told it what to say.
+
+use serde_json::{Map, Value};
+
+use crate::answer::{Answer, Block};
+use crate::asked::Asked;
+
+/// Words of the default texts: some of several bytes, so that careless cutting shows.
+const WORDS: &[&str] = &[
+    "the",
+    "river",
+    "keeps",
+    "its",
+    "own",
+    "time",
+    "and",
+    "every",
+    "naïve",
+    "stone",
+    "remembers",
+    "where",
+    "it",
+    "lay",
+    "before",
+    "über",
+    "water",
+    "came",
+    "down",
+    "slowly",
+    "from",
+    "日本",
+    "with",
+    "small",
+    "lights",
+    "on",
+    "either",
+    "bank",
+    "we",
+    "counted",
+    "seven",
+    "boats",
+    "café",
+    "until",
+    "morning",
+    "nothing",
+    "moved",
+    "but",
+    "snow",
+    "🦀",
+    "quietly",
+    "again",
+];
+
+/// An answer that depends on nothing but the seed and the request.
+///
+/// A user text that contains `call <tool>` for declared tools gets calls of them, in the order
+/// they are named; tool results get a text.
+pub(crate) fn answer(asked: &Asked, seed: u64) -> Answer {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut answer = Answer::default();
+    if asked.thinking {
+        let words = rng.usize(6..16);
+        answer = answer.then_thinking(sentence(&mut rng, words));
+    }
+    if !asked.after_tool_results {
+        for (name, schema) in wanted(asked) {
+            let arguments = arguments(&mut rng, schema);
+            answer = answer.then(Block::ToolCall { id: None, name: name.to_owned(), arguments });
+        }
+        if answer.blocks.iter().any(|block| matches!(block, Block::ToolCall { .. })) {
+            return answer;
+        }
+    }
+    let words = rng.usize(24..72);
+    answer.then_text(sentence(&mut rng, words))
+}
+
+/// The declared tools the user asks for, in the order of the text.
+fn wanted(asked: &Asked) -> Vec<(&str, &Value)> {
+    let mut found: Vec<(usize, &str, &Value)> = Vec::new();
+    for (name, schema) in &asked.tools {
+        let call = format!("call {name}");
+        let ends = |at: usize| {
+            !asked.last_user[at + call.len()..]
+                .starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-')
+        };
+        found.extend(
+            asked
+                .last_user
+                .match_indices(&call)
+                .filter(|(at, _)| ends(*at))
+                .map(|(at, _)| (at, name.as_str(), schema)),
+        );
+    }
+    found.sort_by_key(|(at, ..)| *at);
+    found.into_iter().map(|(_, name, schema)| (name, schema)).collect()
+}
+
+fn sentence(rng: &mut fastrand::Rng, words: usize) -> String {
+    let mut out = String::new();
+    for n in 0..words {
+        if n > 0 {
+            out.push(if n % 17 == 0 { '\n' } else { ' ' });
+        }
+        out.push_str(WORDS[rng.usize(..WORDS.len())]);
+    }
+    out.push('.');
+    out
+}
+
+/// Arguments that fit the schema: its required properties, or all if none is required.
+fn arguments(rng: &mut fastrand::Rng, schema: &Value) -> String {
+    Value::Object(object(rng, schema, 0)).to_string()
+}
+
+fn object(rng: &mut fastrand::Rng, schema: &Value, depth: usize) -> Map<String, Value> {
+    let required = schema["required"].as_array();
+    let wanted = |key: &str| required.is_none_or(|list| list.iter().any(|name| name == key));
+    schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| wanted(key))
+        .map(|(key, property)| (key.clone(), value(rng, property, depth)))
+        .collect()
+}
+
+fn value(rng: &mut fastrand::Rng, schema: &Value, depth: usize) -> Value {
+    if let Some(first) = schema["enum"].as_array().and_then(|list| list.first()) {
+        return first.clone();
+    }
+    let kind = schema["type"].as_str().unwrap_or("string").to_ascii_lowercase();
+    match kind.as_str() {
+        "integer" => rng.u32(0..1_000).into(),
+        "number" => (f64::from(rng.u32(0..1_000)) + 0.5).into(),
+        "boolean" => rng.bool().into(),
+        "null" => Value::Null,
+        "array" if depth < 3 => vec![value(rng, &schema["items"], depth + 1)].into(),
+        "array" => Value::Array(Vec::new()),
+        "object" if depth < 3 => object(rng, schema, depth + 1).into(),
+        "object" => Map::new().into(),
+        _ => WORDS[rng.usize(..WORDS.len())].into(),
+    }
+}

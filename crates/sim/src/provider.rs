@@ -1,0 +1,406 @@
+//! A provider: its settings, its state, and the tower service it is.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use crate::answer::Answer;
+use crate::asked::Asked;
+use crate::body::SimBody;
+use crate::clock::Wall;
+use crate::dialect::{Dialect, Memory};
+use crate::error::SimError;
+use crate::fault::Fault;
+use crate::hash::Seal;
+use crate::journal::Journal;
+use crate::limit::{Limiter, Limits};
+use crate::models::{Model, default_models};
+use crate::plan::{FaultPlan, Occasion};
+
+type Responder = dyn Fn(&Asked) -> Option<Answer> + Send + Sync;
+
+/// A simulated provider. Clones are the same provider.
+///
+/// It is a `tower::Service<http::Request<B>>` for any request body `B`; [`SimServer`] puts it
+/// behind a real socket.
+///
+/// [`SimServer`]: crate::SimServer
+#[derive(Clone, Debug)]
+pub struct SimProvider {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// How long things take. All on tokio's clock; the default takes no time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// From the request to the headers of the response.
+    pub headers: Duration,
+    /// Before each content event of a stream; a whole answer takes the sum.
+    pub per_token: Duration,
+    /// The share by which `per_token` varies up and down, 0 to 1, from the seed.
+    pub jitter: f64,
+}
+
+/// The line end of Gemini's events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineEnd {
+    /// `\r\n`, as the real service sends.
+    #[default]
+    Crlf,
+    /// `\n`, as proxies make of it.
+    Lf,
+}
+
+pub(crate) struct Inner {
+    pub(crate) dialect: Dialect,
+    pub(crate) name: String,
+    pub(crate) models: Vec<Model>,
+    pub(crate) keys: Option<Vec<String>>,
+    pub(crate) seed: u64,
+    pub(crate) latency: Latency,
+    pub(crate) limiter: Limiter,
+    pub(crate) journal: Journal,
+    pub(crate) seal: Seal,
+    pub(crate) wall: Wall,
+    pub(crate) refuse_unknown: bool,
+    pub(crate) signatures: bool,
+    pub(crate) crlf: bool,
+    pub(crate) memory: Memory,
+    responder: Option<Box<Responder>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    plan: FaultPlan,
+    installed: Instant,
+    number: u64,
+    script: VecDeque<Answer>,
+}
+
+impl SimProvider {
+    /// A provider with everything at its default, named like its dialect.
+    #[must_use]
+    pub fn new(dialect: Dialect) -> Self {
+        Self::builder(dialect).build()
+    }
+
+    /// A provider to be set up.
+    pub fn builder(dialect: Dialect) -> SimProviderBuilder {
+        SimProviderBuilder {
+            dialect,
+            name: dialect.as_str().to_owned(),
+            models: default_models(dialect),
+            keys: None,
+            seed: 0,
+            latency: Latency::default(),
+            limits: Limits::default(),
+            journal: None,
+            epoch: None,
+            refuse_unknown: false,
+            signatures: false,
+            line_end: LineEnd::Crlf,
+            plan: FaultPlan::none(),
+            script: VecDeque::new(),
+            responder: None,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its dialect.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        self.inner.dialect
+    }
+
+    /// The models it serves.
+    #[must_use]
+    pub fn models(&self) -> &[Model] {
+        &self.inner.models
+    }
+
+    /// What it saw.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.inner.journal
+    }
+
+    /// Replaces the fault plan. Requests and time are counted anew; requests under way keep
+    /// what they got.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let mut state = self.inner.state.lock();
+        state.plan = plan;
+        state.installed = Instant::now();
+        state.number = 0;
+    }
+
+    /// Adds answers to the script: the next ones that get as far as an answer take them, in
+    /// order, and one that breaks half way has still taken its own.
+    pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
+        self.inner.state.lock().script.extend(answers);
+    }
+
+    /// How many scripted answers are left.
+    #[must_use]
+    pub fn script_left(&self) -> usize {
+        self.inner.state.lock().script.len()
+    }
+}
+
+impl Inner {
+    pub(crate) fn model(&self, name: &str) -> Option<&Model> {
+        self.models.iter().find(|model| model.name == name)
+    }
+
+    /// Numbers a generation and picks its fault.
+    pub(crate) fn occasion(&self, model: &str, stream: bool) -> (u64, Option<Fault>) {
+        let mut state = self.state.lock();
+        state.number += 1;
+        let occasion = Occasion {
+            provider: &self.name,
+            model,
+            number: state.number,
+            elapsed: state.installed.elapsed(),
+            stream,
+        };
+        (state.number, state.plan.pick(occasion).cloned())
+    }
+
+    /// The scripted answer, or the responder's.
+    pub(crate) fn told(&self, asked: &Asked) -> Option<Answer> {
+        let scripted = self.state.lock().script.pop_front();
+        scripted.or_else(|| self.responder.as_ref().and_then(|respond| respond(asked)))
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider")
+            .field("name", &self.name)
+            .field("dialect", &self.dialect)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sets up a [`SimProvider`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct SimProviderBuilder {
+    dialect: Dialect,
+    name: String,
+    models: Vec<Model>,
+    keys: Option<Vec<String>>,
+    seed: u64,
+    latency: Latency,
+    limits: Limits,
+    journal: Option<Journal>,
+    epoch: Option<SystemTime>,
+    refuse_unknown: bool,
+    signatures: bool,
+    line_end: LineEnd,
+    plan: FaultPlan,
+    script: VecDeque<Answer>,
+    responder: Option<Box<Responder>>,
+}
+
+impl SimProviderBuilder {
+    /// The name that fault plans and journals know it by.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The models it serves, instead of [`default_models`].
+    pub fn models(mut self, models: impl IntoIterator<Item = Model>) -> Self {
+        self.models = models.into_iter().collect();
+        self
+    }
+
+    /// One more model; one of the same name is replaced.
+    pub fn model(mut self, model: Model) -> Self {
+        self.models.retain(|other| other.name != model.name);
+        self.models.push(model);
+        self
+    }
+
+    /// The keys it takes. Without this it takes any that is not empty.
+    pub fn keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.keys = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// The seed of texts, ids, jitter and signatures. Two providers of the same dialect, name
+    /// and seed accept each other's signatures.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How long things take.
+    pub fn latency(mut self, latency: Latency) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// What a key may do in a minute.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The journal to write, for several providers in one.
+    pub fn journal(mut self, journal: &Journal) -> Self {
+        self.journal = Some(journal.clone());
+        self
+    }
+
+    /// The date at which it starts, for headers with dates; otherwise today's.
+    pub fn epoch(mut self, epoch: SystemTime) -> Self {
+        self.epoch = Some(epoch);
+        self
+    }
+
+    /// Refuses top-level parameters it does not know, as the real services do. Off by default,
+    /// so that tests can see whether unknown fields arrive.
+    pub fn refuse_unknown(mut self, refuse: bool) -> Self {
+        self.refuse_unknown = refuse;
+        self
+    }
+
+    /// Demands thought signatures for every model that thinks, not only for those that say so
+    /// (Gemini).
+    pub fn require_signatures(mut self, require: bool) -> Self {
+        self.signatures = require;
+        self
+    }
+
+    /// The line end of Gemini's events.
+    pub fn line_end(mut self, line_end: LineEnd) -> Self {
+        self.line_end = line_end;
+        self
+    }
+
+    /// What goes wrong.
+    pub fn faults(mut self, plan: FaultPlan) -> Self {
+        self.plan = plan;
+        self
+    }
+
+    /// What it answers, in order, before it falls back to its own texts.
+    pub fn script(mut self, answers: impl IntoIterator<Item = Answer>) -> Self {
+        self.script.extend(answers);
+        self
+    }
+
+    /// What it answers when the script is empty; `None` falls back to its own texts.
+    pub fn respond(
+        mut self,
+        respond: impl Fn(&Asked) -> Option<Answer> + Send + Sync + 'static,
+    ) -> Self {
+        self.responder = Some(Box::new(respond));
+        self
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn build(self) -> SimProvider {
+        let inner = Inner {
+            seal: Seal::new(self.dialect.as_str(), &self.name, self.seed),
+            dialect: self.dialect,
+            name: self.name,
+            models: self.models,
+            keys: self.keys,
+            seed: self.seed,
+            latency: self.latency,
+            limiter: Limiter::new(self.limits),
+            journal: self.journal.unwrap_or_default(),
+            wall: self.epoch.map_or_else(Wall::starting_now, Wall::starting_at),
+            refuse_unknown: self.refuse_unknown,
+            signatures: self.signatures,
+            crlf: self.line_end == LineEnd::Crlf,
+            memory: Memory::default(),
+            responder: self.responder,
+            state: Mutex::new(State {
+                plan: self.plan,
+                installed: Instant::now(),
+                number: 0,
+                script: self.script,
+            }),
+        };
+        SimProvider { inner: Arc::new(inner) }
+    }
+}
+
+impl fmt::Debug for SimProviderBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimProviderBuilder")
+            .field("name", &self.name)
+            .field("dialect", &self.dialect)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B> Service<Request<B>> for SimProvider
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<SimBody>;
+    type Error = SimError;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), SimError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
+        let inner = self.inner.clone();
+        ResponseFuture {
+            inner: Box::pin(async move {
+                let (head, body) = request.into_parts();
+                let body: Bytes = http_body_util::BodyExt::collect(body)
+                    .await
+                    .map_err(|error| SimError::request_body(error.into()))?
+                    .to_bytes();
+                crate::serve::serve(&inner, head, body).await
+            }),
+        }
+    }
+}
+
+/// The response of a [`SimProvider`]. Dropping it is what the provider sees as a client that
+/// went away.
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture {
+    inner: Pin<Box<dyn Future<Output = Result<Response<SimBody>, SimError>> + Send>>,
+}
+
+impl Future for ResponseFuture {
+    type Output = Result<Response<SimBody>, SimError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().inner.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

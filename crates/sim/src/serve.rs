@@ -1,0 +1,449 @@
+//! The way of a request through a provider.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
+
+use crate::answer::Answer;
+use crate::asked::Asked;
+use crate::body::{SimBody, Step};
+use crate::clock::go_duration;
+use crate::dialect::{Check, Dialect, Form, Refusal, Render, Route, Scene};
+use crate::error::{SimError, SimErrorKind};
+use crate::fault::{Fault, RawResponse};
+use crate::hash;
+use crate::journal::{End, Entry, Ticket, redacted_headers, redacted_query};
+use crate::limit::Resource;
+use crate::models::Model;
+use crate::provider::Inner;
+use crate::tokens::count_tokens;
+use crate::wire::{Frame, Kind, Show};
+
+/// The first creation time that is told; each request's number is added.
+const CREATED: u64 = 1_760_000_000;
+
+/// A request under way.
+struct Visit<'a> {
+    provider: &'a Inner,
+    ticket: Ticket,
+    request_id: (Option<&'static str>, String),
+    rng: fastrand::Rng,
+    form: Form,
+    key: String,
+    /// The model asked for, or a stand-in of that name if there is none.
+    model: Model,
+    known: bool,
+    number: u64,
+}
+
+pub(crate) async fn serve(
+    provider: &Inner,
+    head: Parts,
+    body: Bytes,
+) -> Result<Response<SimBody>, SimError> {
+    let dialect = provider.dialect;
+    let path = head.uri.path();
+    let query = head.uri.query().unwrap_or_default();
+    let route = dialect.route(&head.method, path);
+    let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
+    let (model, stream) = asks(&route, json.as_ref().ok());
+    let (number, fault) = match &route {
+        Route::Generate { .. } => provider.occasion(&model, stream),
+        _ => (0, None),
+    };
+
+    let key = dialect.key(&head.headers, query);
+    let mut entry = Entry::new(&provider.name, head.method.as_str(), path);
+    entry.number = number;
+    entry.query = redacted_query(query);
+    entry.headers = redacted_headers(&head.headers);
+    entry.key = key.as_deref().map(hash::redact);
+    entry.body = body.clone();
+    entry.json = json.as_ref().ok().cloned();
+    entry.model.clone_from(&model);
+    entry.stream = stream;
+    tracing::debug!(target: "steadfast::sim::request", provider = %provider.name, number, path);
+
+    let seed = hash::seed(&[
+        &provider.seed.to_le_bytes(),
+        provider.name.as_bytes(),
+        &number.to_le_bytes(),
+        &body,
+    ]);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let visit = Visit {
+        provider,
+        ticket: provider.journal.open(entry),
+        request_id: dialect.request_id(&mut rng),
+        rng,
+        form: Form { crlf: provider.crlf, sse: dialect != Dialect::Gemini || is_sse(query) },
+        key: key.clone().unwrap_or_default(),
+        known: provider.model(&model).is_some(),
+        model: provider.model(&model).cloned().unwrap_or_else(|| Model::new(model, 8_192, 1_024)),
+        number,
+    };
+
+    let faults = fault.as_ref().map(Fault::each).unwrap_or_default();
+    if let Some(before) = faults.iter().find(|fault| before_headers(fault)) {
+        visit.ticket.update(|entry| entry.fault.clone_from(&fault));
+        return visit.misbehave(before, stream).await;
+    }
+    visit.pause().await;
+    match visit.examine(&head, &route, key.as_deref(), json, &body) {
+        Err(refusal) => Ok(visit.refuse(&refusal)),
+        Ok(Reply::Document(document)) => Ok(visit.document(&document)),
+        Ok(Reply::Answer(asked)) => {
+            visit.ticket.update(|entry| entry.fault.clone_from(&fault));
+            Ok(visit.answer(&asked, faults))
+        }
+    }
+}
+
+enum Reply {
+    Document(Value),
+    Answer(Box<Asked>),
+}
+
+/// Model and form, as far as they can be told before anything was checked.
+fn asks(route: &Route, json: Option<&Value>) -> (String, bool) {
+    let (model, stream) = match route {
+        Route::Generate { model, stream } => (model.clone(), *stream),
+        Route::Count { model } => (model.clone(), None),
+        _ => return (String::new(), false),
+    };
+    let from_body = |key: &str| json.map(|json| &json[key]);
+    (
+        model.or_else(|| from_body("model")?.as_str().map(str::to_owned)).unwrap_or_default(),
+        stream.or_else(|| from_body("stream")?.as_bool()).unwrap_or(false),
+    )
+}
+
+fn is_sse(query: &str) -> bool {
+    query.split('&').any(|pair| pair == "alt=sse")
+}
+
+fn before_headers(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Status(_)
+            | Fault::Error(_)
+            | Fault::ErrorInOk(_)
+            | Fault::Empty
+            | Fault::Hang
+            | Fault::Refused
+            | Fault::Reset
+            | Fault::Close
+            | Fault::HalfHeaders
+    )
+}
+
+impl Visit<'_> {
+    fn scene(&self) -> Scene<'_> {
+        Scene {
+            dialect: self.provider.dialect,
+            model: &self.model,
+            wall: &self.provider.wall,
+            request_id: &self.request_id.1,
+            form: self.form,
+        }
+    }
+
+    async fn pause(&self) {
+        let wait = self.provider.latency.headers;
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// A fault that comes instead of everything else.
+    async fn misbehave(
+        mut self,
+        fault: &Fault,
+        stream: bool,
+    ) -> Result<Response<SimBody>, SimError> {
+        let broken = match fault {
+            Fault::Refused => Some(SimErrorKind::Refused),
+            Fault::Reset => Some(SimErrorKind::Reset),
+            Fault::Close => Some(SimErrorKind::Closed),
+            Fault::HalfHeaders => Some(SimErrorKind::HalfHeaders),
+            _ => None,
+        };
+        if broken == Some(SimErrorKind::Refused) {
+            self.ticket.end(End::Broken);
+            return Err(SimError::head(SimErrorKind::Refused));
+        }
+        self.pause().await;
+        if let Some(kind) = broken {
+            self.ticket.end(End::Broken);
+            return Err(SimError::head(kind));
+        }
+        match fault {
+            Fault::Status(raw) => Ok(self.raw(raw)),
+            Fault::Error(kind) => {
+                let refusal = self.scene().refusal(kind);
+                Ok(self.send_refusal(&refusal, refusal.status))
+            }
+            Fault::ErrorInOk(kind) => {
+                let refusal = self.scene().refusal(kind);
+                Ok(self.send_refusal(&refusal, 200))
+            }
+            Fault::Empty => {
+                let dialect = self.provider.dialect;
+                let (kind, body) = if stream {
+                    (dialect.stream_type(self.form.sse), dialect.empty_stream())
+                } else {
+                    (dialect.json_type(), "")
+                };
+                let mut headers = self.headers();
+                set(&mut headers, header::CONTENT_TYPE, kind);
+                Ok(self.finish(200, headers, Show::whole(body)))
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Everything a real provider checks.
+    fn examine(
+        &self,
+        head: &Parts,
+        route: &Route,
+        key: Option<&str>,
+        json: Result<Value, serde_json::Error>,
+        raw: &[u8],
+    ) -> Result<Reply, Refusal> {
+        let provider = self.provider;
+        let dialect = provider.dialect;
+        let accepted = |key: &str| match &provider.keys {
+            None => true,
+            Some(keys) => keys.iter().any(|known| known == key),
+        };
+        if !key.is_some_and(accepted) {
+            return Err(dialect.bad_key(key));
+        }
+        let counting = match route {
+            Route::Nowhere => return Err(dialect.no_route(&head.method, head.uri.path())),
+            Route::Models => return Ok(Reply::Document(dialect.models(&provider.models))),
+            Route::Model(name) => {
+                let model = provider.model(name).ok_or_else(|| dialect.no_model(name))?;
+                return Ok(Reply::Document(dialect.model(model)));
+            }
+            Route::Generate { .. } => false,
+            Route::Count { .. } => true,
+        };
+        dialect.check_headers(&head.headers)?;
+        let mut body = json.map_err(|error| dialect.bad_json(&error, raw))?;
+        if !body.is_object() {
+            let error = serde::de::Error::custom("expected an object");
+            return Err(dialect.bad_json(&error, raw));
+        }
+        if dialect == Dialect::Gemini && counting && body["generateContentRequest"].is_object() {
+            body = body["generateContentRequest"].take();
+        }
+        dialect.model_of(&body)?;
+        if !self.known {
+            return Err(dialect.no_model(&self.model.name));
+        }
+        dialect.check(&Check {
+            body: &body,
+            model: &self.model,
+            seal: &provider.seal,
+            refuse_unknown: provider.refuse_unknown,
+            signatures: self.model.signatures || (provider.signatures && self.model.thinking),
+            counting,
+            memory: &provider.memory,
+        })?;
+        let input_tokens = count_tokens(&body) as u64;
+        if counting {
+            return Ok(Reply::Document(dialect.count(input_tokens)));
+        }
+        provider
+            .limiter
+            .admit(&self.key, input_tokens)
+            .map_err(|denied| dialect.limited(&denied, &self.model.name, &provider.wall))?;
+        let (model, stream) = asks(route, Some(&body));
+        let mut asked = Asked {
+            dialect,
+            number: self.number,
+            model,
+            stream,
+            body,
+            last_user: String::new(),
+            after_tool_results: false,
+            prefill: String::new(),
+            tools: Vec::new(),
+            max_output: None,
+            thinking: false,
+            input_tokens,
+            include_usage: false,
+            sse: self.form.sse,
+        };
+        dialect.read(&mut asked);
+        Ok(Reply::Answer(Box::new(asked)))
+    }
+
+    fn refuse(self, refusal: &Refusal) -> Response<SimBody> {
+        self.ticket.update(|entry| entry.refused = Some(refusal.message.clone()));
+        self.send_refusal(refusal, refusal.status)
+    }
+
+    fn send_refusal(self, refusal: &Refusal, status: u16) -> Response<SimBody> {
+        let mut headers = self.headers();
+        let kind = match refusal.html {
+            Some(_) => "text/html",
+            None => self.provider.dialect.json_type(),
+        };
+        set(&mut headers, header::CONTENT_TYPE, kind);
+        for (name, value) in &refusal.headers {
+            set(&mut headers, HeaderName::from_static(name), value);
+        }
+        let body = self.scene().body_of(refusal);
+        self.finish(status, headers, Show::whole(body))
+    }
+
+    fn raw(self, raw: &RawResponse) -> Response<SimBody> {
+        let mut headers = HeaderMap::new();
+        let json = serde_json::from_str::<Value>(&raw.body).is_ok();
+        let kind = if json { "application/json" } else { "text/plain" };
+        set(&mut headers, header::CONTENT_TYPE, kind);
+        for (name, value) in &raw.headers {
+            if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+                set(&mut headers, name, value);
+            }
+        }
+        self.finish(raw.status, headers, Show::whole(raw.body.clone()))
+    }
+
+    fn document(self, document: &Value) -> Response<SimBody> {
+        let mut headers = self.headers();
+        set(&mut headers, header::CONTENT_TYPE, self.provider.dialect.json_type());
+        self.finish(200, headers, Show::whole(document.to_string()))
+    }
+
+    fn answer(mut self, asked: &Asked, faults: &[Fault]) -> Response<SimBody> {
+        let provider = self.provider;
+        let dialect = provider.dialect;
+        let text_seed =
+            hash::seed(&[&provider.seed.to_le_bytes(), asked.body.to_string().as_bytes()]);
+        let mut answer: Answer =
+            provider.told(asked).unwrap_or_else(|| crate::generate::answer(asked, text_seed));
+        let mut limit = asked.max_output.unwrap_or(self.model.output).min(self.model.output);
+        for fault in faults {
+            if let Fault::OutputLimit(tokens) = fault {
+                limit = limit.min(*tokens);
+            }
+        }
+        answer.cut(limit);
+
+        let mut render = Render {
+            asked,
+            seal: &provider.seal,
+            rng: self.rng.fork(),
+            created: CREATED + self.number,
+            form: self.form,
+            signs: self.model.thinking || self.model.signatures,
+        };
+        let (mut show, sent) = if asked.stream {
+            let (frames, sent) = dialect.stream(&answer, &mut render);
+            (Show::stream(self.timed(frames)), sent)
+        } else {
+            let (body, sent) = dialect.whole(&answer, &mut render);
+            let tokens = u32::try_from(sent.usage.output).unwrap_or(u32::MAX);
+            let wait = provider.latency.per_token.saturating_mul(tokens);
+            (Show::whole_after(wait, body), sent)
+        };
+        provider.limiter.charge_output(&self.key, sent.usage.output);
+        if dialect == Dialect::Anthropic {
+            provider.memory.remember(&sent);
+        }
+        show.apply(faults, &self.scene());
+
+        let mut headers = self.headers();
+        let mut kind =
+            if asked.stream { dialect.stream_type(self.form.sse) } else { dialect.json_type() };
+        for fault in faults {
+            if let Fault::ContentType(other) = fault {
+                kind = other;
+            }
+        }
+        set(&mut headers, header::CONTENT_TYPE, kind);
+        self.ticket.update(|entry| entry.sent = Some(sent));
+        self.finish(200, headers, show)
+    }
+
+    /// Puts the token rate between the content events.
+    fn timed(&mut self, mut frames: Vec<Frame>) -> Vec<Frame> {
+        let latency = self.provider.latency;
+        if latency.per_token.is_zero() {
+            return frames;
+        }
+        let jitter = if latency.jitter.is_finite() { latency.jitter.clamp(0.0, 1.0) } else { 0.0 };
+        for frame in frames.iter_mut().filter(|frame| frame.kind == Kind::Content) {
+            let factor = 1.0 + jitter * (2.0 * self.rng.f64() - 1.0);
+            frame.wait = latency.per_token.mul_f64(factor);
+        }
+        frames
+    }
+
+    /// The headers every response of this provider has.
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let (Some(name), id) = &self.request_id {
+            set(&mut headers, HeaderName::from_static(name), id);
+        }
+        match self.provider.dialect {
+            Dialect::OpenAi => {
+                set(&mut headers, HeaderName::from_static("openai-version"), "2020-10-01");
+                set(&mut headers, HeaderName::from_static("openai-organization"), "org-sim");
+            }
+            Dialect::Anthropic => {
+                set(&mut headers, HeaderName::from_static("anthropic-organization-id"), "sim");
+            }
+            Dialect::Gemini => return headers,
+        }
+        for level in self.provider.limiter.levels(&self.key) {
+            let what = match level.resource {
+                Resource::Requests => "requests",
+                Resource::Tokens => "tokens",
+            };
+            let rows = match self.provider.dialect {
+                Dialect::Anthropic => [
+                    (format!("anthropic-ratelimit-{what}-limit"), level.limit.to_string()),
+                    (format!("anthropic-ratelimit-{what}-remaining"), level.remaining.to_string()),
+                    (
+                        format!("anthropic-ratelimit-{what}-reset"),
+                        self.provider.wall.rfc3339_in(level.reset),
+                    ),
+                ],
+                _ => [
+                    (format!("x-ratelimit-limit-{what}"), level.limit.to_string()),
+                    (format!("x-ratelimit-remaining-{what}"), level.remaining.to_string()),
+                    (format!("x-ratelimit-reset-{what}"), go_duration(level.reset)),
+                ],
+            };
+            for (name, value) in rows {
+                if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+                    set(&mut headers, name, &value);
+                }
+            }
+        }
+        headers
+    }
+
+    fn finish(self, status: u16, headers: HeaderMap, show: Show) -> Response<SimBody> {
+        self.ticket.update(|entry| entry.status = Some(status));
+        let exact = show.exact();
+        let steps: Vec<Step> = show.into_steps();
+        let mut response = Response::new(SimBody::new(steps, exact, Some(self.ticket)));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+/// Sets a header; a value that can not be one is left out.
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,304 @@
+//! From an answer on the wire to what really happens: frames in, steps out.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::body::Step;
+use crate::error::SimErrorKind;
+use crate::fault::{Break, ErrorKind, Fault, FirstToken, How};
+
+const GARBAGE: &[u8] = b"\xff\xfe\x00\x80{\xc3\x28\xf0\x9f";
+
+/// One piece of a body.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Bytes,
+    pub(crate) kind: Kind,
+    /// The pause before it.
+    pub(crate) wait: Duration,
+    /// Content events complete with it.
+    events: usize,
+}
+
+/// What a frame means to its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Envelope: everything that is neither content nor the end.
+    Meta,
+    /// A text, thinking or tool-call delta.
+    Content,
+    /// What makes the end a clean one.
+    Terminal,
+}
+
+impl Frame {
+    pub(crate) fn new(kind: Kind, bytes: impl Into<Bytes>) -> Self {
+        let events = usize::from(kind == Kind::Content);
+        Self { bytes: bytes.into(), kind, wait: Duration::ZERO, events }
+    }
+}
+
+/// What a dialect has to say when a stream breaks.
+pub(crate) trait Voice {
+    /// Its error event; `first` if nothing came before it.
+    fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes;
+    /// The body of that error.
+    fn error_body(&self, kind: &ErrorKind) -> Bytes;
+    /// Its sign of life.
+    fn ping(&self) -> Bytes;
+}
+
+/// A body in the making.
+#[derive(Debug)]
+pub(crate) struct Show {
+    frames: Vec<Frame>,
+    whole: bool,
+    tail: Tail,
+    broken: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Tail {
+    End,
+    Fail(SimErrorKind),
+    Stall,
+}
+
+impl Show {
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        let frame = Frame { events: 0, ..Frame::new(Kind::Content, bytes) };
+        Self { frames: vec![frame], whole: true, tail: Tail::End, broken: false }
+    }
+
+    /// A whole body that takes its time.
+    pub(crate) fn whole_after(wait: Duration, bytes: impl Into<Bytes>) -> Self {
+        let mut show = Self::whole(bytes);
+        show.frames[0].wait = wait;
+        show
+    }
+
+    pub(crate) fn stream(frames: Vec<Frame>) -> Self {
+        Self { frames, whole: false, tail: Tail::End, broken: false }
+    }
+
+    /// Applies what concerns the body, framing last.
+    pub(crate) fn apply(&mut self, faults: &[Fault], voice: &dyn Voice) {
+        for fault in faults {
+            match fault {
+                Fault::Break(how) => self.break_off(how, voice),
+                Fault::FirstToken(first) => self.delay(*first, voice),
+                _ => {}
+            }
+        }
+        for fault in faults {
+            match fault {
+                Fault::Coalesce(c) => self.coalesce(c.frames),
+                Fault::Drip(d) => self.drip(d.bytes, Duration::from_millis(d.every_ms)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the length of the body is known and true.
+    pub(crate) fn exact(&self) -> bool {
+        self.whole && !self.broken
+    }
+
+    pub(crate) fn into_steps(self) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(self.frames.len() * 2 + 4);
+        for frame in self.frames {
+            if !frame.wait.is_zero() {
+                steps.push(Step::Wait(frame.wait));
+            }
+            if !frame.bytes.is_empty() {
+                steps.push(Step::Data(frame.bytes, frame.events));
+            }
+        }
+        match self.tail {
+            Tail::End => {}
+            Tail::Fail(kind) => {
+                steps.extend([Step::Flush, Step::Flush, Step::Flush, Step::Fail(kind)]);
+            }
+            Tail::Stall => steps.push(Step::Stall),
+        }
+        steps
+    }
+
+    fn break_off(&mut self, how: &Break, voice: &dyn Voice) {
+        self.broken = true;
+        if self.whole {
+            return self.break_whole(how, voice);
+        }
+        let at = match (how.after_events, how.after_bytes) {
+            (_, Some(bytes)) => self.split_at(bytes),
+            (Some(0) | None, None) => 0,
+            (Some(events), None) => self.after_events(events),
+        };
+        let next = self.frames.get(at).map(|frame| frame.bytes.clone());
+        match &how.how {
+            How::Reset => self.cut(at, Tail::Fail(SimErrorKind::Reset)),
+            How::Close => self.cut(at, Tail::Fail(SimErrorKind::Closed)),
+            How::Stall => self.cut(at, Tail::Stall),
+            How::End => self.cut(at, Tail::End),
+            How::ErrorEvent(kind) => {
+                self.cut(at, Tail::End);
+                self.frames.push(Frame::new(Kind::Meta, voice.error_frame(kind, at == 0)));
+            }
+            How::TruncatedJson => {
+                self.cut(at, Tail::End);
+                let next = next.unwrap_or_else(|| Bytes::from_static(b"data: {\"id\":\"tr"));
+                let half = next.slice(..next.len().div_ceil(2));
+                self.frames.push(Frame::new(Kind::Meta, half));
+            }
+            How::MalformedJson => {
+                let bad = match next {
+                    Some(next) if next.contains(&b':') => malformed(&next),
+                    _ => Bytes::from_static(b"data: {\"broken\"=\r\n\r\n"),
+                };
+                self.replace(at, bad);
+            }
+            How::Garbage => {
+                self.replace(at, Bytes::from([b"data: ", GARBAGE, b"\r\n\r\n"].concat()));
+            }
+        }
+    }
+
+    fn break_whole(&mut self, how: &Break, voice: &dyn Voice) {
+        let body: Bytes =
+            self.frames.iter().map(|f| &f.bytes[..]).collect::<Vec<_>>().concat().into();
+        let wait = self.frames.first().map(|f| f.wait).unwrap_or_default();
+        let at = how.after_bytes.unwrap_or(body.len() / 2).min(body.len().saturating_sub(1));
+        let (bytes, tail) = match &how.how {
+            How::Reset => (body.slice(..at), Tail::Fail(SimErrorKind::Reset)),
+            How::Close => (body.slice(..at), Tail::Fail(SimErrorKind::Closed)),
+            How::Stall => (body.slice(..at), Tail::Stall),
+            How::End | How::TruncatedJson => (body.slice(..at), Tail::End),
+            How::ErrorEvent(kind) => (voice.error_body(kind), Tail::End),
+            How::MalformedJson => (malformed(&body), Tail::End),
+            How::Garbage => ([&body[..at], GARBAGE, &body[at..]].concat().into(), Tail::End),
+        };
+        self.frames = vec![Frame { wait, events: 0, ..Frame::new(Kind::Content, bytes) }];
+        self.tail = tail;
+    }
+
+    /// The place right behind the n-th content event, or before the end if there are fewer.
+    fn after_events(&self, events: usize) -> usize {
+        let mut seen = 0;
+        for (at, frame) in self.frames.iter().enumerate() {
+            if frame.kind == Kind::Terminal {
+                return at;
+            }
+            seen += frame.events;
+            if seen >= events {
+                return at + 1;
+            }
+        }
+        self.frames.len()
+    }
+
+    /// Splits the frames at a byte, which may be inside the terminal events; a place behind the
+    /// last byte is the one before the terminal events.
+    fn split_at(&mut self, bytes: usize) -> usize {
+        let total: usize = self.frames.iter().map(|frame| frame.bytes.len()).sum();
+        if bytes >= total {
+            return self.after_events(usize::MAX);
+        }
+        let mut left = bytes;
+        for at in 0..self.frames.len() {
+            let frame = &mut self.frames[at];
+            if left == 0 {
+                return at;
+            }
+            if left < frame.bytes.len() {
+                let tail = frame.bytes.split_off(left);
+                let rest = Frame { bytes: tail, wait: Duration::ZERO, ..frame.clone() };
+                // The event is complete with its last byte.
+                frame.events = 0;
+                self.frames.insert(at + 1, rest);
+                return at + 1;
+            }
+            left -= frame.bytes.len();
+        }
+        self.frames.len()
+    }
+
+    fn cut(&mut self, at: usize, tail: Tail) {
+        self.frames.truncate(at);
+        self.tail = tail;
+    }
+
+    fn replace(&mut self, at: usize, bytes: Bytes) {
+        let bad = Frame::new(Kind::Meta, bytes);
+        match self.frames.get_mut(at) {
+            Some(frame) if frame.kind != Kind::Terminal => {
+                *frame = Frame { wait: frame.wait, ..bad };
+            }
+            _ => self.frames.insert(at.min(self.frames.len()), bad),
+        }
+    }
+
+    fn delay(&mut self, first: FirstToken, voice: &dyn Voice) {
+        let Some(at) = self.frames.iter().position(|f| f.kind == Kind::Content) else { return };
+        let mut left = Duration::from_millis(first.after_ms);
+        let mut pings = Vec::new();
+        if let Some(every) = first.ping_every_ms.map(Duration::from_millis)
+            && !self.whole
+            && !every.is_zero()
+        {
+            while left > every {
+                left -= every;
+                pings.push(Frame { wait: every, ..Frame::new(Kind::Meta, voice.ping()) });
+            }
+        }
+        self.frames[at].wait += left;
+        self.frames.splice(at..at, pings);
+    }
+
+    fn coalesce(&mut self, frames: usize) {
+        let size = if frames == 0 { usize::MAX } else { frames };
+        let mut out: Vec<Frame> = Vec::new();
+        for (n, frame) in std::mem::take(&mut self.frames).into_iter().enumerate() {
+            match out.last_mut() {
+                Some(last) if n % size != 0 => {
+                    let mut bytes = BytesMut::from(&last.bytes[..]);
+                    bytes.extend_from_slice(&frame.bytes);
+                    last.bytes = bytes.freeze();
+                    last.events += frame.events;
+                    last.wait += frame.wait;
+                    last.kind = frame.kind;
+                }
+                _ => out.push(frame),
+            }
+        }
+        self.frames = out;
+    }
+
+    fn drip(&mut self, bytes: usize, every: Duration) {
+        let mut out = Vec::new();
+        for frame in std::mem::take(&mut self.frames) {
+            let count = frame.bytes.len().div_ceil(bytes.max(1));
+            for n in 0..count {
+                let (from, to) = (n * bytes, ((n + 1) * bytes).min(frame.bytes.len()));
+                let wait = if out.is_empty() { Duration::ZERO } else { every };
+                out.push(Frame {
+                    bytes: frame.bytes.slice(from..to),
+                    kind: frame.kind,
+                    wait: wait + if n == 0 { frame.wait } else { Duration::ZERO },
+                    events: if n + 1 == count { frame.events } else { 0 },
+                });
+            }
+        }
+        self.frames = out;
+    }
+}
+
+/// The same bytes with the first colon inside the JSON made an equals sign.
+fn malformed(bytes: &Bytes) -> Bytes {
+    let start = bytes.iter().position(|b| *b == b'{').unwrap_or(0);
+    let mut bad = BytesMut::from(&bytes[..]);
+    if let Some(colon) = bad[start..].iter().position(|b| *b == b':') {
+        bad[start + colon] = b'=';
+    }
+    bad.freeze()
+}
