@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::Reason;
+use crate::{Lease, Outcome, Reason, RecoveryLog, Settle, Settled, Token};
 
 /// What retries cost and how many there may be; plain fields.
 ///
@@ -93,15 +93,14 @@ impl RetryBudget {
 
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
     pub fn refund(&self, withdrawal: Withdrawal) {
-        let Bucket { policy, tokens } = &*self.0;
-        let amount = if withdrawal.0 == 0 { policy.refill } else { withdrawal.0 };
-        // A full bucket, the usual case, is not written to: no cache line bounces.
-        if tokens.load(Ordering::Relaxed) >= policy.capacity {
-            return;
-        }
-        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
-            Some(tokens.saturating_add(amount).min(policy.capacity))
-        });
+        self.0.put_back(withdrawal.0);
+    }
+
+    /// A lease that [refunds](Self::refund) when the answer it is handed to has ended well, and
+    /// not before: a stream that dies half way puts nothing back. Allocates nothing.
+    pub fn lease(&self, withdrawal: Withdrawal) -> Lease {
+        let token = Token { generation: 0, mark: withdrawal.0.into() };
+        Lease::new(self.0.clone(), token, RecoveryLog::disabled())
     }
 
     /// Tokens left.
@@ -117,6 +116,28 @@ impl RetryBudget {
     /// Fills the bucket.
     pub fn reset(&self) {
         self.0.tokens.store(self.0.policy.capacity, Ordering::Relaxed);
+    }
+}
+
+impl Bucket {
+    fn put_back(&self, withdrawn: u32) {
+        let Bucket { policy, tokens } = self;
+        let amount = if withdrawn == 0 { policy.refill } else { withdrawn };
+        // A full bucket, the usual case, is not written to: no cache line bounces.
+        if tokens.load(Ordering::Relaxed) >= policy.capacity {
+            return;
+        }
+        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some(tokens.saturating_add(amount).min(policy.capacity))
+        });
+    }
+}
+
+impl Settle for Bucket {
+    fn settle(&self, settled: Settled<'_>) {
+        if let Outcome::Success = settled.outcome {
+            self.put_back(u32::try_from(settled.token.mark).unwrap_or(u32::MAX));
+        }
     }
 }
 
@@ -141,6 +162,17 @@ mod tests {
         assert!(budget.withdraw(Reason::RateLimit).is_some());
         assert!(budget.withdraw(Reason::CircuitOpen).is_some());
         budget.reset();
+        assert_eq!(budget.remaining(), 500);
+    }
+
+    #[test]
+    fn a_lease_refunds_on_success_alone() {
+        let budget = RetryBudget::default();
+        let withdrawal = budget.withdraw(Reason::ServerError).unwrap();
+        drop(budget.lease(withdrawal));
+        budget.lease(withdrawal).failure(&crate::Failure::new(Reason::Network, "cut"));
+        assert_eq!(budget.remaining(), 486);
+        budget.lease(withdrawal).success(None);
         assert_eq!(budget.remaining(), 500);
     }
 

@@ -201,6 +201,12 @@ pub trait Call {
     /// What travels with the request, to be changed.
     fn context_mut(&mut self) -> &mut CallContext;
 
+    /// The model asked for, when the request names one: failover maps it to each target's own.
+    /// Without an answer of its own, a request asks for the model of its context's target.
+    fn model(&self) -> Option<&str> {
+        self.context().target.as_ref()?.model()
+    }
+
     /// What a target has to be able to do for this request. Failover skips targets that can not.
     fn needs(&self) -> Needs {
         Needs::default()

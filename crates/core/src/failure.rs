@@ -48,7 +48,7 @@ struct Inner {
     window: Option<Window>,
     usage: Option<Usage>,
     target: Option<Target>,
-    message: Box<str>,
+    message: Cow<'static, str>,
     evidence: Cow<'static, str>,
     request_id: Option<Box<str>>,
     trail: Vec<Attempt>,
@@ -89,7 +89,7 @@ impl Attempt {
             reason: failure.0.reason,
             status: failure.0.status,
             skipped: false,
-            message: failure.0.message.clone(),
+            message: failure.message().into(),
         }
     }
 
@@ -127,6 +127,10 @@ impl Failure {
     ///
     /// `message` is for operators; it is bounded and credentials in it are masked.
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        Self::made(reason, Cow::Owned(redact(message.as_ref()).into_string()))
+    }
+
+    fn made(reason: Reason, message: Cow<'static, str>) -> Self {
         let rule = reason.rule();
         Self(Box::new(Inner {
             reason,
@@ -144,7 +148,7 @@ impl Failure {
             window: None,
             usage: None,
             target: None,
-            message: redact(message.as_ref()),
+            message,
             evidence: Cow::Borrowed(""),
             request_id: None,
             trail: Vec::new(),
@@ -168,6 +172,14 @@ impl Failure {
     /// Our own refusal before a provider was asked.
     pub fn refused(reason: Reason, message: impl AsRef<str>) -> Self {
         let mut failure = Self::new(reason, message);
+        failure.0.attempts = 0;
+        failure
+    }
+
+    /// Our own refusal before a provider was asked, in words known beforehand: made without
+    /// looking through them for secrets, for layers that refuse thousands of calls a second.
+    pub fn refused_fixed(reason: Reason, message: &'static str) -> Self {
+        let mut failure = Self::made(reason, Cow::Borrowed(message));
         failure.0.attempts = 0;
         failure
     }
@@ -283,12 +295,29 @@ impl Failure {
         self.0.upstream.as_ref().and_then(|upstream| upstream.dialect)
     }
 
+    /// The one reason for which every target of the [trail](Self::trail) failed or was skipped,
+    /// when there is only one: all of them rate limited, say.
+    pub fn common_reason(&self) -> Option<Reason> {
+        let (first, rest) = self.0.trail.split_first()?;
+        rest.iter().all(|attempt| attempt.reason == first.reason).then_some(first.reason)
+    }
+
     /// The status a server should answer the caller with: the provider's own for the caller's
-    /// faults, else the reason's.
+    /// faults, else the reason's. When every target failed for the same reason it is that
+    /// reason's, so that a caller whom all of them limit gets a 429; but a refused credential or
+    /// an unpaid bill of the operator is never the caller's 401 or 402 then.
     pub fn http_status(&self) -> StatusCode {
-        match self.0.status {
-            Some(status) if self.0.fault == Fault::Caller && (status.is_client_error()) => status,
-            _ => self.0.reason.http_status(),
+        match (self.0.status, self.0.reason) {
+            (Some(status), _) if self.0.fault == Fault::Caller && status.is_client_error() => {
+                status
+            }
+            (_, own @ (Reason::Exhausted | Reason::Cooling)) => match self.common_reason() {
+                Some(reason) if !matches!(reason, Reason::Auth | Reason::Billing) => {
+                    reason.http_status()
+                }
+                _ => own.http_status(),
+            },
+            (_, reason) => reason.http_status(),
         }
     }
 
@@ -412,7 +441,7 @@ impl Failure {
 
     /// Sets the operator's message; bounded, secrets masked.
     pub fn with_message(mut self, message: impl AsRef<str>) -> Self {
-        self.0.message = redact(message.as_ref());
+        self.0.message = Cow::Owned(redact(message.as_ref()).into_string());
         self
     }
 
@@ -616,6 +645,21 @@ mod tests {
         let boxed: BoxError = Box::new(Outer(failure.into()));
         let found = Failure::from(boxed).with_retry(Retry::Yes);
         assert_eq!(found.retry(), Retry::Forbidden);
+    }
+
+    #[test]
+    fn an_exhausted_chain_answers_with_the_status_its_targets_agree_on() {
+        let exhausted = |reasons: &[Reason]| {
+            let trail = reasons
+                .iter()
+                .map(|reason| Attempt::skipped(Target::new("p"), *reason, ""))
+                .collect();
+            Failure::new(Reason::Exhausted, "").with_trail(trail).http_status().as_u16()
+        };
+        assert_eq!(exhausted(&[Reason::RateLimit, Reason::RateLimit]), 429);
+        assert_eq!(exhausted(&[Reason::RateLimit, Reason::Timeout]), 503);
+        assert_eq!(exhausted(&[Reason::Auth, Reason::Auth]), 503);
+        assert_eq!(exhausted(&[]), 503);
     }
 
     #[test]

@@ -78,17 +78,20 @@ enum Timing {
 
 impl Lease {
     /// A lease on `state`.
+    #[inline]
     pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
         Self { settle: Some(state), token, log, timing: Timing::Untimed }
     }
 
     /// Asks for the time from `at` to the first content. Without it the clock is not read.
+    #[inline]
     pub fn started(mut self, at: Instant) -> Self {
         self.timing = Timing::Waiting(at);
         self
     }
 
     /// Notes that content has come; the first call counts.
+    #[inline]
     pub fn content(&mut self) {
         if let Timing::Waiting(started) = self.timing {
             self.timing = Timing::Began(started.elapsed());
@@ -96,6 +99,7 @@ impl Lease {
     }
 
     /// The answer arrived whole.
+    #[inline]
     pub fn success(mut self, usage: Option<&Usage>) {
         self.content();
         self.settle(Outcome::Success, usage);
@@ -114,6 +118,7 @@ impl Lease {
         self.settle = None;
     }
 
+    #[inline]
     fn settle(&mut self, outcome: Outcome<'_>, usage: Option<&Usage>) {
         let Some(state) = self.settle.take() else { return };
         let first_content = match self.timing {
@@ -125,6 +130,7 @@ impl Lease {
 }
 
 impl Drop for Lease {
+    #[inline]
     fn drop(&mut self) {
         if self.settle.is_some() {
             if std::thread::panicking() {

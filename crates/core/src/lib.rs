@@ -30,7 +30,7 @@ mod redact;
 mod target;
 pub mod time;
 mod track;
-//pub mod transcript;
+pub mod transcript;
 mod upstream;
 mod usage;
 

@@ -157,6 +157,10 @@ impl Call for ChatRequest {
         &mut self.context
     }
 
+    fn model(&self) -> Option<&str> {
+        (!self.model.is_empty()).then_some(self.model.as_str())
+    }
+
     fn needs(&self) -> Needs {
         let mut needs =
             Needs { tools: !self.tools.is_empty(), stream: self.stream, ..Needs::default() };

@@ -1,0 +1,167 @@
+//! What was found, and what was done about it.
+
+use std::{borrow::Cow, error::Error, fmt, ops::Deref};
+
+use super::Rule;
+use crate::{Failure, Reason, Scope};
+
+/// Where in a request. Indices count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Place {
+    /// The request as a whole.
+    Request,
+    /// One of its tools.
+    Tool(usize),
+    /// A message.
+    Message(usize),
+    /// A part of a message.
+    Part {
+        /// The message.
+        message: usize,
+        /// The part of it.
+        part: usize,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Request => f.write_str("request"),
+            Place::Tool(tool) => write!(f, "tools[{tool}]"),
+            Place::Message(message) => write!(f, "messages[{message}]"),
+            Place::Part { message, part } => write!(f, "messages[{message}].parts[{part}]"),
+        }
+    }
+}
+
+/// Something the provider would refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Violation {
+    /// The rule it breaks.
+    pub rule: Rule,
+    /// Where.
+    pub at: Place,
+    /// What the provider would say. Indices in it are those of the request's own messages, before
+    /// an encoder splits and joins them.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}: {}", self.rule, self.at, self.message)
+    }
+}
+
+/// All that the provider would refuse; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violations(pub(super) Vec<Violation>);
+
+impl Violations {
+    /// The failure to answer with instead of sending the request: the caller's fault, so that it
+    /// trips no breaker and goes to no other target; [`Reason::ContextOverflow`] when the size
+    /// alone is wrong, else [`Reason::Format`].
+    pub fn into_failure(self) -> Failure {
+        let overflow = self.iter().all(|violation| violation.rule == Rule::Size);
+        let reason = if overflow { Reason::ContextOverflow } else { Reason::Format };
+        Failure::refused(reason, self.to_string())
+            .with_scope(Scope::Request)
+            .with_evidence("transcript")
+            .with_source(self)
+    }
+}
+
+impl Deref for Violations {
+    type Target = [Violation];
+
+    fn deref(&self) -> &[Violation] {
+        &self.0
+    }
+}
+
+impl IntoIterator for Violations {
+    type Item = Violation;
+    type IntoIter = std::vec::IntoIter<Violation>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.0.first() else { return Ok(()) };
+        write!(f, "{first}")?;
+        match self.0.len() - 1 {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
+}
+
+impl Error for Violations {}
+
+/// One thing that was done to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repair {
+    /// The rule it serves.
+    pub rule: Rule,
+    /// Where: messages are counted as they were before any repair. For something put in, the
+    /// message it belongs to. A part is counted as its message stood at that step.
+    pub at: Place,
+    /// What was done.
+    pub what: Cow<'static, str>,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}: {}", self.rule, self.at, self.what)
+    }
+}
+
+/// What a repair did, and what it could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "what could not be repaired is still refused by the provider"]
+pub struct Repairs {
+    /// What was done, in order.
+    pub done: Vec<Repair>,
+    /// What the provider still refuses.
+    pub unrepaired: Vec<Violation>,
+}
+
+impl Repairs {
+    /// Whether the request was valid: nothing was done and nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.unrepaired.is_empty()
+    }
+
+    /// Whether something was done for `rule`.
+    pub fn touched(&self, rule: Rule) -> bool {
+        self.done.iter().any(|repair| repair.rule == rule)
+    }
+}
+
+/// Collects violations; holds no memory until there is one.
+#[derive(Debug, Default)]
+pub(super) struct Findings(Vec<Violation>);
+
+impl Findings {
+    pub(super) fn push(&mut self, rule: Rule, at: Place, message: String) {
+        self.0.push(Violation { rule, at, message });
+    }
+
+    pub(super) fn message(&mut self, rule: Rule, message: usize, words: String) {
+        self.push(rule, Place::Message(message), words);
+    }
+
+    pub(super) fn part(&mut self, rule: Rule, message: usize, part: usize, words: String) {
+        self.push(rule, Place::Part { message, part }, words);
+    }
+
+    pub(super) fn into_vec(self) -> Vec<Violation> {
+        self.0
+    }
+}

@@ -1,0 +1,186 @@
+//! The layer and its settings.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use steadfast_core::{AtOnce, Backoff, RetryBudget, UntilEnd};
+use tower_layer::Layer;
+
+use crate::{
+    Nudge, PolicyError, RetryBackoff, RetryHandle, RetryPolicy,
+    nudge::Nudging,
+    state::{Budget, Config, Shared},
+};
+
+/// Makes calls again that failed and may do better later.
+///
+/// Every service made by one layer value, and by its clones, shares one budget and one set of
+/// counters. The setters begin a new state: take a [`handle`](Self::handle) when all is set.
+///
+/// `T` says when a reply is over: at the end of its body or stream ([`UntilEnd`]), or at once
+/// ([`AtOnce`], see [`at_once`](Self::at_once)).
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct RetryBackoffLayer<T = UntilEnd> {
+    shared: Arc<Shared>,
+    tracking: T,
+}
+
+impl RetryBackoffLayer {
+    /// Retries by `policy`.
+    ///
+    /// # Errors
+    ///
+    /// When the policy makes no sense; the error says what would.
+    pub fn new(policy: RetryPolicy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(Self::of(policy))
+    }
+
+    /// [`RetryPolicy::transient`]: for calls of a model.
+    pub fn transient() -> Self {
+        Self::of(RetryPolicy::transient())
+    }
+
+    /// [`RetryPolicy::stream`]: for streams that somebody watches.
+    pub fn stream() -> Self {
+        Self::of(RetryPolicy::stream())
+    }
+
+    /// [`RetryPolicy::application`]: for whole operations of an application.
+    pub fn application() -> Self {
+        Self::of(RetryPolicy::application())
+    }
+
+    /// [`RetryPolicy::delivery`]: for handing over a finished result.
+    pub fn delivery() -> Self {
+        Self::of(RetryPolicy::delivery())
+    }
+
+    /// Only for policies known to be valid.
+    fn of(policy: RetryPolicy) -> Self {
+        let nudging = if policy.nudge { Nudging::BuiltIn } else { Nudging::Off };
+        let config = Config { policy, nudging, budget: Budget::Default, seed: None };
+        Self { shared: Arc::new(Shared::new(config)), tracking: UntilEnd }
+    }
+}
+
+impl Default for RetryBackoffLayer {
+    /// [`transient`](Self::transient).
+    fn default() -> Self {
+        Self::transient()
+    }
+}
+
+impl<T> RetryBackoffLayer<T> {
+    fn with(self, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = self.shared.config.clone();
+        change(&mut config);
+        Self { shared: Arc::new(Shared::new(config)), tracking: self.tracking }
+    }
+
+    /// At most this many retries; 0 for none.
+    pub fn with_retries(self, retries: u32) -> Self {
+        self.with(|config| config.policy.retries = retries)
+    }
+
+    /// With this backoff.
+    ///
+    /// # Errors
+    ///
+    /// When it starts at zero.
+    pub fn with_backoff(self, backoff: Backoff) -> Result<Self, PolicyError> {
+        let policy = RetryPolicy { backoff, ..self.shared.config.policy };
+        policy.validate()?;
+        Ok(self.with(|config| config.policy = policy))
+    }
+
+    /// Ends the retrying after this many `overloaded` in a row; 0 for no such limit.
+    pub fn with_overloaded_limit(self, limit: u32) -> Self {
+        self.with(|config| config.policy.overloaded_limit = limit)
+    }
+
+    /// Draws from `budget`, which may be shared with other layers, whatever budget a request
+    /// brings along. Without this a request's own budget is used
+    /// ([`CallContext::budget`](steadfast_core::CallContext::budget)), else one of the layer's,
+    /// with the default of [`RetryBudget`].
+    pub fn with_budget(self, budget: RetryBudget) -> Self {
+        self.with(|config| config.budget = Budget::Own(budget))
+    }
+
+    /// Draws from no budget: a dead provider costs every call all its retries.
+    pub fn without_budget(self) -> Self {
+        self.with(|config| config.budget = Budget::Unlimited)
+    }
+
+    /// Adds a message to each retried request that has a place for one
+    /// ([`Call::nudge`](steadfast_core::Call::nudge)). `make` may return none. It runs on the
+    /// calling task: it must not block.
+    ///
+    /// ```
+    /// use steadfast_retry::RetryBackoffLayer;
+    ///
+    /// let layer = RetryBackoffLayer::stream()
+    ///     .with_nudge(|nudge| (nudge.began).then_some("Please go on.".into()));
+    /// ```
+    pub fn with_nudge(
+        self,
+        make: impl Fn(&Nudge) -> Option<Cow<'static, str>> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| {
+            config.policy.nudge = true;
+            config.nudging = Nudging::Custom(Arc::new(make));
+        })
+    }
+
+    /// Adds no message to retried requests.
+    pub fn without_nudge(self) -> Self {
+        self.with(|config| {
+            config.policy.nudge = false;
+            config.nudging = Nudging::Off;
+        })
+    }
+
+    /// Draws jitter from this seed, so that the same failures give the same waits.
+    pub fn seed(self, seed: u64) -> Self {
+        self.with(|config| config.seed = Some(seed))
+    }
+
+    /// For replies that are plain values, over as soon as they are there.
+    pub fn at_once(self) -> RetryBackoffLayer<AtOnce> {
+        self.tracking(AtOnce)
+    }
+
+    /// With another notion of when a reply is over.
+    pub fn tracking<U>(self, tracking: U) -> RetryBackoffLayer<U> {
+        RetryBackoffLayer { shared: self.shared, tracking }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &RetryPolicy {
+        &self.shared.config.policy
+    }
+
+    /// Looks at the layer's state and resets it.
+    pub fn handle(&self) -> RetryHandle {
+        RetryHandle(self.shared.clone())
+    }
+}
+
+impl<S, T: Clone> Layer<S> for RetryBackoffLayer<T> {
+    type Service = RetryBackoff<S, T>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RetryBackoff::new(inner, self.shared.clone(), self.tracking.clone())
+    }
+}
+
+impl<T: Clone> Clone for RetryBackoffLayer<T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), tracking: self.tracking.clone() }
+    }
+}
+
+impl<T> fmt::Debug for RetryBackoffLayer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryBackoffLayer").field("config", &self.shared.config).finish()
+    }
+}

@@ -1,0 +1,177 @@
+//! How often, how long, and when not.
+
+use std::time::Duration;
+
+use steadfast_core::{Backoff, Jitter, Peek};
+
+use crate::PolicyError;
+
+/// How a [`RetryBackoffLayer`](crate::RetryBackoffLayer) retries; plain fields.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
+///
+/// let policy = RetryPolicy { retries: 4, ..RetryPolicy::transient() };
+/// assert_eq!(policy.backoff.base(), Duration::from_millis(500));
+/// let layer = RetryBackoffLayer::new(policy)?;
+/// # Ok::<(), steadfast_retry::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryPolicy {
+    /// How many times a call is made again at most; 0 for never. The call itself is not counted.
+    pub retries: u32,
+    /// The wait before each retry, when the provider named none.
+    pub backoff: Backoff,
+    /// The longest wait a provider may ask for; a call that would have to wait longer fails now,
+    /// with the provider's hint. 60 s: every large provider's rate window is a minute wide.
+    pub max_wait: Duration,
+    /// The longest wait a provider may ask for while another target could take the call; at most
+    /// [`max_wait`](Self::max_wait). 20 s: up to that, waiting is cheaper than the prompt cache
+    /// that a change of provider throws away.
+    pub failover_wait: Duration,
+    /// How many `overloaded` in a row end the retrying with a failure that asks for a fallback
+    /// model; 0 for no such limit. 3: a provider that is full for three waits stays full for
+    /// minutes.
+    pub overloaded_limit: u32,
+    /// Whether a retried request gets a short message that says why it comes again, see
+    /// [`Nudge`](crate::Nudge).
+    pub nudge: bool,
+    /// How far to look into an answer for its first content. Up to that, a broken answer is
+    /// retried unnoticed.
+    pub peek: Peek,
+}
+
+impl Default for RetryPolicy {
+    /// [`transient`](Self::transient).
+    fn default() -> Self {
+        Self::transient()
+    }
+}
+
+impl RetryPolicy {
+    /// For calls of a model: 10 retries from 500 ms doubling to 32 s, up to a quarter added. Long
+    /// enough, at about three minutes, to outlast a deploy on the other side.
+    pub fn transient() -> Self {
+        Self {
+            retries: 10,
+            backoff: Backoff::default(),
+            max_wait: Duration::from_secs(60),
+            failover_wait: Duration::from_secs(20),
+            overloaded_limit: 3,
+            nudge: false,
+            peek: Peek::default(),
+        }
+    }
+
+    /// For streams somebody watches: 2 retries after 1.5 s and 3 s (6 s would follow), with a
+    /// nudge. A stream that broke has already cost its time, so there are few.
+    pub fn stream() -> Self {
+        Self { retries: 2, backoff: from(1_500), nudge: true, ..Self::transient() }
+    }
+
+    /// For whole operations of an application: 3 retries after 2, 4 and 8 s.
+    pub fn application() -> Self {
+        Self { retries: 3, backoff: from(2_000), ..Self::transient() }
+    }
+
+    /// For handing over a finished result: 3 retries after 1, 2 and 4 s.
+    pub fn delivery() -> Self {
+        Self { retries: 3, backoff: from(1_000), ..Self::transient() }
+    }
+
+    /// With delays from `base` doubling to `cap`, and this jitter.
+    ///
+    /// # Errors
+    ///
+    /// When `base` is zero or above `cap`, or the jitter's fraction is not between 0 and 1.
+    pub fn with_delays(
+        self,
+        base: Duration,
+        cap: Duration,
+        jitter: Jitter,
+    ) -> Result<Self, PolicyError> {
+        let policy = Self { backoff: Backoff::new(base, cap)?.jitter(jitter)?, ..self };
+        policy.validate()?;
+        Ok(policy)
+    }
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// What does not, and what would.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let Self { backoff, max_wait, failover_wait, peek, .. } = *self;
+        if backoff.base().is_zero() {
+            return Err(PolicyError::ZeroBase);
+        }
+        if max_wait.is_zero() {
+            return Err(PolicyError::ZeroMaxWait);
+        }
+        if failover_wait > max_wait {
+            return Err(PolicyError::FailoverWaitAboveMaxWait { failover_wait, max_wait });
+        }
+        if peek.bytes == 0 || peek.time.is_zero() {
+            return Err(PolicyError::ZeroPeek);
+        }
+        Ok(())
+    }
+}
+
+/// The default backoff from another base. Only for bases below the default cap.
+fn from(base_ms: u64) -> Backoff {
+    let default = Backoff::default();
+    Backoff::new(Duration::from_millis(base_ms), default.cap()).unwrap_or(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_wait_as_they_say() {
+        let mut rng = fastrand::Rng::with_seed(0);
+        for (policy, retries, delays) in [
+            (RetryPolicy::transient(), 10, [500, 1_000, 2_000, 4_000]),
+            (RetryPolicy::stream(), 2, [1_500, 3_000, 6_000, 12_000]),
+            (RetryPolicy::application(), 3, [2_000, 4_000, 8_000, 16_000]),
+            (RetryPolicy::delivery(), 3, [1_000, 2_000, 4_000, 8_000]),
+        ] {
+            policy.validate().unwrap();
+            assert_eq!(policy.retries, retries);
+            let plain = policy.backoff.jitter(Jitter::None).unwrap();
+            for (retry, expected) in (0..).zip(delays) {
+                let delay = plain.delay(retry, Duration::ZERO, &mut rng);
+                assert_eq!(delay, Duration::from_millis(expected));
+            }
+            assert_eq!(policy.backoff.cap(), Duration::from_secs(32));
+        }
+        assert!(RetryPolicy::stream().nudge && !RetryPolicy::default().nudge);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_words() {
+        let good = RetryPolicy::default();
+        let second = Duration::from_secs(1);
+        let instant = Backoff::new(Duration::ZERO, second).unwrap();
+        for (policy, words) in [
+            (RetryPolicy { backoff: instant, ..good }, "at least a few milliseconds"),
+            (RetryPolicy { max_wait: Duration::ZERO, ..good }, "such as 60 s"),
+            (RetryPolicy { max_wait: second, ..good }, "lower it to at most that"),
+            (RetryPolicy { peek: Peek { bytes: 0, ..good.peek }, ..good }, "above zero"),
+            (
+                RetryPolicy { peek: Peek { time: Duration::ZERO, ..good.peek }, ..good },
+                "above zero",
+            ),
+        ] {
+            let error = policy.validate().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+
+        let inverted = good.with_delays(second * 2, second, Jitter::None).unwrap_err();
+        assert!(inverted.to_string().contains("above its cap"), "{inverted}");
+        let no_number = good.with_delays(second, second, Jitter::Additive(f64::NAN)).unwrap_err();
+        assert!(no_number.to_string().contains("between 0 and 1"), "{no_number}");
+    }
+}

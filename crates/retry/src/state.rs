@@ -1,0 +1,166 @@
+//! What all services of one layer share, and the handle to it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use steadfast_core::{CallContext, Failure, Reason, RetryBudget};
+
+use crate::{
+    Decision, RetryPolicy, Situation,
+    nudge::{Nudge, Nudging},
+};
+
+/// What a layer was told, before it has any state.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) policy: RetryPolicy,
+    pub(crate) nudging: Nudging,
+    pub(crate) budget: Budget,
+    pub(crate) seed: Option<u64>,
+}
+
+/// Which budget retries draw from.
+#[derive(Clone, Debug)]
+pub(crate) enum Budget {
+    /// The request's, else one this layer makes.
+    Default,
+    /// This one.
+    Own(RetryBudget),
+    /// None.
+    Unlimited,
+}
+
+/// What all services of one layer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    budget: RetryBudget,
+    rng: Mutex<fastrand::Rng>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    calls: AtomicU64,
+    retries: [AtomicU64; Reason::ALL.len()],
+    recovered: AtomicU64,
+    gave_up: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Self {
+        let budget = match &config.budget {
+            Budget::Own(budget) => budget.clone(),
+            Budget::Default | Budget::Unlimited => RetryBudget::default(),
+        };
+        let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Self { config, budget, rng: Mutex::new(rng), counters: Counters::default() }
+    }
+
+    /// The budget a request draws from.
+    pub(crate) fn budget<'a>(&'a self, context: &'a CallContext) -> Option<&'a RetryBudget> {
+        match self.config.budget {
+            Budget::Default => Some(context.budget.as_ref().unwrap_or(&self.budget)),
+            Budget::Own(_) => Some(&self.budget),
+            Budget::Unlimited => None,
+        }
+    }
+
+    pub(crate) fn decide(&self, failure: &Failure, situation: &Situation) -> Decision {
+        self.config.policy.decide(failure, situation, &mut self.rng.lock())
+    }
+
+    pub(crate) fn nudge(&self, nudge: &Nudge) -> Option<std::borrow::Cow<'static, str>> {
+        self.config.nudging.text(nudge)
+    }
+
+    pub(crate) fn called(&self) {
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retried(&self, reason: Reason) {
+        self.counters.retries[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn recovered(&self) {
+        self.counters.recovered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gave_up(&self) {
+        self.counters.gave_up.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Looks at a [`RetryBackoffLayer`](crate::RetryBackoffLayer) and resets it. Cheap to clone; every
+/// clone and every service of the layer share one state.
+#[derive(Clone)]
+pub struct RetryHandle(pub(crate) Arc<Shared>);
+
+/// What a layer has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetrySnapshot {
+    /// Calls made through it.
+    pub calls: u64,
+    /// Retries made, by the reason of the failure before; reasons that never occurred are left
+    /// out.
+    pub retries: Vec<(Reason, u64)>,
+    /// Calls that were answered after at least one retry.
+    pub recovered: u64,
+    /// Calls that failed although the layer had retried or could have.
+    pub gave_up: u64,
+    /// Tokens left in the layer's own retry budget; `None` when it has none. Requests that bring
+    /// a budget along draw from that instead.
+    pub budget: Option<u32>,
+}
+
+impl RetrySnapshot {
+    /// Retries made, whatever the reason.
+    pub fn total_retries(&self) -> u64 {
+        self.retries.iter().map(|(_, count)| count).sum()
+    }
+}
+
+impl RetryHandle {
+    /// What the layer has done so far. The numbers are read one after the other, so a call under
+    /// way may be in some and not yet in others.
+    pub fn snapshot(&self) -> RetrySnapshot {
+        let Shared { config, budget, counters, .. } = &*self.0;
+        let retries = Reason::ALL
+            .into_iter()
+            .zip(&counters.retries)
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        RetrySnapshot {
+            calls: counters.calls.load(Ordering::Relaxed),
+            retries,
+            recovered: counters.recovered.load(Ordering::Relaxed),
+            gave_up: counters.gave_up.load(Ordering::Relaxed),
+            budget: (!matches!(config.budget, Budget::Unlimited)).then(|| budget.remaining()),
+        }
+    }
+
+    /// Sets the counters to zero and fills the layer's own budget.
+    pub fn reset(&self) {
+        let Shared { budget, counters, .. } = &*self.0;
+        for count in
+            counters.retries.iter().chain([&counters.calls, &counters.recovered, &counters.gave_up])
+        {
+            count.store(0, Ordering::Relaxed);
+        }
+        budget.reset();
+    }
+}
+
+impl fmt::Debug for RetryHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RetryHandle").field(&self.snapshot()).finish()
+    }
+}

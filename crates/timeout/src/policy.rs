@@ -1,0 +1,164 @@
+//! How long a call may take, and without what.
+
+use std::time::Duration;
+
+use crate::{PolicyError, error::positive};
+
+const NONE_IS_OFF: &str = ", or `None` for no limit";
+
+/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer); plain fields.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast_timeout::{StallPolicy, StallTimeoutLayer};
+///
+/// let layer = StallTimeoutLayer::new(StallPolicy {
+///     stall: Duration::from_secs(60),
+///     first_content: Some(Duration::from_secs(20)),
+///     ..StallPolicy::default()
+/// })?;
+/// # Ok::<(), steadfast_timeout::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StallPolicy {
+    /// The longest without content, from the call on; every piece of content begins it anew.
+    /// Pings, comments and empty pieces are no content. 180 s: models that think in silence do so
+    /// for two minutes, and hardly ever for three.
+    pub stall: Duration,
+    /// How many times [`stall`](Self::stall) the whole answer may take, however steadily it
+    /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
+    /// loop. `None` for no such limit.
+    pub ceiling: Option<u32>,
+    /// The longest that a call may take as a whole which is not the first attempt of its request
+    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)). 60 s: somebody has
+    /// waited already. `None` for no such limit.
+    pub attempt: Option<Duration>,
+    /// The longest until the first content; at most [`stall`](Self::stall). Off by default,
+    /// because how long a model thinks is the model's affair.
+    pub first_content: Option<Duration>,
+    /// The slowest an answer may begin. Off by default.
+    pub floor: Option<Floor>,
+}
+
+impl Default for StallPolicy {
+    fn default() -> Self {
+        Self {
+            stall: Duration::from_secs(180),
+            ceiling: Some(10),
+            attempt: Some(Duration::from_secs(60)),
+            first_content: None,
+            floor: None,
+        }
+    }
+}
+
+/// The slowest an answer may begin, for streams that are alive but useless.
+///
+/// From its first content on an answer is held back until it has brought what the rate asks of a
+/// whole window; a stream of usual speed is held back for a moment. One that has not brought it
+/// when the window is over fails, unseen by the caller, so that it can be asked for again. After
+/// that nothing is held back or measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    /// Characters of text, thinking and tool arguments a second; bytes, for an HTTP body. People
+    /// read about 20 a second.
+    pub min_chars_per_s: f64,
+    /// Over which time.
+    pub window: Duration,
+}
+
+impl StallPolicy {
+    /// `ceiling x stall`.
+    pub fn makespan(&self) -> Option<Duration> {
+        self.ceiling.map(|ceiling| self.stall.saturating_mul(ceiling))
+    }
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// What does not, and what would.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let Self { stall, attempt, first_content, floor, .. } = *self;
+        positive("stall", Some(stall), "")?;
+        positive("ceiling", self.makespan(), NONE_IS_OFF)?;
+        positive("attempt", attempt, NONE_IS_OFF)?;
+        positive("first_content", first_content, NONE_IS_OFF)?;
+        if let Some(first_content) = first_content
+            && first_content > stall
+        {
+            return Err(PolicyError::FirstContentAboveStall { first_content, stall });
+        }
+        if let Some(Floor { min_chars_per_s, window }) = floor {
+            if !(min_chars_per_s.is_finite() && min_chars_per_s > 0.0) {
+                return Err(PolicyError::Rate(min_chars_per_s));
+            }
+            positive("floor.window", Some(window), "")?;
+        }
+        Ok(())
+    }
+}
+
+/// The limit of a call with everything that is done for it, for a
+/// [`DeadlineLayer`](crate::DeadlineLayer); plain fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadlinePolicy {
+    /// The longest a call may take with all its retries, fallbacks and the whole answer, unless
+    /// the caller has less time. 600 s: what the SDKs of the large providers wait.
+    pub pipeline: Duration,
+}
+
+impl Default for DeadlinePolicy {
+    fn default() -> Self {
+        Self { pipeline: Duration::from_secs(600) }
+    }
+}
+
+impl DeadlinePolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// What does not, and what would.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        positive("pipeline", Some(self.pipeline), "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_refused_with_words() {
+        let good = StallPolicy::default();
+        good.validate().unwrap();
+        let zero = Some(Duration::ZERO);
+        let floor = |min_chars_per_s, secs| {
+            Some(Floor { min_chars_per_s, window: Duration::from_secs(secs) })
+        };
+        for (policy, words) in [
+            (StallPolicy { stall: Duration::ZERO, ..good }, "`stall` is zero"),
+            (StallPolicy { ceiling: Some(0), ..good }, "`None` for no limit"),
+            (StallPolicy { attempt: zero, ..good }, "`attempt` is zero"),
+            (StallPolicy { first_content: zero, ..good }, "`first_content` is zero"),
+            (
+                StallPolicy { first_content: Some(Duration::from_secs(181)), ..good },
+                "could never fire; lower it or raise `stall`",
+            ),
+            (StallPolicy { floor: floor(0.0, 1), ..good }, "above 0, such as 5"),
+            (StallPolicy { floor: floor(-1.0, 1), ..good }, "above 0, such as 5"),
+            (StallPolicy { floor: floor(f64::NAN, 1), ..good }, "above 0, such as 5"),
+            (StallPolicy { floor: floor(f64::INFINITY, 1), ..good }, "above 0, such as 5"),
+            (StallPolicy { floor: floor(5.0, 0), ..good }, "`floor.window` is zero"),
+        ] {
+            let error = policy.validate().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let none = StallPolicy { ceiling: None, attempt: None, floor: floor(5.0, 10), ..good };
+        none.validate().unwrap();
+        assert_eq!((good.makespan(), none.makespan()), (Some(Duration::from_secs(1_800)), None));
+        assert!(DeadlinePolicy { pipeline: Duration::ZERO }.validate().is_err());
+        DeadlinePolicy::default().validate().unwrap();
+    }
+}

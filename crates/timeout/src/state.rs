@@ -1,0 +1,114 @@
+//! What all services of one layer share, and the handle to it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use steadfast_core::TimeLimit;
+
+use crate::{Floor, StallPolicy};
+
+/// Every limit, in the order in which the counters stand.
+const LIMITS: [TimeLimit; 6] = [
+    TimeLimit::Stall,
+    TimeLimit::FirstContent,
+    TimeLimit::Attempt,
+    TimeLimit::Makespan,
+    TimeLimit::Pipeline,
+    TimeLimit::Throughput,
+];
+
+/// What all services of one layer share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    fired: [AtomicU64; LIMITS.len()],
+}
+
+/// The limits of a layer; none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) stall: Option<Duration>,
+    pub(crate) first_content: Option<Duration>,
+    pub(crate) makespan: Option<Duration>,
+    pub(crate) attempt: Option<Duration>,
+    pub(crate) pipeline: Option<Duration>,
+    pub(crate) floor: Option<Floor>,
+}
+
+impl From<&StallPolicy> for Limits {
+    fn from(policy: &StallPolicy) -> Self {
+        Self {
+            stall: Some(policy.stall),
+            first_content: policy.first_content,
+            makespan: policy.makespan(),
+            attempt: policy.attempt,
+            pipeline: None,
+            floor: policy.floor,
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    pub(crate) fn fired(&self, limit: TimeLimit) {
+        if let Some(index) = LIMITS.iter().position(|known| *known == limit) {
+            self.fired[index].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Looks at a [`StallTimeoutLayer`](crate::StallTimeoutLayer) or a
+/// [`DeadlineLayer`](crate::DeadlineLayer) and resets it. Cheap to clone; every clone and every
+/// service of the layer share one state.
+#[derive(Clone)]
+pub struct TimeoutHandle(pub(crate) Arc<Shared>);
+
+/// What a layer has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimeoutSnapshot {
+    /// How often each limit has fired; those that never have are left out.
+    pub fired: Vec<(TimeLimit, u64)>,
+}
+
+impl TimeoutSnapshot {
+    /// How often `limit` has fired.
+    pub fn count(&self, limit: TimeLimit) -> u64 {
+        self.fired.iter().find(|(known, _)| *known == limit).map_or(0, |(_, count)| *count)
+    }
+}
+
+impl TimeoutHandle {
+    /// What the layer has done so far.
+    pub fn snapshot(&self) -> TimeoutSnapshot {
+        let fired = LIMITS
+            .into_iter()
+            .zip(&self.0.fired)
+            .map(|(limit, count)| (limit, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        TimeoutSnapshot { fired }
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset(&self) {
+        for count in &self.0.fired {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for TimeoutHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TimeoutHandle").field(&self.snapshot()).finish()
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether the limits run until a reply is there or until it is over.
+
+use futures_core::Stream;
+use http_body::Body;
+use steadfast_core::{AtOnce, ChatResponse, Event, Failure, UntilEnd};
+
+use crate::{Clocks, StallBody, StallEvents};
+
+/// A reply whose coming can be watched.
+///
+/// Implemented for [`ChatResponse`] and `http::Response`. A reply of your own wraps its stream in
+/// [`StallEvents`] or [`StallBody`], or in a type of its own that polls the [`Clocks`]. Plain
+/// values need nothing: layers are told so by [`AtOnce`].
+pub trait Watch: Sized {
+    /// The reply under its limits.
+    type Watched;
+
+    /// Puts the reply under `clocks`.
+    fn watch(self, clocks: Clocks) -> Self::Watched;
+}
+
+/// How far the limits of a layer reach. The two answers are [`UntilEnd`] and [`AtOnce`].
+pub trait Watching<R> {
+    /// See [`Watch::Watched`].
+    type Watched;
+
+    /// See [`Watch::watch`].
+    fn watch(&self, reply: R, clocks: Clocks) -> Self::Watched;
+}
+
+impl<R: Watch> Watching<R> for UntilEnd {
+    type Watched = R::Watched;
+
+    fn watch(&self, reply: R, clocks: Clocks) -> R::Watched {
+        reply.watch(clocks)
+    }
+}
+
+impl<R> Watching<R> for AtOnce {
+    type Watched = R;
+
+    fn watch(&self, reply: R, _: Clocks) -> R {
+        reply
+    }
+}
+
+impl<S> Watch for ChatResponse<S>
+where
+    S: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    type Watched = ChatResponse<StallEvents<S>>;
+
+    fn watch(self, clocks: Clocks) -> Self::Watched {
+        self.map(|events| StallEvents::new(events, clocks))
+    }
+}
+
+impl<B> Watch for http::Response<B>
+where
+    B: Body,
+    B::Error: Into<Failure>,
+{
+    type Watched = http::Response<StallBody<B>>;
+
+    fn watch(self, clocks: Clocks) -> Self::Watched {
+        let sse = self.headers().get(http::header::CONTENT_TYPE).is_some_and(|kind| {
+            kind.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream")
+        });
+        self.map(|body| StallBody::new(body, sse, clocks))
+    }
+}
