@@ -16,7 +16,7 @@
 //! |---|---|---|---|
 //! | `stall` | 180 s | content: text, thinking, tool calls; not pings or comments | yes |
 //! | `makespan` | 10 x `stall` | nothing | no |
-//! | `attempt` | 60 s, for calls that are not the first attempt | nothing | yes |
+//! | `attempt` | 60 s to the first content, for calls that are not the first attempt | nothing | yes |
 //! | `first_content` | off | nothing | yes |
 //! | `throughput` | off | nothing | yes |
 //! | `pipeline` | 600 s, or the caller's deadline | nothing | no |

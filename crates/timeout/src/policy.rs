@@ -29,9 +29,10 @@ pub struct StallPolicy {
     /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
     /// loop. `None` for no such limit.
     pub ceiling: Option<u32>,
-    /// The longest that a call may take as a whole which is not the first attempt of its request
-    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)). 60 s: somebody has
-    /// waited already. `None` for no such limit.
+    /// The longest until the first content of a call that is not the first attempt of its request
+    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)): of an answer that does
+    /// not come in pieces, the whole of it. 60 s: somebody has waited already. Once content is
+    /// there this limit ends, or it would cut healthy streams. `None` for no such limit.
     pub attempt: Option<Duration>,
     /// The longest until the first content; at most [`stall`](Self::stall). Off by default,
     /// because how long a model thinks is the model's affair.

@@ -38,7 +38,8 @@ impl Times {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
         let Self { started, progress, content, again, deadline, window } = *self;
         let first_content = limits.first_content.filter(|_| !content);
-        let attempt = limits.attempt.filter(|_| again);
+        // An answer that has begun is the caller's: cutting it would break a healthy stream.
+        let attempt = limits.attempt.filter(|_| again && !content);
         [
             (deadline, TimeLimit::Pipeline),
             (after(started, limits.makespan), TimeLimit::Makespan),
@@ -80,7 +81,12 @@ mod tests {
             (began, limits, due(30, TimeLimit::FirstContent)),
             (spoke(20), limits, due(200, TimeLimit::Stall)),
             (spoke(1_700), limits, due(1_800, TimeLimit::Makespan)),
-            (Times { again: true, ..spoke(20) }, limits, due(60, TimeLimit::Attempt)),
+            (
+                Times { again: true, ..began },
+                Limits { first_content: None, ..limits },
+                due(60, TimeLimit::Attempt),
+            ),
+            (Times { again: true, ..spoke(20) }, limits, due(200, TimeLimit::Stall)),
             (
                 Times { window: Some(start + secs(25)), ..spoke(20) },
                 limits,

@@ -178,10 +178,11 @@ async fn steady_content_meets_the_ceiling_which_is_not_the_providers_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_has_a_minute_as_a_whole() {
+async fn a_retry_has_a_minute_to_begin() {
     for (attempts, expected) in [(0, None), (1, Some(secs(60))), (7, Some(secs(60)))] {
         let request = ask(|context| context.attempts = attempts);
-        let events = every(secs(7), (0..20).map(|_| text(".")));
+        // Signs of life are no beginning.
+        let events = every(secs(7), (0..20).map(|_| ping()).chain([text("late")]));
         let (_, failure, took) = run(&layer(|_| ()), request, secs(1), events).await;
         assert_eq!(failure.as_ref().map(|_| took), expected);
         if let Some(failure) = failure {
@@ -190,9 +191,18 @@ async fn a_retry_has_a_minute_as_a_whole() {
         }
     }
     let request = ask(|context| context.attempts = 1);
-    let events = every(secs(7), (0..20).map(|_| text(".")));
+    let events = every(secs(7), (0..20).map(|_| ping()));
     let free = layer(|policy| policy.attempt = None);
     assert!(run(&free, request, secs(1), events).await.1.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_has_begun_may_go_on_for_longer_than_a_minute() {
+    let request = ask(|context| context.attempts = 1);
+    let events = every(secs(7), (0..20).map(|_| text(".")));
+    let (said, failure, took) = run(&layer(|_| ()), request, secs(1), events).await;
+    assert_eq!((said.len(), failure.is_none()), (20, true));
+    assert!(took > secs(60));
 }
 
 #[tokio::test(start_paused = true)]
