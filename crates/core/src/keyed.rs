@@ -63,12 +63,6 @@ pub trait Keep {
         false
     }
 
-    /// When it was last used, for state that is reached without asking the map each time: a layer
-    /// may hold on to the state it used last. The later of this and the last look-up counts.
-    fn used(&self) -> Option<Instant> {
-        None
-    }
-
     /// Called when the map has let go of it, perhaps under its lock: whoever holds it should ask the
     /// map again.
     fn evicted(&self) {}
@@ -166,7 +160,7 @@ where
         let tick = self.tick(now);
         let idle = u64::try_from(self.policy.idle.as_millis()).unwrap_or(u64::MAX);
         map.retain(|_, entry| {
-            let kept = tick.saturating_sub(self.used(entry)) < idle
+            let kept = tick.saturating_sub(entry.used.load(Ordering::Relaxed)) < idle
                 || Arc::strong_count(&entry.value) > 1
                 || entry.value.keep(now);
             if !kept {
@@ -183,7 +177,7 @@ where
             .iter()
             .map(|(key, entry)| {
                 let kept = Arc::strong_count(&entry.value) > 1 || entry.value.keep(now);
-                ((kept, self.used(entry)), key.clone())
+                ((kept, entry.used.load(Ordering::Relaxed)), key.clone())
             })
             .collect();
         ages.sort_unstable_by_key(|(age, _)| *age);
@@ -192,12 +186,6 @@ where
                 entry.value.evicted();
             }
         }
-    }
-
-    /// The tick of the last use the map or the state itself knows of.
-    fn used(&self, entry: &Entry<V>) -> u64 {
-        let looked_up = entry.used.load(Ordering::Relaxed);
-        entry.value.used().map_or(looked_up, |used| looked_up.max(self.tick(used)))
     }
 
     fn shard(&self, key: &K) -> &RwLock<HashMap<K, Entry<V>, RandomState>> {
@@ -269,47 +257,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn state_says_itself_that_it_is_used_and_hears_that_it_is_gone() {
-        struct Busy(parking_lot::Mutex<Instant>, AtomicBool);
-        impl Keep for Busy {
-            fn used(&self) -> Option<Instant> {
-                Some(*self.0.lock())
-            }
+    async fn state_hears_that_it_is_gone() {
+        #[derive(Default)]
+        struct Gone(AtomicBool);
+        impl Keep for Gone {
             fn evicted(&self) {
-                self.1.store(true, Ordering::Relaxed);
+                self.0.store(true, Ordering::Relaxed);
             }
         }
         let map = Keyed::new(KeyedPolicy { capacity: 8, idle: Duration::from_secs(60) });
-        let busy = || Busy(parking_lot::Mutex::new(Instant::now()), AtomicBool::new(false));
-        // More keys than the map has room for, one of them busy without being looked up.
-        let first = map.get_or_insert_with(&0, Instant::now(), busy);
-        let removed = map.get_or_insert_with(&1, Instant::now(), busy);
-        map.remove(&1);
-        assert!(removed.1.load(Ordering::Relaxed));
         let mut held = vec![];
-        for key in 2..200u32 {
-            tokio::time::advance(Duration::from_secs(1)).await;
-            held.push(map.get_or_insert_with(&key, Instant::now(), busy));
-            for (older, state) in (2..=key).zip(&held) {
-                let gone = map.get(&older).is_none();
-                assert_eq!(state.1.load(Ordering::Relaxed), gone, "{older}");
+        for key in 0..200u32 {
+            held.push(map.get_or_insert_with(&key, Instant::now(), Gone::default));
+            match key % 50 {
+                10 => drop(map.remove(&key)),
+                20 => map.retain(|other, _| *other != key),
+                30 => tokio::time::advance(Duration::from_secs(61)).await,
+                _ => {}
+            }
+            for (older, state) in held.iter().enumerate() {
+                let gone = map.get(&u32::try_from(older).unwrap()).is_none();
+                assert_eq!(state.0.load(Ordering::Relaxed), gone, "{older} after {key}");
             }
         }
-        assert_eq!(first.1.load(Ordering::Relaxed), map.get(&0).is_none());
-        assert!(held.iter().any(|state| state.1.load(Ordering::Relaxed)));
-
-        // A policy with more room: the one that says it is in use outlives those that are not.
-        let map = Keyed::new(KeyedPolicy { capacity: 64, idle: Duration::from_secs(60) });
-        let used = map.get_or_insert_with(&0, Instant::now(), busy);
-        let held: Vec<_> =
-            (1..65u32).map(|key| map.get_or_insert_with(&key, Instant::now(), busy)).collect();
-        tokio::time::advance(Duration::from_secs(30)).await;
-        *used.0.lock() = Instant::now();
-        for key in 100..106 {
-            map.get_or_insert_with(&key, Instant::now(), busy);
-        }
-        assert!(map.get(&0).is_some());
-        drop(held);
+        assert!(map.len() <= 8);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,12 @@
 //! What messages hold, and who speaks first and last: S1, S9 to S16, per dialect.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::needless_pass_by_value,
+    reason = "tests"
+)]
+
 use std::sync::Arc;
 
 use serde_json::json;

@@ -2,6 +2,13 @@
 //! and what comes out, message for message; what comes out is the valid twin, and must pass
 //! untouched.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::needless_pass_by_value,
+    reason = "tests"
+)]
+
 use steadfast_core::{
     ChatRequest, Dialect, Message, Part, RawJson, Role, Tool, ToolCall, ToolResult,
     transcript::{Place, Rule, Rules, repair, validate},
@@ -409,6 +416,33 @@ fn s7_ids_that_come_again_in_every_turn_are_not_mixed_up() {
     untouched(OpenAi, history);
 }
 
+#[test]
+fn s7_a_second_result_is_not_given_to_another_call_of_the_same_id() {
+    mends(
+        OpenAi,
+        vec![
+            u("go"),
+            calls(&["call_0"]),
+            u("again"),
+            calls(&["call_0"]),
+            t("call_0"),
+            Message::tool("call_0", "second"),
+        ],
+        &[
+            (Rule::Answered, "did not have response messages: call_0"),
+            (Rule::Duplicate, OPENAI_ORPHAN),
+        ],
+        vec![
+            u("go"),
+            calls(&["call_0"]),
+            lost(Role::Tool, &["call_0"]),
+            u("again"),
+            calls(&["call_0"]),
+            t("call_0"),
+        ],
+    );
+}
+
 /// Every call's id with the words of its answer, in order.
 fn answers(request: &ChatRequest) -> Vec<(String, String)> {
     let parts = || request.messages.iter().flat_map(Message::parts);
@@ -512,6 +546,19 @@ fn s8_openai_takes_any_characters_and_wants_ids() {
         assert_eq!(repair(&mut history, &rules).unrepaired, []);
         assert_eq!(answers(&history)[0].1, format!("of {id}"));
     }
+    // Ids that come again in another turn are in order, also beside one that is not.
+    let mut history = request(vec![
+        u("go"),
+        calls(&["call_0"]),
+        t("call_0"),
+        calls(&["call_0"]),
+        t("call_0"),
+        calls(&[""]),
+        t(""),
+    ]);
+    let before = history.messages.clone();
+    assert_eq!(repair(&mut history, &rules).unrepaired, []);
+    assert!((0..5).all(|index| history.messages[index].same(&before[index])));
     // Twice in one batch.
     let mut history = request(vec![u("go"), calls(&["a", "a"]), t("a"), Message::tool("a", "2")]);
     let found = validate(&history, &rules).unwrap_err();

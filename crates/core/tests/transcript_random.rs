@@ -1,6 +1,8 @@
 //! Random histories: valid ones pass untouched; damaged ones come out valid, mended once and for
 //! all, with every word that was said in them, and in a form that naive encoders make acceptable.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -111,7 +113,7 @@ impl Writer {
             let gemini = self.dialect == Dialect::Gemini;
             // Gemini has no ids; local models behind OpenAI's dialect count anew in each turn.
             let id = match self.dialect {
-                Dialect::Gemini if step.style % 2 == 0 => String::new(),
+                Dialect::Gemini if step.style.is_multiple_of(2) => String::new(),
                 Dialect::OpenAi if step.style == 0 => format!("functions.{name}:{number}"),
                 _ => format!("call_{}", self.ids),
             };
@@ -232,7 +234,7 @@ fn shuffling() -> impl Strategy<Value = Damage> {
         (at.clone(), 0..4_usize).prop_map(|(a, b)| Damage::Split(a, b)),
         at.clone().prop_map(Damage::Join),
         (at.clone(), 0..5_usize).prop_map(|(a, b)| Damage::DropPart(a, b)),
-        (at.clone(), 0..5_usize).prop_map(|(a, b)| Damage::RepeatPart(a, b)),
+        (at, 0..5_usize).prop_map(|(a, b)| Damage::RepeatPart(a, b)),
     ]
 }
 
@@ -479,13 +481,23 @@ fn encode(request: &ChatRequest, dialect: Dialect, lifts: bool) -> Vec<Wire> {
 }
 
 fn calls(items: &[Item]) -> Vec<&Ref> {
-    let call = |item| if let &Item::Call(ref call) = item { Some(call) } else { None };
-    items.iter().filter_map(call).collect()
+    let mut calls = Vec::new();
+    for item in items {
+        if let Item::Call(call) = item {
+            calls.push(call);
+        }
+    }
+    calls
 }
 
 fn results(items: &[Item]) -> Vec<&Ref> {
-    let result = |item| if let &Item::Result(ref result) = item { Some(result) } else { None };
-    items.iter().filter_map(result).collect()
+    let mut results = Vec::new();
+    for item in items {
+        if let Item::Result(result) = item {
+            results.push(result);
+        }
+    }
+    results
 }
 
 fn sorted_ids(refs: &[&Ref]) -> Vec<String> {

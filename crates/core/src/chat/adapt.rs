@@ -1,6 +1,9 @@
 //! Fitting a request to one target.
 
-use crate::{ChatRequest, Failure, Message, OnUnsupported, Params, Part, Profile, Reason, Scope};
+use crate::{
+    ChatRequest, Dialect, Failure, Message, OnUnsupported, Params, Part, Profile, Reason, Scope,
+    ThinkingConfig,
+};
 
 /// What stands in place of an image that a target can not read.
 const IMAGE_PLACEHOLDER: &str = "[image omitted: this model does not read images]";
@@ -60,6 +63,14 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     }
     // A message that was nothing but thinking is gone with it.
     request.messages.make_mut().retain(|message| !message.parts().is_empty());
+    if foreign
+        && profile.dialect == Some(Dialect::Anthropic)
+        && request.params.thinking.is_some()
+        && request.messages.last().is_some_and(|last| last.tool_results().next().is_some())
+    {
+        // Anthropic refuses to think in the middle of a tool loop whose thinking is not there.
+        request.params.thinking = Some(ThinkingConfig::Off);
+    }
     Ok(())
 }
 
@@ -178,6 +189,25 @@ mod tests {
         request.adapt(&profile).unwrap();
         assert_eq!(request.messages.len(), 2);
         assert_eq!(request.messages[1].parts(), [Part::text("a cat")]);
+    }
+
+    #[test]
+    fn an_open_tool_loop_that_lost_its_thinking_goes_on_without() {
+        let mut request = history();
+        request.params.thinking = Some(ThinkingConfig::Budget(2_000));
+        let mut profile = profile();
+        profile.foreign_history = true;
+        profile.dialect = Some(Dialect::Anthropic);
+        request.adapt(&profile).unwrap();
+        assert_eq!(request.params.thinking, Some(ThinkingConfig::Budget(2_000)), "no loop is open");
+
+        let mut request = history();
+        request.params.thinking = Some(ThinkingConfig::Budget(2_000));
+        let messages = request.messages.make_mut();
+        messages.push(Message::new(Role::Assistant, vec![Part::tool_call("1", "look", "{}")]));
+        messages.push(Message::tool("1", "nothing"));
+        request.adapt(&profile).unwrap();
+        assert_eq!(request.params.thinking, Some(ThinkingConfig::Off));
     }
 
     #[test]

@@ -81,8 +81,8 @@ fn closing<H: Holds>(list: &[H], rules: &Rules, thinking: Option<&ThinkingConfig
     let is_open = parts.any(|part| match part {
         // Not the end: its result is missing, which is told elsewhere.
         Part::ToolCall(_) => true,
-        // Sent back to be continued after a pause.
-        Part::Opaque(opaque) => opaque.dialect == rules.dialect,
+        // Server tools: sent back to be continued after a pause.
+        Part::Opaque(opaque) => rules.server_tools && opaque.dialect == rules.dialect,
         _ => false,
     });
     if is_open {

@@ -129,16 +129,16 @@ mod tests {
         let lossless = [b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f".as_slice(), &[0x09, 0x40, 0x01, 0]];
         let lossy =
             [b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a".as_slice(), &[0x80, 2, 0xe0, 1]];
-        let cases: [(&[&[u8]], (u32, u32)); 6] = [
-            (&png, (8_001, 7)),
-            (&gif, (320, 240)),
-            (&jpeg, (800, 600)),
-            (&extended, (2_048, 10)),
-            (&lossless, (10, 6)),
-            (&lossy, (640, 480)),
+        let cases = [
+            (png.concat(), (8_001, 7)),
+            (gif.concat(), (320, 240)),
+            (jpeg.concat(), (800, 600)),
+            (extended.concat(), (2_048, 10)),
+            (lossless.concat(), (10, 6)),
+            (lossy.concat(), (640, 480)),
         ];
         for (bytes, size) in cases {
-            assert_eq!(dimensions(&encode(&bytes.concat())), Some(size));
+            assert_eq!(dimensions(&encode(&bytes)), Some(size));
         }
     }
 

@@ -1,0 +1,329 @@
+//! The targets of a call, in the order they are asked.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Deref,
+    sync::Arc,
+};
+
+use steadfast_core::{Dialect, OnUnsupported, Profile, Target};
+
+use crate::{
+    error::{ChainError, ChainPart},
+    models::{Downgrades, ModelMap},
+};
+
+/// The most combinations of model and credential one request may go through: more than anyone
+/// configures, and a bit each in one word.
+pub const MAX_CANDIDATES: usize = 128;
+
+/// Targets in the order they are asked. Never empty; cheap to clone.
+///
+/// ```
+/// use steadfast_failover::{Chain, TargetSpec};
+///
+/// let by_name = Chain::new(["anthropic", "openai", "google"])?;
+/// assert_eq!(by_name.len(), 3);
+///
+/// let in_detail = Chain::new([
+///     TargetSpec::new("anthropic").credential("main").credential("spare"),
+///     TargetSpec::new("openai").model("claude-sonnet-4", "gpt-4o").window(128_000),
+/// ])?;
+/// assert_eq!(in_detail[0].credentials, ["main", "spare"]);
+///
+/// assert!(Chain::new(["anthropic", "anthropic"]).is_err());
+/// # Ok::<(), steadfast_failover::ChainError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain(Arc<[TargetSpec]>);
+
+/// One provider of a [`Chain`], with its keys and models.
+///
+/// Plain fields, and a method for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetSpec {
+    /// The provider's name, as the client below knows it.
+    pub provider: String,
+    /// What it speaks, when known.
+    pub dialect: Option<Dialect>,
+    /// The *names* of its keys, never the keys, in the order they are used. Empty: it has one
+    /// that needs no name.
+    pub credentials: Vec<String>,
+    /// Which model it is sent for the one asked for.
+    pub models: ModelMap,
+    /// What it is sent when it does not have that model.
+    pub downgrades: Downgrades,
+    /// What its models can do.
+    pub capabilities: Capabilities,
+    /// What single models of it can do, by the model sent, where that differs.
+    pub by_model: BTreeMap<String, Capabilities>,
+}
+
+/// What a model can do. By default everything, without a known limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// It reads images.
+    pub vision: bool,
+    /// It calls tools.
+    pub tools: bool,
+    /// Its window in tokens, when known.
+    pub window: Option<u64>,
+    /// The most it writes in one answer, in tokens, when known.
+    pub max_output: Option<u64>,
+    /// Parameters it does not take, by their name in OpenAI's dialect.
+    pub unsupported: Vec<String>,
+    /// What to do with those, and with images it does not read.
+    pub on_unsupported: OnUnsupported,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            vision: true,
+            tools: true,
+            window: None,
+            max_output: None,
+            unsupported: Vec::new(),
+            on_unsupported: OnUnsupported::default(),
+        }
+    }
+}
+
+impl Chain {
+    /// A chain of provider names or of [`TargetSpec`]s.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty, when a name is empty or stands in it twice, or when it has more
+    /// combinations than [`MAX_CANDIDATES`].
+    pub fn new<T: Into<TargetSpec>>(
+        targets: impl IntoIterator<Item = T>,
+    ) -> Result<Self, ChainError> {
+        let specs: Arc<[TargetSpec]> = targets.into_iter().map(Into::into).collect();
+        if specs.is_empty() {
+            return Err(ChainError::Empty);
+        }
+        let mut providers = HashSet::new();
+        for (index, spec) in specs.iter().enumerate() {
+            spec.check(index + 1)?;
+            if !providers.insert(&spec.provider) {
+                return Err(ChainError::DuplicateProvider(spec.provider.clone()));
+            }
+        }
+        let candidates = specs.iter().fold(0usize, |sum, spec| {
+            sum.saturating_add(
+                spec.credentials.len().max(1).saturating_mul(1 + spec.downgrades.longest()),
+            )
+        });
+        if candidates > MAX_CANDIDATES {
+            return Err(ChainError::TooMany(candidates));
+        }
+        Ok(Self(specs))
+    }
+}
+
+impl Deref for Chain {
+    type Target = [TargetSpec];
+
+    fn deref(&self) -> &[TargetSpec] {
+        &self.0
+    }
+}
+
+impl TargetSpec {
+    /// A provider with one unnamed key, to which every model goes through unchanged and which can
+    /// do everything.
+    pub fn new(provider: impl Into<String>) -> Self {
+        Self { provider: provider.into(), ..Self::default() }
+    }
+
+    /// Says what it speaks.
+    #[must_use]
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = Some(dialect);
+        self
+    }
+
+    /// Adds a key by its name, after those it has.
+    #[must_use]
+    pub fn credential(mut self, name: impl Into<String>) -> Self {
+        self.credentials.push(name.into());
+        self
+    }
+
+    /// Sends `sent` when `asked` was asked for; `*` stands for all others.
+    #[must_use]
+    pub fn model(mut self, asked: impl Into<String>, sent: impl Into<String>) -> Self {
+        let more = [(asked.into(), sent.into())];
+        self.models = self
+            .models
+            .iter()
+            .map(|(asked, sent)| (asked.to_owned(), sent.to_owned()))
+            .chain(more)
+            .collect();
+        self
+    }
+
+    /// Sends one of `fallbacks`, best first, when it does not have the model it would be sent.
+    #[must_use]
+    pub fn downgrade<F: Into<String>>(
+        mut self,
+        sent: impl Into<String>,
+        fallbacks: impl IntoIterator<Item = F>,
+    ) -> Self {
+        self.downgrades.insert(sent, fallbacks);
+        self
+    }
+
+    /// Says whether it reads images.
+    #[must_use]
+    pub fn vision(mut self, vision: bool) -> Self {
+        self.capabilities.vision = vision;
+        self
+    }
+
+    /// Says whether it calls tools.
+    #[must_use]
+    pub fn tools(mut self, tools: bool) -> Self {
+        self.capabilities.tools = tools;
+        self
+    }
+
+    /// Says how large its window is, in tokens.
+    #[must_use]
+    pub fn window(mut self, tokens: u64) -> Self {
+        self.capabilities.window = Some(tokens);
+        self
+    }
+
+    /// Says how much it writes at most in one answer, in tokens.
+    #[must_use]
+    pub fn max_output(mut self, tokens: u64) -> Self {
+        self.capabilities.max_output = Some(tokens);
+        self
+    }
+
+    /// Names parameters it does not take, as OpenAI's dialect calls them.
+    #[must_use]
+    pub fn unsupported<P: Into<String>>(mut self, parameters: impl IntoIterator<Item = P>) -> Self {
+        self.capabilities.unsupported = parameters.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Says what to do with what it does not take.
+    #[must_use]
+    pub fn on_unsupported(mut self, action: OnUnsupported) -> Self {
+        self.capabilities.on_unsupported = action;
+        self
+    }
+
+    /// Says what one of its models can do, by the model sent.
+    #[must_use]
+    pub fn capabilities_of(mut self, sent: impl Into<String>, can: Capabilities) -> Self {
+        self.by_model.insert(sent.into(), can);
+        self
+    }
+
+    /// What a request to `target`, one of this provider's, is fitted to.
+    pub(crate) fn profile(&self, target: Target, foreign_history: bool) -> Profile {
+        let can = target
+            .model()
+            .and_then(|model| self.by_model.get(model))
+            .unwrap_or(&self.capabilities)
+            .clone();
+        let mut profile = Profile::new(target);
+        profile.dialect = self.dialect;
+        profile.vision = can.vision;
+        profile.tools = can.tools;
+        profile.window = can.window;
+        profile.max_output = can.max_output;
+        profile.unsupported = can.unsupported;
+        profile.on_unsupported = can.on_unsupported;
+        profile.foreign_history = foreign_history;
+        profile
+    }
+
+    fn check(&self, position: usize) -> Result<(), ChainError> {
+        let unnamed = |what| Err(ChainError::Unnamed { what, position });
+        if self.provider.is_empty() {
+            return unnamed(ChainPart::Provider);
+        }
+        let mut credentials = HashSet::new();
+        for credential in &self.credentials {
+            if credential.is_empty() {
+                return unnamed(ChainPart::Credential);
+            }
+            if !credentials.insert(credential) {
+                return Err(ChainError::DuplicateCredential {
+                    provider: self.provider.clone(),
+                    credential: credential.clone(),
+                });
+            }
+        }
+        if self.models.iter().any(|(_, sent)| sent.is_empty()) {
+            return unnamed(ChainPart::Model);
+        }
+        for (model, fallbacks) in self.downgrades.iter() {
+            let mut seen = HashSet::from([model]);
+            for fallback in fallbacks {
+                if fallback.is_empty() {
+                    return unnamed(ChainPart::Model);
+                }
+                if !seen.insert(fallback) {
+                    return Err(ChainError::RepeatedModel {
+                        provider: self.provider.clone(),
+                        model: model.to_owned(),
+                        fallback: fallback.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<&str> for TargetSpec {
+    fn from(provider: &str) -> Self {
+        Self::new(provider)
+    }
+}
+
+impl From<String> for TargetSpec {
+    fn from(provider: String) -> Self {
+        Self::new(provider)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error<T: Into<TargetSpec>>(targets: impl IntoIterator<Item = T>) -> String {
+        Chain::new(targets).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_words() {
+        assert!(error::<&str>([]).contains("is empty"));
+        assert!(error(["a", ""]).contains("target 2 of the chain has an empty provider name"));
+        assert!(error(["a", "b", "a"]).contains("`a` stands in the chain twice"));
+        let twice = TargetSpec::new("a").credential("k").credential("k");
+        assert!(error([twice]).contains("credential `k` twice"));
+        assert!(error([TargetSpec::new("a").credential("")]).contains("empty credential name"));
+        assert!(error([TargetSpec::new("a").model("x", "")]).contains("empty model name"));
+        let circle = TargetSpec::new("a").downgrade("big", ["small", "big"]);
+        assert!(error([circle]).contains("`big` a second time"));
+        let many = (0..43).fold(TargetSpec::new("a"), |spec, n| spec.credential(n.to_string()));
+        assert!(error([many.downgrade("*", ["b", "c"])]).contains("129 combinations"));
+    }
+
+    #[test]
+    fn a_model_of_its_own_size_has_its_own_profile() {
+        let small = Capabilities { window: Some(8_000), ..Capabilities::default() };
+        let spec = TargetSpec::new("a").window(200_000).capabilities_of("small", small);
+        let window = |model| spec.profile(Target::new("a").with_model(model), false).window;
+        assert_eq!((window("small"), window("big")), (Some(8_000), Some(200_000)));
+    }
+}

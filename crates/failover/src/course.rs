@@ -1,0 +1,458 @@
+//! One call's way through its candidates: what was tried, what is left, how it ends.
+
+mod ending;
+mod trouble;
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+use steadfast_core::{
+    Call, Deadline, Failover, Failure, Lease, Needs, Reason, RecoveryLog, RetryBudget,
+};
+use tokio::time::Instant;
+
+use self::trouble::Trouble;
+use crate::{
+    event,
+    policy::{FailoverPolicy, WhenExhausted},
+    route::Route,
+    select::{self, Limits, Plan, Set, Skip, View},
+    service::Shared,
+    slot::{self, Slot},
+    sticky::Stay,
+};
+
+const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
+
+/// One call's way through its candidates.
+#[derive(Debug)]
+pub(crate) struct Course {
+    shared: Arc<Shared>,
+    route: Arc<Route>,
+    needs: Needs,
+    log: RecoveryLog,
+    budget: Option<RetryBudget>,
+    deadline: Option<Deadline>,
+    /// Attempts made before the call came here.
+    before: u32,
+    /// The most attempts it may have in all.
+    max_attempts: u32,
+    session: Option<(u64, Option<Stay>)>,
+    /// Made when the first thing goes wrong.
+    trouble: Option<Box<Trouble>>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Next {
+    Go(Choice),
+    Wait(Duration),
+    End,
+}
+
+/// Where to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) slot: u8,
+    /// The probe's number; 0 is none.
+    mark: u64,
+    /// Other providers that could still take the call.
+    alternatives: u32,
+    /// Attempts under way at the same time.
+    beside: u32,
+    /// Nothing can come after it, so it may have the request itself.
+    pub(crate) last: bool,
+}
+
+impl Course {
+    pub(crate) fn new<Req: Call>(
+        shared: &Arc<Shared>,
+        request: &Req,
+        needs: Option<Needs>,
+        chain: Option<&str>,
+    ) -> Self {
+        let context = request.context();
+        let (route, known) = shared.chains.route(chain, request.model(), &shared.book);
+        if let (false, Some(chain)) = (known, chain) {
+            event::unknown_chain(chain);
+        }
+        let needs = match needs {
+            Some(needs) => needs,
+            // Telling them takes a walk over the conversation.
+            None if route.choosy => request.needs(),
+            None => Needs::default(),
+        };
+        let session = shared.sessions.key(context);
+        Self {
+            needs,
+            log: context.log.clone(),
+            budget: shared.budget.as_ref().or(context.budget.as_ref()).cloned(),
+            deadline: context.deadline,
+            before: context.attempts,
+            max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
+            session: session.map(|key| (key, shared.sessions.find(key))),
+            trouble: None,
+            shared: shared.clone(),
+            route,
+        }
+    }
+
+    pub(crate) fn policy(&self) -> &FailoverPolicy {
+        &self.shared.book.policy
+    }
+
+    fn slot(&self, at: u8) -> &Arc<Slot> {
+        &self.route.slots[usize::from(at)]
+    }
+
+    fn trouble(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
+
+    fn attempts(&self) -> u32 {
+        self.trouble.as_ref().map_or(0, |trouble| trouble.attempts)
+    }
+
+    fn attempts_left(&self) -> u32 {
+        self.max_attempts.saturating_sub(self.before.saturating_add(self.attempts()))
+    }
+
+    /// Where the call goes now.
+    pub(crate) fn next(&mut self) -> Next {
+        match &self.trouble {
+            None => {
+                if self.attempts_left() == 0 {
+                    return self.stop(NO_ATTEMPTS);
+                }
+                if let Some(choice) = self.straight() {
+                    return Next::Go(choice);
+                }
+            }
+            Some(trouble) => {
+                if trouble.stopped.is_some() || trouble.is_final() {
+                    return Next::End;
+                }
+                if trouble.owed.is_some() {
+                    if self.attempts_left() == 0 {
+                        return self.stop(NO_ATTEMPTS);
+                    }
+                    if self.deadline.is_some_and(Deadline::is_past) {
+                        return self.stop("the deadline of the call has passed");
+                    }
+                }
+            }
+        }
+        self.select()
+    }
+
+    /// The first candidate, when nothing is cooling and nothing asks for another: the usual case,
+    /// without looking at the clock.
+    fn straight(&self) -> Option<Choice> {
+        let route = &*self.route;
+        let first = &route.slots[0].target;
+        let elsewhere = |stay: &Stay| !stay.seats(first);
+        if route.choosy
+            || self.session.as_ref().is_some_and(|(_, stay)| stay.as_ref().is_some_and(elsewhere))
+            || route.slots.iter().any(|slot| slot.may_cool())
+        {
+            return None;
+        }
+        let alone = route.slots.len() == 1 && !self.may_wait();
+        Some(Choice {
+            slot: 0,
+            mark: 0,
+            alternatives: u32::from(route.providers) - 1,
+            beside: 0,
+            last: alone,
+        })
+    }
+
+    fn may_wait(&self) -> bool {
+        matches!(self.policy().when_exhausted, WhenExhausted::Wait(_))
+    }
+
+    fn views(&self, now: Instant) -> SmallVec<[View; 8]> {
+        self.route.slots.iter().map(|slot| slot.view(&self.needs, now)).collect()
+    }
+
+    fn limits(&self, now: Instant) -> Limits {
+        let mut limits = self.trouble.as_ref().map_or_else(Limits::default, |own| own.limits);
+        if let Some((_, Some(stay))) = &self.session {
+            limits.seat = (0u8..)
+                .zip(&self.route.slots)
+                .find(|(_, slot)| slot.rank == 0 && stay.is_at(&slot.target, now))
+                .map(|(at, _)| at);
+        }
+        limits
+    }
+
+    fn select(&mut self) -> Next {
+        let now = Instant::now();
+        let views = self.views(now);
+        let limits = self.limits(now);
+        let plan = select::plan(&views, now, &limits);
+        for pick in &plan.order {
+            let mark = match pick.probe {
+                false => Some(0),
+                true => self.slot(pick.slot).claim(now),
+            };
+            if let Some(mark) = mark {
+                self.pass_over(&plan, pick.slot);
+                return self.go(&views, &plan, &limits, pick.slot, mark);
+            }
+        }
+        self.exhausted(now, &views, &plan, limits)
+    }
+
+    /// Pays for the attempt and says how it is to be made.
+    fn go(&mut self, views: &[View], plan: &Plan, limits: &Limits, slot: u8, mark: u64) -> Next {
+        if let Some(reason) = self.trouble.as_ref().and_then(|trouble| trouble.owed) {
+            if !self.withdraw(reason) {
+                self.slot(slot).release(mark);
+                return self.stop("the retry budget is used up");
+            }
+            self.trouble().owed = None;
+        }
+        if mark != 0 {
+            event::probe(&self.log, &self.slot(slot).target);
+        }
+        self.tell_where(views, slot);
+        Next::Go(self.choice(views, plan, limits, slot, mark, 0))
+    }
+
+    fn choice(
+        &self,
+        views: &[View],
+        plan: &Plan,
+        limits: &Limits,
+        slot: u8,
+        mark: u64,
+        beside: u32,
+    ) -> Choice {
+        let own = views[usize::from(slot)].spec;
+        let mut others = Set::default();
+        for pick in &plan.order {
+            others.add(views[usize::from(pick.slot)].spec);
+        }
+        others.drop(own);
+        let alone = !self.may_wait()
+            && (0u8..)
+                .zip(views)
+                .all(|(other, _)| other == slot || !select::possible(views, other, limits));
+        Choice { slot, mark, alternatives: others.len(), beside, last: alone }
+    }
+
+    /// Nothing is left that is not cooling.
+    fn exhausted(&mut self, now: Instant, views: &[View], plan: &Plan, mut limits: Limits) -> Next {
+        let policy = self.policy();
+        match policy.when_exhausted {
+            WhenExhausted::Fail => Next::End,
+            WhenExhausted::Wait(max) => {
+                if let Some(trouble) = &self.trouble {
+                    limits.excluded.remove(trouble.resting);
+                }
+                let waited = self.trouble.as_ref().map_or(Duration::ZERO, |own| own.waited);
+                match select::soonest(views, now, &limits, |_| true) {
+                    Some((slot, rest)) => {
+                        // It may be probed before it is back.
+                        let at = if rest.probe_from > now { rest.probe_from } else { rest.until };
+                        self.wait(slot, at - now, max.saturating_sub(waited))
+                    }
+                    None => Next::End,
+                }
+            }
+            WhenExhausted::TrySoonest => {
+                let waited = self.trouble.as_ref().map_or(Duration::ZERO, |own| own.waited);
+                let soft = policy.soft_wait.saturating_sub(waited);
+                if self.trouble.as_ref().is_some_and(|trouble| trouble.insisted) {
+                    return Next::End;
+                }
+                if let Some((slot, rest)) = select::soonest(views, now, &limits, |rest| !rest.asked)
+                {
+                    event::insisted(&self.log, &self.slot(slot).target, rest.reason);
+                    self.trouble().insisted = true;
+                    self.pass_over(plan, slot);
+                    return self.go(views, plan, &limits, slot, 0);
+                }
+                match select::soonest(views, now, &limits, |_| true) {
+                    Some((slot, rest)) => self.wait(slot, rest.until - now, soft),
+                    None => Next::End,
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, slot: u8, wait: Duration, longest: Duration) -> Next {
+        let time = self.deadline.map_or(Duration::MAX, Deadline::remaining);
+        if wait > longest || wait >= time {
+            return Next::End;
+        }
+        event::waited(&self.log, &self.slot(slot).target, wait);
+        let trouble = self.trouble();
+        trouble.waited = trouble.waited.saturating_add(wait);
+        Next::Wait(wait)
+    }
+
+    /// The wait is over: what rested may be asked once more.
+    pub(crate) fn wake(&mut self) {
+        if !self.may_wait() {
+            return;
+        }
+        let trouble = self.trouble();
+        trouble.limits.excluded.remove(trouble.resting);
+        trouble.again.join(trouble.resting);
+        trouble.resting = Set::default();
+    }
+
+    /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
+    pub(crate) fn hedge(&mut self, main: u8) -> Option<Choice> {
+        let after = self.policy().hedge?;
+        if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
+            return None;
+        }
+        let now = Instant::now();
+        let views = self.views(now);
+        let mut limits = self.limits(now);
+        // A slow provider is not asked twice.
+        let slow = self.slot(main).spec;
+        limits.exclude(&views, |view| view.spec == slow);
+        let plan = select::plan(&views, now, &limits);
+        let pick = plan.order.iter().find(|pick| !pick.probe)?;
+        if !self.withdraw(Reason::Timeout) {
+            event::stopped(&self.log, "the retry budget has nothing for a hedge");
+            return None;
+        }
+        event::hedged(&self.log, &self.slot(pick.slot).target, after);
+        Some(Choice { last: false, ..self.choice(&views, &plan, &limits, pick.slot, 0, 1) })
+    }
+
+    /// The answer of `winner` came before that of `loser`.
+    pub(crate) fn outrun(&self, loser: u8) {
+        event::outrun(&self.log, &self.slot(loser).target);
+    }
+
+    fn withdraw(&mut self, reason: Reason) -> bool {
+        let Some(budget) = &self.budget else { return true };
+        let Some(taken) = budget.withdraw(reason) else { return false };
+        let trouble = self.trouble();
+        trouble.withdrawn = Some(trouble.withdrawn.map_or(taken, |before| before.and(taken)));
+        true
+    }
+
+    fn stop(&mut self, why: &'static str) -> Next {
+        event::stopped(&self.log, why);
+        self.trouble().stopped = Some(why);
+        Next::End
+    }
+
+    /// Enters what was passed over on the way to `slot`.
+    fn pass_over(&mut self, plan: &Plan, slot: u8) {
+        if plan.skipped.iter().all(|(at, _)| *at > slot) {
+            return;
+        }
+        let now = Instant::now();
+        for (at, skip) in plan.skipped.iter().filter(|(at, _)| *at < slot) {
+            self.skip(*at, skip, now);
+        }
+    }
+
+    fn skip(&mut self, at: u8, skip: &Skip, now: Instant) {
+        if self.trouble().skip(at, skip, now) {
+            event::skipped(&self.log, &self.slot(at).target, skip.reason());
+        }
+    }
+
+    /// Says where the call goes when that is not where it was, or not what was asked for.
+    fn tell_where(&self, views: &[View], slot: u8) {
+        let to = self.slot(slot);
+        let last = self.trouble.as_ref().and_then(|trouble| trouble.last.as_ref());
+        match last {
+            Some(last) => {
+                let (from, reason) = (self.slot(last.slot), last.failure.reason());
+                if from.spec == to.spec && from.rank != to.rank {
+                    event::downgraded(&self.log, &from.target, &to.target, reason);
+                } else {
+                    event::switched(&self.log, &from.target, &to.target, reason);
+                }
+            }
+            None if to.rank > 0 => {
+                let asked = self.route.slots.iter().position(|slot| slot.spec == to.spec);
+                if let Some(asked) = asked {
+                    let reason = views[asked].rest.map_or(Reason::Cooling, |rest| rest.reason);
+                    let from = &self.route.slots[asked].target;
+                    event::downgraded(&self.log, from, &to.target, reason);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Fits `request` to where it goes, and takes a place in that target's books.
+    ///
+    /// # Errors
+    ///
+    /// When the request can not be made to fit.
+    pub(crate) fn prepare<Req: Call>(
+        &self,
+        choice: Choice,
+        request: &mut Req,
+    ) -> Result<Lease, Failure> {
+        let slot = self.slot(choice.slot);
+        let withdrawn = self.trouble.as_ref().and_then(|trouble| trouble.withdrawn);
+        // Before anything can go wrong: it gives the probe's place back.
+        let lease = slot::lease(slot, choice.mark, &self.log, self.budget.as_ref(), withdrawn);
+        let context = request.context_mut();
+        context.target = Some(slot.target.clone());
+        context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
+        context.alternatives = choice.alternatives;
+        if context.budget.is_none() {
+            context.budget.clone_from(&self.shared.budget);
+        }
+        request.adapt(slot.profile(self.is_foreign(slot)))?;
+        Ok(lease)
+    }
+
+    /// Whether the history was written by somebody else. Without a session it is taken to be the
+    /// first choice's.
+    fn is_foreign(&self, slot: &Slot) -> bool {
+        match &self.session {
+            Some((_, Some(stay))) => !stay.reads(&slot.target),
+            _ => slot.spec != 0 || slot.rank != 0,
+        }
+    }
+
+    /// Nothing may come after what has happened, not even an answer that is under way.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        let last = self.trouble.as_ref().and_then(|trouble| trouble.last.as_ref());
+        last.is_some_and(|last| last.go == Failover::Forbidden)
+    }
+
+    /// The attempt at `at` answered.
+    pub(crate) fn answered(&self, at: u8) {
+        if let Some((key, _)) = self.session {
+            self.shared.sessions.note(key, &self.slot(at).target, Instant::now());
+        }
+    }
+    /// The request could not be made to fit `at`.
+    pub(crate) fn unfit(&mut self, at: u8, failure: Failure) {
+        let failure = self.place(at, failure);
+        event::skipped(&self.log, &self.slot(at).target, failure.reason());
+        self.trouble().unfit(at, failure);
+    }
+
+    /// The attempt at `at` failed; its lease knows already.
+    pub(crate) fn fail(&mut self, at: u8, failure: Failure) {
+        let failure = self.place(at, failure);
+        let verdict = self.policy().verdict(&failure);
+        let route = self.route.clone();
+        self.trouble().fail(at, failure, &verdict, &route.slots);
+    }
+
+    /// `failure` with its target, when it does not say so itself.
+    fn place(&self, at: u8, failure: Failure) -> Failure {
+        match failure.target() {
+            Some(_) => failure,
+            None => failure.with_target(self.slot(at).target.clone()),
+        }
+    }
+}

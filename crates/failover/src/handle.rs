@@ -1,0 +1,96 @@
+//! Looking at targets, and steering them.
+
+use std::{sync::Arc, time::Duration};
+
+use steadfast_core::{Scope, Target};
+use tokio::sync::watch;
+
+use crate::{chain::Chain, service::Shared, snapshot::Snapshot};
+
+/// Looks at the targets of a layer and steers them. Cheap to clone; works from any thread.
+///
+/// A target is named by the parts that are meant: `Target::new("openai")` is the whole provider,
+/// with a model it is that model there, with a credential that key.
+#[derive(Clone, Debug)]
+pub struct FailoverHandle {
+    shared: Arc<Shared>,
+}
+
+impl FailoverHandle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The health of everything that has been used.
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.book.snapshot()
+    }
+
+    /// The same, whenever a failure, a recovery or an operator changes it. While nobody watches,
+    /// nothing is gathered.
+    pub fn watch(&self) -> watch::Receiver<Snapshot> {
+        self.shared.book.watch()
+    }
+
+    /// Leaves `target` alone for `wait`, as if it had asked for that itself. A cooldown that ends
+    /// later stays.
+    pub fn cool(&self, target: &Target, wait: Duration) {
+        let scope = match (target.model(), target.credential()) {
+            (None, None) => Scope::Provider,
+            (Some(_), None) => Scope::Model,
+            (None, Some(_)) => Scope::Credential,
+            (Some(_), Some(_)) => Scope::ModelCredential,
+        };
+        let book = &self.shared.book;
+        book.force(&book.record(target, scope), wait);
+    }
+
+    /// Forgets what happened to `target`, exactly these parts of it: it is healthy again. Call it
+    /// when a key has been renewed or a bill paid. Calls under way decide nothing any more.
+    /// Returns whether anything was known.
+    pub fn reset(&self, target: &Target) -> bool {
+        self.shared.book.reset(target)
+    }
+
+    /// Forgets what happened to all targets.
+    pub fn reset_all(&self) {
+        self.shared.book.reset_all();
+    }
+
+    /// The default chain.
+    pub fn chain(&self) -> Chain {
+        let mut chains = self.shared.chains.list();
+        chains.swap_remove(0).1
+    }
+
+    /// Every chain by name; the default one comes first and has an empty name.
+    pub fn chains(&self) -> Vec<(Arc<str>, Chain)> {
+        self.shared.chains.list()
+    }
+
+    /// Puts `chain` in place of the default one, for calls that begin from now on.
+    ///
+    /// What is known of a provider, model list or credential that is gone is dropped, of a
+    /// provider that changed it is reset (a permanent failure too), and the rest is kept. Two
+    /// lists of the same provider that differ in credentials alone keep what is known of the
+    /// provider and of the credentials that stay. A key renewed under its old name looks
+    /// unchanged: [`reset`](Self::reset) it.
+    pub fn replace_chain(&self, chain: Chain) {
+        self.replace_named("", chain);
+    }
+
+    /// The same for the chain called `name`, which is added when there is none.
+    pub fn replace_named(&self, name: &str, chain: Chain) {
+        self.shared.chains.replace(name, chain, &self.shared.book);
+    }
+
+    /// Lets a session go wherever the chain says with its next call. Returns whether it was known.
+    pub fn forget_session(&self, tenant: Option<&str>, session: &str) -> bool {
+        self.shared.sessions.forget(tenant, session)
+    }
+
+    /// How many sessions are remembered.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.len()
+    }
+}

@@ -1,0 +1,208 @@
+//! The layer, and what can be set about it.
+
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+
+use steadfast_core::{AtOnce, Failover, Needs, Peek, Reason, RecoveryTable, RetryBudget, UntilEnd};
+use tower_layer::Layer;
+
+use crate::{
+    FailoverHandle,
+    book::Book,
+    chain::Chain,
+    choose::OneChain,
+    policy::{FailoverPolicy, WhenExhausted},
+    route::Chains,
+    service::{CooldownFailover, Shared},
+    sticky::Sessions,
+};
+
+/// Sends each call to the first target of a [`Chain`] that is not cooling, and on to the next when
+/// that one fails. See the [crate's documentation](crate).
+///
+/// The health of the targets belongs to the layer: all services it makes, and its clones, share
+/// it. Every setting begins with fresh books, so take the [`handle`](Self::handle) last.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct CooldownFailoverLayer<C = OneChain, T = UntilEnd> {
+    settings: Settings,
+    choose: C,
+    tracking: T,
+    shared: Arc<Shared>,
+}
+
+/// What a layer is made of; kept to make its books anew when it changes.
+#[derive(Clone)]
+struct Settings {
+    chain: Chain,
+    others: Vec<(Arc<str>, Chain)>,
+    policy: FailoverPolicy,
+    budget: Option<RetryBudget>,
+}
+
+impl Settings {
+    fn share(&self) -> Arc<Shared> {
+        let policy = self.policy.clone();
+        Arc::new(Shared {
+            chains: Chains::new(self.chain.clone(), self.others.clone()),
+            sessions: Sessions::new(policy.sticky, policy.sessions),
+            book: Arc::new(Book::new(policy)),
+            budget: self.budget.clone(),
+        })
+    }
+}
+
+impl CooldownFailoverLayer {
+    /// A layer over `chain`, with the numbers of [`FailoverPolicy::default`].
+    pub fn new(chain: Chain) -> Self {
+        let policy = FailoverPolicy::default();
+        let settings = Settings { chain, others: Vec::new(), policy, budget: None };
+        let shared = settings.share();
+        Self { settings, choose: OneChain, tracking: UntilEnd, shared }
+    }
+}
+
+impl<C, T> CooldownFailoverLayer<C, T> {
+    /// With these numbers.
+    pub fn policy(self, policy: FailoverPolicy) -> Self {
+        self.with(|settings| settings.policy = policy)
+    }
+
+    /// With the policy changed by `change`.
+    pub fn tune(self, change: impl FnOnce(&mut FailoverPolicy)) -> Self {
+        self.with(|settings| change(&mut settings.policy))
+    }
+
+    /// With cooldowns, scopes and directions of this table. A cell that differs from the reason's
+    /// default overrides what a failure says of itself.
+    pub fn table(self, table: RecoveryTable) -> Self {
+        self.tune(|policy| policy.table = table)
+    }
+
+    /// Goes on to the next target for `reason` too, such as [`Reason::ContentFilter`].
+    /// [`Reason::Safety`] is final whatever is asked here.
+    pub fn failover_on(self, reason: Reason) -> Self {
+        self.tune(|policy| {
+            let table = std::mem::take(&mut policy.table);
+            policy.table = table.with(reason, |rule| rule.failover = Failover::NextTarget);
+        })
+    }
+
+    /// Calls a target down after this many failures in a row.
+    pub fn down_after(self, failures: NonZeroU32) -> Self {
+        self.tune(|policy| policy.down_after = failures.get())
+    }
+
+    /// What happens when every target is cooling.
+    pub fn when_exhausted(self, action: WhenExhausted) -> Self {
+        self.tune(|policy| policy.when_exhausted = action)
+    }
+
+    /// How long a session stays where a failover took it; zero: not at all.
+    pub fn sticky(self, ttl: Duration) -> Self {
+        self.tune(|policy| policy.sticky = ttl)
+    }
+
+    /// Lets a smaller model of the same provider stand in for an overloaded one.
+    pub fn downgrade_on_overload(self) -> Self {
+        self.tune(|policy| policy.downgrade_on_overload = true)
+    }
+
+    /// Asks one more target when there is no content after this time. The first content wins, the
+    /// other call is dropped. Zero: never.
+    pub fn hedge(self, after: Duration) -> Self {
+        self.tune(|policy| policy.hedge = (!after.is_zero()).then_some(after))
+    }
+
+    /// How far to look into an answer for its first content.
+    pub fn peek(self, peek: Peek) -> Self {
+        self.tune(|policy| policy.peek = peek)
+    }
+
+    /// Draws every further attempt from `budget`, and lets the layers below draw from it too.
+    /// Without one, the call's own budget is drawn from.
+    pub fn budget(self, budget: RetryBudget) -> Self {
+        self.with(|settings| settings.budget = Some(budget))
+    }
+
+    /// Adds a chain that [`chain_for`](Self::chain_for) can choose, or replaces the one of that
+    /// name. The default chain's name is the empty one.
+    pub fn named(self, name: impl Into<Arc<str>>, chain: Chain) -> Self {
+        let name = name.into();
+        self.with(|settings| {
+            if name.is_empty() {
+                settings.chain = chain;
+                return;
+            }
+            settings.others.retain(|(other, _)| *other != name);
+            settings.others.push((name, chain));
+        })
+    }
+
+    /// Chooses the chain by request; `None` is the default one.
+    ///
+    /// ```
+    /// use steadfast_core::{ChatRequest, Needs};
+    /// use steadfast_failover::{Chain, CooldownFailoverLayer};
+    ///
+    /// let layer = CooldownFailoverLayer::new(Chain::new(["anthropic", "openai"])?)
+    ///     .named("large", Chain::new(["google"])?)
+    ///     .chain_for(|_: &ChatRequest, needs: &Needs| {
+    ///         (needs.input_tokens > 180_000).then_some("large")
+    ///     });
+    /// # Ok::<(), steadfast_failover::ChainError>(())
+    /// ```
+    pub fn chain_for<Req, F>(self, choose: F) -> CooldownFailoverLayer<F, T>
+    where
+        F: Fn(&Req, &Needs) -> Option<&'static str>,
+    {
+        self.choose(choose)
+    }
+
+    /// Chooses the chain by a type of your own.
+    pub fn choose<D>(self, choose: D) -> CooldownFailoverLayer<D, T> {
+        let Self { settings, tracking, shared, .. } = self;
+        CooldownFailoverLayer { settings, choose, tracking, shared }
+    }
+
+    /// For replies that are over when they arrive, instead of bodies and streams.
+    pub fn at_once(self) -> CooldownFailoverLayer<C, AtOnce> {
+        self.tracking(AtOnce)
+    }
+
+    /// Learns by `tracking` when a reply is over.
+    pub fn tracking<U>(self, tracking: U) -> CooldownFailoverLayer<C, U> {
+        let Self { settings, choose, shared, .. } = self;
+        CooldownFailoverLayer { settings, choose, tracking, shared }
+    }
+
+    /// A handle to see and steer what the layer does.
+    pub fn handle(&self) -> FailoverHandle {
+        FailoverHandle::new(self.shared.clone())
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self.shared = self.settings.share();
+        self
+    }
+}
+
+impl<S, C: Clone, T: Clone> Layer<S> for CooldownFailoverLayer<C, T> {
+    type Service = CooldownFailover<S, C, T>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let (choose, tracking) = (self.choose.clone(), self.tracking.clone());
+        CooldownFailover::new(inner, choose, tracking, self.shared.clone())
+    }
+}
+
+impl<C, T> fmt::Debug for CooldownFailoverLayer<C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CooldownFailoverLayer")
+            .field("chain", &self.settings.chain)
+            .field("others", &self.settings.others)
+            .field("policy", &self.settings.policy)
+            .field("budget", &self.settings.budget)
+            .finish_non_exhaustive()
+    }
+}

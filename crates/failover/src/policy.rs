@@ -1,0 +1,256 @@
+//! The numbers, and what a failure means under them.
+
+use std::time::Duration;
+
+use steadfast_core::{Failover, Failure, Fault, Peek, Reason, RecoveryTable, Scope, TimeLimit};
+
+/// Everything that can be set about failover; plain fields.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FailoverPolicy {
+    /// Cooldown, scope and direction by reason. A cell that differs from the reason's default
+    /// overrides what a failure says of itself; *forbidden* stays forbidden.
+    pub table: RecoveryTable,
+    /// Failures in a row after which a target counts as down. 3: one is an accident, two a
+    /// coincidence.
+    pub down_after: u32,
+    /// How long before the end of a cooldown one call is let through to see. 30 s, but never more
+    /// than half of the cooldown, and not at all while a provider asked to be left alone. Zero:
+    /// never early.
+    pub probe_window: Duration,
+    /// How long a probe may be silent before another one may take its place. 180 s, the default
+    /// stall limit: a stream that has said nothing for so long is not going to.
+    pub probe_limit: Duration,
+    /// The first cooldown after a failure that does not pass by itself. 1 h.
+    pub permanent: Duration,
+    /// The longest such cooldown; each one in a row is twice as long as the one before. 24 h: a
+    /// target is never dead until a restart.
+    pub permanent_cap: Duration,
+    /// The longest wait a provider may ask for. 24 h: beyond that, what it says is a mistake.
+    pub longest_hint: Duration,
+    /// What happens when every target is cooling.
+    pub when_exhausted: WhenExhausted,
+    /// The longest wait a provider asked for that [`WhenExhausted::TrySoonest`] waits out. 20 s, what
+    /// a retry in place waits: long enough for a token window, short enough for a person.
+    pub soft_wait: Duration,
+    /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
+    /// prompt caches live. Zero: not at all.
+    pub sticky: Duration,
+    /// The most sessions remembered. 4,096, at about 200 bytes each.
+    pub sessions: usize,
+    /// An overloaded model is replaced by its downgrades before another provider is asked.
+    pub downgrade_on_overload: bool,
+    /// After how long without content one more target is asked as well. Off by default: it costs
+    /// a second answer.
+    pub hedge: Option<Duration>,
+    /// How far to look into an answer for its first content.
+    pub peek: Peek,
+}
+
+impl Default for FailoverPolicy {
+    fn default() -> Self {
+        Self {
+            table: RecoveryTable::default(),
+            down_after: 3,
+            probe_window: Duration::from_secs(30),
+            probe_limit: Duration::from_secs(180),
+            permanent: Duration::from_secs(3_600),
+            permanent_cap: Duration::from_secs(24 * 3_600),
+            longest_hint: Duration::from_secs(24 * 3_600),
+            when_exhausted: WhenExhausted::default(),
+            soft_wait: Duration::from_secs(20),
+            sticky: Duration::from_secs(300),
+            sessions: 4_096,
+            downgrade_on_overload: false,
+            hedge: None,
+            peek: Peek::default(),
+        }
+    }
+}
+
+/// What happens when every target that could take a call is cooling. Never more than the call's
+/// deadline allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenExhausted {
+    /// The call fails at once and says when to come back.
+    Fail,
+    /// The call waits for the first target to come back, if that is within this time; all its
+    /// waits together are no longer.
+    Wait(Duration),
+    /// The target that comes back first is asked all the same. The default: a cooldown is a
+    /// preference between targets, and with nothing left to prefer, a call that may succeed is
+    /// better than one that can not. What a dead provider then costs is bounded by the breaker and
+    /// the budget.
+    ///
+    /// A wait that a provider *asked* for is not cut short: a short one
+    /// ([`FailoverPolicy::soft_wait`]) is waited out, a longer one fails the call with that hint.
+    #[default]
+    TrySoonest,
+}
+
+/// What one failure means under a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Where the call may go.
+    pub(crate) go: Failover,
+    /// What it says something about.
+    pub(crate) scope: Scope,
+    /// What cools down and how; `None` when the target is not to blame.
+    pub(crate) blame: Option<Blame>,
+    /// The provider's other models may do.
+    pub(crate) downgrade: bool,
+}
+
+/// How long a target is left alone, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blame {
+    pub(crate) reason: Reason,
+    /// How long; zero counts the failure and cools nothing.
+    pub(crate) cooldown: Duration,
+    /// The provider asked for it.
+    pub(crate) asked: bool,
+    /// It does not pass by itself.
+    pub(crate) permanent: bool,
+    /// Models of the same provider may stand in while it lasts.
+    pub(crate) downgrade: bool,
+}
+
+/// `own`, unless the operator changed the reason's cell in the table.
+fn cell<T: PartialEq>(own: T, standard: &T, table: T) -> T {
+    if table == *standard { own } else { table }
+}
+
+impl FailoverPolicy {
+    pub(crate) fn verdict(&self, failure: &Failure) -> Verdict {
+        let reason = failure.reason();
+        let (rule, standard) = (self.table.rule(reason), reason.rule());
+        let forbidden = failure.failover() == Failover::Forbidden;
+        let scope = cell(failure.scope(), &standard.scope, rule.scope);
+        let mut go = cell(failure.failover(), &standard.failover, rule.failover);
+        if forbidden {
+            go = Failover::Forbidden;
+        } else if failure.is_delivered() || failure.time_limit() == Some(TimeLimit::Pipeline) {
+            // Content has been seen, or the time of the whole call is over.
+            go = Failover::Never;
+        }
+        let downgrade = match reason {
+            Reason::Overloaded => self.downgrade_on_overload || failure.wants_fallback(),
+            _ => go == Failover::NextModel || failure.wants_fallback(),
+        };
+        let fault = cell(failure.fault(), &standard.fault, rule.fault);
+        let blamed = !forbidden
+            && fault == Fault::Provider
+            && failure.time_limit().is_none_or(TimeLimit::blames_provider)
+            && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
+        let blame = blamed.then(|| {
+            let hint = failure.retry_after().filter(|hint| !hint.is_zero());
+            Blame {
+                reason,
+                cooldown: hint
+                    .map_or(rule.cooldown.unwrap_or_default(), |hint| hint.min(self.longest_hint)),
+                asked: hint.is_some(),
+                permanent: cell(failure.is_permanent(), &standard.permanent, rule.permanent),
+                downgrade,
+            }
+        });
+        Verdict { go, scope, blame, downgrade }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_table_of_reasons() {
+        use Failover::{Forbidden, LargerWindow, Never, NextCredential, NextModel, NextTarget};
+        let policy = FailoverPolicy::default();
+        for (reason, go, cooldown) in [
+            (Reason::Auth, NextCredential, Some(600)),
+            (Reason::Billing, NextCredential, Some(1_800)),
+            (Reason::RateLimit, NextTarget, Some(60)),
+            (Reason::Overloaded, NextTarget, Some(120)),
+            (Reason::ServerError, NextTarget, Some(60)),
+            (Reason::Timeout, NextTarget, Some(30)),
+            (Reason::Network, NextTarget, Some(30)),
+            (Reason::ModelNotFound, NextModel, Some(3_600)),
+            (Reason::ContextOverflow, LargerWindow, None),
+            (Reason::OutputTruncated, Never, None),
+            (Reason::ContentFilter, Never, None),
+            (Reason::Format, Never, None),
+            (Reason::PayloadTooLarge, Never, None),
+            (Reason::Unsupported, NextTarget, None),
+            (Reason::Cancelled, Never, None),
+            (Reason::Safety, Forbidden, None),
+            (Reason::CircuitOpen, NextTarget, None),
+            (Reason::Cooling, NextTarget, None),
+            (Reason::Exhausted, NextTarget, None),
+            (Reason::Budget, NextTarget, None),
+            (Reason::Unknown, NextTarget, Some(30)),
+        ] {
+            let verdict = policy.verdict(&Failure::new(reason, ""));
+            assert_eq!(verdict.go, go, "{reason}");
+            assert_eq!(verdict.blame.map(|blame| blame.cooldown), cooldown.map(secs), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_hint_is_the_cooldown_within_a_day() {
+        let policy = FailoverPolicy::default();
+        let blame = |hint| {
+            let failure = Failure::new(Reason::RateLimit, "").with_retry_after(hint);
+            let blame = policy.verdict(&failure).blame.unwrap();
+            (blame.cooldown, blame.asked)
+        };
+        assert_eq!(blame(Some(secs(2))), (secs(2), true));
+        assert_eq!(blame(Some(secs(86_400 * 400))), (secs(86_400), true));
+        assert_eq!(blame(Some(secs(0))), (secs(60), false));
+        assert_eq!(blame(None), (secs(60), false));
+    }
+
+    #[test]
+    fn the_operators_cell_overrides_the_failure_and_nothing_overrides_forbidden() {
+        let mut policy = FailoverPolicy::default();
+        let own = Failure::new(Reason::Format, "").with_failover(Failover::NextTarget);
+        assert_eq!(policy.verdict(&own).go, Failover::NextTarget, "what the classifier knows");
+        policy.table = policy
+            .table
+            .with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget)
+            .with(Reason::ServerError, |rule| rule.permanent = true);
+        let filtered = policy.verdict(&Failure::new(Reason::ContentFilter, ""));
+        assert_eq!((filtered.go, filtered.blame), (Failover::NextTarget, None));
+        assert!(policy.verdict(&Failure::new(Reason::ServerError, "")).blame.unwrap().permanent);
+        let forbidden = Failure::new(Reason::ContentFilter, "").with_failover(Failover::Forbidden);
+        assert_eq!(policy.verdict(&forbidden).go, Failover::Forbidden);
+    }
+
+    #[test]
+    fn our_own_patience_and_what_was_delivered() {
+        let policy = FailoverPolicy::default();
+        let timeout =
+            |limit| policy.verdict(&Failure::new(Reason::Timeout, "").with_time_limit(limit));
+        assert!(timeout(TimeLimit::Stall).blame.is_some());
+        assert!(timeout(TimeLimit::Makespan).blame.is_none());
+        assert_eq!(timeout(TimeLimit::Makespan).go, Failover::NextTarget);
+        assert_eq!(timeout(TimeLimit::Pipeline).go, Failover::Never);
+        let delivered = policy.verdict(&Failure::new(Reason::Network, "").with_delivered());
+        assert_eq!(delivered.go, Failover::Never);
+        assert!(delivered.blame.is_some(), "it still counts against the target");
+    }
+
+    #[test]
+    fn overload_downgrades_when_asked() {
+        let mut policy = FailoverPolicy::default();
+        let plain = Failure::new(Reason::Overloaded, "");
+        let asks = Failure::new(Reason::Overloaded, "").with_wants_fallback();
+        assert!(!policy.verdict(&plain).downgrade && policy.verdict(&asks).downgrade);
+        policy.downgrade_on_overload = true;
+        assert!(policy.verdict(&plain).downgrade);
+        assert!(policy.verdict(&Failure::new(Reason::ModelNotFound, "")).downgrade);
+    }
+}

@@ -1,0 +1,325 @@
+//! Which candidate is next: a pure function of what is known.
+//!
+//! A candidate is one model with one credential of one provider. They are given in order of
+//! preference: provider by provider as in the chain, its model before its downgrades, its
+//! credentials in order.
+
+use std::{borrow::Cow, ops};
+
+use smallvec::SmallVec;
+use steadfast_core::{Needs, Profile, Reason};
+use tokio::time::Instant;
+
+/// What is known of one candidate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// Which provider of the chain.
+    pub(crate) spec: u8,
+    /// 0 for the model that was asked for, n for the nth downgrade.
+    pub(crate) rank: u8,
+    /// What it can not do of what the request needs.
+    pub(crate) lacks: Lacks,
+    pub(crate) window: Option<u64>,
+    /// Until when it cools, when it does.
+    pub(crate) rest: Option<Rest>,
+    /// Its model is cooling for a reason that lets the provider's next model stand in.
+    pub(crate) yields: bool,
+}
+
+/// A cooldown as far as selection is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) until: Instant,
+    pub(crate) probe_from: Instant,
+    pub(crate) probing: bool,
+    /// The provider asked for it.
+    pub(crate) asked: bool,
+    pub(crate) reason: Reason,
+}
+
+/// What the request's own course rules out or asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// Candidates that have failed this request, by themselves or with their model, credential or
+    /// provider.
+    pub(crate) excluded: Set,
+    /// Providers whose downgrades may stand in for this request.
+    pub(crate) downgrade: Set,
+    /// The window that is needed, after one was too small.
+    pub(crate) floor: Option<Floor>,
+    /// Where the session is at.
+    pub(crate) seat: Option<u8>,
+}
+
+/// How large a window has to be, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Floor {
+    /// Larger than this.
+    pub(crate) above: u64,
+    /// At least this.
+    pub(crate) at_least: u64,
+}
+
+/// The candidates to ask, in order, and why others are not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) order: SmallVec<[Pick; 8]>,
+    pub(crate) skipped: SmallVec<[(u8, Skip); 8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub(crate) slot: u8,
+    /// It is cooling: only as a probe, if there is none yet.
+    pub(crate) probe: bool,
+}
+
+/// Why a candidate is passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Skip {
+    Cooling(Rest),
+    Lacks(Lacks),
+    /// Its window is not known to be large enough.
+    Window(Floor),
+}
+
+/// A set of small numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Set(u128);
+
+impl Set {
+    pub(crate) fn has(self, item: u8) -> bool {
+        self.0 & (1 << item) != 0
+    }
+
+    pub(crate) fn add(&mut self, item: u8) {
+        self.0 |= 1 << item;
+    }
+
+    pub(crate) fn drop(&mut self, item: u8) {
+        self.0 &= !(1 << item);
+    }
+
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    pub(crate) fn remove(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+/// What a target can not do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lacks(u8);
+
+impl Lacks {
+    pub(crate) const VISION: Self = Self(1);
+    pub(crate) const TOOLS: Self = Self(2);
+    pub(crate) const WINDOW: Self = Self(4);
+
+    pub(crate) fn of(profile: &Profile, needs: &Needs) -> Self {
+        let mut lacks = Self(0);
+        if needs.vision && !profile.vision {
+            lacks.0 |= Self::VISION.0;
+        }
+        if needs.tools && !profile.tools {
+            lacks.0 |= Self::TOOLS.0;
+        }
+        if profile.window.is_some_and(|window| needs.input_tokens > window) {
+            lacks.0 |= Self::WINDOW.0;
+        }
+        lacks
+    }
+
+    pub(crate) fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    pub(crate) fn reason(self) -> Reason {
+        if self == Self::WINDOW { Reason::ContextOverflow } else { Reason::Unsupported }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        if (self & Self::VISION).any() {
+            "it does not read images"
+        } else if (self & Self::TOOLS).any() {
+            "it does not call tools"
+        } else {
+            "the conversation is larger than its window"
+        }
+    }
+}
+
+impl Skip {
+    /// Why, in one word: for a cooling target, why it cools.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Skip::Cooling(rest) => rest.reason,
+            Skip::Lacks(lacks) => lacks.reason(),
+            Skip::Window(_) => Reason::ContextOverflow,
+        }
+    }
+
+    pub(crate) fn words(&self, now: Instant) -> Cow<'static, str> {
+        match self {
+            Skip::Cooling(rest) => {
+                let left = rest.until.saturating_duration_since(now);
+                format!("cooling for {:.1} s more after {}", left.as_secs_f64(), rest.reason).into()
+            }
+            Skip::Lacks(lacks) => lacks.words().into(),
+            Skip::Window(_) => "its window is not known to be large enough".into(),
+        }
+    }
+}
+
+impl Limits {
+    /// Rules out what `which` says.
+    pub(crate) fn exclude(&mut self, views: &[View], which: impl Fn(&View) -> bool) {
+        for (slot, _) in numbered(views).filter(|(_, view)| which(view)) {
+            self.excluded.add(slot);
+        }
+    }
+}
+
+impl ops::BitAnd for Lacks {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// The candidates to ask now, best first.
+pub(crate) fn plan(views: &[View], now: Instant, limits: &Limits) -> Plan {
+    let required = required(views);
+    let mut plan = Plan::default();
+    for (slot, view) in numbered(views) {
+        match admit(views, slot, view, now, limits, required) {
+            None => {}
+            Some(Ok(probe)) => plan.order.push(Pick { slot, probe }),
+            Some(Err(skip)) => plan.skipped.push((slot, skip)),
+        }
+    }
+    // Whoever has a seat keeps it while it can be sat on.
+    if let Some(seat) = limits.seat
+        && let Some(at) = plan.order.iter().position(|pick| pick.slot == seat && !pick.probe)
+    {
+        plan.order[..=at].rotate_right(1);
+    }
+    plan
+}
+
+/// The cooling candidate that comes back first, of those that `wanted` wants.
+pub(crate) fn soonest(
+    views: &[View],
+    now: Instant,
+    limits: &Limits,
+    wanted: impl Fn(&Rest) -> bool,
+) -> Option<(u8, Rest)> {
+    plan(views, now, limits)
+        .skipped
+        .into_iter()
+        .filter_map(|(slot, skip)| match skip {
+            Skip::Cooling(rest) if wanted(&rest) => Some((slot, rest)),
+            _ => None,
+        })
+        .min_by_key(|(slot, rest)| (rest.until, *slot))
+}
+
+/// Whether candidate `slot` could take the request at another time: it is not ruled out for good.
+pub(crate) fn possible(views: &[View], slot: u8, limits: &Limits) -> bool {
+    let view = &views[usize::from(slot)];
+    !limits.excluded.has(slot)
+        && !(view.lacks & required(views)).any()
+        && limits.floor.is_none_or(|floor| floor.fits(view.window))
+}
+
+/// `None`: no candidate for this request, and nothing to say about it.
+fn admit(
+    views: &[View],
+    slot: u8,
+    view: &View,
+    now: Instant,
+    limits: &Limits,
+    required: Lacks,
+) -> Option<Result<bool, Skip>> {
+    if limits.excluded.has(slot) || !may_stand_in(views, view, limits) {
+        return None;
+    }
+    let lacks = view.lacks & required;
+    if lacks.any() {
+        return Some(Err(Skip::Lacks(lacks)));
+    }
+    if let Some(floor) = limits.floor
+        && !floor.fits(view.window)
+    {
+        return Some(Err(Skip::Window(floor)));
+    }
+    Some(match view.rest {
+        Some(rest) if rest.until > now => {
+            if rest.probe_from <= now && !rest.probing {
+                Ok(true)
+            } else {
+                Err(Skip::Cooling(rest))
+            }
+        }
+        _ => Ok(false),
+    })
+}
+
+/// Whether `view` is the model that was asked for, or every better one of the provider has made
+/// way for it.
+fn may_stand_in(views: &[View], view: &View, limits: &Limits) -> bool {
+    view.rank == 0
+        || numbered(views)
+            .filter(|(_, better)| better.spec == view.spec && better.rank < view.rank)
+            .all(|(slot, better)| {
+                better.yields || (limits.downgrade.has(view.spec) && limits.excluded.has(slot))
+            })
+}
+
+/// What a candidate must be able to do: what at least one of them can. Where none can see, the
+/// request is adapted; where no window is large enough, a layer below may compact.
+fn required(views: &[View]) -> Lacks {
+    let all = views.iter().fold(u8::MAX, |all, view| all & view.lacks.0);
+    let required = Lacks(!all);
+    let somebody = |required| views.iter().any(|view| !(view.lacks & required).any());
+    if somebody(required) { required } else { Lacks(required.0 & !Lacks::WINDOW.0) }
+}
+
+impl Floor {
+    /// An unknown window is not known to be large enough.
+    fn fits(&self, window: Option<u64>) -> bool {
+        window.is_some_and(|window| window > self.above && window >= self.at_least)
+    }
+
+    /// Both together.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self { above: self.above.max(other.above), at_least: self.at_least.max(other.at_least) }
+    }
+}
+
+impl Rest {
+    /// Of two cooldowns that both apply, the later end; a provider's own word in either counts.
+    pub(crate) fn later(self, other: Self) -> Self {
+        let later = if self.until >= other.until { self } else { other };
+        Self {
+            probe_from: self.probe_from.max(other.probe_from),
+            probing: self.probing || other.probing,
+            asked: self.asked || other.asked,
+            ..later
+        }
+    }
+}
+
+fn numbered(views: &[View]) -> impl Iterator<Item = (u8, &View)> {
+    (0u8..).zip(views)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The service that picks the target.
+
+use std::{
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use steadfast_core::{Call, Failure, RetryBudget, Tracking, UntilEnd};
+use tower_service::Service;
+
+use crate::{
+    book::Book,
+    choose::{ChooseChain, OneChain},
+    course::Course,
+    future::{Committed, Reply, ResponseFuture},
+    route::Chains,
+    sticky::Sessions,
+};
+
+/// Sends each call to the first target that is not cooling, and on to the next when that fails.
+/// Made by [`CooldownFailoverLayer`](crate::CooldownFailoverLayer).
+///
+/// Cloning it clones the inner service and shares everything known of the targets.
+#[derive(Clone)]
+pub struct CooldownFailover<S, C = OneChain, T = UntilEnd> {
+    inner: S,
+    choose: C,
+    tracking: T,
+    shared: Arc<Shared>,
+}
+
+/// What all services of a layer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) chains: Chains,
+    pub(crate) book: Arc<Book>,
+    pub(crate) sessions: Sessions,
+    pub(crate) budget: Option<RetryBudget>,
+}
+
+impl<S, C, T> CooldownFailover<S, C, T> {
+    pub(crate) fn new(inner: S, choose: C, tracking: T, shared: Arc<Shared>) -> Self {
+        Self { inner, choose, tracking, shared }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, C, T, Req> Service<Req> for CooldownFailover<S, C, T>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<Failure>,
+    Req: Call + Clone,
+    C: ChooseChain<Req>,
+    T: Tracking<S::Response> + Tracking<Committed<T, S::Response>> + Clone,
+{
+    type Response = Reply<T, S::Response>;
+    type Error = Failure;
+    type Future = ResponseFuture<S, Req, T>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        // The future takes the service that is ready; the clone has to become so by itself.
+        let clone = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, clone);
+        let needs = self.choose.is_needed().then(|| request.needs());
+        let chain = needs.as_ref().and_then(|needs| self.choose.choose(&request, needs));
+        let course = Course::new(&self.shared, &request, needs, chain);
+        ResponseFuture::new(ready, self.tracking.clone(), request, course)
+    }
+}
+
+impl<S: fmt::Debug, C, T> fmt::Debug for CooldownFailover<S, C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CooldownFailover")
+            .field("inner", &self.inner)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}

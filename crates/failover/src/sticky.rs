@@ -1,0 +1,155 @@
+//! Which target a conversation is at.
+
+use std::{hash::BuildHasher, time::Duration};
+
+use foldhash::quality::RandomState;
+use parking_lot::Mutex;
+use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target};
+use tokio::time::Instant;
+
+/// The sessions of a layer: bounded, the longest unused forgotten first.
+///
+/// A session is known by a seeded hash of tenant and name, so that a lookup copies no string and
+/// one tenant can not steer another's.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    seats: Keyed<u64, Seat>,
+    hasher: RandomState,
+    /// Zero: nothing is remembered.
+    ttl: Duration,
+}
+
+/// Where a session is.
+#[derive(Debug)]
+struct Seat(Mutex<Option<Stay>>);
+
+/// Where a session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stay {
+    /// The target that answered last.
+    pub(crate) target: Target,
+    /// While its cache lives.
+    pub(crate) until: Instant,
+    /// More than one provider or model has answered: parts of the history are foreign to each.
+    pub(crate) mixed: bool,
+}
+
+impl Keep for Seat {}
+
+impl Sessions {
+    pub(crate) fn new(ttl: Duration, capacity: usize) -> Self {
+        let policy = KeyedPolicy { capacity, ..KeyedPolicy::default() };
+        Self { seats: Keyed::new(policy), hasher: RandomState::default(), ttl }
+    }
+
+    /// The key of the conversation `context` is part of.
+    pub(crate) fn key(&self, context: &CallContext) -> Option<u64> {
+        let session = context.session()?;
+        (!self.ttl.is_zero()).then(|| self.hash(context.tenant(), session))
+    }
+
+    fn hash(&self, tenant: Option<&str>, session: &str) -> u64 {
+        self.hasher.hash_one((tenant, session))
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<Stay> {
+        self.seats.get(&key)?.0.lock().clone()
+    }
+
+    /// `target` answered the session.
+    pub(crate) fn note(&self, key: u64, target: &Target, now: Instant) {
+        let seat = self.seats.get_or_insert_with(&key, now, || Seat(Mutex::new(None)));
+        let until = now.checked_add(self.ttl).unwrap_or(now);
+        let mut stay = seat.0.lock();
+        match &mut *stay {
+            Some(stay) if stay.target == *target => stay.until = until,
+            old => {
+                let mixed = old.as_ref().is_some_and(|old| old.mixed || !old.reads(target));
+                *old = Some(Stay { target: target.clone(), until, mixed });
+            }
+        }
+    }
+
+    /// Forgets a session; whether it was known.
+    pub(crate) fn forget(&self, tenant: Option<&str>, session: &str) -> bool {
+        self.seats.remove(&self.hash(tenant, session)).is_some()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.seats.len()
+    }
+}
+
+impl Stay {
+    /// Whether the session is to stay at `target`: the same provider with the same key, whatever
+    /// the model.
+    pub(crate) fn is_at(&self, target: &Target, now: Instant) -> bool {
+        self.until > now && self.seats(target)
+    }
+
+    /// Whether `target` is the one of this stay, over or not.
+    pub(crate) fn seats(&self, target: &Target) -> bool {
+        self.target.provider() == target.provider()
+            && self.target.credential() == target.credential()
+    }
+
+    /// Whether `target` can read what this session's model wrote: the same provider and model,
+    /// whatever the key.
+    pub(crate) fn reads(&self, target: &Target) -> bool {
+        !self.mixed
+            && self.target.provider() == target.provider()
+            && self.target.model() == target.model()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(tenant: &str, session: &str) -> CallContext {
+        CallContext::new().with_tenant(tenant).with_session(session)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stay_is_renewed_by_use_and_ends() {
+        let sessions = Sessions::new(Duration::from_secs(300), 64);
+        let key = sessions.key(&context("acme", "s")).unwrap();
+        let target = Target::new("b").with_model("m");
+        for _ in 0..5 {
+            sessions.note(key, &target, Instant::now());
+            tokio::time::advance(Duration::from_secs(299)).await;
+            assert!(sessions.find(key).unwrap().is_at(&target, Instant::now()));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let stay = sessions.find(key).unwrap();
+        assert!(!stay.is_at(&target, Instant::now()), "its cache is gone");
+        assert!(stay.reads(&target), "its history is still its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tenants_do_not_share_sessions_and_memory_is_bounded() {
+        let sessions = Sessions::new(Duration::from_secs(300), 64);
+        let one = sessions.key(&context("acme", "s")).unwrap();
+        assert_ne!(one, sessions.key(&context("umbrella", "s")).unwrap());
+        for n in 0..1_000 {
+            let key = sessions.key(&context("acme", &n.to_string())).unwrap();
+            sessions.note(key, &Target::new("b"), Instant::now());
+            assert!(sessions.len() <= 64);
+        }
+        assert_eq!(Sessions::new(Duration::ZERO, 64).key(&context("acme", "s")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_history_of_two_hands_stays_one() {
+        let sessions = Sessions::new(Duration::from_secs(300), 64);
+        let (a, b) = (Target::new("a"), Target::new("b"));
+        let now = Instant::now();
+        sessions.note(1, &a.with_credential("x"), now);
+        sessions.note(1, &a.with_credential("y"), now);
+        assert!(sessions.find(1).unwrap().reads(&a), "a key is no author");
+        sessions.note(1, &b, now);
+        sessions.note(1, &b, now);
+        let stay = sessions.find(1).unwrap();
+        assert!(!stay.reads(&b) && !stay.reads(&a), "each finds parts of the other's");
+    }
+}

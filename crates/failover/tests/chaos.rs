@@ -1,0 +1,132 @@
+//! Thousands of calls against targets that do anything: what always holds.
+
+#![allow(clippy::unwrap_used, reason = "helpers of a test")]
+
+mod support;
+
+use std::{collections::HashSet, num::NonZeroU32, time::Duration};
+
+use steadfast_core::{BudgetPolicy, Deadline, Failure, Reason, RetryBudget};
+use steadfast_failover::{CooldownFailoverLayer, TargetSpec, WhenExhausted};
+use support::*;
+use tokio::time::Instant;
+
+fn act(rng: &mut fastrand::Rng) -> Act {
+    let end = match rng.u8(0..10) {
+        0..=3 => Act::Answer,
+        4 => Act::Hang,
+        _ => {
+            let reason = rng.choice(Reason::ALL).unwrap();
+            let hint = rng.bool().then(|| secs(rng.u64(0..90)));
+            let permanent = rng.u8(0..20) == 0;
+            fail_with(move || {
+                Failure::new(reason, "chaos").with_retry_after(hint).with_permanent(permanent)
+            })
+        }
+    };
+    if rng.bool() { after(Duration::from_millis(rng.u64(0..4_000)), end) } else { end }
+}
+
+fn layer(rng: &mut fastrand::Rng) -> CooldownFailoverLayer {
+    let chain = chain([
+        TargetSpec::new("a").credential("1").credential("2").downgrade("*", ["small", "tiny"]),
+        TargetSpec::new("b").window(1_000).downgrade("m", ["n"]),
+        TargetSpec::new("c").vision(false),
+    ]);
+    let mut layer = CooldownFailoverLayer::new(chain).when_exhausted(match rng.u8(0..3) {
+        0 => WhenExhausted::Fail,
+        1 => WhenExhausted::Wait(secs(rng.u64(0..120))),
+        _ => WhenExhausted::TrySoonest,
+    });
+    if rng.bool() {
+        layer = layer.hedge(Duration::from_millis(rng.u64(1..3_000)));
+    }
+    if rng.bool() {
+        layer = layer.downgrade_on_overload();
+    }
+    layer
+}
+
+async fn run(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let world = World::new();
+    let budget = RetryBudget::new(BudgetPolicy { capacity: 200, ..BudgetPolicy::default() });
+    let waits = layer(&mut rng).budget(budget.clone());
+    let layer = waits.at_once();
+    let handle = layer.handle();
+    for round in 0..rng.usize(1..25) {
+        for name in ["a#1", "a#2", "a/m", "a/small", "b", "c"] {
+            if rng.bool() {
+                world.set(name, act(&mut rng));
+            }
+        }
+        let mut request = match rng.u8(0..3) {
+            0 => Ask::new(),
+            1 => Ask::session("s"),
+            _ => Ask { model: Some("m".to_owned()), ..Ask::session("t") },
+        };
+        request.needs.vision = rng.bool();
+        request.needs.input_tokens = rng.u64(0..2_000);
+        request.context.max_attempts = NonZeroU32::new(rng.u32(0..6));
+        if rng.u8(0..4) == 0 {
+            request.unfit_for = Some(["a", "b", "c"][rng.usize(0..3)]);
+        }
+        let most = request.context.max_attempts.map_or(u32::MAX, NonZeroU32::get);
+        let patience = secs(rng.u64(0..200));
+        if rng.bool() {
+            request.context.deadline = Some(Deadline::after(patience));
+        }
+        let start = Instant::now();
+        // The caller goes away at some moment, as a deadline layer would.
+        let ended = tokio::time::timeout(patience, ask(&layer, &world, request)).await;
+        assert!(start.elapsed() <= patience, "seed {seed}, call {round}");
+        assert_eq!(world.open(), 0, "seed {seed}, call {round}: something is still under way");
+        let calls = world.calls();
+        assert!(calls.len() <= most as usize, "seed {seed}, call {round}: {calls:?}");
+        let distinct: HashSet<_> = calls.iter().collect();
+        assert!(
+            calls.len() <= 2 * distinct.len(),
+            "seed {seed}, call {round}: each once, and once more after a wait: {calls:?}"
+        );
+        match ended {
+            Ok(Ok(answer)) => assert!(calls.contains(&answer), "seed {seed}, call {round}"),
+            Ok(Err(failure)) => {
+                let tried = failure.trail().iter().filter(|attempt| !attempt.skipped).count();
+                // A hedge's other half may have been dropped by a final failure.
+                let dropped = world.dropped().len();
+                assert!(
+                    failure.trail().is_empty() || tried + dropped == calls.len(),
+                    "seed {seed}, call {round}: {calls:?} but {:?}",
+                    failure.trail()
+                );
+                assert!(failure.attempts() as usize <= calls.len(), "seed {seed}, call {round}");
+            }
+            Err(_) => {}
+        }
+        assert!(budget.remaining() <= 200);
+        world.dropped();
+        let snapshot = handle.snapshot();
+        assert!(
+            snapshot.targets().iter().all(|health| !health.probing),
+            "seed {seed}, call {round}: a probe's place was not given back"
+        );
+        if rng.u8(0..8) == 0 {
+            handle.reset_all();
+        }
+        tokio::time::advance(secs(rng.u64(0..60))).await;
+    }
+    // Whatever happened, it is over some day.
+    for name in ["a#1", "a#2", "a/m", "a/small", "b", "c"] {
+        world.mend(name);
+    }
+    budget.reset();
+    tokio::time::advance(secs(25 * 3_600)).await;
+    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a#1", "seed {seed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_the_targets_do() {
+    for seed in 0..1_500 {
+        run(seed).await;
+    }
+}
