@@ -532,12 +532,12 @@ fn s8_a_made_id_avoids_those_that_are_there() {
 fn s8_openai_takes_any_characters_and_wants_ids() {
     untouched(OpenAi, vec![u("go"), calls(&["functions.ls:0"]), t("functions.ls:0")]);
     let rules = Rules::for_dialect(OpenAi);
-    let long = "x".repeat(65);
+    let long = "x".repeat(41);
     for (id, words) in [
         ("", "Missing required parameter: 'messages[1].tool_calls[0].id'"),
         (
             long.as_str(),
-            "string too long. Expected a string with maximum length 64, but got a string with length 65",
+            "string too long. Expected a string with maximum length 40, but got a string with length 41",
         ),
     ] {
         let mut history = request(vec![u("go"), calls(&[id]), t(id)]);

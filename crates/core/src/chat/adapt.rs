@@ -2,11 +2,8 @@
 
 use crate::{
     ChatRequest, Dialect, Failure, Message, OnUnsupported, Params, Part, Profile, Reason, Scope,
-    ThinkingConfig,
+    transcript,
 };
-
-/// What stands in place of an image that a target can not read.
-const IMAGE_PLACEHOLDER: &str = "[image omitted: this model does not read images]";
 
 /// Fits `request` to `profile`: its model, its output limit, its parameters, what it can read.
 pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), Failure> {
@@ -31,45 +28,18 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     if !profile.tools && !request.tools.is_empty() {
         return Err(refused(profile, "it does not call tools"));
     }
-    let blind = !profile.vision;
     let foreign = profile.foreign_history;
-    if !(blind || foreign) {
-        return Ok(());
-    }
-    let touches = |message: &Message| {
-        message
-            .parts()
-            .iter()
-            .any(|part| (blind && part.has_image()) || (foreign && is_foreign(part)))
-    };
-    if !request.messages.iter().any(touches) {
-        return Ok(());
-    }
+    let blind =
+        !profile.vision && request.messages.iter().flat_map(Message::parts).any(Part::has_image);
     if blind && profile.on_unsupported == OnUnsupported::Refuse {
         return Err(refused(profile, "it does not read images"));
     }
-    for message in request.messages.make_mut() {
-        if !touches(message) {
-            continue;
-        }
-        let parts = message.parts_mut();
-        if foreign {
-            parts.retain(|part| !part.is_thinking());
-            parts.iter_mut().for_each(drop_signature);
-        }
-        if blind {
-            parts.iter_mut().for_each(blank_image);
-        }
-    }
-    // A message that was nothing but thinking is gone with it.
-    request.messages.make_mut().retain(|message| !message.parts().is_empty());
-    if foreign
-        && profile.dialect == Some(Dialect::Anthropic)
-        && request.params.thinking.is_some()
-        && request.messages.last().is_some_and(|last| last.tool_results().next().is_some())
-    {
-        // Anthropic refuses to think in the middle of a tool loop whose thinking is not there.
-        request.params.thinking = Some(ThinkingConfig::Off);
+    // What a caller sends in the target's own dialect is the caller's business; whatever has to be
+    // changed or translated must come out as the target takes it.
+    let dialect = profile.dialect.or(request.dialect()).unwrap_or(Dialect::OpenAi);
+    let translated = request.dialect().is_some_and(|own| own != dialect);
+    if blind || foreign || translated {
+        transcript::repair(request, &transcript::Rules::for_profile(dialect, profile));
     }
     Ok(())
 }
@@ -79,32 +49,6 @@ fn refused(profile: &Profile, why: &str) -> Failure {
         .with_target(profile.target.clone())
         .with_scope(Scope::Request)
         .with_evidence("capability")
-}
-
-/// Whether only the target that wrote it can read it.
-fn is_foreign(part: &Part) -> bool {
-    part.is_thinking()
-        || match part {
-            Part::Text(text) => text.signature.is_some(),
-            Part::ToolCall(call) => call.signature.is_some(),
-            _ => false,
-        }
-}
-
-fn drop_signature(part: &mut Part) {
-    match part {
-        Part::Text(text) => text.signature = None,
-        Part::ToolCall(call) => call.signature = None,
-        _ => {}
-    }
-}
-
-fn blank_image(part: &mut Part) {
-    if let Part::ToolResult(result) = part {
-        result.content.iter_mut().for_each(blank_image);
-    } else if part.has_image() {
-        *part = Part::text(IMAGE_PLACEHOLDER);
-    }
 }
 
 /// Clears the parameter that OpenAI's dialect calls `name`; whether it was set.
@@ -131,7 +75,7 @@ fn clear(params: &mut Params, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Role, Target, Thinking};
+    use crate::{Call, Role, Target, Thinking, ThinkingConfig};
 
     fn history() -> ChatRequest {
         ChatRequest::new(vec![
@@ -207,7 +151,7 @@ mod tests {
         messages.push(Message::new(Role::Assistant, vec![Part::tool_call("1", "look", "{}")]));
         messages.push(Message::tool("1", "nothing"));
         request.adapt(&profile).unwrap();
-        assert_eq!(request.params.thinking, Some(ThinkingConfig::Off));
+        assert_eq!(request.params.thinking, None);
     }
 
     #[test]

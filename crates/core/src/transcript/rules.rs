@@ -75,8 +75,8 @@ pub struct Rules {
 pub struct IdRules {
     /// Its characters.
     pub charset: Charset,
-    /// Its bytes, at most; less than 21 counts as 21, which is what made ids need. 64 passes at every vendor this crate has words for, but OpenAI's older
-    /// chat models, which stop at 40.
+    /// Its bytes, at most; less than 21 counts as 21, which is what made ids need. 64 passes at
+    /// every vendor this crate has words for but OpenAI, whose older chat models stop at 40.
     pub max_len: usize,
     /// It occurs once in a request; else once in a batch of calls.
     pub unique: bool,
@@ -202,7 +202,7 @@ impl Rules {
             results_first: true,
             results_in_order: false,
             calls_by_name: false,
-            ids: Some(IdRules { charset: Charset::Any, max_len: 64, unique: false }),
+            ids: Some(IdRules { charset: Charset::Any, max_len: 40, unique: false }),
             name_charset: Charset::Any,
             name_len: usize::MAX,
             blank: Blank::Allowed,
