@@ -1,0 +1,313 @@
+//! When a breaker opens, for how long, and how it finds out that it may close.
+
+use std::time::Duration;
+
+use steadfast_core::{KeyedPolicy, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, RecoveryTable};
+
+use crate::PolicyError;
+
+/// When a breaker opens, for how long, and how it finds out that it may close; plain fields.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast_breaker::{BreakerPolicy, CircuitBreakerLayer};
+///
+/// let layer = CircuitBreakerLayer::new(BreakerPolicy {
+///     consecutive: Some(3),
+///     window: Duration::from_secs(30),
+///     ..BreakerPolicy::default()
+/// })?;
+/// # let _: CircuitBreakerLayer = layer;
+/// # Ok::<(), steadfast_breaker::PolicyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct BreakerPolicy {
+    /// Open after this many hard failures in a row; `None`: never for that. Throttling neither
+    /// counts nor breaks the row.
+    ///
+    /// Default 5: when every second call fails by chance, five in a row come once in 32 calls; at
+    /// one in five, once in 3,000. So it is a provider that is down, not one that is shaky.
+    pub consecutive: Option<u32>,
+    /// The time over which the two rates below are taken; it slides in tenths.
+    ///
+    /// Default 60 s, as wide as the providers' own rate windows: a shorter one sees half of their
+    /// throttling, a longer one remembers an incident that is over.
+    pub window: Duration,
+    /// No rate is taken of fewer calls than this.
+    ///
+    /// Default 20: when one call in ten fails by chance, ten failures among twenty have a
+    /// probability below 1 in 100,000.
+    pub min_calls: u32,
+    /// Open when this share of the calls in the window failed, throttling included; `None`: never
+    /// for that. Looked at when a call fails, since a success is no moment to stop.
+    ///
+    /// Default 0.5: up to there a retry is more likely to help than not.
+    pub failure_rate: Option<f64>,
+    /// Open when too many calls are slow to begin. Off by default: it costs a clock reading a
+    /// call, and what is slow depends on the model.
+    pub slow: Option<SlowPolicy>,
+    /// How long each reason rests its target when the provider gave no hint, and which reasons are
+    /// permanent.
+    pub table: RecoveryTable,
+    /// How long to rest after a reason whose cell in the table is empty, and after slowness.
+    ///
+    /// Default 30 s, the table's own for timeouts and for what is unknown.
+    pub cooldown: Duration,
+    /// Where the doubling per failed probe ends. A reason's own cooldown or a provider's hint
+    /// beyond it is kept, and not doubled.
+    ///
+    /// Default 15 min: a provider that recovers is found again within a quarter of an hour.
+    pub max_cooldown: Duration,
+    /// The shortest rest after a permanent failure. Default an hour, ADR-012's.
+    pub permanent_cooldown: Duration,
+    /// Where the doubling after permanent failures ends, and the longest hint believed. Default a
+    /// day, ADR-012's.
+    pub max_permanent: Duration,
+    /// The share of a rest that is added to it by chance, so that many processes do not probe in
+    /// step. Never shortens it. Default 0.25, the retry layer's.
+    pub jitter: f64,
+    /// Probes under way at once. Default 1: to a provider that is coming back, each is load.
+    pub probes: u32,
+    /// Probes that must succeed before it closes. Default 1: a probe is a whole answer, read to
+    /// its end.
+    pub successes: u32,
+    /// How long before the end of a rest a probe is let through; never earlier than half of the
+    /// rest. Zero: at its end.
+    ///
+    /// Default 30 s, about what an answer takes, so that the verdict is there when the rest ends.
+    pub probe_lead: Duration,
+    /// How long a probe may be out. After that it is lost: its place is given to the next, and what
+    /// it says later decides nothing.
+    ///
+    /// Default 600 s, the deadline of a whole call: whatever is still out then has nobody waiting
+    /// for it. A limit below the longest answer of the model would lose every probe.
+    pub probe_limit: Duration,
+    /// What an open breaker still lets through of a call that has nowhere else to go
+    /// ([`CallContext::alternatives`](steadfast_core::CallContext::alternatives) is 0); `None`:
+    /// nothing.
+    pub lone: Option<LonePolicy>,
+    /// Judge and report, but refuse nothing.
+    pub observe: bool,
+    /// Makes the jitter the same each time, for tests.
+    pub seed: Option<u64>,
+    /// How many keys are kept, and for how long.
+    pub keys: KeyedPolicy,
+}
+
+/// When calls are too slow to begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowPolicy {
+    /// A call whose first content takes longer than this, from its admission, is slow.
+    pub after: Duration,
+    /// Open when this share of the calls in the window was slow.
+    pub rate: f64,
+}
+
+/// What an open breaker lets through when there is no other target, so that the outage of one
+/// target does not become an outage of everything: the panic rule.
+///
+/// Such a call moves the end of the rest only later: when it fails with a hint of the provider, or
+/// with a failure that is proof by itself. It never doubles the rest. When several in a row succeed
+/// the breaker closes early, unless the provider itself asked for the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LonePolicy {
+    /// Such calls under way at once. Default 1.
+    pub at_once: u32,
+    /// The shortest time from one such call to the next, and from the opening to the first.
+    /// Default 1 s: a person who waits notices nothing, a struggling provider notices the relief.
+    pub every: Duration,
+    /// How many of them must succeed in a row to close the breaker before its time. Default 3:
+    /// where every second call fails, three in a row succeed by chance once in eight.
+    pub successes: u32,
+}
+
+impl Default for LonePolicy {
+    fn default() -> Self {
+        Self { at_once: 1, every: Duration::from_secs(1), successes: 3 }
+    }
+}
+
+impl Default for BreakerPolicy {
+    fn default() -> Self {
+        Self {
+            consecutive: Some(5),
+            window: Duration::from_secs(60),
+            min_calls: 20,
+            failure_rate: Some(0.5),
+            slow: None,
+            table: RecoveryTable::default(),
+            cooldown: Duration::from_secs(30),
+            max_cooldown: Duration::from_secs(900),
+            permanent_cooldown: PERMANENT_COOLDOWN,
+            max_permanent: PERMANENT_COOLDOWN_CAP,
+            jitter: 0.25,
+            probes: 1,
+            successes: 1,
+            probe_lead: Duration::from_secs(30),
+            probe_limit: Duration::from_secs(600),
+            lone: Some(LonePolicy::default()),
+            observe: false,
+            seed: None,
+            keys: KeyedPolicy::default(),
+        }
+    }
+}
+
+impl BreakerPolicy {
+    /// ADR-012's: the first hard failure opens, and `auth`, `billing` and `model_not_found` rest
+    /// for an hour, doubling to a day.
+    pub fn adr012() -> Self {
+        Self { consecutive: Some(1), table: RecoveryTable::adr012(), ..Self::default() }
+    }
+
+    /// Says what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// When a field is zero that must not be, a share is no number or out of bounds, or a cap is
+    /// below what it caps.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let off = "write `None` to switch it off";
+        let one = "write at least 1";
+        let some = "write a duration above zero";
+        let least_one = |field, value, instead| {
+            if value == 0 { Err(PolicyError::Zero { field, instead }) } else { Ok(()) }
+        };
+        let longer = |field, value: Duration| {
+            if value.is_zero() { Err(PolicyError::Zero { field, instead: some }) } else { Ok(()) }
+        };
+        let ordered = |low, low_value, high, high_value| {
+            if low_value > high_value {
+                Err(PolicyError::Inverted { low, low_value, high, high_value })
+            } else {
+                Ok(())
+            }
+        };
+
+        least_one("consecutive", self.consecutive.unwrap_or(1), off)?;
+        if self.window < Duration::from_millis(10) || self.window > Duration::from_secs(86_400) {
+            return Err(PolicyError::Window(self.window));
+        }
+        least_one("min_calls", self.min_calls, one)?;
+        if let Some(rate) = self.failure_rate {
+            share("failure_rate", rate)?;
+        }
+        if let Some(slow) = self.slow {
+            longer("slow.after", slow.after)?;
+            share("slow.rate", slow.rate)?;
+        }
+        longer("cooldown", self.cooldown)?;
+        ordered("cooldown", self.cooldown, "max_cooldown", self.max_cooldown)?;
+        longer("permanent_cooldown", self.permanent_cooldown)?;
+        ordered(
+            "permanent_cooldown",
+            self.permanent_cooldown,
+            "max_permanent",
+            self.max_permanent,
+        )?;
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(PolicyError::Share {
+                field: "jitter",
+                value: self.jitter,
+                bounds: "between 0 and 1",
+                example: 0.25,
+                percent: "a quarter",
+            });
+        }
+        least_one("probes", self.probes, one)?;
+        least_one("successes", self.successes, one)?;
+        longer("probe_limit", self.probe_limit)?;
+        if let Some(lone) = self.lone {
+            least_one("lone.at_once", lone.at_once, one)?;
+            longer("lone.every", lone.every)?;
+            least_one("lone.successes", lone.successes, one)?;
+        }
+        if self.keys.capacity == 0 {
+            return Err(PolicyError::Zero { field: "keys.capacity", instead: one });
+        }
+        longer("keys.idle", self.keys.idle)
+    }
+}
+
+/// A share above zero: of zero, every call would be too many.
+fn share(field: &'static str, value: f64) -> Result<(), PolicyError> {
+    if value > 0.0 && value <= 1.0 {
+        return Ok(());
+    }
+    Err(PolicyError::Share {
+        field,
+        value,
+        bounds: "above 0 and at most 1",
+        example: 0.5,
+        percent: "one half",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_presets_are_valid() {
+        assert_eq!(BreakerPolicy::default().validate(), Ok(()));
+        assert_eq!(BreakerPolicy::adr012().validate(), Ok(()));
+    }
+
+    #[test]
+    fn nonsense_is_named_by_its_field() {
+        type Change = fn(&mut BreakerPolicy);
+        let table: [(&str, Change); 26] = [
+            ("consecutive", |p| p.consecutive = Some(0)),
+            ("window", |p| p.window = Duration::ZERO),
+            ("window", |p| p.window = Duration::from_millis(9)),
+            ("window", |p| p.window = Duration::MAX),
+            ("min_calls", |p| p.min_calls = 0),
+            ("failure_rate", |p| p.failure_rate = Some(0.0)),
+            ("failure_rate", |p| p.failure_rate = Some(-0.1)),
+            ("failure_rate", |p| p.failure_rate = Some(1.01)),
+            ("failure_rate", |p| p.failure_rate = Some(f64::NAN)),
+            ("slow.after", |p| p.slow = Some(SlowPolicy { after: Duration::ZERO, rate: 0.5 })),
+            ("slow.rate", |p| p.slow = Some(SlowPolicy { after: p.window, rate: f64::INFINITY })),
+            ("cooldown", |p| p.cooldown = Duration::ZERO),
+            ("max_cooldown", |p| p.max_cooldown = Duration::from_secs(29)),
+            ("permanent_cooldown", |p| p.permanent_cooldown = Duration::ZERO),
+            ("max_permanent", |p| p.max_permanent = Duration::from_secs(1)),
+            ("jitter", |p| p.jitter = f64::NAN),
+            ("jitter", |p| p.jitter = -0.5),
+            ("jitter", |p| p.jitter = 1.5),
+            ("probes", |p| p.probes = 0),
+            ("successes", |p| p.successes = 0),
+            ("probe_limit", |p| p.probe_limit = Duration::ZERO),
+            ("lone.at_once", |p| {
+                p.lone = Some(LonePolicy { at_once: 0, ..LonePolicy::default() });
+            }),
+            ("lone.every", |p| {
+                p.lone = Some(LonePolicy { every: Duration::ZERO, ..LonePolicy::default() });
+            }),
+            ("lone.successes", |p| {
+                p.lone = Some(LonePolicy { successes: 0, ..LonePolicy::default() });
+            }),
+            ("keys.capacity", |p| p.keys.capacity = 0),
+            ("keys.idle", |p| p.keys.idle = Duration::ZERO),
+        ];
+        for (field, change) in table {
+            let mut policy = BreakerPolicy::default();
+            change(&mut policy);
+            let error = policy.validate().expect_err(field).to_string();
+            assert!(error.contains(&format!("`{field}`")), "{field}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_switched_off_may_be() {
+        let policy = BreakerPolicy {
+            consecutive: None,
+            failure_rate: None,
+            lone: None,
+            probe_lead: Duration::ZERO,
+            jitter: 0.0,
+            ..BreakerPolicy::default()
+        };
+        assert_eq!(policy.validate(), Ok(()));
+    }
+}

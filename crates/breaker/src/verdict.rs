@@ -1,0 +1,177 @@
+//! What the end of one answer says about its target.
+
+use std::time::Duration;
+
+use steadfast_core::{Failure, Fault, Outcome, Reason, RecoveryTable, Retry, Scope};
+
+use crate::Covers;
+
+/// What the end of one answer says about its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It works.
+    Success,
+    /// It does not.
+    Failure(Blame),
+    /// Nothing: the caller's fault, the caller's going away, a refusal of our own.
+    Nothing,
+}
+
+/// A failure that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blame {
+    pub(crate) weight: Weight,
+    pub(crate) reason: Reason,
+    /// How long the provider asked to wait.
+    pub(crate) hint: Option<Duration>,
+    /// It does not pass by itself.
+    pub(crate) permanent: bool,
+}
+
+/// How much one failure proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// The target works and has no room: counts in the rate, never in the row.
+    Soft,
+    /// Counts in both.
+    Hard,
+    /// One is enough: nothing but a person's doing makes the next call succeed.
+    Proof,
+}
+
+/// What `outcome` says about everything under a key that covers `covers`.
+pub(crate) fn judge(outcome: &Outcome<'_>, table: &RecoveryTable, covers: Covers) -> Verdict {
+    match outcome {
+        Outcome::Success => Verdict::Success,
+        Outcome::Failure(failure) => judge_failure(failure, table, covers),
+        _ => Verdict::Nothing,
+    }
+}
+
+fn judge_failure(failure: &Failure, table: &RecoveryTable, covers: Covers) -> Verdict {
+    let reason = failure.reason();
+    let says_nothing = reason.is_refusal()
+        || failure.fault() != Fault::Provider
+        || matches!(failure.scope(), Scope::Request | Scope::Task | Scope::Local)
+        || failure.time_limit().is_some_and(|limit| !limit.blames_provider());
+    if says_nothing {
+        return Verdict::Nothing;
+    }
+    let hint = failure.retry_after().filter(|hint| !hint.is_zero());
+    let permanent = failure.is_permanent() || table.rule(reason).permanent;
+    // Narrower than the provider: proof where the key is as narrow, nothing where it is not.
+    let (narrow, covered) = match failure.scope() {
+        Scope::Model => (true, covers.model),
+        Scope::Credential => (true, covers.credential),
+        Scope::ModelCredential => (true, covers == Covers::ALL),
+        _ => (false, true),
+    };
+    let permanent = permanent && covered;
+    let weight = if reason.is_throttling() && !permanent {
+        Weight::Soft
+    } else if !covered {
+        return Verdict::Nothing;
+    } else if permanent || (narrow && failure.retry() == Retry::No) {
+        Weight::Proof
+    } else {
+        Weight::Hard
+    };
+    Verdict::Failure(Blame { weight, reason, hint, permanent })
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::TimeLimit;
+
+    use super::*;
+
+    fn weigh(failure: &Failure, covers: Covers) -> Option<Weight> {
+        match judge(&Outcome::Failure(failure), &RecoveryTable::default(), covers) {
+            Verdict::Failure(blame) => Some(blame.weight),
+            Verdict::Nothing => None,
+            Verdict::Success => panic!("a failure is no success"),
+        }
+    }
+
+    #[test]
+    fn each_reason_by_the_table() {
+        use Weight::{Hard, Proof, Soft};
+        // Reason, under a key as narrow as a target, under a wide one.
+        let table = [
+            (Reason::Auth, Some(Proof), None),
+            (Reason::Billing, Some(Proof), None),
+            (Reason::RateLimit, Some(Soft), Some(Soft)),
+            (Reason::Overloaded, Some(Soft), Some(Soft)),
+            (Reason::ServerError, Some(Hard), Some(Hard)),
+            (Reason::Timeout, Some(Hard), Some(Hard)),
+            (Reason::Network, Some(Hard), Some(Hard)),
+            (Reason::ModelNotFound, Some(Proof), None),
+            (Reason::ContextOverflow, None, None),
+            (Reason::OutputTruncated, None, None),
+            (Reason::ContentFilter, None, None),
+            (Reason::Format, None, None),
+            (Reason::PayloadTooLarge, None, None),
+            (Reason::Unsupported, None, None),
+            (Reason::Cancelled, None, None),
+            (Reason::Safety, None, None),
+            (Reason::CircuitOpen, None, None),
+            (Reason::Cooling, None, None),
+            (Reason::Exhausted, None, None),
+            (Reason::Budget, None, None),
+            (Reason::Unknown, Some(Hard), Some(Hard)),
+        ];
+        assert_eq!(table.map(|row| row.0), Reason::ALL);
+        for (reason, narrow, wide) in table {
+            let failure = Failure::new(reason, "");
+            assert_eq!(weigh(&failure, Covers::ALL), narrow, "{reason}");
+            assert_eq!(weigh(&failure, Covers::NONE), wide, "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_model_is_not_a_credential() {
+        let model = Covers { model: true, credential: false };
+        assert_eq!(weigh(&Failure::new(Reason::ModelNotFound, ""), model), Some(Weight::Proof));
+        assert_eq!(weigh(&Failure::new(Reason::Auth, ""), model), None);
+    }
+
+    #[test]
+    fn what_was_found_out_outranks_the_reason() {
+        // A provider's own rule broken by the caller, a caller's own key.
+        let callers = Failure::new(Reason::Auth, "").with_fault(Fault::Caller);
+        assert_eq!(weigh(&callers, Covers::ALL), None);
+        let request = Failure::new(Reason::ServerError, "").with_scope(Scope::Request);
+        assert_eq!(weigh(&request, Covers::ALL), None);
+        // A quota of the day: throttling that does not pass by itself.
+        let daily = Failure::new(Reason::RateLimit, "").with_permanent(true);
+        assert_eq!(weigh(&daily, Covers::ALL), Some(Weight::Proof));
+        assert_eq!(weigh(&daily, Covers::NONE), Some(Weight::Soft), "one model's quota");
+        let dead = Failure::new(Reason::ServerError, "").with_permanent(true);
+        assert_eq!(weigh(&dead, Covers::NONE), Some(Weight::Proof));
+    }
+
+    #[test]
+    fn our_own_patience_blames_nobody() {
+        for (limit, counts) in [
+            (TimeLimit::Stall, true),
+            (TimeLimit::FirstContent, true),
+            (TimeLimit::Attempt, true),
+            (TimeLimit::Throughput, true),
+            (TimeLimit::Makespan, false),
+            (TimeLimit::Pipeline, false),
+        ] {
+            let failure = Failure::new(Reason::Timeout, "").with_time_limit(limit);
+            assert_eq!(weigh(&failure, Covers::ALL).is_some(), counts, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_hint_of_nothing_is_none() {
+        let failure = Failure::new(Reason::RateLimit, "").with_retry_after(Some(Duration::ZERO));
+        let verdict = judge(&Outcome::Failure(&failure), &RecoveryTable::default(), Covers::ALL);
+        assert!(matches!(verdict, Verdict::Failure(Blame { hint: None, .. })));
+        let table = RecoveryTable::default();
+        assert_eq!(judge(&Outcome::Cancelled, &table, Covers::ALL), Verdict::Nothing);
+        assert_eq!(judge(&Outcome::Success, &table, Covers::ALL), Verdict::Success);
+    }
+}

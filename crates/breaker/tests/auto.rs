@@ -1,0 +1,57 @@
+//! What the compiler promises.
+
+use std::fmt::Debug;
+
+use steadfast_breaker::{
+    BreakerHandle, BreakerPolicy, ByTarget, CircuitBreaker, CircuitBreakerLayer, PolicyError,
+    ResponseFuture, Snapshot, Transition,
+};
+use steadfast_core::{AtOnce, Failure, Target};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+
+fn shared<T: Send + Sync + Unpin + 'static>() {}
+fn cloned<T: Clone + Debug + Send + Sync + 'static>() {}
+
+#[test]
+fn auto_traits() {
+    shared::<CircuitBreakerLayer>();
+    shared::<CircuitBreaker<()>>();
+    shared::<ResponseFuture<std::future::Ready<()>, AtOnce>>();
+    shared::<BreakerHandle>();
+    cloned::<CircuitBreakerLayer>();
+    cloned::<CircuitBreakerLayer<String, fn(&()) -> String, AtOnce>>();
+    cloned::<CircuitBreaker<()>>();
+    cloned::<BreakerHandle<u64>>();
+    cloned::<BreakerPolicy>();
+    cloned::<PolicyError>();
+    cloned::<Snapshot<Option<Target>>>();
+    cloned::<Transition<Option<Target>>>();
+    cloned::<ByTarget>();
+}
+
+#[test]
+fn a_key_need_be_nothing_but_a_key() {
+    // Not Debug, not Default, not Display.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Key(u8);
+    let layer = CircuitBreakerLayer::default().per(|_: &http::Request<()>| Key(1));
+    let _: BreakerHandle<Key> = layer.handle();
+    let shown = format!("{layer:?} {:?} {:?}", layer.handle(), layer.layer(()));
+    assert!(shown.contains("CircuitBreakerLayer"));
+}
+
+/// As axum and hyper want their services, and with the body's type left to be inferred.
+#[tokio::test]
+async fn boxes_and_infers() {
+    let service = tower::ServiceBuilder::new()
+        .layer(
+            CircuitBreakerLayer::default()
+                .per(|r: &http::Request<_>| r.uri().host().map(str::to_owned)),
+        )
+        .service(service_fn(|_: http::Request<http_body_util::Empty<bytes::Bytes>>| async {
+            Ok::<_, Failure>(http::Response::new(http_body_util::Empty::<bytes::Bytes>::new()))
+        }));
+    let mut boxed = BoxCloneSyncService::new(service);
+    let request = http::Request::get("http://a.test/").body(http_body_util::Empty::new()).unwrap();
+    assert!(boxed.ready().await.unwrap().call(request).await.is_ok());
+}

@@ -1,0 +1,256 @@
+//! Looking at breakers, steering them, hearing of them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod support;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use steadfast_breaker::{BreakerPolicy, Cause, CircuitBreakerLayer, State};
+use steadfast_core::{Failure, KeyedPolicy, Reason, Target};
+use support::*;
+use tokio::{sync::broadcast::error::RecvError, time::Instant};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tracing_subscriber::{Layer as _, layer::SubscriberExt};
+
+/// Answers "!", or fails by the reason whose name it is asked.
+async fn serve(ask: Ask) -> Result<Reply, Failure> {
+    match ask.0.parse::<Reason>() {
+        Ok(reason) => Err(Failure::new(reason, "")),
+        Err(_) => Ok("!"),
+    }
+}
+
+fn fails(reason: &'static str) -> Ask {
+    Ask(reason, ask(&openai()).1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn steers_each_key() {
+    let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
+    let handle = layer.handle();
+    let mut service = layer.layer(service_fn(serve));
+    let mut passes =
+        async |target: &Target| service.ready().await.unwrap().call(ask(target)).await.is_ok();
+    let (key, other) = (Some(openai()), openai().with_model("other"));
+    assert!(handle.snapshot().is_empty() && handle.get(&key).is_none() && !handle.reset(&key));
+
+    // Also before the first call.
+    assert!(handle.force_open(&key) && !handle.force_open(&key));
+    assert!(!passes(&openai()).await && passes(&other).await);
+    assert!(handle.reset(&key));
+    assert!(passes(&openai()).await);
+    assert!(handle.isolate(&key));
+    tokio::time::advance(Duration::from_secs(1_000_000)).await;
+    assert!(!passes(&openai()).await);
+    assert!(handle.force_closed(&key));
+    assert!(passes(&openai()).await);
+    assert!(!handle.trip(&key, Reason::Overloaded, secs(5)), "what is held is held");
+    assert!(handle.reset(&key));
+    assert!(handle.trip(&key, Reason::Overloaded, secs(5)));
+    assert!(!passes(&openai()).await);
+    let seen = handle.get(&key).unwrap();
+    assert_eq!((seen.state, seen.last_reason), (State::Open, Some(Reason::Overloaded)));
+    assert_eq!(seen.remaining(Instant::now()), secs(5));
+    assert!(handle.trip(&Some(other.clone()), Reason::Overloaded, secs(5)));
+    assert_eq!(handle.reset_all(), 2);
+    assert!(passes(&openai()).await && passes(&other).await);
+    assert!(handle.isolate(&key));
+    assert!(!passes(&openai()).await);
+    assert!(handle.forget(&key) && !handle.forget(&key));
+    assert!(passes(&openai()).await, "the service that used it last notices, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shows_what_it_goes_by() {
+    let policy = BreakerPolicy { jitter: 0.0, lone: None, ..BreakerPolicy::default() };
+    let layer = CircuitBreakerLayer::new(policy).unwrap().at_once();
+    let mut service = layer.layer(service_fn(serve));
+    let begun = Instant::now();
+    for reason in ["", "rate_limit", "network", "", "server_error", "format"] {
+        let _ = service.ready().await.unwrap().call(fails(reason)).await;
+    }
+    let seen = layer.handle().snapshot().remove(0);
+    assert_eq!((seen.state, seen.since, seen.until), (State::Closed, begun, None));
+    assert_eq!((seen.calls, seen.failures, seen.consecutive), (5, 3, 1));
+    assert_eq!(seen.failure_rate(), Some(0.6));
+    assert_eq!((seen.generation, seen.refused, seen.probes), (0, 0, 0));
+    tokio::time::advance(secs(61)).await;
+    let seen = layer.handle().snapshot().remove(0);
+    assert_eq!((seen.calls, seen.failure_rate(), seen.consecutive), (0, None, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tells_subscribers_and_never_waits_for_them() {
+    let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
+    let handle = layer.handle();
+    let mut service = layer.layer(service_fn(serve));
+    let mut events = handle.subscribe();
+    let mut slow = handle.subscribe();
+    // A subscriber that looks at the breaker when it hears of it: no lock is held.
+    let opened = Instant::now();
+    let _ = service.ready().await.unwrap().call(fails("network")).await;
+    let told = events.recv().await.unwrap();
+    assert_eq!(handle.get(&told.key).unwrap().state, State::Open);
+    assert_eq!((told.from, told.to, told.cause), (State::Closed, State::Open, Cause::Consecutive));
+    assert_eq!((told.reason, told.at), (Some(Reason::Network), opened));
+    assert_eq!((told.until, told.generation), (Some(opened + secs(30)), 1));
+    tokio::time::advance(secs(20)).await;
+    assert!(service.ready().await.unwrap().call(ask(&openai())).await.is_ok());
+    let told = [events.recv().await.unwrap(), events.recv().await.unwrap()];
+    let told = told.map(|told| (told.to, told.cause, told.generation));
+    let expected = [(State::HalfOpen, Cause::Rested, 1), (State::Closed, Cause::Recovered, 2)];
+    assert_eq!(told, expected);
+    for _ in 0..200 {
+        handle.force_open(&Some(openai()));
+        handle.reset(&Some(openai()));
+    }
+    assert!(matches!(slow.recv().await, Err(RecvError::Lagged(147))), "3 + 400 - 256");
+    assert_eq!(slow.recv().await.unwrap().cause, Cause::Manual);
+}
+
+#[tokio::test(start_paused = true)]
+async fn remembers_a_bounded_number_of_keys() {
+    let keys = KeyedPolicy { capacity: 64, idle: secs(60) };
+    let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
+    let handle = layer.handle();
+    let mut service = layer.layer(service_fn(serve));
+    handle.isolate(&Some(openai()));
+    handle.trip(&Some(Target::new("tripped")), Reason::Billing, secs(100_000));
+    for tenant in 0..5_000 {
+        let target = Target::new(format!("tenant-{tenant}"));
+        service.ready().await.unwrap().call(ask(&target)).await.unwrap();
+        assert!(handle.snapshot().len() <= 64);
+        tokio::time::advance(secs(3)).await;
+    }
+    // What is held by hand, or rests, is not what is forgotten for being idle.
+    assert_eq!(handle.get(&Some(openai())).map(|seen| seen.state), Some(State::Isolated));
+    let tripped = handle.get(&Some(Target::new("tripped")));
+    assert_eq!(tripped.map(|seen| seen.state), Some(State::Open));
+}
+
+/// A service that uses one key all the time does not ask the map each time. The key is in use
+/// nevertheless, and is not what makes room for new ones.
+#[tokio::test(start_paused = true)]
+async fn a_busy_key_is_not_forgotten_for_idle_ones() {
+    let keys = KeyedPolicy { capacity: 64, idle: secs(600) };
+    let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
+    let handle = layer.handle();
+    let (mut busy, mut others) = (layer.layer(service_fn(serve)), layer.layer(service_fn(serve)));
+    busy.ready().await.unwrap().call(ask(&openai())).await.unwrap();
+    // A breaker that was forgotten begins with generation 0.
+    handle.reset(&Some(openai()));
+    for tenant in 0..2_000 {
+        busy.ready().await.unwrap().call(ask(&openai())).await.unwrap();
+        let target = Target::new(format!("tenant-{tenant}"));
+        others.ready().await.unwrap().call(ask(&target)).await.unwrap();
+        tokio::time::advance(secs(1)).await;
+        assert_eq!(handle.get(&Some(openai())).unwrap().generation, 1);
+    }
+    assert!(handle.snapshot().len() <= 64);
+}
+
+/// The names of the events of this thread, with the key each was told of.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Vec<(&'static str, String)>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Names {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        struct Key(String);
+        impl tracing::field::Visit for Key {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "key" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut key = Key(String::new());
+        event.record(&mut key);
+        assert_eq!(event.metadata().target(), "steadfast::breaker");
+        self.0.lock().push((event.metadata().name(), key.0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_have_stable_names_and_no_unknown_keys() {
+    let names = Names::default();
+    let subscriber = tracing_subscriber::registry().with(names.clone().with_filter(
+        tracing_subscriber::filter::filter_fn(|meta| meta.target() == "steadfast::breaker"),
+    ));
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
+    let mut service = layer.layer(service_fn(serve));
+    for (wait, reason) in [(0, ""), (0, "network"), (1, ""), (20, ""), (0, "")] {
+        tokio::time::advance(secs(wait)).await;
+        let _ = service.ready().await.unwrap().call(fails(reason)).await;
+    }
+    let expected = ["opened", "refused", "half_opened", "probe", "closed"];
+    let told = std::mem::take(&mut *names.0.lock());
+    let expected: Vec<_> = expected
+        .map(|name| (format!("steadfast::breaker::{name}"), "openai/gpt-4o#main".to_owned()))
+        .into();
+    let told: Vec<_> = told.into_iter().map(|(name, key)| (name.to_owned(), key)).collect();
+    assert_eq!(told, expected, "and nothing for the calls that passed");
+
+    // A key that is a secret is not shown, unless it is given a name.
+    for label in [false, true] {
+        let layer = CircuitBreakerLayer::new(strict())
+            .unwrap()
+            .per(|_: &Ask| "sk-secret".to_owned())
+            .at_once();
+        let layer = if label { layer.label(|key| format!("{} bytes", key.len())) } else { layer };
+        let shown = format!("{layer:?} {:?}", layer.handle());
+        assert!(!shown.contains("secret"), "{shown}");
+        layer.handle().isolate(&"sk-secret".to_owned());
+        let (_, key) = names.0.lock().pop().unwrap();
+        assert_eq!(key, if label { "9 bytes" } else { "-" });
+    }
+}
+
+/// Real threads on one key: every call is counted once, wherever it was counted.
+#[test]
+fn threads_on_one_key_lose_no_count() {
+    const THREADS: u64 = 4;
+    const CALLS: u64 = 5_000;
+    let policy = BreakerPolicy {
+        consecutive: None,
+        failure_rate: None,
+        window: Duration::from_secs(3_600),
+        lone: None,
+        ..BreakerPolicy::default()
+    };
+    let layer = CircuitBreakerLayer::new(policy).unwrap().at_once();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut service = layer.layer(service_fn(serve));
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    for call in 0..CALLS {
+                        let reason = if (call + thread) % 10 == 0 { "network" } else { "" };
+                        let _ = service.ready().await.unwrap().call(fails(reason)).await;
+                    }
+                });
+            });
+        }
+    });
+    let seen = layer.handle().snapshot().remove(0);
+    assert_eq!((seen.calls, seen.failures), (THREADS * CALLS, THREADS * CALLS / 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_do_not_probe_in_step_but_tests_do() {
+    let rest = async |seed| {
+        let policy = BreakerPolicy { seed, jitter: 0.25, ..strict() };
+        let layer = CircuitBreakerLayer::new(policy).unwrap().at_once();
+        let mut service = layer.layer(service_fn(serve));
+        let _ = service.ready().await.unwrap().call(fails("network")).await;
+        layer.handle().snapshot()[0].remaining(Instant::now())
+    };
+    assert_eq!(rest(Some(1)).await, rest(Some(1)).await);
+    let mut rests = HashSet::new();
+    for _ in 0..8 {
+        rests.insert(rest(None).await);
+    }
+    assert!(rests.len() > 1);
+}

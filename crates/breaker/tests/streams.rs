@@ -1,0 +1,135 @@
+//! The verdict falls when the answer ends, not at its head.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod support;
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty, Full};
+use steadfast_breaker::{BreakerHandle, CircuitBreakerLayer, State};
+use steadfast_core::{
+    Call, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Reason,
+    Target,
+};
+use support::*;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+fn request(target: &Target) -> Request<()> {
+    let mut request = Request::new(());
+    request.context_mut().target = Some(target.clone());
+    request.context_mut().alternatives = 1;
+    request
+}
+
+fn state(handle: &BreakerHandle) -> (State, u64, u64) {
+    let seen = handle.get(&Some(openai())).unwrap();
+    (seen.state, seen.calls, seen.failures)
+}
+
+/// A breaker around a server that answers with this body, and one answer of it.
+async fn answer(
+    script: fn() -> Script,
+) -> (BreakerHandle, Response<impl http_body::Body<Data = bytes::Bytes, Error = Failure> + Unpin>) {
+    let layer = CircuitBreakerLayer::new(strict()).unwrap();
+    let mut service = layer.layer(service_fn(move |_: Request<()>| async move {
+        Ok::<_, Failure>(Response::new(script()))
+    }));
+    let response = service.ready().await.unwrap().call(request(&openai())).await.unwrap();
+    (layer.handle(), response)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_200_whose_body_dies_is_a_failure() {
+    let (handle, response) =
+        answer(|| Script::new([Some(Ok("a")), Some(Err(network())), Some(Ok("b")), None])).await;
+    assert_eq!(state(&handle), (State::Closed, 0, 0), "no verdict at the head");
+    let mut body = response.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
+    assert_eq!(state(&handle), (State::Closed, 0, 0), "nor in the middle");
+    let failure = body.frame().await.unwrap().unwrap_err();
+    assert_eq!(failure.reason(), Reason::Network, "the same failure reaches the caller");
+    assert_eq!(state(&handle), (State::Open, 1, 1));
+    assert!(body.frame().await.is_none(), "after its first error it has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_read_to_its_end_is_a_success() {
+    let (handle, response) = answer(|| Script::new([Some(Ok("a")), Some(Ok("b")), None])).await;
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ab");
+    assert_eq!(state(&handle), (State::Closed, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_half_way_is_nobodys_fault() {
+    let (handle, response) = answer(|| Script::new([Some(Ok("a"))])).await;
+    let mut body = response.into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(body);
+    assert_eq!(state(&handle), (State::Closed, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_nobody_polls_are_judged_too() {
+    let layer = CircuitBreakerLayer::new(strict()).unwrap();
+    let handle = layer.handle();
+    let mut empty = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Failure>(Response::new(Empty::<bytes::Bytes>::new()))
+    }));
+    // Empty from the start: a server does not poll it.
+    let response = empty.ready().await.unwrap().call(request(&openai())).await.unwrap();
+    assert_eq!(state(&handle), (State::Closed, 1, 0));
+    drop(response);
+    assert_eq!(state(&handle), (State::Closed, 1, 0), "once");
+    // Of known length: whoever reads it stops at the last byte.
+    let mut full = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Failure>(Response::new(Full::<bytes::Bytes>::from("abc")))
+    }));
+    let response = full.ready().await.unwrap().call(request(&openai())).await.unwrap();
+    let mut body = response.into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(body);
+    assert_eq!(state(&handle), (State::Closed, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_events_that_dies_is_a_failure() {
+    let layer = CircuitBreakerLayer::new(strict()).unwrap();
+    let handle = layer.handle();
+    let mut service = layer.layer(service_fn(|request: ChatRequest| async move {
+        let dies = request.context().tenant() == Some("dies");
+        let text = Event::new([Delta::Text { index: 0, text: "Hel".into() }]);
+        let last = if dies {
+            Err(Failure::new(Reason::Overloaded, "overloaded_error"))
+        } else {
+            Ok(Event::new([Delta::End]))
+        };
+        let events: EventStream = Box::pin(futures_stream(vec![Ok(text), last]));
+        Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
+    }));
+    let ask = |tenant: &str| {
+        let mut request = ChatRequest::user("hello");
+        *request.context_mut() =
+            steadfast_core::CallContext::new().with_target(openai()).with_tenant(tenant);
+        request
+    };
+    let _ = service.ready().await.unwrap().call(ask("lives")).await.unwrap().collect().await;
+    assert_eq!(state(&handle), (State::Closed, 1, 0));
+    let response = service.ready().await.unwrap().call(ask("dies")).await.unwrap();
+    let failure = response.collect().await.unwrap_err();
+    assert_eq!(failure.reason(), Reason::Overloaded);
+    assert_eq!(state(&handle), (State::Closed, 2, 1));
+}
+
+fn futures_stream<T: Send + 'static>(items: Vec<T>) -> impl futures_core::Stream<Item = T> + Send {
+    struct Items<T>(std::vec::IntoIter<T>);
+    impl<T> Unpin for Items<T> {}
+    impl<T> futures_core::Stream for Items<T> {
+        type Item = T;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<T>> {
+            std::task::Poll::Ready(self.0.next())
+        }
+    }
+    Items(items.into_iter())
+}

@@ -1,0 +1,122 @@
+//! Judges a 2xx: fine unless something in it says otherwise.
+
+use std::borrow::Cow;
+
+use steadfast_core::{Failover, Reason, Retry, Window};
+
+use super::{
+    MAX_BODY, error, is, prose, readable,
+    success::{self, Answer, Stop},
+};
+use crate::{Evidence, Verdict};
+
+/// A 2xx: fine unless something in it says otherwise.
+pub(super) fn answered(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let text = success::text(readable(evidence), usize::MAX);
+    let trimmed = text.trim_start();
+    if trimmed.is_empty() {
+        return None;
+    }
+    if prose::is_html(trimmed) {
+        let mut verdict = error(evidence, prose::head(&text, MAX_BODY), None);
+        verdict.reason = Reason::Unknown;
+        verdict.retry = Some(Retry::No);
+        verdict.evidence = Cow::Borrowed("a web page instead of an answer");
+        return Some(verdict);
+    }
+    let mut answer = Answer::default();
+    if success::is_stream(trimmed) {
+        answer.stream(trimmed);
+        if !answer.error && answer.known && !answer.terminal && answer.stop.is_none() {
+            let mut verdict = Verdict::new(Reason::ServerError, "no terminal event");
+            verdict.message = "the stream ended without its terminal event".to_owned();
+            return Some(verdict);
+        }
+    } else if trimmed.starts_with(['{', '[']) {
+        answer.document(trimmed);
+    } else {
+        // No JSON: an SDK's text, if its words are known ones.
+        let verdict = error(evidence, prose::head(&text, MAX_BODY), None);
+        return (verdict.reason != Reason::Unknown).then_some(verdict);
+    }
+    if answer.error {
+        return Some(error(evidence, prose::head(&text, MAX_BODY), None));
+    }
+    stopped(&answer).or_else(|| silent(evidence, &answer))
+}
+
+/// Whether the data of a stream's event, called `error` or not, is an error.
+pub(crate) fn is_error_event(data: &[u8], named: bool) -> bool {
+    if named {
+        return true;
+    }
+    let text = success::text(data, MAX_BODY);
+    let mut answer = Answer::default();
+    answer.document(&text);
+    answer.error
+}
+
+/// Whether the data of a stream's event says why the answer stopped.
+pub(crate) fn has_stop(data: &[u8]) -> bool {
+    let text = success::text(data, MAX_BODY);
+    let mut answer = Answer::default();
+    answer.document(&text);
+    answer.stop.is_some()
+}
+
+/// What a stop reason says.
+fn stopped(answer: &Answer<'_>) -> Option<Verdict> {
+    let reason = answer.stop?.text();
+    let stop = success::stop(&reason)?;
+    let mut verdict = Verdict::new(
+        match stop {
+            Stop::Truncated => Reason::OutputTruncated,
+            Stop::Filtered => Reason::ContentFilter,
+            Stop::Malformed => Reason::Format,
+            Stop::Broken => Reason::ServerError,
+        },
+        format!("stop:{reason}"),
+    );
+    verdict.stop = match stop {
+        Stop::Truncated => true,
+        Stop::Filtered => !answer.blocked,
+        Stop::Malformed | Stop::Broken => false,
+    };
+    match stop {
+        // The model wrote it, not the caller: writing again may do better.
+        Stop::Malformed => {
+            verdict.retry = Some(Retry::Yes);
+            verdict.failover = Some(Failover::NextTarget);
+        }
+        // Nothing better is known of Google's `OTHER`, and there is an answer.
+        Stop::Broken if reason == "OTHER" && answer.content => return None,
+        _ => {}
+    }
+    verdict.message = format!("the answer stopped with `{reason}`");
+    Some(verdict)
+}
+
+/// What an answer does not say: that it is empty, or that its input was cut to fit.
+fn silent(evidence: &Evidence<'_>, answer: &Answer<'_>) -> Option<Verdict> {
+    if let (Some(window), Some(input)) = (evidence.window, answer.input)
+        && input > window
+    {
+        let mut verdict = Verdict::new(Reason::ContextOverflow, "usage above the window");
+        verdict.window = Some(Window { limit: Some(window), requested: Some(input) });
+        verdict.message = format!("{input} input tokens were reported for a window of {window}");
+        return Some(verdict);
+    }
+    if !answer.is_empty() {
+        return None;
+    }
+    // LM Studio answers a prompt that does not fit with an end and nothing else.
+    let reason = match evidence.provider {
+        Some(provider) if is(provider, &["lmstudio", "lm-studio", "lm_studio"]) => {
+            Reason::ContextOverflow
+        }
+        _ => Reason::ServerError,
+    };
+    let mut verdict = Verdict::new(reason, "empty answer");
+    verdict.message = "the answer has nothing in it".to_owned();
+    Some(verdict)
+}

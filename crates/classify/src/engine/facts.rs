@@ -1,0 +1,144 @@
+//! What was found in a body: codes, statuses, texts, waits and numbers, each with how deep it
+//! was, because the innermost structured error decides.
+
+use std::{borrow::Cow, time::Duration};
+
+use smallvec::SmallVec;
+use steadfast_core::Window;
+
+use super::codes::{self, Code, Weight};
+
+/// How deep something was: strings unwrapped first, then objects within one document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Strings unwrapped to get there.
+    pub(crate) nest: u8,
+    /// Objects around it in its document.
+    pub(crate) depth: u8,
+}
+
+/// Which field a code stood in; later ones say more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Field {
+    /// Found in prose at an anchored place.
+    Prose,
+    /// A header.
+    Header,
+    /// `status` or `domain`.
+    Status,
+    /// `type`, or an exception's name.
+    Type,
+    /// `code`.
+    Code,
+    /// `reason`, `error_code` and the like: finer than a code.
+    Reason,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub(crate) rank: Rank,
+    pub(crate) field: Field,
+    pub(crate) code: Code,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Text<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) text: Cow<'a, str>,
+}
+
+/// Most texts and codes kept: real errors have a handful of each; more is an echo.
+const MAX_TEXTS: usize = 12;
+const MAX_HITS: usize = 24;
+
+/// What a body's quota fields say about how long its limit lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quota {
+    pub(crate) per_day: bool,
+    pub(crate) per_minute: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Facts<'a> {
+    pub(crate) provider: Option<&'a str>,
+    pub(crate) hits: SmallVec<[Hit; 6]>,
+    pub(crate) texts: SmallVec<[Text<'a>; 4]>,
+    /// The innermost status stated in the body.
+    pub(crate) status: Option<(Rank, u16)>,
+    pub(crate) quota: Quota,
+    /// From `RetryInfo`, `resets_in_seconds`, `estimated_time` and their like.
+    pub(crate) wait: Option<Duration>,
+    /// From `resets_at`: a moment, in epoch seconds or milliseconds.
+    pub(crate) reset_at: Option<f64>,
+    /// From `quotaResetTimeStamp`: a moment in RFC 3339.
+    pub(crate) reset_date: Option<Cow<'a, str>>,
+    pub(crate) window: Window,
+    pub(crate) request_id: Option<Cow<'a, str>>,
+    /// A finish reason was met.
+    pub(crate) stopped: bool,
+    /// An object or string under `error`, or `success: false`: this is no success.
+    pub(crate) is_error: bool,
+    /// Google's own error fields were met.
+    pub(crate) google: bool,
+    pub(crate) html: bool,
+}
+
+impl<'a> Facts<'a> {
+    /// Notes a code by its name, if it is known, at this provider or anywhere.
+    pub(crate) fn code(&mut self, rank: Rank, field: Field, name: &str) -> bool {
+        let known = self
+            .provider
+            .and_then(|provider| codes::vendor(provider, name))
+            .or_else(|| codes::lookup(name));
+        let Some(code) = known else { return false };
+        if code.name == "RESOURCE_EXHAUSTED" {
+            self.google = true;
+        }
+        if self.hits.len() < MAX_HITS {
+            self.hits.push(Hit { rank, field, code });
+        }
+        true
+    }
+
+    /// Notes a status stated in the body. The innermost counts, and there the first.
+    pub(crate) fn status(&mut self, rank: Rank, status: u64) -> bool {
+        let Ok(status) = u16::try_from(status) else { return false };
+        if !(400..=599).contains(&status) {
+            return false;
+        }
+        if self.status.is_none_or(|(known, _)| rank > known) {
+            self.status = Some((rank, status));
+        }
+        true
+    }
+
+    /// Notes a text for the patterns.
+    pub(crate) fn text(&mut self, rank: Rank, text: Cow<'a, str>) {
+        if self.texts.len() < MAX_TEXTS && text.bytes().any(|b| b.is_ascii_alphabetic() || b > 127)
+        {
+            self.texts.push(Text { rank, text });
+        }
+    }
+
+    /// The code of at least `weight` that decides: the innermost, and there the finest field.
+    pub(crate) fn best(&self, weight: Weight) -> Option<&Hit> {
+        self.hits.iter().filter(|hit| hit.code.weight == weight).reduce(|best, hit| {
+            if (hit.rank, hit.field) > (best.rank, best.field) { hit } else { best }
+        })
+    }
+
+    /// Puts the innermost text first; among equals the first met stays first.
+    pub(crate) fn settle(&mut self) {
+        self.texts.sort_by_key(|text| std::cmp::Reverse(text.rank));
+    }
+
+    /// How many things were found; tells whether a structure held anything.
+    pub(crate) fn gained(&self) -> usize {
+        self.hits.len()
+            + self.texts.len()
+            + usize::from(self.status.is_some())
+            + usize::from(self.stopped)
+            + usize::from(self.wait.is_some())
+            + usize::from(self.is_error)
+    }
+}

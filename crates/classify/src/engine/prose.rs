@@ -1,0 +1,256 @@
+//! What plain text gives away: statuses at anchored places, exception names, HTML titles.
+
+use std::borrow::Cow;
+
+use super::{
+    facts::{Facts, Field, Rank},
+    numbers,
+};
+
+/// How far from the start of a text an anchored status is looked for: SDKs put it in front.
+const ANCHOR_REACH: usize = 400;
+
+/// After these words three digits are a status.
+const STATUS_ANCHORS: [&str; 14] = [
+    "error code: ",
+    "status code: ",
+    "status code of ",
+    "status code ",
+    "状态码: ",
+    "statuscode: ",
+    "status_code=",
+    "status_code: ",
+    "status: ",
+    "status=",
+    "(status ",
+    "http status ",
+    "http ",
+    "error (",
+];
+
+/// Reads a piece of prose: anchored statuses and names as facts, all of it as a text.
+pub(crate) fn read<'a, 't>(
+    facts: &mut Facts<'a>,
+    rank: Rank,
+    text: &'t str,
+    keep: fn(&'t str) -> Cow<'a, str>,
+) {
+    let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '}' | ']' | ','));
+    if text.is_empty() {
+        return;
+    }
+    anchors(facts, rank, text);
+    facts.text(rank, keep(text));
+}
+
+/// The anchored statuses and names of a text.
+pub(crate) fn anchors(facts: &mut Facts<'_>, rank: Rank, text: &str) {
+    let head = head(text, ANCHOR_REACH);
+    let start =
+        head.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '<' | '[' | '"'));
+    if let Some(status) = status(start) {
+        facts.status(rank, status);
+    } else {
+        let bytes = head.as_bytes();
+        for at in 1..bytes.len().saturating_sub(2) {
+            // Most texts have no such digits; only where there are some is looked back.
+            if matches!(bytes[at], b'4' | b'5')
+                && bytes[at + 1].is_ascii_digit()
+                && let Some(status) = head.get(at..).and_then(status)
+                && STATUS_ANCHORS.iter().any(|anchor| ends_with(&bytes[..at], anchor))
+                && facts.status(rank, status)
+            {
+                break;
+            }
+        }
+    }
+    names(facts, rank, head);
+}
+
+/// Whether `text` ends with `words`, which are in lower case.
+fn ends_with(text: &[u8], words: &str) -> bool {
+    text.len()
+        .checked_sub(words.len())
+        .is_some_and(|from| text[from..].eq_ignore_ascii_case(words.as_bytes()))
+}
+
+/// Three digits that stand alone.
+fn status(text: &str) -> Option<u64> {
+    let bytes = text.as_bytes();
+    let alone = bytes.len() >= 3
+        && bytes[..3].iter().all(u8::is_ascii_digit)
+        && !bytes.get(3).is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'/' | b'-'))
+        // `404.5 tokens`, `500,000 tokens`.
+        && !(matches!(bytes.get(3), Some(b'.' | b','))
+            && bytes.get(4).is_some_and(u8::is_ascii_digit));
+    alone.then(|| numbers::count(text).map(|(value, _)| value))?
+}
+
+/// Names of exceptions, gRPC codes and codes at the places where SDKs put them.
+fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
+    // botocore: `An error occurred (ThrottlingException) when calling the X operation`.
+    // gRPC: `rpc error: code = Canceled desc = ...`. Relays: `[code] text`, `code x, message y`.
+    // Each is looked for only where its rarest character is.
+    let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();
+    for (rare, anchor) in [
+        (b'(', "error occurred ("),
+        (b'=', "code = "),
+        (b'[', ": ["),
+        (b',', ", code "),
+        (b'S', "StatusCode."),
+    ] {
+        if has(rare)
+            && let Some((_, rest)) = text.split_once(anchor)
+        {
+            facts.code(rank, Field::Prose, word(rest));
+        }
+    }
+    if !has(b' ') && !has(b':') {
+        if is_name(text) {
+            facts.code(rank, Field::Prose, text);
+        }
+        return;
+    }
+    // `429 RESOURCE_EXHAUSTED. {...}`.
+    let mut words = text.splitn(3, ' ');
+    if let (Some(first), Some(second)) = (words.next(), words.next())
+        && first.len() == 3
+        && first.bytes().all(|b| b.is_ascii_digit())
+    {
+        facts.code(rank, Field::Prose, word(second));
+    }
+    // `litellm.RateLimitError: AzureException RateLimitError - ...`, `permission-denied: ...`:
+    // the words before the first few colons. Each is inside the one before it.
+    let mut depth = rank.depth;
+    let mut from = 0;
+    for at in memchr::memchr_iter(b':', text.as_bytes()).take(5) {
+        let part = &text[from..at];
+        from = at + 1;
+        let name = part.rsplit(' ').next().unwrap_or(part);
+        let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        if is_name(name) && facts.code(Rank { depth, ..rank }, Field::Prose, name) {
+            depth = depth.saturating_add(1);
+        }
+    }
+    // `litellm.Timeout - ...` has none.
+    let last = text[from..].split(' ').find(|word| !word.is_empty()).unwrap_or("");
+    let last = last.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if is_name(last) {
+        facts.code(Rank { depth, ..rank }, Field::Prose, last);
+    }
+}
+
+/// Looks like an identifier rather than a word of a sentence.
+fn is_name(name: &str) -> bool {
+    name.len() > 5
+        && (name.contains(['_', '-', '.'])
+            || name.ends_with("Error")
+            || name.ends_with("Exception")
+            || name.ends_with("ErrorBasic"))
+}
+
+/// The identifier at the start of `text`.
+fn word(text: &str) -> &str {
+    let end = text
+        .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.'))
+        .unwrap_or(text.len());
+    text[..end].trim_end_matches('.')
+}
+
+/// At most `limit` bytes from the start of `text`.
+pub(crate) fn head(text: &str, limit: usize) -> &str {
+    if text.len() <= limit {
+        return text;
+    }
+    let mut end = limit;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Whether a text is, or soon becomes, a web page.
+pub(crate) fn is_html(text: &str) -> bool {
+    let head = head(text, 64).as_bytes();
+    memchr::memchr_iter(b'<', head).any(|at| {
+        ["<html", "<!doctype html", "<head", "<title"].iter().any(|tag| {
+            head[at..]
+                .get(..tag.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(tag.as_bytes()))
+        })
+    })
+}
+
+/// What a web page says: its title and first heading.
+pub(crate) fn html<'a, 't>(
+    facts: &mut Facts<'a>,
+    rank: Rank,
+    text: &'t str,
+    keep: fn(&'t str) -> Cow<'a, str>,
+) {
+    for (open, close) in [("<title>", "</title>"), ("<h1", "</h1>")] {
+        let Some(start) = text.find(open) else { continue };
+        let rest = &text[start + open.len()..];
+        let rest = match open {
+            "<h1" => rest.split_once('>').map_or("", |(_, rest)| rest),
+            _ => rest,
+        };
+        let end = rest.find(close).unwrap_or(rest.len().min(200));
+        read(facts, rank, head(rest, end), keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Option<u16> {
+        let mut facts = Facts::default();
+        anchors(&mut facts, Rank::default(), text);
+        facts.status.map(|(_, status)| status)
+    }
+
+    #[test]
+    fn statuses_are_read_at_anchored_places_only() {
+        for (text, expected) in [
+            ("429 Too Many Requests", Some(429)),
+            ("Error code: 400 - {", Some(400)),
+            ("API error (402): x", Some(402)),
+            ("API error (status 403 Forbidden): x", Some(403)),
+            (
+                "exceeded retry limit, last status: 429 Too Many Requests, request id: 9c84",
+                Some(429),
+            ),
+            ("401 status code (no body)", Some(401)),
+            ("HTTP 402: request reached", Some(402)),
+            ("<400> InternalError.Algo", Some(400)),
+            ("requested 142937 tokens", None),
+            ("messages.429: bad", None),
+            ("see https://example.com/error-code-429", None),
+            ("item rs_2529f2e of 529 tokens", None),
+            ("500,000 tokens are too many", None),
+            ("529-a", None),
+            ("200 OK", None),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_where_sdks_put_them() {
+        for (text, expected) in [
+            ("An error occurred (ThrottlingException) when calling", "ThrottlingException"),
+            ("Error rpc error: code = Canceled desc = context canceled", "CANCELLED"),
+            ("litellm.ContextWindowExceededError: x", "ContextWindowExceededError"),
+            ("Upstream request failed: [unsupported_value] no", "unsupported_value"),
+            ("429 RESOURCE_EXHAUSTED. {", "RESOURCE_EXHAUSTED"),
+            ("type x, code account_deactivated, message y", "account_deactivated"),
+        ] {
+            let mut facts = Facts::default();
+            anchors(&mut facts, Rank::default(), text);
+            let name = facts.hits.first().map(|hit| hit.code.name.to_ascii_lowercase());
+            let name = name.unwrap_or_default().replace("canceled", "cancelled");
+            assert_eq!(name, expected.to_ascii_lowercase(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! How long a provider asked to wait, from the first place that says something readable.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+
+use super::{facts::Facts, numbers};
+
+/// Headers that say it outright, in the order SDKs read them.
+pub(crate) fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    text("retry-after-ms")
+        .and_then(|value| value.parse().ok())
+        .and_then(|ms: f64| numbers::seconds(ms / 1_000.0))
+        .filter(|wait| !wait.is_zero())
+        .or_else(|| text("retry-after").and_then(|value| retry_after(value, now)))
+}
+
+/// Seconds, fractions of them, a duration with a unit, or an HTTP date. Zero seconds is no hint;
+/// a date that is past is: there is nothing left to wait for.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(secs) = value.parse::<f64>() {
+        return numbers::until_number(secs, now).filter(|wait| !wait.is_zero() || secs >= 1e9);
+    }
+    if let Ok(date) = httpdate::parse_http_date(value) {
+        return Some(date.duration_since(now).unwrap_or(Duration::ZERO));
+    }
+    numbers::until_rfc3339(value, now).or_else(|| {
+        numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
+    })
+}
+
+/// A bucket's headers: what is left, and when it refills.
+struct Bucket {
+    remaining: &'static str,
+    reset: &'static str,
+    /// What a body calls it (`type: tokens`), when it does.
+    kind: &'static str,
+}
+
+const fn bucket(remaining: &'static str, reset: &'static str, kind: &'static str) -> Bucket {
+    Bucket { remaining, reset, kind }
+}
+
+const BUCKETS: [Bucket; 15] = [
+    bucket("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "requests"),
+    bucket("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "tokens"),
+    bucket(
+        "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset",
+        "requests",
+    ),
+    bucket("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset", "tokens"),
+    bucket(
+        "anthropic-ratelimit-input-tokens-remaining",
+        "anthropic-ratelimit-input-tokens-reset",
+        "input",
+    ),
+    bucket(
+        "anthropic-ratelimit-output-tokens-remaining",
+        "anthropic-ratelimit-output-tokens-reset",
+        "output",
+    ),
+    bucket(
+        "anthropic-priority-input-tokens-remaining",
+        "anthropic-priority-input-tokens-reset",
+        "",
+    ),
+    bucket(
+        "anthropic-priority-output-tokens-remaining",
+        "anthropic-priority-output-tokens-reset",
+        "",
+    ),
+    bucket("anthropic-ratelimit-unified-remaining", "anthropic-ratelimit-unified-reset", ""),
+    bucket("ratelimitbysize-remaining", "ratelimitbysize-reset", "tokens"),
+    bucket("x-ratelimitbysize-remaining-minute", "x-ratelimitbysize-reset-minute", "tokens"),
+    bucket("x-codex-primary-remaining-percent", "x-codex-primary-reset-after-seconds", ""),
+    bucket("x-ratelimit-remaining", "x-ratelimit-reset", ""),
+    bucket("x-rate-limit-remaining", "x-rate-limit-reset", ""),
+    bucket("ratelimit-remaining", "ratelimit-reset", ""),
+];
+
+/// When the exhausted buckets refill: the latest of those with nothing left, or of those the
+/// body names; a bucket that still has something left is not what was hit.
+pub(crate) fn from_buckets(headers: &HeaderMap, kind: &str, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let mut exhausted = None;
+    let mut named = None;
+    for bucket in &BUCKETS {
+        let Some(wait) = text(bucket.reset).and_then(|value| reset(value, now)) else { continue };
+        let left = text(bucket.remaining).and_then(|value| value.parse::<f64>().ok());
+        if left.is_none_or(|left| left <= 0.0) {
+            exhausted = exhausted.max(Some(wait));
+        } else if !kind.is_empty() && bucket.kind == kind {
+            named = named.max(Some(wait));
+        }
+    }
+    exhausted.or(named)
+}
+
+/// A duration, seconds, an epoch in seconds or milliseconds, an RFC 3339 moment.
+fn reset(value: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(number) = value.parse::<f64>() {
+        return numbers::until_number(number, now).filter(|wait| !wait.is_zero() || number >= 1e9);
+    }
+    numbers::until_rfc3339(value, now)
+        .or_else(|| {
+            httpdate::parse_http_date(value)
+                .ok()
+                .map(|date| date.duration_since(now).unwrap_or(Duration::ZERO))
+        })
+        .or_else(|| {
+            numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
+        })
+}
+
+/// What the body's fields say.
+pub(crate) fn from_fields(facts: &Facts<'_>, now: impl Fn() -> SystemTime) -> Option<Duration> {
+    facts
+        .wait
+        .or_else(|| numbers::until_number(facts.reset_at?, now()))
+        .or_else(|| numbers::until_rfc3339(facts.reset_date.as_deref()?, now()))
+        .filter(|wait| !wait.is_zero())
+}
+
+/// Right before a wait in prose.
+const PHRASES: [&str; 18] = [
+    "try again in ",
+    "try again after ",
+    "retry in ",
+    "retry after ",
+    "retry-after: ",
+    "retry_after: ",
+    "reset after ",
+    "resets after ",
+    "resets in ",
+    "reset in ",
+    "available again in ",
+    "please wait ",
+    "wait for ",
+    "wait at least ",
+    "again in about ",
+    "retrydelay\": \"",
+    "estimated_time\": ",
+    "cooldown of ",
+];
+
+/// What the prose says, in lower case. A number without a unit counts seconds.
+pub(crate) fn from_text(lower: &str) -> Option<Duration> {
+    let (_, rest) = numbers::after(lower, &PHRASES)?;
+    let rest = super::prose::head(rest, 48);
+    numbers::duration(rest, Some(Duration::from_secs(1))).filter(|wait| !wait.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_795_269_489)
+    }
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+            })
+            .collect()
+    }
+
+    fn ms(millis: u64) -> Option<Duration> {
+        Some(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn the_headers_in_their_order() {
+        for (pairs, expected) in [
+            (vec![("retry-after-ms", "1500"), ("retry-after", "9")], ms(1_500)),
+            (vec![("retry-after-ms", "soon"), ("retry-after", "9")], ms(9_000)),
+            (vec![("retry-after-ms", "0"), ("retry-after", "9")], ms(9_000)),
+            (vec![("retry-after", "1.5")], ms(1_500)),
+            (vec![("retry-after", " 2 ")], ms(2_000)),
+            (vec![("retry-after", "0")], None),
+            (vec![("retry-after", "-3")], None),
+            (vec![("retry-after", "NaN")], None),
+            (vec![("retry-after", "inf")], None),
+            (vec![("retry-after", "soon")], None),
+            (vec![("retry-after", "Sat, 21 Nov 2026 13:58:39 GMT")], ms(30_000)),
+            (vec![("retry-after", "Sat, 21 Nov 2020 13:58:39 GMT")], ms(0)),
+            (vec![("retry-after", "1795269500")], ms(11_000)),
+            (vec![("retry-after", "20s")], ms(20_000)),
+            (vec![], None),
+        ] {
+            assert_eq!(from_headers(&headers(&pairs), now()), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn the_exhausted_bucket_counts() {
+        for (pairs, kind, expected) in [
+            (vec![("x-ratelimit-reset-requests", "1.5s")], "", ms(1_500)),
+            (vec![("x-ratelimit-reset", "1.5s")], "", ms(1_500)),
+            (vec![("x-ratelimit-reset-tokens", "6m0s")], "", ms(360_000)),
+            (vec![("x-ratelimit-reset-tokens", "174ms")], "", ms(174)),
+            (
+                vec![
+                    ("x-ratelimit-remaining-requests", "99"),
+                    ("x-ratelimit-reset-requests", "1s"),
+                    ("x-ratelimit-remaining-tokens", "0"),
+                    ("x-ratelimit-reset-tokens", "29.134s"),
+                ],
+                "",
+                ms(29_134),
+            ),
+            (
+                vec![
+                    ("x-ratelimit-remaining-requests", "99"),
+                    ("x-ratelimit-reset-requests", "1s"),
+                    ("x-ratelimit-remaining-tokens", "812"),
+                    ("x-ratelimit-reset-tokens", "29s"),
+                ],
+                "tokens",
+                ms(29_000),
+            ),
+            (
+                vec![("x-ratelimit-remaining-requests", "9"), ("x-ratelimit-reset-requests", "1s")],
+                "",
+                None,
+            ),
+            (
+                vec![
+                    ("anthropic-ratelimit-input-tokens-remaining", "0"),
+                    ("anthropic-ratelimit-input-tokens-reset", "2026-11-21T13:58:39Z"),
+                    ("anthropic-ratelimit-requests-remaining", "10"),
+                    ("anthropic-ratelimit-requests-reset", "2026-11-21T14:58:39Z"),
+                ],
+                "",
+                ms(30_000),
+            ),
+            (vec![("x-ratelimit-reset", "1795269499")], "", ms(10_000)),
+            (vec![("x-ratelimit-reset", "1795269499500")], "", ms(10_500)),
+            (vec![("x-ratelimit-reset", "1795269400")], "", ms(0)),
+            (vec![("x-ratelimit-reset", "whenever")], "", None),
+            (vec![("ratelimitbysize-reset", "38")], "", ms(38_000)),
+        ] {
+            assert_eq!(from_buckets(&headers(&pairs), kind, now()), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn prose() {
+        for (text, expected) in [
+            ("please try again in 7m12s. visit", ms(432_000)),
+            ("please try again in 174ms.", ms(174)),
+            ("please try again in 4.77s", ms(4_770)),
+            ("please retry in 40.025771073s.", Some(Duration::from_secs_f64(40.025_771_073))),
+            ("please retry after 86400 seconds.", ms(86_400_000)),
+            ("try again in 30 seconds. passed model=x", ms(30_000)),
+            ("your quota will reset after 18h31m10s.", ms(66_670_000)),
+            ("try again in a moment", None),
+            ("try again later", None),
+        ] {
+            assert_eq!(from_text(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_panics(value in "[ -~]{0,40}") {
+            let Ok(header) = HeaderValue::from_str(&value) else { return Ok(()) };
+            for name in ["retry-after", "retry-after-ms", "x-ratelimit-reset"] {
+                let mut headers = HeaderMap::new();
+                headers.insert(HeaderName::from_static(name), header.clone());
+                from_headers(&headers, now());
+                from_buckets(&headers, "", now());
+            }
+            from_text(&format!("try again in {value}"));
+        }
+    }
+}

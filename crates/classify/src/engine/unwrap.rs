@@ -1,0 +1,518 @@
+//! From bytes to [`Facts`]: finds the structures in a text, and the texts in the structures.
+//!
+//! An error passes through relays and SDKs that each wrap it once more: as JSON inside a JSON
+//! string, as the `repr` of a dict behind `Error code: 429 - `, behind an exception's name, as
+//! lines of an event stream. The two functions that matter call each other: [`read`] takes a
+//! text apart into prose and structures, [`structure`] hands the strings of a structure back to
+//! it, at most [`MAX_NEST`] deep.
+
+use std::borrow::Cow;
+
+use super::{
+    facts::{Facts, Field, Rank},
+    numbers, prose,
+    walk::{Item, Raw, Walk, unescape},
+};
+
+/// Strings unwrapped inside each other. Seen in practice: four.
+pub(crate) const MAX_NEST: u8 = 8;
+
+/// Objects within one document whose fields are looked at.
+const MAX_DEPTH: usize = 24;
+
+/// What an object is to its document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// An error, or what wraps one.
+    Error,
+    /// Details of an error: metadata, quota violations, validation items.
+    Detail,
+    /// An answer's choices: only their finish reasons count.
+    Choice,
+    /// Headers quoted in a body: only waits count.
+    Headers,
+    /// Google's `retryDelay` as an object.
+    Delay,
+    /// An echo of the request, a history of earlier errors, and whatever else is not this error.
+    Skip,
+}
+
+impl Place {
+    /// What the value under `key` is.
+    fn child(self, key: &str) -> Self {
+        let key = Key::of(key);
+        match (self, key.as_str()) {
+            (Place::Skip | Place::Headers | Place::Delay, _) => return Place::Skip,
+            // Array elements, and documents in a row.
+            (_, "") => return self,
+            (Place::Choice, "error") => return Place::Error,
+            (Place::Choice, _) => return Place::Skip,
+            _ => {}
+        }
+        match key.as_str() {
+            "error" | "err" | "lasterror" | "cause" | "exception" | "fault" | "response"
+            | "data" | "value" | "event" | "result" | "body" | "message" | "reason" => Place::Error,
+            "innererror"
+            | "details"
+            | "detail"
+            | "metadata"
+            | "errors"
+            | "violations"
+            | "providerspecificfields"
+            | "errorargs"
+            | "baseresp"
+            | "errorinfo"
+            | "incompletedetails"
+            | "promptfeedback"
+            | "errordetails"
+            | "originalresponse" => Place::Detail,
+            "choices" | "candidates" => Place::Choice,
+            "headers" => Place::Headers,
+            "retrydelay" => Place::Delay,
+            _ => Place::Skip,
+        }
+    }
+}
+
+/// A key without case and punctuation, for matching.
+struct Key {
+    bytes: [u8; 24],
+    length: usize,
+}
+
+impl Key {
+    fn of(key: &str) -> Self {
+        let mut bytes = [0; 24];
+        let mut length = 0;
+        for byte in key.bytes() {
+            if byte.is_ascii_alphanumeric() {
+                match bytes.get_mut(length) {
+                    Some(slot) => *slot = byte.to_ascii_lowercase(),
+                    // Longer than any known key: one that none equals.
+                    None => return Self { bytes: [b'?'; 24], length: 1 },
+                }
+                length += 1;
+            }
+        }
+        Self { bytes, length }
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("?")
+    }
+}
+
+/// Reads a text: its structures into facts, its prose as texts. `keep` makes the text outlive
+/// the call: borrowed where it is part of the body, owned where it was unescaped.
+pub(crate) fn read<'a, 't>(
+    facts: &mut Facts<'a>,
+    text: &'t str,
+    nest: u8,
+    keep: fn(&'t str) -> Cow<'a, str>,
+) {
+    let rank = Rank { nest, depth: 0 };
+    let trimmed = text.trim_start();
+    if prose::is_html(trimmed) {
+        facts.html = true;
+        prose::html(facts, rank, trimmed, keep);
+        return;
+    }
+    let (mut from, mut first, mut last) = (0, None, 0);
+    while let Some((start, escaped)) = find_structure(text, from) {
+        let before = facts.gained();
+        let end = if escaped {
+            if nest < MAX_NEST {
+                let inner = unescape(&text[start..]);
+                structures_of(facts, &inner, nest + 1);
+            }
+            text.len()
+        } else {
+            start + structure(facts, &text[start..], nest, keep)
+        };
+        // A structure without anything of an error in it is part of the prose.
+        if facts.gained() > before {
+            first.get_or_insert(start);
+            last = end;
+        }
+        from = end;
+    }
+    match first {
+        None => prose::read(facts, rank, text, keep),
+        Some(first) => {
+            prose::read(facts, rank, &text[..first], keep);
+            prose::read(facts, rank, &text[last..], keep);
+        }
+    }
+}
+
+/// The structures of an unescaped text; its prose was seen outside.
+fn structures_of(facts: &mut Facts<'_>, text: &str, nest: u8) {
+    let mut from = 0;
+    while let Some((start, escaped)) = find_structure(text, from) {
+        if escaped {
+            return;
+        }
+        from = start + structure(facts, &text[start..], nest, owned);
+    }
+}
+
+/// Keeps an unescaped text.
+fn owned<'a>(text: &str) -> Cow<'a, str> {
+    Cow::Owned(text.to_owned())
+}
+
+/// Where the next object, or array of objects, begins, and whether its quotes are escaped.
+fn find_structure(text: &str, from: usize) -> Option<(usize, bool)> {
+    let bytes = text.as_bytes();
+    let skip = |mut at: usize| {
+        // `\n` written out between tokens counts as space.
+        loop {
+            match bytes.get(at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t' | b',') => at += 1,
+                Some(b'\\') if matches!(bytes.get(at + 1), Some(b'n' | b'r' | b't')) => at += 2,
+                _ => return at,
+            }
+        }
+    };
+    let mut at = from;
+    loop {
+        at += memchr::memchr2(b'{', b'[', bytes.get(at..)?)?;
+        let next = skip(at + 1);
+        match (bytes[at], bytes.get(next)) {
+            (b'{', Some(b'"' | b'\'')) => return Some((at, false)),
+            (b'{' | b'[', Some(b'\\'))
+                if matches!(bytes.get(next + 1), Some(b'"' | b'\'' | b'\\')) =>
+            {
+                return Some((at, true));
+            }
+            (b'[', Some(b'{')) => return Some((at, false)),
+            // A bare key, as JavaScript prints objects.
+            (b'{', Some(byte)) if byte.is_ascii_alphabetic() => {
+                let word = bytes[next..]
+                    .iter()
+                    .take(40)
+                    .position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
+                if word.is_some_and(|end| bytes[next + end] == b':') {
+                    return Some((at, false));
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Walks one structure; returns the bytes it took.
+fn structure<'a, 't>(
+    facts: &mut Facts<'a>,
+    text: &'t str,
+    nest: u8,
+    keep: fn(&'t str) -> Cow<'a, str>,
+) -> usize {
+    let mut places = [Place::Error; MAX_DEPTH];
+    let mut walk = Walk::new(text);
+    while let Some(item) = walk.next() {
+        let depth = walk.depth();
+        let here = if depth == 0 {
+            Place::Error
+        } else {
+            places.get(depth - 1).copied().unwrap_or(Place::Skip)
+        };
+        let rank = Rank { nest, depth: u8::try_from(depth).unwrap_or(u8::MAX) };
+        match item {
+            Item::Open { key, .. } => {
+                let place = match depth {
+                    0 | 1 => Place::Error,
+                    _ => places.get(depth - 2).map_or(Place::Skip, |parent| parent.child(key)),
+                };
+                if let Some(slot) = places.get_mut(depth.saturating_sub(1)) {
+                    *slot = place;
+                }
+                // An empty one says nothing; what is in it is noted when it is met.
+                if key == "error" && place == Place::Error {
+                    facts.is_error = true;
+                }
+            }
+            Item::Close if depth == 0 => break,
+            Item::Close => {}
+            Item::Text { key, text } => string(facts, here, rank, key, text, keep),
+            Item::Word { key, word } => bare(facts, here, rank, key, word),
+        }
+    }
+    walk.position()
+}
+
+fn string<'a, 't>(
+    facts: &mut Facts<'a>,
+    place: Place,
+    rank: Rank,
+    key: &str,
+    raw: Raw<'t>,
+    keep: fn(&'t str) -> Cow<'a, str>,
+) {
+    if raw.is_empty() {
+        return;
+    }
+    let folded = Key::of(key);
+    let own = |text: Cow<'t, str>| match text {
+        Cow::Borrowed(text) => keep(text),
+        Cow::Owned(text) => Cow::Owned(text),
+    };
+    match (place, folded.as_str()) {
+        (Place::Skip, _) => {}
+        // Amazon's event streams name the exception in a header of the frame.
+        (Place::Headers, "exceptiontype") => {
+            facts.code(rank, Field::Header, &raw.text());
+        }
+        (Place::Headers, name) => header(facts, name, &raw.text()),
+        (Place::Delay, "seconds") => delay(facts, &raw.text()),
+        (Place::Delay, _) => {}
+        (_, "finishreason" | "stopreason" | "nativefinishreason") => {
+            facts.stopped = true;
+        }
+        (Place::Choice, _) => {}
+        (_, "code") => {
+            let code = raw.text();
+            if !facts.code(rank, Field::Code, &code) {
+                status(facts, rank, &code);
+            }
+        }
+        (
+            _,
+            "type" | "errortype" | "type_" | "name" | "class" | "exceptiontype" | "limitsource",
+        ) => {
+            // Google's details carry their type's URL; other URLs are no types.
+            if key.trim_start().starts_with('@') {
+                facts.google |= raw.text().contains("googleapis.com");
+            } else {
+                facts.code(rank, Field::Type, &raw.text());
+            }
+        }
+        (_, "status" | "state") => {
+            let text = raw.text();
+            if !facts.code(rank, Field::Status, &text) {
+                status(facts, rank, &text);
+            }
+        }
+        (_, "reason" | "errorcode" | "errcode" | "subtype" | "blockreason" | "subcode") => {
+            let text = raw.text();
+            let known = facts.code(rank, Field::Reason, &text);
+            if !known && !status(facts, rank, &text) && text.contains(' ') {
+                nested(facts, rank, text, own);
+            }
+        }
+        (_, "statuscode" | "httpcode" | "httpstatus" | "originalstatuscode" | "upstreamstatus") => {
+            status(facts, rank, &raw.text());
+        }
+        (
+            _,
+            "message" | "msg" | "errormessage" | "errmsg" | "statusmsg" | "detail" | "details"
+            | "title" | "error" | "errordescription" | "description" | "raw" | "stack" | "body"
+            | "data" | "errors" | "text" | "statustext" | "err" | "response" | "exception"
+            | "rawmessage" | "originalmessage" | "cause" | "",
+        ) => {
+            if folded.as_str() == "error" {
+                facts.is_error = true;
+                // `{"error":"invalid_grant","error_description":"..."}`
+                if facts.code(rank, Field::Code, &raw.text()) {
+                    return;
+                }
+            }
+            nested(facts, rank, raw.text(), own);
+        }
+        (_, "quotaid" | "quotametric" | "quotalimit") => quota(facts, &raw.text()),
+        (
+            _,
+            "retrydelay" | "quotaresetdelay" | "retryafter" | "resetsinseconds"
+            | "retryafterseconds",
+        ) => delay(facts, &raw.text()),
+        (_, "quotaresettimestamp" | "resetsat" | "resetat") => {
+            if let Ok(at) = raw.text().parse::<f64>() {
+                facts.reset_at = Some(at);
+            } else {
+                facts.reset_date = Some(own(raw.text()));
+            }
+        }
+        (_, "requestid" | "xrequestid" | "requestidheader") => {
+            facts.request_id.get_or_insert(own(raw.text()));
+        }
+        _ => {}
+    }
+}
+
+/// A bare word: numbers, `true`, `null`.
+fn bare(facts: &mut Facts<'_>, place: Place, rank: Rank, key: &str, word: &str) {
+    if matches!(word, "null" | "None" | "undefined") {
+        return;
+    }
+    let folded = Key::of(key);
+    match (place, folded.as_str()) {
+        (Place::Skip | Place::Choice, _) => {}
+        (Place::Headers, name) => header(facts, name, word),
+        (Place::Delay, "seconds") => delay(facts, word),
+        (Place::Delay, _) => {}
+        (
+            _,
+            "code" | "status" | "errorcode" | "errcode" | "statuscode" | "httpcode" | "httpstatus",
+        ) => {
+            let stated = status(facts, rank, word);
+            if !stated && word != "0" {
+                facts.code(rank, Field::Code, word);
+            }
+        }
+        (_, "originalstatuscode" | "upstreamstatus") => {
+            status(facts, rank, word);
+        }
+        (_, "success") => facts.is_error |= word.eq_ignore_ascii_case("false"),
+        (_, "nprompttokens") => facts.window.requested = number(word),
+        (_, "nctx") => facts.window.limit = number(word),
+        (
+            _,
+            "resetsinseconds" | "estimatedtime" | "retryafter" | "retryafterseconds" | "retrydelay",
+        ) => delay(facts, word),
+        (_, "retryafterms") => {
+            if let Ok(ms) = word.parse::<f64>() {
+                facts.wait = facts.wait.or_else(|| numbers::seconds(ms / 1_000.0));
+            }
+        }
+        (_, "resetsat" | "resetat") => facts.reset_at = word.parse().ok().or(facts.reset_at),
+        _ => {}
+    }
+}
+
+fn number(word: &str) -> Option<u64> {
+    numbers::count(word).map(|(value, _)| value)
+}
+
+fn status(facts: &mut Facts<'_>, rank: Rank, text: &str) -> bool {
+    let digits = text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit());
+    digits && text.parse().is_ok_and(|value| facts.status(rank, value))
+}
+
+fn delay(facts: &mut Facts<'_>, text: &str) {
+    let wait = numbers::duration(text, Some(std::time::Duration::from_secs(1)));
+    facts.wait = facts.wait.or(wait.filter(|wait| !wait.is_zero()));
+}
+
+/// A header quoted in the body, as OpenRouter quotes its own.
+fn header(facts: &mut Facts<'_>, name: &str, value: &str) {
+    match name {
+        "retryafter" => delay(facts, value),
+        "xratelimitreset" => facts.reset_at = value.parse().ok().or(facts.reset_at),
+        _ => {}
+    }
+}
+
+/// `GenerateRequestsPerDayPerProjectPerModel` and `..._per_model_per_day`.
+fn quota(facts: &mut Facts<'_>, text: &str) {
+    facts.google = true;
+    let has = |part| super::codes::contains_ignore_case(text, part);
+    facts.quota.per_day |= has("perday") || has("per_day") || has("daily") || has("permonth");
+    facts.quota.per_minute |= has("perminute") || has("per_minute");
+}
+
+/// A string that may hold another error.
+fn nested<'a, 't>(
+    facts: &mut Facts<'a>,
+    rank: Rank,
+    text: Cow<'t, str>,
+    own: impl FnOnce(Cow<'t, str>) -> Cow<'a, str>,
+) {
+    let wraps = find_structure(&text, 0).is_some() || prose::is_html(text.trim_start());
+    if wraps && rank.nest < MAX_NEST {
+        read(facts, &text, rank.nest + 1, owned);
+    } else {
+        prose::anchors(facts, rank, &text);
+        let text = own(text);
+        facts.text(rank, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::codes::Weight;
+
+    fn facts(text: &str) -> Facts<'_> {
+        let mut facts = Facts::default();
+        read(&mut facts, text, 0, Cow::Borrowed);
+        facts.settle();
+        facts
+    }
+
+    fn inner(text: &str) -> String {
+        facts(text).texts.first().map_or_else(String::new, |text| text.text.clone().into_owned())
+    }
+
+    #[test]
+    fn the_innermost_message_comes_first() {
+        for text in [
+            r#"{"error":{"message":"deep down"}}"#,
+            r#"[{"error":{"message":"deep down"}}]"#,
+            r#"{"error":{"message":"{\"error\":{\"message\":\"deep down\"}}","code":400}}"#,
+            r#"{"error":{"message":"Provider returned error","metadata":{"raw":"{\"message\":\"deep down\"}"}}}"#,
+            "Error code: 400 - {'error': {'message': 'deep down'}}",
+            "litellm.BadRequestError: XException - b'{\"error\":{\"message\":\"deep down\"}}'",
+            r#"prefix {\"error\":{\"message\":\"deep down\"}}"#,
+            r#"{"detail":[{"type":"missing","loc":["body"],"msg":"deep down"}]}"#,
+            r#"{"error":"deep down"}"#,
+            "\"deep down\"",
+            "{ error: { message: 'deep down' } }",
+        ] {
+            assert_eq!(inner(text).trim().trim_matches('"'), "deep down", "{text}");
+        }
+    }
+
+    #[test]
+    fn nesting_ends() {
+        let mut text = r#"{"error":{"code":"insufficient_quota"}}"#.to_owned();
+        for _ in 0..20 {
+            text = serde_json::json!({ "error": { "message": text } }).to_string();
+            if text.len() > 200_000 {
+                break;
+            }
+        }
+        // Does not matter what is found, only that it comes back.
+        facts(&text);
+    }
+
+    #[test]
+    fn echoes_and_histories_do_not_count() {
+        let found = facts(
+            r#"{"error":{"code":"context_length_exceeded","message":"x",
+               "metadata":{"previous_errors":[{"code":429,"message":"rate limit"}],
+               "request":{"type":"invalid_api_key"}}},"headers":{"code":"401"}}"#,
+        );
+        assert_eq!(found.hits.len(), 1);
+        assert_eq!(found.status, None);
+        assert_eq!(
+            found.best(Weight::Final).map(|hit| hit.code.name),
+            Some("context_length_exceeded")
+        );
+    }
+
+    #[test]
+    fn waits_and_windows_in_fields() {
+        let found = facts(
+            r#"{"error":{"details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.4s"}],"n_ctx":256,"n_prompt_tokens":1407}}"#,
+        );
+        assert_eq!(found.wait, Some(std::time::Duration::from_millis(34_400)));
+        assert_eq!(found.window.limit, Some(256));
+        assert_eq!(found.window.requested, Some(1_407));
+        assert!(found.google);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "[\\PC\n]{0,300}") {
+            facts(&text);
+        }
+
+        #[test]
+        fn brackets_in_any_order_are_read(text in "[\\[\\]{}\"'\\\\:, a-c]{0,300}") {
+            facts(&text);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! An answer's body, judged as it passes.
+
+use std::{
+    fmt,
+    io::IoSlice,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use http::StatusCode;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use steadfast_core::{BoxError, Failure, Reason, Upstream};
+
+use super::{future::Ahead, sse::Scanner};
+use crate::{Verdict, stream::Judge};
+
+pin_project! {
+    /// A body whose failures are [`Failure`]s. Bytes, trailers and sizes pass unchanged; an event
+    /// stream is read on the way. Ends for good after its first error.
+    pub struct ClassifiedBody<B>
+    where
+        B: Body,
+    {
+        #[pin]
+        body: B,
+        // Looked at before the answer was handed out; goes first.
+        ahead: Ahead<B::Data>,
+        judge: Judge,
+        // For event streams.
+        scanner: Option<Scanner>,
+        // What the stream gave away: comes after the bytes that did.
+        failure: Option<Failure>,
+        delivered: bool,
+        ended: bool,
+    }
+}
+
+impl<B: Body> ClassifiedBody<B> {
+    pub(super) fn new(body: B, ahead: Ahead<B::Data>, judge: Judge, events: bool) -> Self {
+        Self {
+            body,
+            ahead,
+            judge,
+            scanner: events.then(Scanner::default),
+            failure: None,
+            delivered: false,
+            ended: false,
+        }
+    }
+}
+
+/// Shows `each` slice of `data` without consuming it; whether that was all of it.
+pub(super) fn slices(data: &impl Buf, mut each: impl FnMut(&[u8])) -> bool {
+    let mut parts = [IoSlice::new(&[]); 16];
+    let count = data.chunks_vectored(&mut parts);
+    let mut seen = 0;
+    for part in &parts[..count] {
+        seen += part.len();
+        each(part);
+    }
+    seen == data.remaining()
+}
+
+/// The failure of an error event.
+fn reported(judge: &Judge, data: Vec<u8>) -> Failure {
+    let failure = Failure::from_upstream(Upstream::event(Bytes::from(data)));
+    judge.classifier.failure(failure, judge.target.as_ref())
+}
+
+/// The failure of a stream that just ends.
+fn cut(judge: &Judge) -> Failure {
+    let mut verdict = Verdict::new(Reason::ServerError, "no terminal event");
+    verdict.message = "the stream ended without its terminal event".to_owned();
+    judge.silent(verdict).with_status(StatusCode::OK)
+}
+
+impl<B> Body for ClassifiedBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = Failure;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, Failure>>> {
+        let this = self.project();
+        if *this.ended {
+            return Poll::Ready(None);
+        }
+        let fail = |ended: &mut bool, delivered: bool, failure: Failure| {
+            *ended = true;
+            let failure = if delivered { failure.with_delivered() } else { failure };
+            Poll::Ready(Some(Err(failure)))
+        };
+        if let Some(failure) = this.failure.take() {
+            return fail(this.ended, *this.delivered, failure);
+        }
+        if !this.ahead.is_empty() {
+            *this.delivered = true;
+            return Poll::Ready(Some(Ok(this.ahead.remove(0))));
+        }
+        match ready!(this.body.poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                if let (Some(scanner), Some(data)) = (&mut *this.scanner, frame.data_ref()) {
+                    let mut error = None;
+                    let seen = slices(data, |slice| {
+                        if error.is_none() {
+                            error = scanner.feed(slice);
+                        }
+                    });
+                    if let Some(data) = error {
+                        *this.failure = Some(reported(this.judge, data));
+                    } else if !seen {
+                        // A buffer that does not show itself can not be judged.
+                        *this.scanner = None;
+                    }
+                }
+                *this.delivered |= frame.is_data();
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                let target = this.judge.target.as_ref();
+                let failure = this.judge.classifier.error(error, target);
+                fail(this.ended, *this.delivered, failure)
+            }
+            None => {
+                let scanner = this.scanner.as_mut();
+                let failure = match scanner.map_or(Ok(()), Scanner::finish) {
+                    Ok(()) => {
+                        *this.ended = true;
+                        return Poll::Ready(None);
+                    }
+                    Err(Some(data)) => reported(this.judge, data),
+                    Err(None) => cut(this.judge),
+                };
+                fail(this.ended, *this.delivered, failure)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        // A stream that has not ended well has its failure still to come.
+        let settled = self.scanner.as_ref().is_none_or(Scanner::is_settled);
+        self.ended
+            || (self.failure.is_none()
+                && self.ahead.is_empty()
+                && settled
+                && self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.ended {
+            return SizeHint::with_exact(0);
+        }
+        let inner = self.body.size_hint();
+        let ahead: usize = self.ahead.iter().filter_map(Frame::data_ref).map(Buf::remaining).sum();
+        if ahead == 0 {
+            return inner;
+        }
+        let ahead = ahead as u64;
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(ahead));
+        if let Some(upper) = inner.upper().and_then(|upper| upper.checked_add(ahead)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+impl<B: Body> fmt::Debug for ClassifiedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClassifiedBody")
+            .field("judge", &self.judge)
+            .field("delivered", &self.delivered)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! The HTTP service.
+
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+use http_body::Body;
+use steadfast_core::{BoxError, Call, Failure};
+use tower_service::Service;
+
+use super::{ClassifiedBody, ResponseFuture};
+use crate::{Classifier, stream::Judge};
+
+/// Judges the answers of an HTTP service; see [`HttpClassifyLayer`](super::HttpClassifyLayer).
+#[derive(Clone, Debug)]
+pub struct HttpClassifyService<S> {
+    inner: S,
+    classifier: Classifier,
+}
+
+impl<S> HttpClassifyService<S> {
+    pub(super) fn new(inner: S, classifier: Classifier) -> Self {
+        Self { inner, classifier }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, R, B> Service<R> for HttpClassifyService<S>
+where
+    S: Service<R, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    R: Call,
+    B: Body + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ClassifiedBody<B>>;
+    type Error = Failure;
+    type Future = ResponseFuture<S::Future, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(
+            ready!(self.inner.poll_ready(cx)).map_err(|error| self.classifier.error(error, None)),
+        )
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let target = request.context().target.clone();
+        let judge = Judge { classifier: self.classifier.clone(), target, window: None };
+        ResponseFuture::new(self.inner.call(request), judge)
+    }
+}

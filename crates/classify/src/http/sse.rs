@@ -1,0 +1,232 @@
+//! Reads an event stream as it passes: finds error events and the end.
+//!
+//! Lines that lie whole in a chunk are read where they lie; only a line that is cut by a chunk's
+//! end is kept until the rest of it comes.
+
+use crate::engine::{self, MAX_BODY};
+
+/// The streams whose end can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// OpenAI chat completions and everything compatible.
+    Chat,
+    /// OpenAI responses.
+    Responses,
+    Anthropic,
+    Gemini,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Scanner {
+    /// The beginning of a line whose end has not come.
+    partial: Vec<u8>,
+    /// The line under way is too long to be an error.
+    skipping: bool,
+    /// The event under way is called `error`.
+    error_event: bool,
+    kind: Option<Kind>,
+    terminal: bool,
+}
+
+impl Scanner {
+    /// Reads on. The data of an error event, when one is complete.
+    pub(super) fn feed(&mut self, mut chunk: &[u8]) -> Option<Vec<u8>> {
+        while let Some(end) = memchr::memchr(b'\n', chunk) {
+            let (line, rest) = (&chunk[..end], &chunk[end + 1..]);
+            chunk = rest;
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            let error = if self.partial.is_empty() {
+                self.line(line)
+            } else {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(line);
+                let error = self.line(&whole);
+                // Kept for the next one that is cut.
+                whole.clear();
+                self.partial = whole;
+                error
+            };
+            if error.is_some() {
+                return error;
+            }
+        }
+        if !self.skipping {
+            if self.partial.len() + chunk.len() > MAX_BODY {
+                self.partial = Vec::new();
+                self.skipping = true;
+            } else {
+                self.partial.extend_from_slice(chunk);
+            }
+        }
+        None
+    }
+
+    /// The stream is over: `Err` with the data of an error event that had no line end, or with
+    /// nothing when the terminal event is missing.
+    pub(super) fn finish(&mut self) -> Result<(), Option<Vec<u8>>> {
+        let last = std::mem::take(&mut self.partial);
+        if let Some(error) = self.line(&last) {
+            return Err(Some(error));
+        }
+        if self.is_settled() { Ok(()) } else { Err(None) }
+    }
+
+    /// Whether the stream may end here: it is complete, or of a kind whose end can not be told.
+    pub(super) fn is_settled(&self) -> bool {
+        self.terminal || self.kind.is_none()
+    }
+
+    /// One line, without its end.
+    fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            self.error_event = false;
+            return None;
+        }
+        if let Some(name) = line.strip_prefix(b"event:") {
+            self.error_event = name.trim_ascii() == b"error";
+            return None;
+        }
+        let data = line.strip_prefix(b"data:")?.trim_ascii();
+        if data == b"[DONE]" {
+            self.terminal = true;
+            return None;
+        }
+        let has = |needle: &str| memchr::memmem::find(data, needle.as_bytes()).is_some();
+        let suspicious = self.error_event || has("\"error\"") || has("response.failed");
+        if suspicious && engine::is_error_event(data, self.error_event) {
+            self.terminal = true;
+            return Some(data.to_vec());
+        }
+        let kind = match self.kind {
+            Some(kind) => kind,
+            None => {
+                let kind = if has("\"choices\"") {
+                    Kind::Chat
+                } else if has("\"response.") {
+                    Kind::Responses
+                } else if has("message_start") {
+                    Kind::Anthropic
+                } else if has("\"candidates\"") || has("\"usageMetadata\"") {
+                    Kind::Gemini
+                } else {
+                    return None;
+                };
+                *self.kind.insert(kind)
+            }
+        };
+        self.terminal |= match kind {
+            // Some compatible servers leave out `[DONE]`; a finish reason is as good.
+            Kind::Chat => has("\"finish_reason\"") && engine::has_stop(data),
+            Kind::Responses => has("response.completed") || has("response.incomplete"),
+            Kind::Anthropic => has("message_stop"),
+            Kind::Gemini => {
+                (has("\"finishReason\"") && engine::has_stop(data)) || has("\"blockReason\"")
+            }
+        };
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CHAT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"an \\\"error\\\" in text\"},\"finish_reason\":null}]}\n\n\
+        data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    const ANTHROPIC: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":1}}}\n\n\
+        event: ping\ndata: {\"type\":\"ping\"}\n\n\
+        event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    const RESPONSES: &str = "data: {\"type\":\"response.created\",\"response\":{\"error\":null}}\n\n\
+        data: {\"type\":\"response.completed\",\"response\":{\"error\":null,\"status\":\"completed\"}}\n\n";
+    const GEMINI: &str = "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"a\"}]}}]}\r\n\r\n\
+        data: {\"candidates\":[{\"content\":{\"parts\":[]},\"finishReason\":\"STOP\"}]}\r\n\r\n";
+
+    fn scan(text: &str, size: usize) -> (Option<String>, Result<(), ()>) {
+        let mut scanner = Scanner::default();
+        for chunk in text.as_bytes().chunks(size.max(1)) {
+            if let Some(error) = scanner.feed(chunk) {
+                return (Some(String::from_utf8(error).unwrap()), Ok(()));
+            }
+        }
+        match scanner.finish() {
+            Ok(()) => (None, Ok(())),
+            Err(Some(error)) => (Some(String::from_utf8(error).unwrap()), Ok(())),
+            Err(None) => (None, Err(())),
+        }
+    }
+
+    #[test]
+    fn whole_streams_end_well_however_they_are_cut() {
+        for text in [CHAT, ANTHROPIC, RESPONSES, GEMINI] {
+            for size in 1..text.len() {
+                assert_eq!(scan(text, size), (None, Ok(())), "{size} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_without_their_end_are_told() {
+        for text in [CHAT, ANTHROPIC, RESPONSES, GEMINI] {
+            let first = text
+                .split_inclusive("\n\n")
+                .next()
+                .unwrap()
+                .split_inclusive("\r\n\r\n")
+                .next()
+                .unwrap();
+            assert_eq!(scan(first, 7), (None, Err(())), "{first}");
+        }
+        assert_eq!(scan("data: something else\n\n", 7), (None, Ok(())));
+        assert_eq!(scan(": ping\n\n", 7), (None, Ok(())));
+    }
+
+    #[test]
+    fn error_events_of_every_dialect_are_found() {
+        for text in [
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+            "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n",
+            "data: {\"id\":\"x\",\"error\":{\"code\":502},\"choices\":[]}\n\n",
+            "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"x\"}\n\n",
+            "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"}}}\n\n",
+            "event: error\ndata: something broke\n\n",
+            "data: {\"error\":\"no line end\"}",
+        ] {
+            for size in [1, 5, 1_000] {
+                let (error, _) = scan(text, size);
+                assert!(error.is_some(), "{size} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let mut scanner = Scanner::default();
+        let chunk = vec![b'x'; 10_000];
+        for _ in 0..20 {
+            assert!(scanner.feed(&chunk).is_none());
+            assert!(scanner.partial.capacity() <= 2 * MAX_BODY);
+        }
+        assert!(
+            scanner.feed(b"\ndata: {\"error\":{\"code\":1}}\n").is_some(),
+            "the next line counts"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), size in 1usize..40) {
+            let mut scanner = Scanner::default();
+            for chunk in bytes.chunks(size) {
+                if scanner.feed(chunk).is_some() {
+                    break;
+                }
+            }
+            scanner.finish().ok();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The chat service.
+
+use std::{
+    fmt,
+    task::{Context, Poll, ready},
+};
+
+use steadfast_core::{BoxError, Call, ChatResponse, Failure};
+use tower_service::Service;
+
+use crate::{
+    Classifier,
+    future::ResponseFuture,
+    layer::Windows,
+    stream::{ClassifiedEvents, Judge},
+};
+
+/// Judges the failures of a chat service; see [`ClassifyLayer`](crate::ClassifyLayer).
+#[derive(Clone)]
+pub struct ClassifyService<S> {
+    inner: S,
+    classifier: Classifier,
+    windows: Option<Windows>,
+}
+
+impl<S> ClassifyService<S> {
+    pub(crate) fn new(inner: S, classifier: Classifier, windows: Option<Windows>) -> Self {
+        Self { inner, classifier, windows }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for ClassifyService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClassifyService")
+            .field("inner", &self.inner)
+            .field("classifier", &self.classifier)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, R, E> Service<R> for ClassifyService<S>
+where
+    S: Service<R, Response = ChatResponse<E>>,
+    S::Error: Into<BoxError>,
+    R: Call,
+{
+    type Response = ChatResponse<ClassifiedEvents<E>>;
+    type Error = Failure;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(
+            ready!(self.inner.poll_ready(cx)).map_err(|error| self.classifier.error(error, None)),
+        )
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let target = request.context().target.clone();
+        let window = match (&self.windows, &target) {
+            (Some(windows), Some(target)) => windows(target),
+            _ => None,
+        };
+        let judge = Judge { classifier: self.classifier.clone(), target, window };
+        ResponseFuture::new(self.inner.call(request), judge)
+    }
+}
