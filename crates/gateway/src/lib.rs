@@ -1,3 +1,9 @@
-//! The steadfast gateway as a library: configuration, the stack made of it, and the server.
+//! The steadfast gateway as a library: configuration, the stack made of it, the server, and the
+//! command line.
 
+pub mod cli;
 pub mod config;
+pub mod keys;
+pub mod metrics;
+pub mod server;
+pub mod stack;

@@ -1,2 +1,7 @@
 //! The `steadfast` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    steadfast_gateway::cli::run()
+}

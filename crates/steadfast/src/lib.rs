@@ -1,1 +1,55 @@
-//! Resilience layers for LLM calls: one tower layer a concern
+//! Keep LLM calls running when providers, networks and models do not.
+//!
+//! LLM calls fail in ways that HTTP clients do not know: a 429 that is really an unpaid bill, a
+//! stream that dies in the middle of a sentence after a 200, a hang, a model that is gone.
+//! Steadfast answers each of these with one [`tower::Layer`](tower_layer::Layer), in a crate of
+//! its own, stacked around an HTTP LLM client or around your own service.
+//!
+//! | feature | crate | layer | answers |
+//! |---|---|---|---|
+#![cfg_attr(feature = "classify", doc = "| `classify` | [`classify`] | [`ClassifyLayer`](classify::ClassifyLayer) | what does this error mean? |")]
+#![cfg_attr(feature = "retry", doc = "| `retry` | [`retry`] | [`RetryBackoffLayer`](retry::RetryBackoffLayer) | the same target again, later |")]
+#![cfg_attr(feature = "breaker", doc = "| `breaker` | [`breaker`] | [`CircuitBreakerLayer`](breaker::CircuitBreakerLayer) | stop asking a target that keeps failing |")]
+#![cfg_attr(feature = "failover", doc = "| `failover` | [`failover`] | [`CooldownFailoverLayer`](failover::CooldownFailoverLayer) | another target while this one cools down |")]
+#![cfg_attr(feature = "timeout", doc = "| `timeout` | [`timeout`] | [`StallTimeoutLayer`](timeout::StallTimeoutLayer), [`DeadlineLayer`](timeout::DeadlineLayer) | hangs end |")]
+#![cfg_attr(feature = "client", doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |")]
+#![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
+#![cfg_attr(feature = "sim", doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |")]
+//!
+//! Every layer speaks [`Failure`], says what it did in the [`RecoveryLog`] of the answer, and
+//! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served
+//! it, never a clean end.
+//!
+//! # Order
+//!
+//! Outermost first: deadline, failover, retry, breaker, stall, classify, client.
+//! Leave out what you do not need; keep the order of what remains. A few orders that look as good
+//! and are not:
+//!
+//! * a timeout *outside* the breaker: the hang it ends is a cancellation to the breaker, which
+//!   never trips;
+//! * retry *outside* failover: three targets and ten retries are 33 attempts;
+//! * classify *outside* retry: a 429 that is an unpaid bill is retried ten times;
+//! * a deadline *inside* retry: each attempt gets the whole of it.
+
+#[cfg(feature = "stack")]
+mod stack;
+
+#[cfg(feature = "breaker")]
+pub use steadfast_breaker as breaker;
+#[cfg(feature = "classify")]
+pub use steadfast_classify as classify;
+#[cfg(feature = "client")]
+pub use steadfast_client as client;
+pub use steadfast_core::*;
+#[cfg(feature = "failover")]
+pub use steadfast_failover as failover;
+#[cfg(feature = "retry")]
+pub use steadfast_retry as retry;
+#[cfg(feature = "sim")]
+pub use steadfast_sim as sim;
+#[cfg(feature = "timeout")]
+pub use steadfast_timeout as timeout;
+
+#[cfg(feature = "stack")]
+pub use self::stack::{ChatService, Handles, Stack, Stacked};

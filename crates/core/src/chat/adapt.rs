@@ -39,7 +39,8 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     let dialect = profile.dialect.or(request.dialect()).unwrap_or(Dialect::OpenAi);
     let translated = request.dialect().is_some_and(|own| own != dialect);
     if blind || foreign || translated {
-        transcript::repair(request, &transcript::Rules::for_profile(dialect, profile));
+        // What could not be mended the provider refuses, in its own words.
+        let _ = transcript::repair(request, &transcript::Rules::for_profile(dialect, profile));
     }
     Ok(())
 }

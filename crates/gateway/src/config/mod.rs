@@ -3,10 +3,12 @@
 //! Every key is optional. What is wrong is said with file, line and key, all of it at once.
 
 mod error;
+mod load;
 mod schema;
 mod source;
 mod validate;
 
+pub(crate) use self::load::native;
 pub use self::{
     error::{ConfigError, ConfigErrors},
     schema::{

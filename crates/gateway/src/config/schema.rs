@@ -105,7 +105,7 @@ pub struct ProviderConfig {
     pub dialect: Dialect,
     /// Where it is, as in the vendor's own SDK. Without it the vendor's own address.
     pub base_url: Option<String>,
-    /// Its keys, tried in order: `env:NAME` or `file:PATH`.
+    /// Its keys, tried in order: `env:NAME` or `file:PATH`. None: it wants no key.
     #[serde(default)]
     pub credentials: Vec<String>,
     /// Which model to send for the one asked for; `*` stands for all others.
@@ -135,6 +135,27 @@ pub struct ProviderConfig {
     pub headers: BTreeMap<String, String>,
 }
 
+impl ProviderConfig {
+    /// A provider with nothing but a name and a dialect.
+    pub fn new(name: impl Into<String>, dialect: Dialect) -> Self {
+        Self {
+            name: name.into(),
+            dialect,
+            base_url: None,
+            credentials: Vec::new(),
+            models: BTreeMap::new(),
+            downgrades: BTreeMap::new(),
+            vision: true,
+            tools: true,
+            window: None,
+            max_output: None,
+            unsupported: Vec::new(),
+            on_unsupported: OnUnsupported::default(),
+            headers: BTreeMap::new(),
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }
@@ -160,6 +181,9 @@ pub struct FailoverConfig {
     pub downgrade_on_overload: Option<bool>,
     /// Whether a refusal by one provider's content policy is taken to the next.
     pub on_content_filter: Option<bool>,
+    /// Whether a vendor is asked first for its own models, by their names, whatever the order of
+    /// the chain. True for providers found from the environment.
+    pub own_vendor_first: bool,
 }
 
 /// `[failover.chains]`

@@ -1,0 +1,164 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+mod check;
+mod classify;
+mod demo;
+mod serve;
+mod sim;
+
+/// What a command ends with when it could not do what it is for.
+pub(crate) const FAILED: u8 = 1;
+/// What a command ends with when it was called wrongly or its configuration is wrong.
+pub(crate) const USAGE: u8 = 2;
+
+/// Keep LLM calls running when providers, networks and models do not.
+#[derive(Debug, Parser)]
+#[command(
+    name = "steadfast",
+    version,
+    about,
+    after_help = "\
+Examples:
+  steadfast                               the demo: no keys, no configuration
+  steadfast demo --once                   the demo's fixed scenario, with a table at the end
+  steadfast serve                         providers from ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY
+  steadfast serve --config steadfast.toml
+  steadfast check --config steadfast.toml
+  steadfast classify errors.jsonl
+  steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Three simulated providers that misbehave, the gateway in front of them, and a load.
+    Demo(DemoArgs),
+    /// The gateway.
+    Serve(ServeArgs),
+    /// Validate a configuration and print the stack it makes, with every number.
+    Check(CheckArgs),
+    /// Say what provider errors mean: JSON lines in, JSON lines out.
+    Classify(ClassifyArgs),
+    /// Simulated providers as a server.
+    Sim(SimArgs),
+}
+
+/// `steadfast demo`
+#[derive(Debug, Default, Args)]
+pub(crate) struct DemoArgs {
+    /// Run the fixed scenario once, print what each layer did, and exit 0 only if every request
+    /// was answered.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Requests of the fixed scenario.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// Seed of the simulated providers and of the load.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `steadfast serve`
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file. Without it, providers are found from the environment.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The address to listen on, instead of the configured one.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+/// `steadfast check`
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The configuration file.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the resolved stack as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `steadfast classify`
+#[derive(Debug, Args)]
+pub(crate) struct ClassifyArgs {
+    /// JSON lines `{"provider","status","headers","body","transport"}`; standard input when left
+    /// out.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// `steadfast sim`
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// The address to listen on. Each dialect gets the next port.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
+    pub(crate) listen: SocketAddr,
+    /// The plan of faults, TOML or JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Seed of what the providers say.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Runs what the command line says.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.unwrap_or_else(|| Command::Demo(DemoArgs { requests: 200, seed: 1, ..DemoArgs::default() })) {
+        Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Classify(args) => classify::run(&args),
+        Command::Sim(args) => sim::run(&args),
+    }
+}
+
+/// A sentence on standard error, and the exit code that goes with it.
+pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
+    eprintln!("steadfast: {message}");
+    ExitCode::from(code)
+}
+
+/// The runtime of a command.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime needs only threads and file descriptors, without which nothing works")
+}
+
+/// Ready when the process is asked to stop: Ctrl-C, or a polite kill.
+pub(crate) async fn stop_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}
+
+/// Logs to standard error, by `RUST_LOG`; without it, what the layers do and what goes wrong.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,191 @@
+//! Who a caller is.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use http::{HeaderMap, header};
+use sha2::{Digest, Sha256};
+
+use crate::config::{Auth, Config, ConfigError, ConfigErrors, Source};
+
+/// Gateway keys and the tenants they belong to. Holds hashes alone, so nothing here can leak a
+/// key.
+#[derive(Clone, Default)]
+pub struct KeyRing {
+    /// By the hash of the key: the lookup compares hashes, so its time tells nothing of a key.
+    tenants: HashMap<[u8; 32], Arc<str>>,
+    admin: Option<[u8; 32]>,
+    open: bool,
+}
+
+/// What a caller may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Ask models, on this tenant's behalf.
+    Tenant(Arc<str>),
+    /// Ask models, on nobody's.
+    Anyone,
+}
+
+impl KeyRing {
+    /// Reads the keys that `config` names.
+    ///
+    /// # Errors
+    ///
+    /// When a variable is not set or a file can not be read.
+    pub fn read(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
+        let mut ring = Self { open: config.server.auth == Auth::None, ..Self::default() };
+        let mut errors: Vec<ConfigError> = Vec::new();
+        for (index, tenant) in config.tenants.iter().enumerate() {
+            let name: Arc<str> = tenant.name.as_str().into();
+            for (n, key) in tenant.keys.iter().enumerate() {
+                match key_hash(key) {
+                    Ok(hash) => {
+                        ring.tenants.insert(hash, name.clone());
+                    }
+                    Err(why) => errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why)),
+                }
+            }
+        }
+        if let Some(key) = &config.server.admin_key {
+            match key_hash(key) {
+                Ok(hash) => ring.admin = Some(hash),
+                Err(why) => errors.push(source.error("server.admin_key", why)),
+            }
+        }
+        if errors.is_empty() { Ok(ring) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// Who sent `headers`, by whichever header the three dialects carry a key in, or `query_key`;
+    /// `None` when the key is missing or unknown.
+    pub fn caller(&self, headers: &HeaderMap, query_key: Option<&str>) -> Option<Caller> {
+        if self.open {
+            return Some(Caller::Anyone);
+        }
+        let key = presented(headers).or(query_key)?;
+        self.tenants.get(&hash(key)).cloned().map(Caller::Tenant)
+    }
+
+    /// Whether `headers` carry the admin key. Without one configured, whoever reaches a loopback
+    /// address is the operator.
+    pub fn is_admin(&self, headers: &HeaderMap, loopback: bool) -> bool {
+        match &self.admin {
+            None => loopback,
+            Some(admin) => presented(headers).is_some_and(|key| hash(key) == *admin),
+        }
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyRing")
+            .field("keys", &self.tenants.len())
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, key)| key.trim());
+    bearer.or_else(|| text("x-api-key")).or_else(|| text("x-goog-api-key"))
+}
+
+fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn key_hash(reference: &str) -> Result<[u8; 32], String> {
+    let Some(hex) = reference.strip_prefix("sha256:") else {
+        return resolve(reference).map(|key| hash(&key));
+    };
+    let mut out = [0; 32];
+    for (byte, pair) in out.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(pair).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16)
+            .map_err(|_| "after `sha256:` come 64 hexadecimal digits".to_owned())?;
+    }
+    Ok(out)
+}
+
+/// The secret that `env:NAME` or `file:PATH` refers to, without the line end of the file.
+///
+/// # Errors
+///
+/// A sentence that names the variable or file, never the secret.
+pub fn resolve(reference: &str) -> Result<String, String> {
+    let secret = if let Some(name) = reference.strip_prefix("env:") {
+        std::env::var(name)
+            .map_err(|_| format!("the environment variable {name} is not set; export it"))?
+    } else if let Some(path) = reference.strip_prefix("file:") {
+        std::fs::read_to_string(path)
+            .map_err(|error| format!("the file {path} can not be read: {error}"))?
+    } else {
+        return Err("write `env:NAME` or `file:PATH`".to_owned());
+    };
+    let secret = secret.trim();
+    if secret.is_empty() {
+        return Err(format!("{reference} is empty; it must hold the key"));
+    }
+    Ok(secret.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn ring(text: &str) -> Result<KeyRing, ConfigErrors> {
+        let source = Source::text(text);
+        KeyRing::read(&source.parse().unwrap(), &source)
+    }
+
+    fn with(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(
+            http::HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )])
+    }
+
+    #[test]
+    fn keys_come_in_each_dialects_header() {
+        // The hash of `k1`.
+        let hex: String =
+            Sha256::digest(b"k1").iter().map(|byte| format!("{byte:02x}")).collect();
+        let ring = ring(&format!("[[tenants]]\nname='acme'\nkeys=['sha256:{hex}']")).unwrap();
+        let acme = Some(Caller::Tenant("acme".into()));
+        assert_eq!(ring.caller(&with("authorization", "Bearer k1"), None), acme);
+        assert_eq!(ring.caller(&with("authorization", "bearer  k1"), None), acme);
+        assert_eq!(ring.caller(&with("x-api-key", "k1"), None), acme);
+        assert_eq!(ring.caller(&with("x-goog-api-key", "k1"), None), acme);
+        assert_eq!(ring.caller(&HeaderMap::new(), Some("k1")), acme);
+        for refused in [with("x-api-key", "k2"), with("authorization", "Basic k1"), HeaderMap::new()] {
+            assert_eq!(ring.caller(&refused, None), None);
+        }
+        assert!(!format!("{ring:?}").contains("k1"));
+    }
+
+    #[test]
+    fn a_missing_variable_is_named_at_its_key() {
+        let error = ring("[[tenants]]\nname='t'\nkeys=['env:STEADFAST_TEST_NOT_SET']").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(":3:7: tenants[0].keys[0]") && text.contains("STEADFAST_TEST_NOT_SET"), "{text}");
+        let error = ring("[server]\nadmin_key='file:/nonexistent/key'").unwrap_err();
+        assert!(error.to_string().contains("server.admin_key"), "{error}");
+    }
+
+    #[test]
+    fn admin_is_local_or_has_the_key() {
+        let open = ring("[server]\nauth='none'").unwrap();
+        assert!(open.is_admin(&HeaderMap::new(), true) && !open.is_admin(&HeaderMap::new(), false));
+        let hex: String = Sha256::digest(b"root").iter().map(|b| format!("{b:02x}")).collect();
+        let keyed = ring(&format!("[server]\nauth='none'\nadmin_key='sha256:{hex}'")).unwrap();
+        assert!(!keyed.is_admin(&HeaderMap::new(), true), "the address is not enough any more");
+        assert!(keyed.is_admin(&with("authorization", "Bearer root"), false));
+    }
+}

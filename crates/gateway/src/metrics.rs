@@ -1,0 +1,210 @@
+//! What the gateway counts, in Prometheus' text format.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use serde::Serialize;
+use steadfast_core::{Dialect, Failure, RecoveryLog, Usage};
+
+/// The counters, shared by cloning.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    failures: Family<FailureLabels, Counter>,
+    /// Sorted, so that it can be listed.
+    steps: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
+    tokens: Family<TokenLabels, Counter>,
+    head: Family<DialectLabel, Histogram, fn() -> Histogram>,
+    whole: Family<DialectLabel, Histogram, fn() -> Histogram>,
+    in_flight: Gauge<i64, AtomicI64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    dialect: &'static str,
+    stream: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailureLabels {
+    reason: &'static str,
+    /// `head`: the caller got a status; `stream`: an error event after content.
+    at: &'static str,
+}
+
+/// How often a layer did something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepCount {
+    /// The layer.
+    pub layer: &'static str,
+    /// What it did.
+    pub action: &'static str,
+    /// Why; empty when there is no reason to name.
+    pub reason: &'static str,
+    /// How often.
+    pub times: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabels {
+    provider: String,
+    direction: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DialectLabel {
+    dialect: &'static str,
+}
+
+/// 5 ms to about 5 minutes: from a cached refusal to a long answer.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.005, 2.0, 17))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("steadfast");
+        let requests = Family::default();
+        let failures = Family::default();
+        let tokens = Family::default();
+        let head: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let whole: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let in_flight = Gauge::default();
+        registry.register("requests", "Requests by how they ended", Family::clone(&requests));
+        registry.register("failures", "Failures that reached a caller", Family::clone(&failures));
+        registry.register("tokens", "Tokens that providers reported", Family::clone(&tokens));
+        registry.register(
+            "time_to_head_seconds",
+            "Time until the answer began",
+            Family::clone(&head),
+        );
+        registry.register(
+            "time_to_end_seconds",
+            "Time until the answer ended",
+            Family::clone(&whole),
+        );
+        registry.register("in_flight", "Requests under way", Gauge::clone(&in_flight));
+        Self(Arc::new(Inner { registry, requests, failures, steps: Mutex::default(), tokens, head, whole, in_flight }))
+    }
+}
+
+impl Metrics {
+    /// A request has come; it is under way until the guard is dropped.
+    pub fn begin(&self) -> InFlight {
+        self.0.in_flight.inc();
+        InFlight(self.clone())
+    }
+
+    /// An answer has begun after `took`.
+    pub fn head(&self, dialect: Dialect, took: Duration) {
+        self.0.head.get_or_create(&DialectLabel { dialect: dialect.as_str() }).observe(took.as_secs_f64());
+    }
+
+    /// A request has ended after `took`, and the layers did what `log` says.
+    pub fn end(
+        &self,
+        dialect: Dialect,
+        stream: bool,
+        outcome: &'static str,
+        took: Duration,
+        log: &RecoveryLog,
+    ) {
+        let inner = &*self.0;
+        let stream = if stream { "true" } else { "false" };
+        let labels = RequestLabels { dialect: dialect.as_str(), stream, outcome };
+        inner.requests.get_or_create(&labels).inc();
+        inner
+            .whole
+            .get_or_create(&DialectLabel { dialect: dialect.as_str() })
+            .observe(took.as_secs_f64());
+        let done = log.steps();
+        if done.is_empty() {
+            return;
+        }
+        let mut steps = inner.steps.lock();
+        for step in done {
+            let reason = step.reason.map_or("", |reason| reason.as_str());
+            *steps.entry((step.layer, step.action, reason)).or_default() += 1;
+        }
+    }
+
+    /// What the layers did, and how often.
+    pub fn steps(&self) -> Vec<StepCount> {
+        let steps = self.0.steps.lock();
+        steps
+            .iter()
+            .map(|(&(layer, action, reason), &times)| StepCount { layer, action, reason, times })
+            .collect()
+    }
+
+    /// A failure has reached a caller: as a status, or `in_stream`.
+    pub fn failed(&self, failure: &Failure, in_stream: bool) {
+        let at = if in_stream { "stream" } else { "head" };
+        let labels = FailureLabels { reason: failure.reason().as_str(), at };
+        self.0.failures.get_or_create(&labels).inc();
+    }
+
+    /// A provider has reported what an answer used.
+    pub fn tokens(&self, provider: &str, usage: &Usage) {
+        for (direction, tokens) in [("input", usage.input), ("output", usage.output)] {
+            if let Some(tokens) = tokens {
+                let labels = TokenLabels { provider: provider.to_owned(), direction };
+                self.0.tokens.get_or_create(&labels).inc_by(tokens);
+            }
+        }
+    }
+
+    /// All of it as text, without the mark that ends an exposition: gauges that are read at the
+    /// moment of asking follow.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode_registry(&mut text, &self.0.registry);
+        text.push_str("# HELP steadfast_steps What the layers did.\n# TYPE steadfast_steps counter\n");
+        for StepCount { layer, action, reason, times } in self.steps() {
+            let _ = writeln!(
+                text,
+                "steadfast_steps_total{{layer=\"{layer}\",action=\"{action}\",reason=\"{reason}\"}} {times}"
+            );
+        }
+        text
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("in_flight", &self.0.in_flight.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+#[must_use = "the request counts as ended when this is dropped"]
+pub struct InFlight(Metrics);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.0.in_flight.dec();
+    }
+}

@@ -1,0 +1,204 @@
+//! One chat request: read, asked, answered.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    response::Response,
+};
+use http::{HeaderMap, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
+use steadfast_core::{
+    CallContext, ChatRequest, ChatResponse, Deadline, Dialect, Failure, Priority, Reason,
+};
+use tower::{Service, ServiceExt};
+
+use super::{App, array::ArrayEncoder, reply, stream::{Record, StreamBody, Writer}};
+use crate::keys::Caller;
+
+/// What Gemini's dialect says in the address.
+pub(super) struct GeminiRoute {
+    pub(super) model: String,
+    pub(super) stream: bool,
+}
+
+/// Answers a chat request in the caller's dialect, whatever happens.
+pub(super) async fn answer(
+    app: &App,
+    dialect: Dialect,
+    route: Option<GeminiRoute>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let id = reply::request_id(&parts.headers);
+    let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
+
+    let read = match read(app, dialect, route.as_ref(), &parts, body).await {
+        Ok(read) => read,
+        Err(failure) => {
+            record.failed(&failure, false);
+            return reply::refused(dialect, &failure, &id);
+        }
+    };
+    record.asked(&read);
+    let log = read.context.log.clone();
+    let addressee = Addressee::of(&read);
+    let streamed = read.stream;
+
+    let mut stack = app.gateway().service();
+    let asked = match stack.ready().await {
+        Ok(stack) => stack.call(read).await,
+        Err(failure) => Err(failure),
+    };
+    let told = match asked {
+        Ok(response) if streamed => {
+            let sse = dialect != Dialect::Gemini || wants_sse(&parts);
+            return stream(app, dialect, &addressee, sse, response, record, &id);
+        }
+        Ok(response) => whole(dialect, &addressee, response, &mut record, &id).await,
+        Err(failure) => Err(failure),
+    };
+    told.unwrap_or_else(|failure| {
+        record.failed(&failure, false);
+        reply::failed(dialect, &failure, &id, &log)
+    })
+}
+
+/// Reads who asks what.
+async fn read(
+    app: &App,
+    dialect: Dialect,
+    route: Option<&GeminiRoute>,
+    parts: &Parts,
+    body: Body,
+) -> Result<ChatRequest, Failure> {
+    let caller = app.0.keys.caller(&parts.headers, query_key(parts)).ok_or_else(|| {
+        Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
+            .with_status(http::StatusCode::UNAUTHORIZED)
+            .with_evidence("gateway key")
+    })?;
+    let body = collect(body, app.0.body_limit).await?;
+    let route = route.map_or_else(Route::default, |route| Route {
+        model: Some(&route.model),
+        stream: Some(route.stream),
+    });
+    let mut request = codec(dialect).decode_request(&body, route)?;
+    request.context = context(&parts.headers, caller);
+    for name in &app.0.forward {
+        for value in parts.headers.get_all(name) {
+            request.headers.append(name.clone(), value.clone());
+        }
+    }
+    Ok(request)
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Failure::refused(
+            Reason::PayloadTooLarge,
+            format!("the request body is larger than the {limit} bytes this gateway takes"),
+        )),
+        Err(error) => {
+            Err(Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error))
+        }
+    }
+}
+
+/// What the caller says beside the request itself, in `x-steadfast-*` headers.
+fn context(headers: &HeaderMap, caller: Caller) -> CallContext {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
+    let mut context = CallContext::recording();
+    if let Caller::Tenant(tenant) = caller {
+        context = context.with_tenant(tenant);
+    }
+    if let Some(session) = text("x-steadfast-session") {
+        context = context.with_session(session);
+    }
+    if let Some(agent) = text("x-steadfast-agent") {
+        context = context.with_agent(agent);
+    }
+    if let Some(task) = text("x-steadfast-task") {
+        context = context.with_task(task);
+    }
+    if text("x-steadfast-priority") == Some("background") {
+        context = context.with_priority(Priority::Background);
+    }
+    if let Some(limit) = number("x-steadfast-timeout-ms") {
+        context = context.with_deadline(Deadline::after(Duration::from_millis(limit)));
+    }
+    context.max_attempts = number("x-steadfast-max-attempts")
+        .and_then(|most| u32::try_from(most).ok())
+        .and_then(NonZeroU32::new);
+    context
+}
+
+/// A whole answer.
+async fn whole(
+    dialect: Dialect,
+    addressee: &Addressee,
+    response: ChatResponse,
+    record: &mut Record,
+    id: &str,
+) -> Result<Response, Failure> {
+    record.answered(&response.head);
+    let completion = response.collect().await?;
+    let body = codec(dialect).encode_answer(&completion, addressee)?;
+    record.used(&completion.usage);
+    let mut response = reply::ok("application/json", Body::from(body));
+    let head = &completion.head;
+    reply::stamp(
+        response.headers_mut(),
+        head.target.as_ref(),
+        head.attempts,
+        id,
+        &head.log,
+    );
+    record.done();
+    Ok(response)
+}
+
+/// An answer in pieces. From here on a failure is an event of the stream.
+fn stream(
+    app: &App,
+    dialect: Dialect,
+    addressee: &Addressee,
+    sse: bool,
+    response: ChatResponse,
+    mut record: Record,
+    id: &str,
+) -> Response {
+    record.answered(&response.head);
+    let (head, events) = response.into_parts();
+    let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
+    let writer = if sse { Writer::Sse } else { Writer::Array(ArrayEncoder::default()) };
+    let content_type = if sse { "text/event-stream" } else { "application/json" };
+    let body = StreamBody::new(dialect, events, encoder, writer, app.0.keepalive, record);
+    let mut response = reply::ok(content_type, Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
+    // Proxies such as nginx must not collect a stream before they pass it on.
+    headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
+    reply::stamp(headers, head.target.as_ref(), head.attempts, id, &head.log);
+    response
+}
+
+/// Gemini's SDKs may send the key in the address.
+fn query_key(parts: &Parts) -> Option<&str> {
+    query(parts, "key")
+}
+
+/// Whether a Gemini caller asked for server-sent events rather than a JSON array.
+fn wants_sse(parts: &Parts) -> bool {
+    query(parts, "alt") == Some("sse")
+}
+
+fn query<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
+    parts.uri.query()?.split('&').find_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        (key == name).then_some(value)
+    })
+}

@@ -1,0 +1,144 @@
+//! Headers and errors that callers see.
+
+use axum::{body::Body, extract::Request, response::Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use steadfast_client::dialect::codec;
+use steadfast_core::{Dialect, Failure, RecoveryLog, Retry, Target};
+
+/// The target that answered, or failed last.
+const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
+/// How many times a provider was asked.
+const ATTEMPTS: HeaderName = HeaderName::from_static("x-steadfast-attempts");
+/// What the layers did.
+const RECOVERY: HeaderName = HeaderName::from_static("x-steadfast-recovery");
+/// Why the call failed, in the gateway's own words.
+const REASON: HeaderName = HeaderName::from_static("x-steadfast-reason");
+/// The request's id, whatever the dialect.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// What the vendors' SDKs obey over the status.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// Longest recovery log in a header, in bytes: well below the 8 KiB that common proxies allow for
+/// all headers together.
+const MAX_RECOVERY: usize = 1_500;
+
+/// Longest request id taken over from a caller.
+const MAX_ID: usize = 128;
+
+/// The caller's own request id when it sent a usable one, else a new one.
+pub(super) fn request_id(headers: &HeaderMap) -> String {
+    headers
+        .get(&REQUEST_ID)
+        .and_then(|value| value.to_str().ok())
+        .filter(|id| {
+            !id.is_empty()
+                && id.len() <= MAX_ID
+                && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+        })
+        .map_or_else(|| format!("req_{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..)), str::to_owned)
+}
+
+/// The dialect that the address or headers of a request to nowhere suggest.
+pub(super) fn guess_dialect(request: &Request) -> Dialect {
+    if request.headers().contains_key("anthropic-version") {
+        Dialect::Anthropic
+    } else if request.uri().path().starts_with("/v1beta") {
+        Dialect::Gemini
+    } else {
+        Dialect::OpenAi
+    }
+}
+
+/// A failure, told in `dialect`, with what was done about it.
+pub(super) fn failed(
+    dialect: Dialect,
+    failure: &Failure,
+    id: &str,
+    log: &RecoveryLog,
+) -> Response {
+    let (status, headers, body) = codec(dialect).encode_error(failure, Some(id));
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    let headers = response.headers_mut();
+    headers.insert(REASON, HeaderValue::from_static(failure.reason().as_str()));
+    // What was tried here is not tried again by the SDK in front: retries would multiply. A
+    // refusal that cost nobody anything and says when to come back is worth coming back to.
+    let worth_it = failure.attempts() == 0
+        && failure.retry() != Retry::Forbidden
+        && failure.retry_after().is_some();
+    headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
+    stamp(headers, failure.target(), failure.attempts(), id, log);
+    response
+}
+
+/// A failure before any layer was asked.
+pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &str) -> Response {
+    failed(dialect, failure, id, &RecoveryLog::disabled())
+}
+
+/// What happened, for an answer that is on its way.
+pub(super) fn stamp(
+    headers: &mut HeaderMap,
+    target: Option<&Target>,
+    attempts: u32,
+    id: &str,
+    log: &RecoveryLog,
+) {
+    if let Some(target) = target
+        && let Some(value) = visible(&target.to_string())
+    {
+        headers.insert(TARGET, value);
+    }
+    headers.insert(ATTEMPTS, attempts.into());
+    if !log.is_empty()
+        && let Some(value) = visible(&log.to_string())
+    {
+        headers.insert(RECOVERY, value);
+    }
+    if let Some(value) = visible(id) {
+        headers.insert(REQUEST_ID, value);
+    }
+}
+
+/// `text` as a header's value: printable ASCII, bounded.
+fn visible(text: &str) -> Option<HeaderValue> {
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
+        .take(MAX_RECOVERY)
+        .collect();
+    HeaderValue::from_str(&plain).ok()
+}
+
+/// An empty success, to be filled.
+pub(super) fn ok(content_type: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::OK;
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callers_id_is_taken_over_when_it_is_harmless() {
+        let with = |id: &str| {
+            HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_str(id).unwrap())])
+        };
+        assert_eq!(request_id(&with("abc-1:2")), "abc-1:2");
+        for bad in ["", "a b", &"x".repeat(200), "<script>"] {
+            assert!(request_id(&with(bad)).starts_with("req_"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn header_values_hold_nothing_that_breaks_headers() {
+        assert_eq!(visible("a\r\nb\u{e9}").unwrap(), "a??b?");
+        assert_eq!(visible(&"x".repeat(9_000)).unwrap().len(), MAX_RECOVERY);
+    }
+}

@@ -1,0 +1,328 @@
+//! An answer on its way to a caller, event by event.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+use steadfast_client::dialect::{StreamEncoder, codec};
+use steadfast_core::{
+    ChatRequest, Dialect, EventStream, Failure, Head, RecoveryLog, Target, Usage,
+};
+use tokio::time::{Instant, Sleep};
+
+use super::array::ArrayEncoder;
+use crate::metrics::{InFlight, Metrics};
+
+/// Frames that are there together are written together, up to so many bytes: fewer system calls,
+/// and nothing ever waits for more.
+const COALESCE: usize = 16 * 1024;
+
+/// How frames are laid out for the caller.
+#[derive(Debug)]
+pub(super) enum Writer {
+    /// As server-sent events.
+    Sse,
+    /// As a JSON array, as Gemini's dialect does unless asked for events.
+    Array(ArrayEncoder),
+}
+
+/// The body of a streamed answer. It ends as the answer ends; a failure is told by the dialect's
+/// error event, after which it ends without a terminal event. Dropping it cancels the call.
+pub(super) struct StreamBody {
+    dialect: Dialect,
+    events: EventStream,
+    encoder: StreamEncoder,
+    writer: Writer,
+    keepalive: Duration,
+    /// Armed while the provider is silent.
+    silence: Option<Pin<Box<Sleep>>>,
+    record: Record,
+    over: bool,
+}
+
+impl StreamBody {
+    pub(super) fn new(
+        dialect: Dialect,
+        events: EventStream,
+        encoder: StreamEncoder,
+        writer: Writer,
+        keepalive: Duration,
+        record: Record,
+    ) -> Self {
+        Self {
+            dialect,
+            events,
+            encoder,
+            writer,
+            keepalive,
+            silence: None,
+            record,
+            over: false,
+        }
+    }
+
+    /// The next bytes for the caller, or `None` when the events are pending or over.
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Out {
+        let mut out = Out::default();
+        while !self.over && out.len() < COALESCE {
+            let step = match self.events.as_mut().poll_next(cx) {
+                Poll::Pending => break,
+                Poll::Ready(None) => {
+                    self.over = true;
+                    self.record.done();
+                    Ok(self.writer.end())
+                }
+                Poll::Ready(Some(Ok(event))) => {
+                    if let Some(usage) = event.usage() {
+                        self.record.used(usage);
+                    }
+                    self.encoder.encode(&event).map(|bytes| self.writer.frames(bytes))
+                }
+                Poll::Ready(Some(Err(failure))) => Err(failure),
+            };
+            match step {
+                Ok(bytes) => out.push(bytes),
+                Err(failure) => {
+                    self.over = true;
+                    out.push(self.writer.error(codec(self.dialect).encode_stream_error(&failure)));
+                    self.record.failed(&failure, true);
+                }
+            }
+        }
+        out
+    }
+
+    /// Something that says the gateway is alive, once the provider has been silent for long.
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let Writer::Sse = self.writer else { return Poll::Pending };
+        let keepalive = self.keepalive;
+        let timer =
+            self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(keepalive)));
+        std::task::ready!(timer.as_mut().poll(cx));
+        timer.as_mut().reset(Instant::now() + keepalive);
+        // The waker must be registered with the new time.
+        let _ = timer.as_mut().poll(cx);
+        Poll::Ready(Bytes::from_static(match self.dialect {
+            Dialect::Anthropic => b"event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            // Gemini's SDKs take every line for data, but an empty one.
+            Dialect::Gemini => b"\n",
+            _ => b": keep-alive\n\n",
+        }))
+    }
+}
+
+impl Body for StreamBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let out = this.poll_bytes(cx);
+        if let Some(bytes) = out.into_bytes() {
+            this.silence = None;
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        if this.over {
+            return Poll::Ready(None);
+        }
+        this.poll_keepalive(cx).map(|bytes| Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.over
+    }
+}
+
+impl fmt::Debug for StreamBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamBody").field("dialect", &self.dialect).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    fn frames(&mut self, frames: Bytes) -> Bytes {
+        match self {
+            Writer::Sse => frames,
+            Writer::Array(array) => array.frames(&frames),
+        }
+    }
+
+    fn error(&mut self, frame: Bytes) -> Bytes {
+        match self {
+            Writer::Sse => frame,
+            Writer::Array(array) => array.error(&frame),
+        }
+    }
+
+    fn end(&mut self) -> Bytes {
+        match self {
+            Writer::Sse => Bytes::new(),
+            Writer::Array(array) => array.end(),
+        }
+    }
+}
+
+/// Bytes to be written together; one frame alone is passed on without a copy.
+#[derive(Default)]
+enum Out {
+    #[default]
+    Nothing,
+    One(Bytes),
+    Several(BytesMut),
+}
+
+impl Out {
+    fn len(&self) -> usize {
+        match self {
+            Out::Nothing => 0,
+            Out::One(bytes) => bytes.len(),
+            Out::Several(bytes) => bytes.len(),
+        }
+    }
+
+    fn push(&mut self, more: Bytes) {
+        if more.is_empty() {
+            return;
+        }
+        *self = match std::mem::take(self) {
+            Out::Nothing => Out::One(more),
+            Out::One(first) => {
+                let mut all = BytesMut::with_capacity((first.len() + more.len()).max(1_024));
+                all.extend_from_slice(&first);
+                all.extend_from_slice(&more);
+                Out::Several(all)
+            }
+            Out::Several(mut all) => {
+                all.extend_from_slice(&more);
+                Out::Several(all)
+            }
+        };
+    }
+
+    fn into_bytes(self) -> Option<Bytes> {
+        match self {
+            Out::Nothing => None,
+            Out::One(bytes) => Some(bytes),
+            Out::Several(bytes) => Some(bytes.freeze()),
+        }
+    }
+}
+
+/// What is written down of one request: once, when it is over, however it is over.
+pub(super) struct Record(Option<Entry>);
+
+struct Entry {
+    metrics: Metrics,
+    _in_flight: InFlight,
+    started: Instant,
+    dialect: Dialect,
+    id: String,
+    model: String,
+    stream: bool,
+    log: RecoveryLog,
+    target: Option<Target>,
+    attempts: u32,
+    usage: Usage,
+}
+
+impl Record {
+    pub(super) fn begin(metrics: Metrics, dialect: Dialect, id: String) -> Self {
+        let in_flight = metrics.begin();
+        Self(Some(Entry {
+            metrics,
+            _in_flight: in_flight,
+            started: Instant::now(),
+            dialect,
+            id,
+            model: String::new(),
+            stream: false,
+            log: RecoveryLog::disabled(),
+            target: None,
+            attempts: 0,
+            usage: Usage::default(),
+        }))
+    }
+
+    /// The request has been read.
+    pub(super) fn asked(&mut self, request: &ChatRequest) {
+        if let Some(entry) = &mut self.0 {
+            entry.model.clone_from(&request.model);
+            entry.stream = request.stream;
+            entry.log = request.context.log.clone();
+        }
+    }
+
+    /// The answer has begun.
+    pub(super) fn answered(&mut self, head: &Head) {
+        if let Some(entry) = &mut self.0 {
+            entry.target.clone_from(&head.target);
+            entry.attempts = head.attempts;
+            entry.metrics.head(entry.dialect, entry.started.elapsed());
+        }
+    }
+
+    /// The provider has reported usage; reports of one answer are cumulative.
+    pub(super) fn used(&mut self, usage: &Usage) {
+        if let Some(entry) = &mut self.0 {
+            entry.usage.update(usage);
+        }
+    }
+
+    /// The answer has arrived whole.
+    pub(super) fn done(&mut self) {
+        self.close("ok");
+    }
+
+    /// The caller was told of `failure`.
+    pub(super) fn failed(&mut self, failure: &Failure, in_stream: bool) {
+        if let Some(entry) = &mut self.0 {
+            entry.metrics.failed(failure, in_stream);
+            entry.attempts = entry.attempts.max(failure.attempts());
+            entry.target = failure.target().cloned().or(entry.target.take());
+            tracing::warn!(
+                name: "steadfast::gateway::failed",
+                id = %entry.id,
+                reason = %failure.reason(),
+                in_stream,
+                message = %failure.message(),
+            );
+        }
+        self.close("failed");
+    }
+
+    fn close(&mut self, outcome: &'static str) {
+        let Some(entry) = self.0.take() else { return };
+        let took = entry.started.elapsed();
+        entry.metrics.end(entry.dialect, entry.stream, outcome, took, &entry.log);
+        if let Some(target) = &entry.target {
+            entry.metrics.tokens(target.provider(), &entry.usage);
+        }
+        tracing::info!(
+            name: "steadfast::gateway::request",
+            id = %entry.id,
+            dialect = %entry.dialect,
+            model = %entry.model,
+            stream = entry.stream,
+            outcome,
+            target = entry.target.as_ref().map(tracing::field::display),
+            attempts = entry.attempts,
+            ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            recovery = %entry.log,
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.close("cancelled");
+    }
+}

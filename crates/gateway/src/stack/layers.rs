@@ -1,0 +1,302 @@
+//! The layers a configuration stands for.
+
+use std::{fmt, path::Path, time::Duration};
+
+use steadfast::{
+    BudgetPolicy, ChatRequest, Needs, Reason, RecoveryTable, RetryBudget, Stack,
+    breaker::{BreakerPolicy, CircuitBreakerLayer},
+    classify::ClassifyLayer,
+    failover::{
+        Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
+        WhenExhausted,
+    },
+    retry::{RetryBackoffLayer, RetryPolicy},
+    timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
+};
+use steadfast_core::{Backoff, Failover};
+
+use crate::config::{self, Config, ConfigErrors, ProviderConfig, Source, native};
+
+/// From how many tokens on a conversation takes the chain for large ones: three quarters of the
+/// 200,000 that are the usual window, since the count is an estimate from below.
+const LARGE_TOKENS: u64 = 150_000;
+
+/// Every number a stack is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies {
+    pub(crate) chain: Chain,
+    pub(crate) named: Vec<(String, Chain)>,
+    pub(crate) choose: Choose,
+    pub(crate) failover: FailoverPolicy,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) budget: Option<BudgetPolicy>,
+    pub(crate) breaker: BreakerPolicy,
+    pub(crate) stall: StallPolicy,
+    pub(crate) deadline: DeadlinePolicy,
+    pub(crate) table: RecoveryTable,
+}
+
+impl Policies {
+    /// What `config` stands for.
+    ///
+    /// # Errors
+    ///
+    /// When numbers contradict each other or a provider is missing.
+    pub(crate) fn of(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
+        let at = |key: &str, error: &dyn fmt::Display| {
+            ConfigErrors::from(source.error(key, error.to_string()))
+        };
+        let names = if config.failover.chain.is_empty() {
+            config.providers.iter().map(|provider| provider.name.clone()).collect()
+        } else {
+            config.failover.chain.clone()
+        };
+        let chain = chain(config, &names).map_err(|error| at("failover.chain", &error))?;
+        let (named, choose) = Choose::of(config, &names, &at)?;
+        let table = table(config);
+        Ok(Self {
+            chain,
+            named,
+            choose,
+            failover: failover(config, &table),
+            retry: retry(config).map_err(|error| at("retry", &error))?,
+            budget: budget(config),
+            breaker: breaker(config, &table).map_err(|error| at("breaker", &error))?,
+            stall: stall(config).map_err(|error| at("timeout", &error))?,
+            deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
+            table,
+        })
+    }
+
+    /// The layers with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// When a layer refuses them.
+    pub(crate) fn stack(&self, source: &Source) -> Result<Stack<Choose>, ConfigErrors> {
+        let at = |key: &str, error: &dyn fmt::Display| {
+            ConfigErrors::from(source.error(key, error.to_string()))
+        };
+        let mut failover = CooldownFailoverLayer::new(self.chain.clone())
+            .policy(self.failover.clone())
+            .choose(self.choose.clone());
+        for (name, chain) in &self.named {
+            failover = failover.named(name.as_str(), chain.clone());
+        }
+        let mut retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
+        retry = match self.budget {
+            None => retry.without_budget(),
+            Some(policy) => {
+                let budget = RetryBudget::new(policy);
+                failover = failover.budget(budget.clone());
+                retry.with_budget(budget)
+            }
+        };
+        Ok(Stack::around(failover)
+            .retry(retry)
+            .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
+            .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
+            .deadline(DeadlineLayer::new(self.deadline).map_err(|e| at("timeout", &e))?)
+            .classify(ClassifyLayer::default().with_table(self.table.clone())))
+    }
+}
+
+/// Which chain a request takes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choose {
+    vision: bool,
+    large: Option<u64>,
+    /// Beginnings of model names, and the chain that begins with their vendor.
+    vendors: Vec<(&'static str, String)>,
+}
+
+impl Choose {
+    fn of(
+        config: &Config,
+        names: &[String],
+        at: &dyn Fn(&str, &dyn fmt::Display) -> ConfigErrors,
+    ) -> Result<(Vec<(String, Chain)>, Self), ConfigErrors> {
+        let chains = &config.failover.chains;
+        let mut named = Vec::new();
+        let mut choose = Self::default();
+        if !chains.vision.is_empty() {
+            let chain = chain(config, &chains.vision).map_err(|e| at("failover.chains.vision", &e))?;
+            named.push(("vision".to_owned(), chain));
+            choose.vision = true;
+        }
+        if !chains.large.is_empty() {
+            let chain = chain(config, &chains.large).map_err(|e| at("failover.chains.large", &e))?;
+            named.push(("large".to_owned(), chain));
+            choose.large = Some(chains.large_tokens.unwrap_or(LARGE_TOKENS));
+        }
+        if config.failover.own_vendor_first {
+            for provider in config.providers.iter().filter(|p| names.contains(&p.name)) {
+                let mut order = vec![provider.name.clone()];
+                order.extend(names.iter().filter(|name| **name != provider.name).cloned());
+                let chain = chain(config, &order).map_err(|e| at("failover.chain", &e))?;
+                let name = format!("vendor:{}", provider.name);
+                let own = native(provider.dialect).iter().map(|model| model.trim_end_matches('*'));
+                choose.vendors.extend(own.map(|model| (model, name.clone())));
+                named.push((name, chain));
+            }
+        }
+        Ok((named, choose))
+    }
+}
+
+impl ChooseChain<ChatRequest> for Choose {
+    fn choose<'a>(&'a self, request: &'a ChatRequest, needs: &Needs) -> Option<&'a str> {
+        if self.vision && needs.vision {
+            return Some("vision");
+        }
+        if self.large.is_some_and(|large| needs.input_tokens >= large) {
+            return Some("large");
+        }
+        self.vendors
+            .iter()
+            .find(|(beginning, _)| request.model.starts_with(beginning))
+            .map(|(_, chain)| chain.as_str())
+    }
+
+    fn is_needed(&self) -> bool {
+        self.vision || self.large.is_some() || !self.vendors.is_empty()
+    }
+}
+
+fn chain(config: &Config, names: &[String]) -> Result<Chain, steadfast::failover::ChainError> {
+    Chain::new(
+        names
+            .iter()
+            .filter_map(|name| config.providers.iter().find(|provider| provider.name == *name))
+            .map(spec),
+    )
+}
+
+fn spec(provider: &ProviderConfig) -> TargetSpec {
+    let mut spec = TargetSpec::new(provider.name.clone()).dialect(provider.dialect);
+    spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
+    spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));
+    spec.downgrades = provider.downgrades.clone().into_iter().collect::<Downgrades>();
+    spec.capabilities.vision = provider.vision;
+    spec.capabilities.tools = provider.tools;
+    spec.capabilities.window = provider.window;
+    spec.capabilities.max_output = provider.max_output;
+    spec.capabilities.unsupported.clone_from(&provider.unsupported);
+    spec.capabilities.on_unsupported = provider.on_unsupported;
+    spec
+}
+
+/// What a credential is called in logs and on targets: the name of its variable or file.
+pub(crate) fn credential_name(reference: &str) -> &str {
+    match reference.split_once(':') {
+        Some(("file", path)) => {
+            Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or(path)
+        }
+        Some((_, name)) => name,
+        None => reference,
+    }
+}
+
+fn ms(value: Option<u64>, default: Duration) -> Duration {
+    value.map_or(default, Duration::from_millis)
+}
+
+/// Zero switches a limit off.
+fn optional_ms(value: Option<u64>, default: Option<Duration>) -> Option<Duration> {
+    match value {
+        None => default,
+        Some(0) => None,
+        Some(ms) => Some(Duration::from_millis(ms)),
+    }
+}
+
+fn table(config: &Config) -> RecoveryTable {
+    config.cooldown.iter().fold(RecoveryTable::default(), |table, (reason, seconds)| {
+        match reason.parse::<Reason>() {
+            Ok(reason) => table.cooldown(reason, Duration::from_secs(*seconds)),
+            // Refused by the validation before.
+            Err(_) => table,
+        }
+    })
+}
+
+fn failover(config: &Config, table: &RecoveryTable) -> FailoverPolicy {
+    let given = &config.failover;
+    let mut policy = FailoverPolicy::default();
+    policy.table = table.clone();
+    if given.on_content_filter == Some(true) {
+        policy.table = policy
+            .table
+            .with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
+    }
+    policy.when_exhausted = match given.when_exhausted {
+        None => policy.when_exhausted,
+        Some(config::WhenExhausted::Fail) => WhenExhausted::Fail,
+        Some(config::WhenExhausted::TrySoonest) => WhenExhausted::TrySoonest,
+        Some(config::WhenExhausted::Wait) => {
+            WhenExhausted::Wait(ms(given.wait_ms, Duration::from_secs(60)))
+        }
+    };
+    policy.sticky = given.sticky_s.map_or(policy.sticky, Duration::from_secs);
+    policy.hedge = optional_ms(given.hedge_ms, policy.hedge);
+    policy.downgrade_on_overload =
+        given.downgrade_on_overload.unwrap_or(policy.downgrade_on_overload);
+    policy
+}
+
+fn retry(config: &Config) -> Result<RetryPolicy, Box<dyn std::error::Error>> {
+    let given = &config.retry;
+    let mut policy = RetryPolicy::transient();
+    policy.retries = given.retries.unwrap_or(policy.retries);
+    policy.overloaded_limit = given.overloaded_limit.unwrap_or(policy.overloaded_limit);
+    policy.max_wait = ms(given.max_wait_ms, policy.max_wait);
+    policy.failover_wait = policy.failover_wait.min(policy.max_wait);
+    if given.base_ms.is_some() || given.cap_ms.is_some() {
+        let base = ms(given.base_ms, policy.backoff.base());
+        let cap = ms(given.cap_ms, policy.backoff.cap().max(base));
+        policy.backoff = Backoff::new(base, cap)?;
+    }
+    policy.validate()?;
+    Ok(policy)
+}
+
+fn budget(config: &Config) -> Option<BudgetPolicy> {
+    match config.retry.budget {
+        Some(0) => None,
+        Some(capacity) => Some(BudgetPolicy { capacity, ..BudgetPolicy::default() }),
+        None => Some(BudgetPolicy::default()),
+    }
+}
+
+fn breaker(
+    config: &Config,
+    table: &RecoveryTable,
+) -> Result<BreakerPolicy, steadfast::breaker::PolicyError> {
+    let given = &config.breaker;
+    let mut policy = BreakerPolicy { table: table.clone(), ..BreakerPolicy::default() };
+    policy.consecutive = given.failures.or(policy.consecutive);
+    policy.window = given.window_s.map_or(policy.window, Duration::from_secs);
+    policy.failure_rate = given.failure_rate.or(policy.failure_rate);
+    policy.min_calls = given.minimum_calls.unwrap_or(policy.min_calls);
+    policy.observe = given.observe_only.unwrap_or(policy.observe);
+    policy.validate()?;
+    Ok(policy)
+}
+
+fn stall(config: &Config) -> Result<StallPolicy, steadfast::timeout::PolicyError> {
+    let given = &config.timeout;
+    let mut policy = StallPolicy::default();
+    policy.stall = ms(given.stall_ms, policy.stall);
+    policy.ceiling = given.ceiling.or(policy.ceiling);
+    policy.attempt = optional_ms(given.attempt_ms, policy.attempt);
+    policy.first_content = optional_ms(given.first_content_ms, policy.first_content);
+    policy.validate()?;
+    Ok(policy)
+}
+
+fn deadline(config: &Config) -> Result<DeadlinePolicy, steadfast::timeout::PolicyError> {
+    let default = DeadlinePolicy::default();
+    let policy = DeadlinePolicy { pipeline: ms(config.timeout.pipeline_ms, default.pipeline) };
+    policy.validate()?;
+    Ok(policy)
+}

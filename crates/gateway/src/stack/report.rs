@@ -1,0 +1,180 @@
+//! What a configuration comes to: every layer in order, every number, and where it came from.
+
+use std::{fmt, time::Duration};
+
+use serde::Serialize;
+
+use super::Policies;
+use crate::config::{Config, ConfigErrors, Source};
+
+/// A resolved configuration, to be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The layers, outermost first, and their numbers.
+    pub lines: Vec<Line>,
+    /// The most often one request can ask a provider.
+    pub worst_attempts: u64,
+    /// The longest one request can take, in milliseconds.
+    pub worst_ms: u64,
+}
+
+/// One number.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// The layer.
+    pub layer: &'static str,
+    /// The key in the file.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// `file` or `default`.
+    pub from: &'static str,
+}
+
+impl Report {
+    /// What `config` comes to.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn of(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
+        config.validate(source)?;
+        let policies = Policies::of(config, source)?;
+        let mut lines = Lines { source, lines: Vec::new() };
+        lines.server(config);
+        lines.layers(config, &policies);
+        let retries = u64::from(policies.retry.retries);
+        let candidates: u64 = policies
+            .chain
+            .iter()
+            .map(|spec| {
+                let credentials = spec.credentials.len().max(1) as u64;
+                let downgrades = spec.downgrades.iter().map(|(_, list)| list.len()).max();
+                credentials * (1 + downgrades.unwrap_or(0) as u64)
+            })
+            .sum();
+        Ok(Self {
+            lines: lines.lines,
+            worst_attempts: candidates * (1 + retries),
+            worst_ms: u64::try_from(policies.deadline.pipeline.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut layer = "";
+        let width = self.lines.iter().map(|line| line.key.len()).max().unwrap_or(0);
+        let values = self.lines.iter().map(|line| line.value.len().min(48)).max().unwrap_or(0);
+        for line in &self.lines {
+            if line.layer != layer {
+                layer = line.layer;
+                writeln!(f, "{layer}")?;
+            }
+            writeln!(f, "  {:width$}  {:values$}  {}", line.key, line.value, line.from)?;
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "one request asks providers at most {} times and is over after at most {}",
+            self.worst_attempts,
+            show(Duration::from_millis(self.worst_ms)),
+        )
+    }
+}
+
+struct Lines<'a> {
+    source: &'a Source,
+    lines: Vec<Line>,
+}
+
+impl Lines<'_> {
+    fn add(&mut self, layer: &'static str, key: &str, value: impl fmt::Display) {
+        let from = if self.source.has(key) { "file" } else { "default" };
+        self.lines.push(Line { layer, key: key.to_owned(), value: value.to_string(), from });
+    }
+
+    fn time(&mut self, layer: &'static str, key: &str, value: Option<Duration>) {
+        self.add(layer, key, value.map_or_else(|| "off".to_owned(), show));
+    }
+
+    fn server(&mut self, config: &Config) {
+        let server = &config.server;
+        self.add("server", "server.listen", server.listen);
+        self.add("server", "server.auth", format!("{:?}", server.auth).to_lowercase());
+        self.add("server", "tenants", config.tenants.len());
+        self.add("server", "server.body_limit", format_args!("{} bytes", server.body_limit));
+        self.add("server", "server.keepalive_s", format_args!("{} s", server.keepalive_s));
+        self.add("server", "server.shutdown_s", format_args!("{} s", server.shutdown_s));
+    }
+
+    fn layers(&mut self, config: &Config, policies: &Policies) {
+        let Policies { failover, retry, breaker, stall, deadline, budget, table, .. } = policies;
+        self.time("deadline", "timeout.pipeline_ms", Some(deadline.pipeline));
+
+        let layer = "failover";
+        let chain: Vec<_> =
+            policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
+        self.add(layer, "failover.chain", chain.join(" -> "));
+        for (name, chain) in &policies.named {
+            let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();
+            let key = format!("failover.chains.{name}");
+            self.add(layer, &key, order.join(" -> "));
+        }
+        self.add(layer, "failover.when_exhausted", format!("{:?}", failover.when_exhausted));
+        self.time(layer, "failover.sticky_s", Some(failover.sticky));
+        self.time(layer, "failover.hedge_ms", failover.hedge);
+        for reason in steadfast::Reason::ALL {
+            if let Some(cooldown) = table.rule(reason).cooldown {
+                self.time(layer, &format!("cooldown.{reason}"), Some(cooldown));
+            }
+        }
+
+        let layer = "retry";
+        self.add(layer, "retry.retries", retry.retries);
+        self.time(layer, "retry.base_ms", Some(retry.backoff.base()));
+        self.time(layer, "retry.cap_ms", Some(retry.backoff.cap()));
+        self.time(layer, "retry.max_wait_ms", Some(retry.max_wait));
+        self.add(layer, "retry.overloaded_limit", retry.overloaded_limit);
+        let tokens = budget.map_or_else(|| "off".to_owned(), |b| format!("{} tokens", b.capacity));
+        self.add(layer, "retry.budget", tokens);
+
+        let layer = "breaker";
+        let often = |n: Option<u32>| n.map_or_else(|| "off".to_owned(), |n| n.to_string());
+        self.add(layer, "breaker.failures", often(breaker.consecutive));
+        let rate = breaker.failure_rate.map_or_else(|| "off".to_owned(), |rate| rate.to_string());
+        self.add(layer, "breaker.failure_rate", rate);
+        self.time(layer, "breaker.window_s", Some(breaker.window));
+        self.add(layer, "breaker.minimum_calls", breaker.min_calls);
+        self.add(layer, "breaker.observe_only", breaker.observe);
+
+        let layer = "stall";
+        self.time(layer, "timeout.stall_ms", Some(stall.stall));
+        self.time(layer, "timeout.ceiling", stall.makespan());
+        self.time(layer, "timeout.attempt_ms", stall.attempt);
+        self.time(layer, "timeout.first_content_ms", stall.first_content);
+
+        for (index, provider) in config.providers.iter().enumerate() {
+            let at = |key: &str| format!("providers[{index}].{key}");
+            self.add("client", &at("name"), &provider.name);
+            self.add("client", &at("dialect"), provider.dialect);
+            let url = provider.base_url.as_deref().unwrap_or_else(|| {
+                steadfast::client::dialect::codec(provider.dialect).default_base_url()
+            });
+            self.add("client", &at("base_url"), url);
+            // The references, never what they refer to.
+            let credentials = provider.credentials.join(", ");
+            let credentials = if credentials.is_empty() { "none" } else { &credentials };
+            self.add("client", &at("credentials"), credentials);
+        }
+    }
+}
+
+fn show(duration: Duration) -> String {
+    match duration.as_millis() {
+        0 => "off".to_owned(),
+        ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),
+        ms if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
+        ms => format!("{ms} ms"),
+    }
+}

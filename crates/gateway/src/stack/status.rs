@@ -1,0 +1,98 @@
+//! The state of the layers, for operators and for Prometheus.
+
+use std::{fmt::Write, time::Duration};
+
+use serde_json::{Value, json};
+use steadfast::Handles;
+use tokio::time::Instant;
+
+/// `/admin/status`.
+pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
+    let now = Instant::now();
+    let ago = |at: Instant| seconds(now.saturating_duration_since(at));
+    let snapshot = handles.failover.snapshot();
+    let targets: Vec<_> = snapshot
+        .targets()
+        .iter()
+        .map(|health| {
+            json!({
+                "target": health.target.to_string(),
+                "status": health.status.as_str(),
+                "errors": health.errors,
+                "consecutive": health.consecutive,
+                "last_error": health.last_error.as_ref().map(|error| json!({
+                    "reason": error.reason.as_str(),
+                    "message": error.message,
+                    "ago_s": ago(error.at),
+                })),
+                "last_success_ago_s": health.last_success.map(ago),
+                "cooling": health.cooling.as_ref().zip(health.cooling_for(now)).map(|(cooling, left)| json!({
+                    "reason": cooling.reason.as_str(),
+                    "for_s": seconds(left),
+                })),
+                "probing": health.probing,
+            })
+        })
+        .collect();
+    let breakers: Vec<_> = handles
+        .breaker
+        .snapshot()
+        .iter()
+        .map(|breaker| {
+            json!({
+                "target": key(breaker.key.as_ref()),
+                "state": breaker.state.as_str(),
+                "for_s": breaker.until.map(|until| seconds(until.saturating_duration_since(now))),
+                "consecutive": breaker.consecutive,
+                "calls": breaker.calls,
+                "failures": breaker.failures,
+            })
+        })
+        .collect();
+    let retry = handles.retry.snapshot();
+    json!({
+        "chain": chain,
+        "targets": targets,
+        "breakers": breakers,
+        "retry": {
+            "calls": retry.calls,
+            "retries": retry.retries.iter().map(|(_, times)| times).sum::<u64>(),
+            "recovered": retry.recovered,
+            "gave_up": retry.gave_up,
+            "budget": retry.budget,
+        },
+    })
+}
+
+/// Gauges that are read at the moment of asking.
+pub(super) fn gauges(handles: &Handles) -> String {
+    let now = Instant::now();
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# TYPE steadfast_target_cooling_seconds gauge");
+    for health in handles.failover.snapshot().targets() {
+        let left = health.cooling_for(now).unwrap_or_default().as_secs_f64();
+        let target = escaped(&health.target.to_string());
+        let _ = writeln!(text, "steadfast_target_cooling_seconds{{target=\"{target}\"}} {left}");
+    }
+    let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
+    for breaker in handles.breaker.snapshot() {
+        let open = u8::from(breaker.state.as_str() != "closed");
+        let target = escaped(&key(breaker.key.as_ref()));
+        let _ = writeln!(text, "steadfast_breaker_open{{target=\"{target}\"}} {open}");
+    }
+    text.push_str("# EOF\n");
+    text
+}
+
+fn key(target: Option<&steadfast::Target>) -> String {
+    target.map_or_else(|| "(none)".to_owned(), ToString::to_string)
+}
+
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,196 @@
+//! All layers, in their order.
+
+use std::fmt;
+
+use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
+use steadfast_classify::{ClassifyLayer, service::ClassifyService};
+use steadfast_core::{
+    ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget,
+};
+use steadfast_failover::{
+    Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
+};
+use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
+use steadfast_timeout::{
+    DeadlineLayer, DeadlineService, StallTimeout, StallTimeoutLayer, TimeoutHandle,
+};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A chat service whose type has been forgotten: cheap to clone, to be shared between tasks.
+pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
+
+/// What a [`Stack`] makes of a service.
+pub type Stacked<S, C = OneChain> = DeadlineService<
+    CooldownFailover<
+        RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>,
+        C,
+    >,
+>;
+
+/// All layers, in the order that works, sharing one retry budget.
+///
+/// ```
+/// use steadfast::{Stack, ChatRequest, failover::Chain};
+/// # use steadfast::{ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head};
+/// # fn client() -> steadfast::ChatService {
+/// #     tower::util::BoxCloneSyncService::new(tower::service_fn(async |request: ChatRequest| {
+/// #         assert_eq!(request.context.target.as_ref().unwrap().provider(), "anthropic");
+/// #         let say = Delta::Text { index: 0, text: "Hello!".into() };
+/// #         let events = tokio_stream::iter([Ok(Event::new([say, Delta::End]))]);
+/// #         let events = Box::pin(events) as EventStream;
+/// #         Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
+/// #     }))
+/// # }
+/// # use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let stack = Stack::new(Chain::new(["anthropic", "openai", "google"])?);
+/// let llm = stack.boxed(client());
+/// let answer = llm.oneshot(ChatRequest::user("hello")).await?.collect().await?;
+/// assert_eq!(answer.text(), "Hello!");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a stack does nothing until it wraps a client"]
+pub struct Stack<C = OneChain> {
+    deadline: DeadlineLayer,
+    failover: CooldownFailoverLayer<C>,
+    retry: RetryBackoffLayer,
+    breaker: CircuitBreakerLayer,
+    stall: StallTimeoutLayer,
+    classify: ClassifyLayer,
+}
+
+/// The handles of a [`Stack`]'s layers: to look at their state, and to steer it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Handles {
+    /// Who is resting, why, and until when.
+    pub failover: FailoverHandle,
+    /// Each breaker's state.
+    pub breaker: BreakerHandle,
+    /// What was retried, and the budget.
+    pub retry: RetryHandle,
+    /// Which limits of an attempt fired.
+    pub stall: TimeoutHandle,
+    /// How often the whole took too long.
+    pub deadline: TimeoutHandle,
+}
+
+impl Stack {
+    /// Every layer with its defaults, around `chain`.
+    pub fn new(chain: Chain) -> Self {
+        Self::around(CooldownFailoverLayer::new(chain))
+    }
+}
+
+impl<C> Stack<C> {
+    /// Every other layer with its defaults, around this failover.
+    pub fn around(failover: CooldownFailoverLayer<C>) -> Self {
+        let budget = RetryBudget::default();
+        Self {
+            deadline: DeadlineLayer::default(),
+            failover: failover.budget(budget.clone()),
+            retry: RetryBackoffLayer::transient().with_budget(budget),
+            breaker: CircuitBreakerLayer::default(),
+            stall: StallTimeoutLayer::default(),
+            classify: ClassifyLayer::default(),
+        }
+    }
+
+    /// With this limit of the whole.
+    pub fn deadline(mut self, layer: DeadlineLayer) -> Self {
+        self.deadline = layer;
+        self
+    }
+
+    /// With these retries. Give it the budget of the failover, unless each is to have its own.
+    pub fn retry(mut self, layer: RetryBackoffLayer) -> Self {
+        self.retry = layer;
+        self
+    }
+
+    /// With this breaker.
+    pub fn breaker(mut self, layer: CircuitBreakerLayer) -> Self {
+        self.breaker = layer;
+        self
+    }
+
+    /// With these limits of an attempt.
+    pub fn stall(mut self, layer: StallTimeoutLayer) -> Self {
+        self.stall = layer;
+        self
+    }
+
+    /// With this classifier.
+    pub fn classify(mut self, layer: ClassifyLayer) -> Self {
+        self.classify = layer;
+        self
+    }
+
+    /// With `budget` for retries and failovers together.
+    pub fn budget(mut self, budget: RetryBudget) -> Self {
+        self.failover = self.failover.budget(budget.clone());
+        self.retry = self.retry.with_budget(budget);
+        self
+    }
+
+    /// With the operator's own table of what each reason means, for failover and classifier.
+    pub fn table(mut self, table: RecoveryTable) -> Self {
+        self.failover = self.failover.table(table.clone());
+        self.classify = self.classify.with_table(table);
+        self
+    }
+
+    /// The handles of the layers. Take them last: a setting begins with fresh state.
+    pub fn handles(&self) -> Handles {
+        Handles {
+            failover: self.failover.handle(),
+            breaker: self.breaker.handle(),
+            retry: self.retry.handle(),
+            stall: self.stall.handle(),
+            deadline: self.deadline.handle(),
+        }
+    }
+}
+
+impl<C> Stack<C> {
+    /// The stack around `client`, its type forgotten.
+    pub fn boxed<S, E>(&self, client: S) -> ChatService
+    where
+        C: Clone,
+        Stacked<S, C>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <Stacked<S, C> as Service<ChatRequest>>::Future: Send + 'static,
+        E: Events + Send + 'static,
+    {
+        BoxCloneSyncService::new(self.layer(client).map_response(ChatResponse::boxed))
+    }
+}
+
+impl<S, C: Clone> Layer<S> for Stack<C> {
+    type Service = Stacked<S, C>;
+
+    fn layer(&self, client: S) -> Self::Service {
+        let attempt = self.stall.layer(self.classify.layer(client));
+        let target = self.retry.layer(self.breaker.layer(attempt));
+        self.deadline.layer(self.failover.layer(target))
+    }
+}
+
+impl<C> fmt::Debug for Stack<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack")
+            .field("deadline", &self.deadline)
+            .field("retry", &self.retry)
+            .field("breaker", &self.breaker)
+            .field("stall", &self.stall)
+            .field("classify", &self.classify)
+            .finish_non_exhaustive()
+    }
+}
