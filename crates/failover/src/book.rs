@@ -120,6 +120,12 @@ impl Book {
         failed
     }
 
+    /// It can not be asked for `wait`, for no fault of its own.
+    pub(crate) fn rest(&self, record: &Record, now: Instant, wait: Duration) {
+        record.change(self, |health| health.rest(now, wait));
+        self.publish();
+    }
+
     /// Whether the success ended a cooldown.
     pub(crate) fn succeed(&self, record: &Record, now: Instant, admitted: u64) -> bool {
         record.touch(self.nanos(now));

@@ -193,6 +193,21 @@ impl Health {
         }
     }
 
+    /// It can not be asked for `wait`: nothing is counted, and what is under way decides as before.
+    pub(crate) fn rest(&mut self, now: Instant, wait: Duration) {
+        if wait.is_zero() {
+            return;
+        }
+        let blame = Blame {
+            reason: Reason::CircuitOpen,
+            cooldown: wait,
+            asked: false,
+            permanent: false,
+            downgrade: false,
+        };
+        self.extend(now, wait, Duration::ZERO, blame);
+    }
+
     /// A call that was admitted under generation `admitted` succeeded. Whether that ended a
     /// cooldown.
     pub(crate) fn succeed(&mut self, now: Instant, admitted: u64, next: u64) -> bool {

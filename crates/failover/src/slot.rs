@@ -182,6 +182,7 @@ impl Slot {
 
     fn fail(&self, failure: &Failure, token: Token, log: &RecoveryLog) {
         let Verdict { scope, blame: Some(blame), .. } = self.book.policy.verdict(failure) else {
+            self.rest(failure);
             return;
         };
         let Some(record) = self.records.blamed(scope, blame.reason) else { return };
@@ -199,6 +200,19 @@ impl Slot {
             // With a cooldown of zero every one counts.
             Failed::Counted if for_a_person => event::alarm(&record.key, failure),
             Failed::Counted | Failed::Extended => {}
+        }
+    }
+}
+
+impl Slot {
+    /// A breaker below refuses this target and says when it will let a call through: until then
+    /// asking is in vain. It is no failure of the target's.
+    fn rest(&self, failure: &Failure) {
+        let (Reason::CircuitOpen, Some(wait)) = (failure.reason(), failure.retry_after()) else {
+            return;
+        };
+        if let Some(record) = self.records.blamed(Scope::ModelCredential, Reason::CircuitOpen) {
+            self.book.rest(record, Instant::now(), wait);
         }
     }
 }

@@ -246,3 +246,23 @@ async fn a_flood_of_model_names_is_bounded_and_forgets_no_cooldown_of_a_provider
     assert!(layer.handle().snapshot().targets().len() <= 4_096);
     assert!(world.calls().iter().filter(|at| at.starts_with('a')).count() == 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_target_whose_breaker_is_open_is_not_asked_until_the_breaker_lets_it() {
+    let world = World::new();
+    let layer = abc().at_once();
+    world.set(
+        "a",
+        fail_with(|| Failure::refused(Reason::CircuitOpen, "").with_retry_after(Some(secs(20)))),
+    );
+    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
+    assert_eq!(world.calls(), ["a", "b"]);
+    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
+    assert_eq!(world.calls(), ["b"], "skipped, not refused once more");
+    let health = layer.handle().snapshot();
+    let health = health.get(&target("a")).unwrap();
+    assert_eq!((health.errors, health.consecutive), (0, 0), "it is no failure of the target's");
+    advance(secs(20)).await;
+    world.mend("a").calls();
+    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
+}

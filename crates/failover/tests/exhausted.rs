@@ -305,5 +305,8 @@ async fn a_refusal_of_the_breaker_below_costs_nothing_and_says_when() {
     let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
     assert_eq!(world.calls(), ["a", "b", "c"]);
     assert_eq!((failure.attempts(), failure.retry_after()), (0, Some(secs(12))));
-    assert_eq!(layer.handle().snapshot().cooling().count(), 0);
+    let snapshot = layer.handle().snapshot();
+    let resting: Vec<_> =
+        snapshot.cooling().map(|health| (health.errors, health.cooling.unwrap().reason)).collect();
+    assert_eq!(resting, [(0, Reason::CircuitOpen); 3], "no failure of anybody's");
 }

@@ -42,7 +42,9 @@ impl KeyRing {
                     Ok(hash) => {
                         ring.tenants.insert(hash, name.clone());
                     }
-                    Err(why) => errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why)),
+                    Err(why) => {
+                        errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why))
+                    }
                 }
             }
         }
@@ -155,8 +157,7 @@ mod tests {
     #[test]
     fn keys_come_in_each_dialects_header() {
         // The hash of `k1`.
-        let hex: String =
-            Sha256::digest(b"k1").iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = Sha256::digest(b"k1").iter().map(|byte| format!("{byte:02x}")).collect();
         let ring = ring(&format!("[[tenants]]\nname='acme'\nkeys=['sha256:{hex}']")).unwrap();
         let acme = Some(Caller::Tenant("acme".into()));
         assert_eq!(ring.caller(&with("authorization", "Bearer k1"), None), acme);
@@ -164,7 +165,9 @@ mod tests {
         assert_eq!(ring.caller(&with("x-api-key", "k1"), None), acme);
         assert_eq!(ring.caller(&with("x-goog-api-key", "k1"), None), acme);
         assert_eq!(ring.caller(&HeaderMap::new(), Some("k1")), acme);
-        for refused in [with("x-api-key", "k2"), with("authorization", "Basic k1"), HeaderMap::new()] {
+        for refused in
+            [with("x-api-key", "k2"), with("authorization", "Basic k1"), HeaderMap::new()]
+        {
             assert_eq!(ring.caller(&refused, None), None);
         }
         assert!(!format!("{ring:?}").contains("k1"));
@@ -174,7 +177,10 @@ mod tests {
     fn a_missing_variable_is_named_at_its_key() {
         let error = ring("[[tenants]]\nname='t'\nkeys=['env:STEADFAST_TEST_NOT_SET']").unwrap_err();
         let text = error.to_string();
-        assert!(text.contains(":3:7: tenants[0].keys[0]") && text.contains("STEADFAST_TEST_NOT_SET"), "{text}");
+        assert!(
+            text.contains(":3:7: tenants[0].keys[0]") && text.contains("STEADFAST_TEST_NOT_SET"),
+            "{text}"
+        );
         let error = ring("[server]\nadmin_key='file:/nonexistent/key'").unwrap_err();
         assert!(error.to_string().contains("server.admin_key"), "{error}");
     }

@@ -103,7 +103,16 @@ impl Default for Metrics {
             Family::clone(&whole),
         );
         registry.register("in_flight", "Requests under way", Gauge::clone(&in_flight));
-        Self(Arc::new(Inner { registry, requests, failures, steps: Mutex::default(), tokens, head, whole, in_flight }))
+        Self(Arc::new(Inner {
+            registry,
+            requests,
+            failures,
+            steps: Mutex::default(),
+            tokens,
+            head,
+            whole,
+            in_flight,
+        }))
     }
 }
 
@@ -116,7 +125,10 @@ impl Metrics {
 
     /// An answer has begun after `took`.
     pub fn head(&self, dialect: Dialect, took: Duration) {
-        self.0.head.get_or_create(&DialectLabel { dialect: dialect.as_str() }).observe(took.as_secs_f64());
+        self.0
+            .head
+            .get_or_create(&DialectLabel { dialect: dialect.as_str() })
+            .observe(took.as_secs_f64());
     }
 
     /// A request has ended after `took`, and the layers did what `log` says.
@@ -179,7 +191,9 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.0.registry);
-        text.push_str("# HELP steadfast_steps What the layers did.\n# TYPE steadfast_steps counter\n");
+        text.push_str(
+            "# HELP steadfast_steps What the layers did.\n# TYPE steadfast_steps counter\n",
+        );
         for StepCount { layer, action, reason, times } in self.steps() {
             let _ = writeln!(
                 text,

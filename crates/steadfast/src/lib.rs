@@ -7,14 +7,35 @@
 //!
 //! | feature | crate | layer | answers |
 //! |---|---|---|---|
-#![cfg_attr(feature = "classify", doc = "| `classify` | [`classify`] | [`ClassifyLayer`](classify::ClassifyLayer) | what does this error mean? |")]
-#![cfg_attr(feature = "retry", doc = "| `retry` | [`retry`] | [`RetryBackoffLayer`](retry::RetryBackoffLayer) | the same target again, later |")]
-#![cfg_attr(feature = "breaker", doc = "| `breaker` | [`breaker`] | [`CircuitBreakerLayer`](breaker::CircuitBreakerLayer) | stop asking a target that keeps failing |")]
-#![cfg_attr(feature = "failover", doc = "| `failover` | [`failover`] | [`CooldownFailoverLayer`](failover::CooldownFailoverLayer) | another target while this one cools down |")]
-#![cfg_attr(feature = "timeout", doc = "| `timeout` | [`timeout`] | [`StallTimeoutLayer`](timeout::StallTimeoutLayer), [`DeadlineLayer`](timeout::DeadlineLayer) | hangs end |")]
-#![cfg_attr(feature = "client", doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |")]
+#![cfg_attr(
+    feature = "classify",
+    doc = "| `classify` | [`classify`] | [`ClassifyLayer`](classify::ClassifyLayer) | what does this error mean? |"
+)]
+#![cfg_attr(
+    feature = "retry",
+    doc = "| `retry` | [`retry`] | [`RetryBackoffLayer`](retry::RetryBackoffLayer) | the same target again, later |"
+)]
+#![cfg_attr(
+    feature = "breaker",
+    doc = "| `breaker` | [`breaker`] | [`CircuitBreakerLayer`](breaker::CircuitBreakerLayer) | stop asking a target that keeps failing |"
+)]
+#![cfg_attr(
+    feature = "failover",
+    doc = "| `failover` | [`failover`] | [`CooldownFailoverLayer`](failover::CooldownFailoverLayer) | another target while this one cools down |"
+)]
+#![cfg_attr(
+    feature = "timeout",
+    doc = "| `timeout` | [`timeout`] | [`StallTimeoutLayer`](timeout::StallTimeoutLayer), [`DeadlineLayer`](timeout::DeadlineLayer) | hangs end |"
+)]
+#![cfg_attr(
+    feature = "client",
+    doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |"
+)]
 #![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
-#![cfg_attr(feature = "sim", doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |")]
+#![cfg_attr(
+    feature = "sim",
+    doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"
+)]
 //!
 //! Every layer speaks [`Failure`], says what it did in the [`RecoveryLog`] of the answer, and
 //! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served

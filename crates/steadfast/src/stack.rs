@@ -4,9 +4,7 @@ use std::fmt;
 
 use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_classify::{ClassifyLayer, service::ClassifyService};
-use steadfast_core::{
-    ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget,
-};
+use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
@@ -23,10 +21,7 @@ pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
 pub type Stacked<S, C = OneChain> = DeadlineService<
-    CooldownFailover<
-        RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>,
-        C,
-    >,
+    CooldownFailover<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>, C>,
 >;
 
 /// All layers, in the order that works, sharing one retry budget.

@@ -18,7 +18,8 @@ pub(crate) fn run(args: &ClassifyArgs) -> ExitCode {
             }
         },
     };
-    let name = args.file.as_ref().map_or("standard input".into(), |path| path.display().to_string());
+    let name =
+        args.file.as_ref().map_or("standard input".into(), |path| path.display().to_string());
     match lines(input, &mut io::stdout().lock(), &name) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(FAILED),

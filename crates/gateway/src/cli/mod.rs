@@ -117,7 +117,9 @@ pub(crate) struct SimArgs {
 /// Runs what the command line says.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command.unwrap_or_else(|| Command::Demo(DemoArgs { requests: 200, seed: 1, ..DemoArgs::default() })) {
+    match cli.command.unwrap_or_else(|| {
+        Command::Demo(DemoArgs { requests: 200, seed: 1, ..DemoArgs::default() })
+    }) {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),

@@ -18,7 +18,9 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Err(errors) => return fail(USAGE, errors),
     };
     super::runtime().block_on(async {
-        let app = match Gateway::connect(&config, &source).and_then(|gateway| App::new(&config, &source, gateway)) {
+        let app = match Gateway::connect(&config, &source)
+            .and_then(|gateway| App::new(&config, &source, gateway))
+        {
             Ok(app) => app,
             Err(errors) => return fail(USAGE, errors),
         };
@@ -42,7 +44,10 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         let grace = Duration::from_secs(config.server.shutdown_s);
         match serve(listener, app.router(), stop, grace).await {
             Ok(0) => ExitCode::SUCCESS,
-            Ok(cut) => fail(FAILED, format_args!("{cut} connections were still busy after {grace:?} and were cut")),
+            Ok(cut) => fail(
+                FAILED,
+                format_args!("{cut} connections were still busy after {grace:?} and were cut"),
+            ),
             Err(error) => fail(FAILED, error),
         }
     })

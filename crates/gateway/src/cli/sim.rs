@@ -16,7 +16,9 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
     };
     super::runtime().block_on(async {
         let mut servers = Vec::new();
-        for (offset, dialect) in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini].into_iter().enumerate() {
+        for (offset, dialect) in
+            [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini].into_iter().enumerate()
+        {
             let provider = SimProvider::builder(dialect)
                 .seed(args.seed)
                 .faults(plan.clone())
@@ -25,7 +27,13 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
             match SimServer::bind(next_port(args.listen, offset), provider).await {
                 Ok(server) => servers.push(server),
                 Err(error) => {
-                    return fail(FAILED, format_args!("can not listen on {}: {error}", next_port(args.listen, offset)));
+                    return fail(
+                        FAILED,
+                        format_args!(
+                            "can not listen on {}: {error}",
+                            next_port(args.listen, offset)
+                        ),
+                    );
                 }
             }
         }

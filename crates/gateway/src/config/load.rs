@@ -37,7 +37,8 @@ impl Config {
                 Ok((source.parse()?, source))
             }
             None => {
-                let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+                let set =
+                    |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
                 Ok((Self::from_keys(set)?, Source::default()))
             }
         }

@@ -38,7 +38,8 @@ pub(super) async fn status(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
 ) -> Response {
-    let loopback = peer.is_some_and(|Extension(peer)| peer.remote.ip().to_canonical().is_loopback());
+    let loopback =
+        peer.is_some_and(|Extension(peer)| peer.remote.ip().to_canonical().is_loopback());
     if !app.0.keys.is_admin(&headers, loopback) {
         return (StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response();
     }

@@ -15,7 +15,12 @@ use steadfast_core::{
 };
 use tower::{Service, ServiceExt};
 
-use super::{App, array::ArrayEncoder, reply, stream::{Record, StreamBody, Writer}};
+use super::{
+    App,
+    array::ArrayEncoder,
+    reply,
+    stream::{Record, StreamBody, Writer},
+};
 use crate::keys::Caller;
 
 /// What Gemini's dialect says in the address.
@@ -102,7 +107,8 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
             format!("the request body is larger than the {limit} bytes this gateway takes"),
         )),
         Err(error) => {
-            Err(Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error))
+            Err(Failure::refused(Reason::Cancelled, "the request body broke off")
+                .with_source(error))
         }
     }
 }
@@ -150,13 +156,7 @@ async fn whole(
     record.used(&completion.usage);
     let mut response = reply::ok("application/json", Body::from(body));
     let head = &completion.head;
-    reply::stamp(
-        response.headers_mut(),
-        head.target.as_ref(),
-        head.attempts,
-        id,
-        &head.log,
-    );
+    reply::stamp(response.headers_mut(), head.target.as_ref(), head.attempts, id, &head.log);
     record.done();
     Ok(response)
 }

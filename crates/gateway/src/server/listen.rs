@@ -56,10 +56,11 @@ pub async fn serve(
             () = &mut shutdown => break,
         };
         let router = router.clone();
-        let service = tower::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(Peer { remote });
-            router.clone().oneshot(request.map(axum::body::Body::new))
-        });
+        let service =
+            tower::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(Peer { remote });
+                router.clone().oneshot(request.map(axum::body::Body::new))
+            });
         let connection = builder
             .serve_connection(TokioIo::new(no_delay(stream)), TowerToHyperService::new(service))
             .into_owned();

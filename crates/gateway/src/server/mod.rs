@@ -132,7 +132,11 @@ async fn gemini(State(app): State<App>, Path(call): Path<String>, request: Reque
                 ),
             )
             .with_status(http::StatusCode::NOT_FOUND);
-            return reply::refused(Dialect::Gemini, &failure, &reply::request_id(request.headers()));
+            return reply::refused(
+                Dialect::Gemini,
+                &failure,
+                &reply::request_id(request.headers()),
+            );
         }
     };
     let route = chat::GeminiRoute { model: model.to_owned(), stream };

@@ -35,7 +35,10 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
                 && id.len() <= MAX_ID
                 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
         })
-        .map_or_else(|| format!("req_{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..)), str::to_owned)
+        .map_or_else(
+            || format!("req_{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..)),
+            str::to_owned,
+        )
 }
 
 /// The dialect that the address or headers of a request to nowhere suggest.
@@ -50,12 +53,7 @@ pub(super) fn guess_dialect(request: &Request) -> Dialect {
 }
 
 /// A failure, told in `dialect`, with what was done about it.
-pub(super) fn failed(
-    dialect: Dialect,
-    failure: &Failure,
-    id: &str,
-    log: &RecoveryLog,
-) -> Response {
+pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &str, log: &RecoveryLog) -> Response {
     let (status, headers, body) = codec(dialect).encode_error(failure, Some(id));
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -127,9 +125,8 @@ mod tests {
 
     #[test]
     fn a_callers_id_is_taken_over_when_it_is_harmless() {
-        let with = |id: &str| {
-            HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_str(id).unwrap())])
-        };
+        let with =
+            |id: &str| HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_str(id).unwrap())]);
         assert_eq!(request_id(&with("abc-1:2")), "abc-1:2");
         for bad in ["", "a b", &"x".repeat(200), "<script>"] {
             assert!(request_id(&with(bad)).starts_with("req_"), "{bad}");

@@ -55,16 +55,7 @@ impl StreamBody {
         keepalive: Duration,
         record: Record,
     ) -> Self {
-        Self {
-            dialect,
-            events,
-            encoder,
-            writer,
-            keepalive,
-            silence: None,
-            record,
-            over: false,
-        }
+        Self { dialect, events, encoder, writer, keepalive, silence: None, record, over: false }
     }
 
     /// The next bytes for the caller, or `None` when the events are pending or over.
@@ -102,8 +93,7 @@ impl StreamBody {
     fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let Writer::Sse = self.writer else { return Poll::Pending };
         let keepalive = self.keepalive;
-        let timer =
-            self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(keepalive)));
+        let timer = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(keepalive)));
         std::task::ready!(timer.as_mut().poll(cx));
         timer.as_mut().reset(Instant::now() + keepalive);
         // The waker must be registered with the new time.

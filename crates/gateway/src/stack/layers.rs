@@ -7,8 +7,8 @@ use steadfast::{
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
     failover::{
-        Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
-        WhenExhausted,
+        Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
+        TargetSpec, WhenExhausted,
     },
     retry::{RetryBackoffLayer, RetryPolicy},
     timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
@@ -120,12 +120,14 @@ impl Choose {
         let mut named = Vec::new();
         let mut choose = Self::default();
         if !chains.vision.is_empty() {
-            let chain = chain(config, &chains.vision).map_err(|e| at("failover.chains.vision", &e))?;
+            let chain =
+                chain(config, &chains.vision).map_err(|e| at("failover.chains.vision", &e))?;
             named.push(("vision".to_owned(), chain));
             choose.vision = true;
         }
         if !chains.large.is_empty() {
-            let chain = chain(config, &chains.large).map_err(|e| at("failover.chains.large", &e))?;
+            let chain =
+                chain(config, &chains.large).map_err(|e| at("failover.chains.large", &e))?;
             named.push(("large".to_owned(), chain));
             choose.large = Some(chains.large_tokens.unwrap_or(LARGE_TOKENS));
         }
@@ -225,9 +227,8 @@ fn failover(config: &Config, table: &RecoveryTable) -> FailoverPolicy {
     let mut policy = FailoverPolicy::default();
     policy.table = table.clone();
     if given.on_content_filter == Some(true) {
-        policy.table = policy
-            .table
-            .with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
+        policy.table =
+            policy.table.with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
     }
     policy.when_exhausted = match given.when_exhausted {
         None => policy.when_exhausted,

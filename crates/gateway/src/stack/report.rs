@@ -113,8 +113,7 @@ impl Lines<'_> {
         self.time("deadline", "timeout.pipeline_ms", Some(deadline.pipeline));
 
         let layer = "failover";
-        let chain: Vec<_> =
-            policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
+        let chain: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
         self.add(layer, "failover.chain", chain.join(" -> "));
         for (name, chain) in &policies.named {
             let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();

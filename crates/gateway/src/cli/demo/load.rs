@@ -135,11 +135,8 @@ impl Load {
         };
         let question = format!("Question {number} of run {}: what keeps a service up?", self.seed);
         let mut request = match number % 10 {
-            4 => ChatRequest::user(format!("{question} call look_up")).with_tools(vec![Tool::function(
-                "look_up",
-                "Looks something up.",
-                schema(),
-            )]),
+            4 => ChatRequest::user(format!("{question} call look_up"))
+                .with_tools(vec![Tool::function("look_up", "Looks something up.", schema())]),
             7 => ChatRequest::new(vec![Message::new(
                 steadfast::Role::User,
                 vec![Part::text(question), Part::image("image/png", PIXEL)],

@@ -100,8 +100,12 @@ async fn live(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     println!("steadfast demo: the gateway is on http://{at}");
     println!("  who is resting and why   http://{at}/admin/status");
     println!("  metrics                  http://{at}/metrics");
-    println!("  ask it something         curl -s http://{at}/v1/chat/completions -H 'content-type: application/json' \\");
-    println!("                             -d '{{\"model\":\"gpt-4o\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'");
+    println!(
+        "  ask it something         curl -s http://{at}/v1/chat/completions -H 'content-type: application/json' \\"
+    );
+    println!(
+        "                             -d '{{\"model\":\"gpt-4o\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'"
+    );
     println!("Ctrl-C stops\n");
     let mut view = View::default();
     let mut stop = std::pin::pin!(super::stop_signal());
@@ -132,7 +136,9 @@ impl View {
         let mut out = io::stdout().lock();
         let totals = format!(
             "{} asked, {} answered, {} failed",
-            so_far.asked, so_far.answered, so_far.failures.len()
+            so_far.asked,
+            so_far.answered,
+            so_far.failures.len()
         );
         if !out.is_terminal() {
             self.ticks += 1;

@@ -78,9 +78,11 @@ impl Scenario {
 
     async fn start(seed: u64, plan: impl Fn(Dialect) -> FaultPlan) -> io::Result<Self> {
         let mut servers = Vec::new();
-        for (dialect, name) in
-            [(Dialect::Anthropic, "anthropic"), (Dialect::OpenAi, "openai"), (Dialect::Gemini, "google")]
-        {
+        for (dialect, name) in [
+            (Dialect::Anthropic, "anthropic"),
+            (Dialect::OpenAi, "openai"),
+            (Dialect::Gemini, "google"),
+        ] {
             let mut provider = SimProvider::builder(dialect)
                 .name(name)
                 .seed(seed)
@@ -106,7 +108,8 @@ impl Scenario {
         config.validate(&source)?;
         let mut providers = Vec::new();
         for (server, given) in self.servers.iter().zip(&mut config.providers) {
-            let mut provider = Provider::new(given.name.as_str(), given.dialect).with_base_url(server.base_url());
+            let mut provider =
+                Provider::new(given.name.as_str(), given.dialect).with_base_url(server.base_url());
             let keys: &[(&str, &str)] = if given.dialect == Spoken::OpenAi {
                 &[("stale", "demo-stale-key"), ("good", GOOD_KEY)]
             } else {
@@ -140,7 +143,8 @@ impl Scenario {
                 (None, Some(words)) => words.clone(),
                 (None, None) => continue,
             };
-            match all.iter_mut().find(|(name, known, _)| *name == entry.provider && *known == what) {
+            match all.iter_mut().find(|(name, known, _)| *name == entry.provider && *known == what)
+            {
                 Some((.., times)) => *times += 1,
                 None => all.push((entry.provider, what, 1)),
             }
@@ -171,26 +175,29 @@ fn fixed(dialect: Dialect) -> FaultPlan {
     match dialect {
         Dialect::Anthropic => FaultPlan::none()
             .rule(nth(2, Fault::rate_limit(RateLimit::after("1"))))
-            .rule(nth(8, Fault::Error(ErrorKind::ServerError)))
-            .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).from(16).to(27))
-            .rule(nth(34, error_first()))
-            .rule(nth(40, Fault::Reset))
-            .rule(nth(46, Fault::Hang)),
+            .rule(nth(6, Fault::Error(ErrorKind::ServerError)))
+            .rule(nth(10, error_first()))
+            .rule(nth(14, Fault::Reset))
+            .rule(nth(18, Fault::Hang))
+            .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).from(30).to(39)),
         Dialect::OpenAi => FaultPlan::none()
             .rule(nth(6, Fault::Error(ErrorKind::BadGatewayHtml)))
-            .rule(nth(14, Fault::ErrorInOk(ErrorKind::ServerError)))
-            .rule(nth(22, Fault::Hang))
-            .rule(nth(30, Fault::rate_limit(RateLimit::after_ms(700))))
-            .rule(nth(38, Fault::break_after(0, How::Reset))),
+            .rule(nth(10, Fault::ErrorInOk(ErrorKind::ServerError)))
+            .rule(nth(14, Fault::break_after(0, How::Reset)))
+            .rule(nth(18, Fault::rate_limit(RateLimit::after_ms(700))))
+            .rule(nth(22, Fault::Hang)),
         Dialect::Gemini => FaultPlan::none()
             .rule(nth(4, Fault::Error(ErrorKind::ServerError)))
-            .rule(nth(12, Fault::rate_limit(RateLimit {
-                retry_info: Some("0.8s".to_owned()),
-                ..RateLimit::default()
-            })))
-            .rule(nth(20, error_first()))
-            .rule(nth(28, Fault::Close))
-            .rule(nth(36, Fault::Error(ErrorKind::Overloaded))),
+            .rule(nth(
+                8,
+                Fault::rate_limit(RateLimit {
+                    retry_info: Some("0.8s".to_owned()),
+                    ..RateLimit::default()
+                }),
+            ))
+            .rule(nth(12, error_first()))
+            .rule(nth(16, Fault::Close))
+            .rule(nth(20, Fault::Error(ErrorKind::Overloaded))),
     }
 }
 
