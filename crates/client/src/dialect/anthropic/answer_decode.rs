@@ -1,0 +1,325 @@
+//! A provider's answer, read: whole, or event by event.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson};
+
+use super::{
+    DIALECT,
+    words::{self, Wire},
+};
+use crate::{
+    dialect::{DecodeFrames, Deltas, fault},
+    sse::SseFrame,
+};
+
+/// Any event of a stream, or a whole answer; what is used of them.
+#[derive(Deserialize)]
+struct Read<'a> {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    index: Option<u64>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content_block: Option<&'a RawValue>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The message of a whole answer or of `message_start`.
+#[derive(Deserialize)]
+struct Message<'a> {
+    id: Option<String>,
+    model: Option<String>,
+    #[serde(borrow)]
+    content: Option<Vec<&'a RawValue>>,
+    stop_reason: Option<String>,
+    stop_sequence: Option<String>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    thinking: Option<String>,
+    signature: Option<String>,
+    data: Option<String>,
+    id: Option<String>,
+    name: Option<String>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+}
+
+/// The delta of a block, or of the message.
+#[derive(Deserialize)]
+struct Change {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    text: Option<String>,
+    thinking: Option<String>,
+    signature: Option<String>,
+    partial_json: Option<String>,
+    stop_reason: Option<String>,
+    stop_sequence: Option<String>,
+}
+
+/// Reads a whole answer.
+pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
+    const WHAT: &str = "an answer";
+    let mut deltas = Deltas::new();
+    let broken = |error: &serde_json::Error| fault::malformed(DIALECT, WHAT, error);
+    let top: Read<'_> = match serde_json::from_slice(body) {
+        Ok(top) => top,
+        Err(error) => return Err(broken(&error)),
+    };
+    if top.error.is_some() || top.kind.as_deref() == Some("error") {
+        return Err(fault::told(DIALECT, body));
+    }
+    let message: Message<'_> = serde_json::from_slice(body).map_err(|error| broken(&error))?;
+    let Some(content) = message.content else {
+        return Err(fault::told(DIALECT, body));
+    };
+    let mut state = Frames::default();
+    deltas.push(Delta::Start { id: message.id, model: message.model });
+    for (at, raw) in content.into_iter().enumerate() {
+        let at = at as u64;
+        state.begin(at, raw, WHAT, &mut deltas)?;
+        state.end(at, &mut deltas);
+    }
+    let Some(word) = message.stop_reason else {
+        return Err(fault::unfinished(DIALECT, "stop_reason"));
+    };
+    deltas.push(Delta::Stop(words::stop(&word, message.stop_sequence)));
+    let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
+    deltas.extend(usage.map(Delta::Usage));
+    deltas.push(Delta::End);
+    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
+}
+
+/// Reads events.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    usage: Wire,
+    next: u32,
+    open: Vec<Open>,
+}
+
+/// A block that has begun and not ended.
+#[derive(Debug)]
+struct Open {
+    /// The provider's number of it.
+    at: u64,
+    block: u32,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text,
+    Thinking,
+    Redacted,
+    /// Whether any of its arguments has come.
+    Call {
+        begun: bool,
+    },
+    /// A block without a word in this crate, as it began, and the input that came after that.
+    Other {
+        kind: String,
+        start: RawJson,
+        input: String,
+    },
+}
+
+impl DecodeFrames for Frames {
+    fn decode(
+        &mut self,
+        frame: &SseFrame,
+        data: &[u8],
+        deltas: &mut Deltas,
+    ) -> Result<(), Failure> {
+        const WHAT: &str = "an event";
+        let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
+        let named_error = frame.event.as_deref() == Some(b"error");
+        let event: Read<'_> = match serde_json::from_slice(data) {
+            Ok(event) => event,
+            Err(_) if named_error => return Err(fault::told(DIALECT, data)),
+            Err(error) => return Err(malformed(error)),
+        };
+        let kind = event.kind.or_else(|| {
+            let name = frame.event.as_deref()?;
+            std::str::from_utf8(name).ok().map(str::to_owned)
+        });
+        let kind = kind.as_deref().unwrap_or_default();
+        if named_error || kind == "error" || (kind.is_empty() && event.error.is_some()) {
+            return Err(fault::told(DIALECT, data));
+        }
+        match kind {
+            "ping" => deltas.push(Delta::Ping),
+            "message_start" => {
+                let Some(raw) = event.message else { return Ok(()) };
+                let message: Message<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
+                deltas.push(Delta::Start { id: message.id, model: message.model });
+                let usage = message.usage.and_then(|raw| self.usage.update(raw.get()));
+                deltas.extend(usage.map(Delta::Usage));
+            }
+            "content_block_start" => {
+                if let (Some(at), Some(raw)) = (event.index, event.content_block) {
+                    self.begin(at, raw, WHAT, deltas)?;
+                }
+            }
+            "content_block_delta" => {
+                if let (Some(at), Some(raw)) = (event.index, event.delta) {
+                    let change = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    self.change(at, change, deltas);
+                }
+            }
+            "content_block_stop" => {
+                if let Some(at) = event.index {
+                    self.end(at, deltas);
+                }
+            }
+            "message_delta" => {
+                if let Some(raw) = event.delta {
+                    let change: Change = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    if let Some(word) = change.stop_reason {
+                        deltas.push(Delta::Stop(words::stop(&word, change.stop_sequence)));
+                    }
+                }
+                let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
+                deltas.extend(usage.map(Delta::Usage));
+            }
+            "message_stop" => deltas.push(Delta::End),
+            // The vendor adds kinds of events; who does not know them is to pass over them.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
+        None
+    }
+}
+
+impl Frames {
+    fn begin(
+        &mut self,
+        at: u64,
+        raw: &RawValue,
+        what: &str,
+        deltas: &mut Deltas,
+    ) -> Result<(), Failure> {
+        let block: Block<'_> = serde_json::from_str(raw.get())
+            .map_err(|error| fault::malformed(DIALECT, what, &error))?;
+        let index = self.next;
+        self.next += 1;
+        let full = |text: &String| !text.is_empty();
+        let kind = match block.kind.as_str() {
+            "text" => {
+                let text = block.text.filter(full);
+                deltas.extend(text.map(|text| Delta::Text { index, text }));
+                Kind::Text
+            }
+            "thinking" => {
+                let text = block.thinking.filter(full);
+                let signature = block.signature.filter(full);
+                // Signed thinking whose text is kept back is a block all the same.
+                if text.is_some() || signature.is_some() {
+                    deltas.push(Delta::Thinking { index, text: text.unwrap_or_default() });
+                }
+                deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
+                Kind::Thinking
+            }
+            "redacted_thinking" => {
+                deltas.push(Delta::Redacted { index, data: block.data.unwrap_or_default() });
+                Kind::Redacted
+            }
+            "tool_use" => {
+                let id = block.id.unwrap_or_default();
+                deltas.push(Delta::ToolCall { index, id, name: block.name.unwrap_or_default() });
+                // In a stream the input begins empty and comes in pieces.
+                let input = block.input.map(RawValue::get).filter(|input| !is_empty_object(input));
+                deltas.extend(input.map(|json| Delta::Arguments { index, json: json.to_owned() }));
+                Kind::Call { begun: input.is_some() }
+            }
+            _ => Kind::Other {
+                kind: block.kind,
+                start: RawJson::from_raw(raw),
+                input: String::new(),
+            },
+        };
+        self.open.push(Open { at, block: index, kind });
+        Ok(())
+    }
+
+    fn change(&mut self, at: u64, change: Change, deltas: &mut Deltas) {
+        let Some(open) = self.open.iter_mut().rev().find(|open| open.at == at) else { return };
+        let index = open.block;
+        match (change.kind.as_deref(), &mut open.kind) {
+            (Some("text_delta"), Kind::Text) => {
+                deltas.extend(change.text.map(|text| Delta::Text { index, text }));
+            }
+            (Some("thinking_delta"), Kind::Thinking) => {
+                deltas.extend(change.thinking.map(|text| Delta::Thinking { index, text }));
+            }
+            (Some("signature_delta"), Kind::Thinking) => {
+                deltas.extend(
+                    change.signature.map(|signature| Delta::Signature { index, signature }),
+                );
+            }
+            (Some("input_json_delta"), Kind::Call { begun }) => {
+                if let Some(json) = change.partial_json.filter(|json| !json.is_empty()) {
+                    *begun = true;
+                    deltas.push(Delta::Arguments { index, json });
+                }
+            }
+            (Some("input_json_delta"), Kind::Other { input, .. }) => {
+                input.push_str(change.partial_json.as_deref().unwrap_or_default());
+            }
+            // Citations and whatever else: they stay in the frame.
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, at: u64, deltas: &mut Deltas) {
+        let Some(found) = self.open.iter().rposition(|open| open.at == at) else { return };
+        let Open { block: index, kind, .. } = self.open.remove(found);
+        match kind {
+            Kind::Call { begun: false } => {
+                deltas.push(Delta::Arguments { index, json: "{}".to_owned() });
+            }
+            Kind::Other { kind, start, input } => {
+                let json = with_input(start, &input);
+                let block = Opaque { dialect: DIALECT, kind, json };
+                deltas.push(Delta::Opaque { index, block });
+            }
+            _ => {}
+        }
+        deltas.push(Delta::BlockEnd { index });
+    }
+}
+
+fn is_empty_object(json: &str) -> bool {
+    json.strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'))
+        .is_some_and(|inner| inner.trim().is_empty())
+}
+
+/// The block `start` with the input that came in pieces.
+fn with_input(start: RawJson, input: &str) -> RawJson {
+    match (start.to_value(), serde_json::from_str::<Value>(input)) {
+        (Value::Object(mut block), Ok(input)) => {
+            block.insert("input".to_owned(), input);
+            RawJson::from_value(&Value::Object(block))
+        }
+        _ => start,
+    }
+}

@@ -1,0 +1,50 @@
+//! Errors, told in this dialect.
+
+use bytes::Bytes;
+use steadfast_core::{Failure, Reason};
+
+use super::DIALECT;
+use crate::{
+    dialect::{ErrorReply, error::own_event, sse_out},
+    json::Object,
+};
+
+/// The `type` Anthropic uses.
+fn kind(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Auth => "authentication_error",
+        Reason::Billing => "billing_error",
+        Reason::RateLimit | Reason::Budget => "rate_limit_error",
+        Reason::Overloaded => "overloaded_error",
+        Reason::Timeout => "timeout_error",
+        Reason::ModelNotFound => "not_found_error",
+        Reason::PayloadTooLarge => "request_too_large",
+        Reason::ContextOverflow
+        | Reason::OutputTruncated
+        | Reason::ContentFilter
+        | Reason::Format
+        | Reason::Unsupported
+        | Reason::Cancelled => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
+    object.put("type", "error");
+    object.object("error").put("type", kind(reply.reason)).put("message", &reply.message);
+    object.put_some("request_id", reply.request_id);
+}
+
+pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
+    Object::text(|object| error(object, reply)).into_bytes()
+}
+
+pub(super) fn event(failure: &Failure) -> Bytes {
+    if let Some(own) = own_event(failure, DIALECT) {
+        return [b"event: error\ndata: ", &own[..], b"\n\n"].concat().into();
+    }
+    let mut out = Vec::new();
+    let reply = ErrorReply::new(failure, None);
+    sse_out::frame(&mut out, Some("error"), |object| error(object, &reply));
+    out.into()
+}

@@ -1,0 +1,99 @@
+//! Anthropic messages.
+
+mod answer_decode;
+mod answer_encode;
+mod blocks;
+mod error;
+mod plan;
+mod request_decode;
+mod request_encode;
+mod words;
+mod writer;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+
+use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Route, Wire};
+use crate::json::RequestError;
+
+/// The dialect of this folder.
+const DIALECT: Dialect = Dialect::Anthropic;
+
+/// The version of the API this codec writes; the vendor has had no other since 2023.
+static HEADERS: [(HeaderName, HeaderValue); 1] =
+    [(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"))];
+
+/// Anthropic messages.
+#[derive(Debug)]
+pub(super) struct Anthropic;
+
+impl Codec for Anthropic {
+    fn dialect(&self) -> Dialect {
+        DIALECT
+    }
+
+    fn decode_request(&self, body: &Bytes, _: Route<'_>) -> Result<ChatRequest, RequestError> {
+        request_decode::decode(body)
+    }
+
+    fn encode_request(&self, request: &ChatRequest, _: &Wire) -> Result<Bytes, Failure> {
+        request_encode::encode(request)
+    }
+
+    fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure> {
+        answer_decode::whole(body)
+    }
+
+    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+        answer_encode::whole(answer, caller)
+    }
+
+    fn frames(&self) -> Box<dyn DecodeFrames> {
+        Box::<answer_decode::Frames>::default()
+    }
+
+    fn events(&self, caller: &Caller) -> Box<dyn EncodeEvents> {
+        Box::new(answer_encode::Writer::new(caller))
+    }
+
+    fn error_body(&self, error: &ErrorReply<'_>) -> Vec<u8> {
+        error::body(error)
+    }
+
+    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
+        error::event(failure)
+    }
+
+    fn keep_alive(&self) -> Option<&'static [u8]> {
+        Some(b"event: ping\ndata: {\"type\":\"ping\"}\n\n")
+    }
+
+    fn request_id_header(&self) -> HeaderName {
+        HeaderName::from_static("request-id")
+    }
+
+    fn default_base_url(&self) -> &'static str {
+        "https://api.anthropic.com"
+    }
+
+    fn redundant_suffixes(&self) -> &'static [&'static str] {
+        &["/v1/messages", "/v1"]
+    }
+
+    fn path(&self, _: &str, _: bool) -> String {
+        "/v1/messages".to_owned()
+    }
+
+    fn auth(&self, secret: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("x-api-key"), secret.to_owned())
+    }
+
+    fn fixed_headers(&self) -> &'static [(HeaderName, HeaderValue)] {
+        &HEADERS
+    }
+
+    fn passed_headers(&self) -> &'static [&'static str] {
+        &["anthropic-beta", "anthropic-version", "idempotency-key"]
+    }
+}

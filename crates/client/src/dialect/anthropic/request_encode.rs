@@ -1,0 +1,212 @@
+//! A request for a provider, written.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use steadfast_core::{
+    ChatRequest, Dialect, Failure, Part, RawJson, ResponseFormat, Tool, ToolChoice,
+};
+
+use super::{
+    DIALECT, blocks,
+    plan::{Plan, Think, Written},
+};
+use crate::{
+    dialect::{
+        fault,
+        schema::json_schema,
+        turns::{self, instructions},
+    },
+    json::{Array, Object, Patch, patched, quoted, text_of},
+};
+
+pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
+    let params = &request.params;
+    if params.answers.is_some_and(|answers| answers != 1) {
+        return Err(fault::unsupported(DIALECT, "several answers to one request"));
+    }
+    let written = Written::of(request);
+    let plan = Plan::new(request, written);
+    let mut body = Patch::new(request, DIALECT);
+    let before = body.read().map(|read| Plan::new(read, Written::ForThis));
+    let same_plan =
+        |part: fn(&Plan, &Plan) -> bool| before.as_ref().is_some_and(|before| part(before, &plan));
+    // A form the dialect can not hold a model to is asked for in words.
+    let worded = params.format.as_ref().filter(|format| match format {
+        ResponseFormat::Text => false,
+        ResponseFormat::Schema { strict, .. } => *strict != Some(true),
+        _ => true,
+    });
+
+    body.set(&["model"], body.is_same(|r| &r.model), || Ok(Some(quoted(&request.model))))?;
+    let same = body.is_same(|r| &r.params.format)
+        && body.read().is_some_and(|read| {
+            let both = instructions(&read.messages).zip(instructions(&request.messages));
+            instructions(&read.messages).count() == instructions(&request.messages).count()
+                && both.into_iter().all(|((_, a), (_, b))| a.same(b))
+        });
+    body.set(&["system"], same, || Ok(blocks::system(request, worded)))?;
+    let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages))
+        && blocks::all_verbatim(&request.messages);
+    body.set(&["messages"], same, || blocks::messages(request).map(Some))?;
+    let same =
+        body.is_same(|r| &r.params.max_output) && same_plan(|a, b| a.max_tokens == b.max_tokens);
+    body.set(&["max_tokens"], same, || Ok(Some(plan.max_tokens.to_string())))?;
+    body.set(&["temperature"], same_plan(|a, b| a.temperature == b.temperature), || {
+        Ok(plan.temperature.as_ref().map(quoted))
+    })?;
+    body.set(&["top_p"], same_plan(|a, b| a.top_p == b.top_p), || {
+        Ok(plan.top_p.as_ref().map(quoted))
+    })?;
+    body.set(&["top_k"], same_plan(|a, b| a.top_k == b.top_k), || {
+        Ok(plan.top_k.as_ref().map(quoted))
+    })?;
+    body.set(&["stop_sequences"], body.is_same(|r| &r.params.stop), || {
+        // Here a text that ends an answer may not be white space alone.
+        let stop: Vec<&String> = params.stop.iter().filter(|s| !s.trim().is_empty()).collect();
+        Ok((!stop.is_empty()).then(|| quoted(&stop)))
+    })?;
+    let same_tools = body.is_same(|r| &r.tools);
+    body.set(&["tools"], same_tools, || tools(request))?;
+    let same =
+        body.is_same(|r| &r.params.tool_choice) && body.is_same(|r| &r.params.parallel_tool_calls);
+    body.set(&["tool_choice"], same, || Ok(tool_choice(request)))?;
+    let old = body.old(&["thinking"]);
+    let same = body.is_same(|r| &r.params.thinking) && same_plan(|a, b| a.thinking == b.thinking);
+    body.set(&["thinking"], same, || Ok(plan.thinking.map(|think| thinking(think, old))))?;
+    let old = body.old(&["output_config"]);
+    let same = body.is_same(|r| &r.params.format)
+        && body.is_same(|r| &r.params.thinking)
+        && same_plan(|a, b| a.effort == b.effort);
+    body.set(&["output_config"], same, || Ok(output_config(request, &plan, old)))?;
+    body.set(&["output_format"], body.is_same(|r| &r.params.format), || Ok(None))?;
+    let old = body.old(&["metadata"]);
+    body.set(&["metadata"], body.is_same(|r| &r.params.user), || {
+        let user = params.user.as_ref().map(quoted);
+        Ok(some_object(patched(old, &[(&["user_id"], user)])))
+    })?;
+    body.set(&["stream"], body.is_same(|r| &r.stream), || {
+        Ok(request.stream.then(|| "true".to_owned()))
+    })?;
+    Ok(body.finish())
+}
+
+/// An object with something in it.
+fn some_object(text: String) -> Option<String> {
+    (text != "{}").then_some(text)
+}
+
+fn thinking(think: Think, old: Option<&RawJson>) -> String {
+    let (kind, budget) = match think {
+        Think::Disabled => ("disabled", None),
+        Think::Adaptive => ("adaptive", None),
+        Think::Budget(tokens) => ("enabled", Some(tokens.to_string())),
+    };
+    patched(old, &[(&["type"], Some(quoted(kind))), (&["budget_tokens"], budget)])
+}
+
+fn output_config(request: &ChatRequest, plan: &Plan, old: Option<&RawJson>) -> Option<String> {
+    let format = match &request.params.format {
+        Some(ResponseFormat::Schema { schema, strict: Some(true), .. }) => {
+            let schema = json_schema(schema, request.dialect());
+            Some(Object::text(|object| {
+                object.put("type", "json_schema").raw("schema", schema.get());
+            }))
+        }
+        _ => None,
+    };
+    let effort = plan.effort.as_ref().map(quoted);
+    some_object(patched(old, &[(&["effort"], effort), (&["format"], format)]))
+}
+
+/// The tools. Where the conversation has calls and no tools are declared any more, those that were
+/// called are, since calls of undeclared tools are refused.
+fn tools(request: &ChatRequest) -> Result<Option<String>, Failure> {
+    let mut out = Vec::new();
+    {
+        let mut list = Array::new(&mut out);
+        for tool in &request.tools {
+            match tool {
+                Tool::Function { name, description, parameters, strict, extra, dialect } => {
+                    let mut object = list.object();
+                    object
+                        .put("name", name)
+                        .put_some("description", description.as_ref())
+                        .raw("input_schema", schema(parameters.as_ref(), *dialect).get());
+                    if *dialect == Some(DIALECT) {
+                        object.put_some("strict", *strict).extra(extra.as_deref());
+                    }
+                }
+                Tool::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
+                Tool::Opaque(opaque) => {
+                    let what = format!("the {} tool `{}`", opaque.dialect, opaque.kind);
+                    return Err(fault::unsupported(DIALECT, &what));
+                }
+                _ => return Err(fault::unsupported(DIALECT, "a tool")),
+            }
+        }
+        for name in called(request) {
+            list.object().put("name", name).raw("input_schema", ANY_OBJECT);
+        }
+    }
+    Ok((out != b"[]").then(|| text_of(out)))
+}
+
+const ANY_OBJECT: &str = r#"{"type":"object"}"#;
+
+/// The tools that were called, when none are declared.
+fn called(request: &ChatRequest) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    if request.tools.is_empty() {
+        let parts = request.messages.iter().flat_map(|message| message.parts());
+        for call in parts.filter_map(Part::as_tool_call) {
+            if !names.contains(&call.name.as_str()) {
+                names.push(&call.name);
+            }
+        }
+    }
+    names
+}
+
+/// The schema of a tool's arguments, which here has to be there and be one of an object.
+fn schema(schema: Option<&RawJson>, dialect: Option<Dialect>) -> RawJson {
+    let Some(schema) = schema else { return from_map(Map::new()) };
+    let schema = json_schema(schema, dialect);
+    let known = serde_json::from_str::<Map<String, Value>>(schema.get());
+    match known {
+        Ok(fields) if !fields.contains_key("type") => from_map(fields),
+        _ => schema,
+    }
+}
+
+fn from_map(fields: Map<String, Value>) -> RawJson {
+    let mut whole = Map::from_iter([("type".to_owned(), Value::from("object"))]);
+    whole.extend(fields);
+    RawJson::from_value(&Value::Object(whole))
+}
+
+fn tool_choice(request: &ChatRequest) -> Option<String> {
+    let params = &request.params;
+    if request.tools.is_empty() {
+        // Only what was called is declared, and it is not to be called again.
+        let declared = !called(request).is_empty();
+        return declared.then(|| {
+            Object::text(|object| {
+                object.put("type", "none");
+            })
+        });
+    }
+    let serial = params.parallel_tool_calls == Some(false);
+    let (kind, name) = match &params.tool_choice {
+        None if !serial => return None,
+        Some(ToolChoice::None) => ("none", None),
+        Some(ToolChoice::Required) => ("any", None),
+        Some(ToolChoice::Tool(name)) => ("tool", Some(name)),
+        _ => ("auto", None),
+    };
+    Some(Object::text(|object| {
+        object.put("type", kind).put_some("name", name);
+        if kind != "none" && params.parallel_tool_calls.is_some() {
+            object.put("disable_parallel_tool_use", &serial);
+        }
+    }))
+}

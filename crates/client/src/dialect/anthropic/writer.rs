@@ -1,0 +1,358 @@
+//! A stream for a caller, written.
+//!
+//! The dialect says one block after the other. Other dialects may say several at once, and do not
+//! say when one is complete. So a block is closed when it is known to be complete, and what
+//! belongs to later blocks waits until then.
+
+use std::mem;
+
+use steadfast_core::{Delta, Event, Failure, Opaque, Stop, Usage};
+
+use super::{DIALECT, answer_encode::head, words};
+use crate::{
+    dialect::{Caller, EncodeEvents, fault, sse_out},
+    json::{Object, ObjectScan},
+};
+
+/// Writes events.
+#[derive(Debug)]
+pub(super) struct Writer {
+    caller: Caller,
+    started: bool,
+    usage: Usage,
+    stop: Option<Stop>,
+    /// The stop reason is out.
+    stopped: bool,
+    /// The number of the next block on the wire.
+    next: u32,
+    open: Option<Open>,
+    /// What belongs to blocks that have not begun on the wire.
+    waiting: Vec<Delta>,
+}
+
+/// The block being written.
+#[derive(Debug)]
+struct Open {
+    block: u32,
+    at: u32,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text,
+    Thinking,
+    Call(ObjectScan),
+}
+
+impl Writer {
+    pub(super) fn new(caller: &Caller) -> Self {
+        Self {
+            caller: caller.clone(),
+            started: false,
+            usage: Usage::default(),
+            stop: None,
+            stopped: false,
+            next: 0,
+            open: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    fn start(&mut self, id: Option<&str>, model: Option<&str>, out: &mut Vec<u8>) {
+        if mem::replace(&mut self.started, true) {
+            return;
+        }
+        sse_out::frame(out, Some("message_start"), |object| {
+            object.put("type", "message_start");
+            let mut message = object.object("message");
+            head(&mut message, id, model, &self.caller);
+            message.array("content");
+            message.put("stop_reason", &None::<u8>).put("stop_sequence", &None::<u8>);
+            words::put_usage(&mut message, &self.usage);
+        });
+    }
+
+    /// Writes one delta, or keeps it until its block's turn. `force` when nothing more will come.
+    fn write(
+        &mut self,
+        delta: &Delta,
+        foreign: bool,
+        force: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let Some(index) = block_of(delta) else { return Ok(()) };
+        let is_open = self.open.as_ref().is_some_and(|open| open.block == index);
+        match delta {
+            Delta::BlockEnd { .. } if is_open => self.close(out),
+            Delta::BlockEnd { .. } if self.waits(index) => self.waiting.push(delta.clone()),
+            Delta::BlockEnd { .. } => {}
+            _ if !is_open && (self.waits(index) && !force) => self.waiting.push(delta.clone()),
+            _ if !is_open && self.is_busy() && !force => self.waiting.push(delta.clone()),
+            _ => self.piece(delta, index, is_open, foreign, out)?,
+        }
+        Ok(())
+    }
+
+    /// Whether pieces of block `index` are waiting already.
+    fn waits(&self, index: u32) -> bool {
+        self.waiting.iter().any(|delta| block_of(delta) == Some(index))
+    }
+
+    /// Whether the open block is a call that is not complete.
+    fn is_busy(&self) -> bool {
+        match &self.open {
+            Some(Open { kind: Kind::Call(scan), .. }) => !scan.is_complete(),
+            _ => false,
+        }
+    }
+
+    fn piece(
+        &mut self,
+        delta: &Delta,
+        index: u32,
+        is_open: bool,
+        foreign: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        match delta {
+            Delta::Text { text, .. } if !text.is_empty() => {
+                if !is_open {
+                    self.begin(index, Kind::Text, out, |block| {
+                        block.put("type", "text").put("text", "");
+                    });
+                }
+                self.delta(out, "text_delta", |delta| {
+                    delta.put("text", text);
+                });
+            }
+            Delta::Thinking { text, .. } if !text.is_empty() || !foreign => {
+                if !is_open {
+                    self.begin(index, Kind::Thinking, out, |block| {
+                        block.put("type", "thinking").put("thinking", "").put("signature", "");
+                    });
+                }
+                if !text.is_empty() {
+                    self.delta(out, "thinking_delta", |delta| {
+                        delta.put("thinking", text);
+                    });
+                }
+            }
+            Delta::Signature { signature, .. } if !foreign && is_open => {
+                self.delta(out, "signature_delta", |delta| {
+                    delta.put("signature", signature);
+                });
+            }
+            Delta::Redacted { data, .. } if !foreign => {
+                self.whole(out, |block| {
+                    block.put("type", "redacted_thinking").put("data", data);
+                });
+            }
+            Delta::ToolCall { id, name, .. } => {
+                self.begin(index, Kind::Call(ObjectScan::default()), out, |block| {
+                    block.put("type", "tool_use").put("id", id).put("name", name);
+                    block.object("input");
+                });
+            }
+            Delta::Arguments { json, .. } => {
+                if !is_open {
+                    if json.trim().is_empty() {
+                        return Ok(());
+                    }
+                    // Something came after the last brace, or before the call itself.
+                    return Err(fault::bad_arguments(DIALECT, "a tool that was called before"));
+                }
+                if let Some(Open { kind: Kind::Call(scan), .. }) = &mut self.open {
+                    scan.feed(json);
+                }
+                self.delta(out, "input_json_delta", |delta| {
+                    delta.put("partial_json", json);
+                });
+            }
+            Delta::Opaque { block, .. } if block.dialect == DIALECT => self.opaque(block, out),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        block: u32,
+        kind: Kind,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Object<'_>),
+    ) {
+        self.close(out);
+        let at = self.next;
+        self.next += 1;
+        sse_out::frame(out, Some("content_block_start"), |object| {
+            object.put("type", "content_block_start").put("index", &at);
+            fill(&mut object.object("content_block"));
+        });
+        self.open = Some(Open { block, at, kind });
+    }
+
+    /// A block that has no pieces.
+    fn whole(&mut self, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+        self.begin(u32::MAX, Kind::Text, out, fill);
+        self.close(out);
+    }
+
+    fn opaque(&mut self, block: &Opaque, out: &mut Vec<u8>) {
+        self.close(out);
+        let at = self.next;
+        self.next += 1;
+        sse_out::frame(out, Some("content_block_start"), |object| {
+            object
+                .put("type", "content_block_start")
+                .put("index", &at)
+                .raw("content_block", block.json.get());
+        });
+        stop_block(at, out);
+    }
+
+    fn delta(&self, out: &mut Vec<u8>, kind: &str, fill: impl FnOnce(&mut Object<'_>)) {
+        let at = self.open.as_ref().map_or(0, |open| open.at);
+        sse_out::frame(out, Some("content_block_delta"), |object| {
+            object.put("type", "content_block_delta").put("index", &at);
+            let mut delta = object.object("delta");
+            delta.put("type", kind);
+            fill(&mut delta);
+        });
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if let Some(open) = self.open.take() {
+            stop_block(open.at, out);
+        }
+    }
+
+    /// Writes what was waiting, as far as its turn has come.
+    fn resume(&mut self, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        while !self.waiting.is_empty() && !self.is_busy() {
+            let waiting = mem::take(&mut self.waiting);
+            for delta in &waiting {
+                self.write(delta, foreign, false, out)?;
+            }
+            if self.waiting.len() == waiting.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let mut waiting = mem::take(&mut self.waiting);
+        // Block after block; within one in the order they came.
+        waiting.sort_by_key(block_of);
+        for delta in &waiting {
+            self.write(delta, foreign, true, out)?;
+        }
+        self.close(out);
+        if !mem::replace(&mut self.stopped, true) {
+            sse_out::frame(out, Some("message_delta"), |object| {
+                object.put("type", "message_delta");
+                let stop = self.stop.as_ref();
+                object
+                    .object("delta")
+                    .put("stop_reason", &stop.map(words::stop_reason))
+                    .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
+                words::put_usage(object, &self.usage);
+            });
+        }
+        sse_out::frame(out, Some("message_stop"), |object| {
+            object.put("type", "message_stop");
+        });
+        Ok(())
+    }
+}
+
+fn stop_block(at: u32, out: &mut Vec<u8>) {
+    sse_out::frame(out, Some("content_block_stop"), |object| {
+        object.put("type", "content_block_stop").put("index", &at);
+    });
+}
+
+fn block_of(delta: &Delta) -> Option<u32> {
+    match delta {
+        Delta::Text { index, .. }
+        | Delta::Thinking { index, .. }
+        | Delta::Signature { index, .. }
+        | Delta::Redacted { index, .. }
+        | Delta::ToolCall { index, .. }
+        | Delta::Arguments { index, .. }
+        | Delta::Opaque { index, .. }
+        | Delta::BlockEnd { index } => Some(*index),
+        _ => None,
+    }
+}
+
+impl EncodeEvents for Writer {
+    fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        // The beginning tells what is known of the usage.
+        for delta in &event.deltas {
+            if let Delta::Usage(usage) = delta {
+                self.usage.update(usage);
+            }
+        }
+        for delta in &event.deltas {
+            match delta {
+                Delta::Start { id, model } => self.start(id.as_deref(), model.as_deref(), out),
+                Delta::Ping => sse_out::frame(out, Some("ping"), |object| {
+                    object.put("type", "ping");
+                }),
+                Delta::Stop(stop) => self.stop = Some(stop.clone()),
+                Delta::Usage(_) => {}
+                Delta::End => {
+                    self.start(None, None, out);
+                    self.end(foreign, out)?;
+                }
+                _ => {
+                    self.start(None, None, out);
+                    self.write(delta, foreign, false, out)?;
+                    self.resume(foreign, out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, event: &Event) -> bool {
+        for delta in &event.deltas {
+            match delta {
+                Delta::Start { .. } => self.started = true,
+                Delta::Usage(usage) => self.usage.update(usage),
+                Delta::Stop(_) => self.stopped = true,
+                Delta::Text { index, .. } => self.noted(*index, Kind::Text),
+                Delta::Thinking { index, .. } => self.noted(*index, Kind::Thinking),
+                Delta::ToolCall { index, .. } => {
+                    self.noted(*index, Kind::Call(ObjectScan::default()));
+                }
+                Delta::Arguments { json, .. } => {
+                    if let Some(Open { kind: Kind::Call(scan), .. }) = &mut self.open {
+                        scan.feed(json);
+                    }
+                }
+                Delta::Redacted { index, .. } | Delta::Opaque { index, .. } => {
+                    self.next = self.next.max(index.saturating_add(1));
+                }
+                Delta::BlockEnd { index } => {
+                    self.next = self.next.max(index.saturating_add(1));
+                    self.open = None;
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+impl Writer {
+    /// A block whose own frames are passed on: here the wire's numbers are the blocks' own.
+    fn noted(&mut self, block: u32, kind: Kind) {
+        if self.open.as_ref().is_none_or(|open| open.block != block) {
+            self.open = Some(Open { block, at: block, kind });
+            self.next = self.next.max(block.saturating_add(1));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A failure, told to a caller.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::Value;
+use steadfast_core::{Dialect, Failure, Fault, Reason, Retry};
+
+/// What a caller is told of a failure.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ErrorReply<'a> {
+    /// The status it is answered with.
+    pub status: StatusCode,
+    /// Why.
+    pub reason: Reason,
+    /// What happened, and what was tried.
+    pub message: String,
+    /// The id of the request.
+    pub request_id: Option<&'a str>,
+}
+
+impl<'a> ErrorReply<'a> {
+    /// What to tell of `failure`.
+    pub fn new(failure: &Failure, request_id: Option<&'a str>) -> Self {
+        Self {
+            status: failure.http_status(),
+            reason: failure.reason(),
+            message: message(failure),
+            request_id,
+        }
+    }
+}
+
+pub(super) fn encode(
+    failure: &Failure,
+    dialect: Dialect,
+    id_header: &HeaderName,
+    request_id: Option<&str>,
+    body: &dyn Fn(&ErrorReply<'_>) -> Vec<u8>,
+) -> (StatusCode, HeaderMap, Bytes) {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(wait) = failure.retry_after() {
+        // Whole seconds, rounded up: coming back early only earns another refusal.
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.insert(header::RETRY_AFTER, seconds.into());
+        if let Ok(millis) = u64::try_from(wait.as_millis()) {
+            headers.insert("retry-after-ms", millis.into());
+        }
+    }
+    // The vendors' SDKs obey this over the status: what retrying can not mend is not retried a
+    // second time by them.
+    if failure.retry() != Retry::Yes {
+        headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    if let Some(id) = request_id.and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert(id_header, id);
+    }
+    if let Some((status, body)) = own_words(failure, dialect) {
+        return (status, headers, body);
+    }
+    let reply = ErrorReply::new(failure, request_id);
+    let body = body(&reply);
+    (reply.status, headers, body.into())
+}
+
+/// The provider's own answer, when it spoke the caller's dialect and the caller is at fault.
+fn own_words(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, Bytes)> {
+    let upstream = failure.upstream()?;
+    let status = upstream.status?;
+    let whole = upstream.dialect == Some(dialect)
+        && failure.fault() == Fault::Caller
+        && (status.is_client_error() || status.is_server_error())
+        && is_error_object(&upstream.body);
+    whole.then(|| (status, upstream.body.clone()))
+}
+
+/// The data of a provider's own error event, when it is to be passed on: on one line.
+pub(super) fn own_event(failure: &Failure, dialect: Dialect) -> Option<&Bytes> {
+    let upstream = failure.upstream()?;
+    let fits = upstream.dialect == Some(dialect)
+        && upstream.status == Some(StatusCode::OK)
+        && failure.fault() == Fault::Caller
+        && memchr::memchr2(b'\r', b'\n', &upstream.body).is_none()
+        && is_error_object(&upstream.body);
+    fits.then_some(&upstream.body)
+}
+
+fn is_error_object(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|body| body["error"].is_object())
+}
+
+/// One sentence on what happened, and the targets that were tried.
+fn message(failure: &Failure) -> String {
+    let told = failure.message();
+    // Raw JSON or a page of HTML says nothing to a caller.
+    let mut text = if told.is_empty() || told.starts_with(['{', '[', '<']) {
+        inner_message(failure).unwrap_or_else(|| failure.user_message().to_owned())
+    } else {
+        told.to_owned()
+    };
+    if !failure.trail().is_empty() {
+        text.push_str(" Tried: ");
+        for (i, attempt) in failure.trail().iter().enumerate() {
+            if i > 0 {
+                text.push_str("; ");
+            }
+            text.push_str(&attempt.to_string());
+        }
+        text.push('.');
+    }
+    text
+}
+
+/// What a JSON body says in words, in the places where every dialect has them.
+fn inner_message(failure: &Failure) -> Option<String> {
+    let body: Value = serde_json::from_slice(&failure.upstream()?.body).ok()?;
+    let error = &body["error"];
+    let text = [&error["message"], error, &body["message"], &body["detail"]]
+        .into_iter()
+        .find_map(Value::as_str)?;
+    Some(steadfast_core::redact(text).into_string())
+}

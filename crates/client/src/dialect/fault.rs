@@ -1,0 +1,61 @@
+//! The failures that codecs find.
+
+use bytes::Bytes;
+use steadfast_core::{Dialect, Failure, Reason, Upstream};
+
+/// The provider says so itself: what it said is kept for the classifier.
+pub(crate) fn told(dialect: Dialect, data: &[u8]) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+    Failure::from_upstream(upstream).with_evidence("event")
+}
+
+/// The provider ended its answer with a word that means it broke.
+pub(crate) fn broke(dialect: Dialect, word: &str, data: &[u8]) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+    Failure::from_upstream(upstream)
+        .with_reason(Reason::ServerError)
+        .with_message(format!("the answer ended with `{word}`"))
+        .with_evidence(format!("finish_reason:{word}"))
+}
+
+/// The provider sent what is not valid JSON.
+pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error) -> Failure {
+    Failure::new(
+        Reason::ServerError,
+        format!("the provider sent {what} that is not valid {dialect} JSON: {error}"),
+    )
+    .with_evidence("malformed")
+}
+
+/// The stream ended too early.
+pub(crate) fn cut_off(dialect: Dialect) -> Failure {
+    Failure::new(Reason::Network, format!("the {dialect} stream ended without its terminal event"))
+        .with_evidence("stream ended without its terminal event")
+}
+
+/// A whole answer that lacks its end.
+pub(crate) fn unfinished(dialect: Dialect, lacks: &str) -> Failure {
+    Failure::new(Reason::ServerError, format!("the {dialect} answer has no {lacks}"))
+        .with_evidence("incomplete")
+}
+
+/// The request has something that `dialect` has no word for.
+pub(crate) fn unsupported(dialect: Dialect, what: &str) -> Failure {
+    Failure::refused(
+        Reason::Unsupported,
+        format!("{what}: the {dialect} dialect has no word for it"),
+    )
+    .with_evidence("translation")
+}
+
+/// Arguments that are no JSON object, where the dialect needs one.
+pub(crate) fn bad_arguments(dialect: Dialect, name: &str) -> Failure {
+    Failure::refused(
+        Reason::Unsupported,
+        format!(
+            "the arguments of a call of `{name}` are not a JSON object, which the {dialect} \
+             dialect needs"
+        ),
+    )
+    .with_evidence("translation")
+}

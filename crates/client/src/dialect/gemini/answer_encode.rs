@@ -1,0 +1,226 @@
+//! An answer for a caller, written: whole, or chunk by chunk.
+
+use bytes::Bytes;
+use steadfast_core::{Completion, Delta, Event, Failure, Opaque, Part, Stop, ToolCall, Usage};
+
+use super::{DIALECT, words};
+use crate::{
+    dialect::{Caller, EncodeEvents, calls::arguments, fault, sse_out},
+    json::{Array, Object},
+};
+
+/// Writes a whole answer.
+pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+    if let Some(body) = answer.body.as_ref().filter(|body| body.dialect == DIALECT) {
+        return Ok(body.bytes.clone());
+    }
+    let own = answer.head.dialect == DIALECT;
+    let mut out = Vec::new();
+    {
+        let mut object = Object::new(&mut out);
+        {
+            let mut candidates = object.array("candidates");
+            let mut candidate = candidates.object();
+            {
+                let mut content = candidate.object("content");
+                {
+                    let mut parts = content.array("parts");
+                    for part in &answer.parts {
+                        write_part(&mut parts, part, own)?;
+                    }
+                }
+                content.put("role", "model");
+            }
+            candidate
+                .put_some("finishReason", answer.stop.as_ref().map(words::finish_reason))
+                .put("index", &0);
+        }
+        words::put_usage(&mut object, &answer.usage);
+        tail(&mut object, answer.id.as_deref(), answer.model.as_deref(), caller);
+    }
+    Ok(out.into())
+}
+
+fn tail(object: &mut Object<'_>, id: Option<&str>, model: Option<&str>, caller: &Caller) {
+    object
+        .put("modelVersion", model.unwrap_or(&caller.model))
+        .put("responseId", id.unwrap_or(&caller.id));
+}
+
+fn write_part(list: &mut Array<'_>, part: &Part, own: bool) -> Result<(), Failure> {
+    match part {
+        Part::Text(text) => text_part(list, &text.text, false, text.signature.as_deref(), own),
+        Part::Thinking(thinking) => {
+            text_part(list, &thinking.text, true, thinking.signature.as_deref(), own);
+        }
+        Part::ToolCall(call) => call_part(list, call, own)?,
+        Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
+        // What another vendor's servers did, or thought in secret, has no word here.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn text_part(list: &mut Array<'_>, text: &str, thought: bool, signature: Option<&str>, own: bool) {
+    let signature = signature.filter(|_| own);
+    if text.is_empty() && signature.is_none() {
+        return;
+    }
+    list.object()
+        .put("text", text)
+        .put_some("thought", thought.then_some(true))
+        .put_some("thoughtSignature", signature);
+}
+
+fn call_part(list: &mut Array<'_>, call: &ToolCall, own: bool) -> Result<(), Failure> {
+    let args =
+        arguments(&call.arguments).ok_or_else(|| fault::bad_arguments(DIALECT, &call.name))?;
+    let mut object = list.object();
+    object
+        .object("functionCall")
+        .put_some("id", Some(&call.id).filter(|id| !id.is_empty()))
+        .put("name", &call.name)
+        .raw("args", args);
+    object.put_some("thoughtSignature", call.signature.as_ref().filter(|_| own));
+    Ok(())
+}
+
+/// Writes chunks. A call is one part here, so its arguments are gathered until it is complete.
+#[derive(Debug)]
+pub(super) struct Writer {
+    caller: Caller,
+    id: Option<String>,
+    model: Option<String>,
+    usage: Usage,
+    stop: Option<Stop>,
+    /// The finish reason is out.
+    finished: bool,
+    calls: Vec<(u32, ToolCall)>,
+}
+
+impl Writer {
+    pub(super) fn new(caller: &Caller) -> Self {
+        Self {
+            caller: caller.clone(),
+            id: None,
+            model: None,
+            usage: Usage::default(),
+            stop: None,
+            finished: false,
+            calls: Vec::new(),
+        }
+    }
+
+    /// A chunk whose candidate has the parts that `fill` writes.
+    fn chunk(&self, out: &mut Vec<u8>, stop: Option<&Stop>, fill: impl FnOnce(&mut Array<'_>)) {
+        sse_out::frame(out, None, |object| {
+            {
+                let mut candidates = object.array("candidates");
+                let mut candidate = candidates.object();
+                {
+                    let mut content = candidate.object("content");
+                    fill(&mut content.array("parts"));
+                    content.put("role", "model");
+                }
+                candidate.put_some("finishReason", stop.map(words::finish_reason)).put("index", &0);
+            }
+            if self.usage.total().is_some() {
+                words::put_usage(object, &self.usage);
+            }
+            tail(object, self.id.as_deref(), self.model.as_deref(), &self.caller);
+        });
+    }
+
+    /// Writes the calls that are complete: the one of `block`, or all.
+    fn flush(&mut self, block: Option<u32>, own: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let ready = |(index, _): &mut (u32, ToolCall)| block.is_none_or(|block| block == *index);
+        let calls: Vec<_> = self.calls.extract_if(.., ready).collect();
+        for (_, call) in calls {
+            let mut failed = None;
+            self.chunk(out, None, |list| failed = call_part(list, &call, own).err());
+            if let Some(failure) = failed {
+                out.clear();
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, index: u32) -> Option<&mut ToolCall> {
+        self.calls.iter_mut().find(|(block, _)| *block == index).map(|(_, call)| call)
+    }
+
+    fn opaque(&self, block: &Opaque, out: &mut Vec<u8>) {
+        self.chunk(out, None, |list| list.raw(block.json.get()));
+    }
+}
+
+impl EncodeEvents for Writer {
+    fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let own = !foreign;
+        for delta in &event.deltas {
+            match delta {
+                Delta::Text { text, .. } if !text.is_empty() => {
+                    self.chunk(out, None, |list| text_part(list, text, false, None, own));
+                }
+                Delta::Thinking { text, .. } if !text.is_empty() => {
+                    self.chunk(out, None, |list| text_part(list, text, true, None, own));
+                }
+                Delta::Signature { index, signature } if own => match self.call(*index) {
+                    Some(call) => call.signature = Some(signature.clone()),
+                    None => self.chunk(out, None, |list| {
+                        text_part(list, "", false, Some(signature), own);
+                    }),
+                },
+                Delta::ToolCall { index, id, name } => {
+                    let call =
+                        ToolCall { id: id.clone(), name: name.clone(), ..ToolCall::default() };
+                    self.calls.push((*index, call));
+                }
+                Delta::Arguments { index, json } => {
+                    if let Some(call) = self.call(*index) {
+                        call.arguments.push_str(json);
+                    }
+                }
+                Delta::BlockEnd { index } => self.flush(Some(*index), own, out)?,
+                Delta::Opaque { block, .. } if block.dialect == DIALECT => {
+                    self.opaque(block, out);
+                }
+                Delta::End => {
+                    self.flush(None, own, out)?;
+                    if !std::mem::replace(&mut self.finished, true) {
+                        let stop = self.stop.take();
+                        self.chunk(out, stop.as_ref(), |_| {});
+                    }
+                }
+                // Google's own SDKs can not bear a line that is not data: no ping.
+                _ => {
+                    self.remember(delta);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, event: &Event) -> bool {
+        for delta in &event.deltas {
+            self.remember(delta);
+            self.finished |= matches!(delta, Delta::Stop(_));
+        }
+        true
+    }
+}
+
+impl Writer {
+    fn remember(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Start { id, model } => {
+                self.id = self.id.take().or_else(|| id.clone());
+                self.model = self.model.take().or_else(|| model.clone());
+            }
+            Delta::Usage(usage) => self.usage.update(usage),
+            Delta::Stop(stop) => self.stop = Some(stop.clone()),
+            _ => {}
+        }
+    }
+}

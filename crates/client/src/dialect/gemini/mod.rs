@@ -1,0 +1,130 @@
+//! Gemini `generateContent` and `streamGenerateContent`.
+
+mod answer_decode;
+mod answer_encode;
+mod contents;
+mod error;
+mod request_decode;
+mod request_encode;
+mod words;
+
+use bytes::Bytes;
+use http::HeaderName;
+use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+
+use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Route, Wire};
+use crate::json::RequestError;
+
+/// The dialect of this folder.
+const DIALECT: Dialect = Dialect::Gemini;
+
+/// Gemini.
+#[derive(Debug)]
+pub(super) struct Gemini;
+
+impl Codec for Gemini {
+    fn dialect(&self) -> Dialect {
+        DIALECT
+    }
+
+    fn decode_request(&self, body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
+        request_decode::decode(body, route)
+    }
+
+    fn encode_request(&self, request: &ChatRequest, _: &Wire) -> Result<Bytes, Failure> {
+        request_encode::encode(request)
+    }
+
+    fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure> {
+        answer_decode::whole(body)
+    }
+
+    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+        answer_encode::whole(answer, caller)
+    }
+
+    fn frames(&self) -> Box<dyn DecodeFrames> {
+        Box::<answer_decode::Frames>::default()
+    }
+
+    fn events(&self, caller: &Caller) -> Box<dyn EncodeEvents> {
+        Box::new(answer_encode::Writer::new(caller))
+    }
+
+    fn error_body(&self, error: &ErrorReply<'_>) -> Vec<u8> {
+        error::body(error)
+    }
+
+    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
+        error::event(failure)
+    }
+
+    fn keep_alive(&self) -> Option<&'static [u8]> {
+        None
+    }
+
+    fn request_id_header(&self) -> HeaderName {
+        HeaderName::from_static("x-request-id")
+    }
+
+    fn default_base_url(&self) -> &'static str {
+        "https://generativelanguage.googleapis.com"
+    }
+
+    fn redundant_suffixes(&self) -> &'static [&'static str] {
+        &["/v1beta/models", "/v1beta", "/v1"]
+    }
+
+    fn path(&self, model: &str, stream: bool) -> String {
+        let model = model.strip_prefix("models/").unwrap_or(model);
+        let (folder, model) = match model.strip_prefix("tunedModels/") {
+            Some(model) => ("tunedModels", model),
+            None => ("models", model),
+        };
+        let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
+        format!("/v1beta/{folder}/{}:{method}", segment(model))
+    }
+
+    fn auth(&self, secret: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("x-goog-api-key"), secret.to_owned())
+    }
+
+    fn passed_headers(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// `name` as one segment of a path: a model's name may come from a caller, and must not lead
+/// anywhere else.
+fn segment(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else if byte == b'.' && name.bytes().any(|b| b != b'.') {
+            out.push('.');
+        } else {
+            out.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                out.push(char::from_digit(digit.into(), 16).unwrap_or('0').to_ascii_uppercase());
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_can_not_lead_elsewhere() {
+        let path = |model| Gemini.path(model, false);
+        assert_eq!(path("gemini-2.5-pro"), "/v1beta/models/gemini-2.5-pro:generateContent");
+        assert_eq!(path("models/x"), "/v1beta/models/x:generateContent");
+        assert_eq!(path("tunedModels/x"), "/v1beta/tunedModels/x:generateContent");
+        assert_eq!(path("../v1/x?a#b"), "/v1beta/models/..%2Fv1%2Fx%3Fa%23b:generateContent");
+        assert_eq!(path(".."), "/v1beta/models/%2E%2E:generateContent");
+        assert!(Gemini.path("x", true).ends_with(":streamGenerateContent?alt=sse"));
+    }
+}

@@ -1,0 +1,353 @@
+//! A caller's request, read. Google takes every name in camel case and in snake case.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use steadfast_core::{
+    ChatRequest, Extra, Media, MediaSource, Message, Opaque, Params, Part, RawJson, ResponseFormat,
+    Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+};
+
+use super::DIALECT;
+use crate::{
+    dialect::{Route, media::kind_of},
+    json::{At, Fields, RequestError, flag, float, int, items, raw_object, string, uint},
+};
+
+/// Both names of a field.
+pub(super) type Names = &'static [&'static str];
+
+pub(super) const SYSTEM: Names = &["systemInstruction", "system_instruction"];
+pub(super) const CONFIG: Names = &["generationConfig", "generation_config"];
+pub(super) const TOOL_CONFIG: Names = &["toolConfig", "tool_config"];
+pub(super) const MAX_OUTPUT: Names = &["maxOutputTokens", "max_output_tokens"];
+pub(super) const TOP_P: Names = &["topP", "top_p"];
+pub(super) const TOP_K: Names = &["topK", "top_k"];
+pub(super) const STOP: Names = &["stopSequences", "stop_sequences"];
+pub(super) const PRESENCE: Names = &["presencePenalty", "presence_penalty"];
+pub(super) const FREQUENCY: Names = &["frequencyPenalty", "frequency_penalty"];
+pub(super) const COUNT: Names = &["candidateCount", "candidate_count"];
+pub(super) const MIME: Names = &["responseMimeType", "response_mime_type"];
+pub(super) const SCHEMA: Names = &["responseSchema", "response_schema"];
+pub(super) const JSON_SCHEMA: Names = &["responseJsonSchema", "response_json_schema"];
+pub(super) const THINKING: Names = &["thinkingConfig", "thinking_config"];
+pub(super) const BUDGET: Names = &["thinkingBudget", "thinking_budget"];
+pub(super) const LEVEL: Names = &["thinkingLevel", "thinking_level"];
+pub(super) const SHOW: Names = &["includeThoughts", "include_thoughts"];
+pub(super) const CALLING: Names = &["functionCallingConfig", "function_calling_config"];
+pub(super) const ALLOWED: Names = &["allowedFunctionNames", "allowed_function_names"];
+pub(super) const DECLARATIONS: Names = &["functionDeclarations", "function_declarations"];
+const SIGNATURE: Names = &["thoughtSignature", "thought_signature"];
+const INLINE: Names = &["inlineData", "inline_data"];
+const FILE: Names = &["fileData", "file_data"];
+const CALL: Names = &["functionCall", "function_call"];
+const RESPONSE: Names = &["functionResponse", "function_response"];
+
+pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
+    let mut top = Fields::of_body(body)?;
+    let kept = top.kept();
+    let mut messages = Vec::new();
+    if let Some((name, raw)) = top.take_any(SYSTEM) {
+        let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
+        let raw = RawJson::from_raw(raw);
+        messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
+    }
+    top.need("contents", |raw| {
+        for (i, raw) in items(raw)?.into_iter().enumerate() {
+            messages.push(content(raw).index(i)?);
+        }
+        Ok(())
+    })?;
+    let mut request = ChatRequest::new(messages);
+    request.model = match route.model {
+        Some(model) => model.strip_prefix("models/").unwrap_or(model).to_owned(),
+        None => top.get("model", string)?.unwrap_or_default(),
+    };
+    request.stream = route.stream.unwrap_or(false);
+    if let Some(raw) = top.take("tools") {
+        request.tools = tools(raw).at("tools")?.into();
+    }
+    request.params = params(&mut top)?;
+    Ok(request.with_origin(DIALECT, body.clone(), kept))
+}
+
+/// The value under any of `names`.
+fn get<'a, T>(
+    fields: &mut Fields<'a>,
+    names: Names,
+    read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+) -> Result<Option<T>, RequestError> {
+    match fields.take_any(names) {
+        Some((name, raw)) => read(raw).map(Some).at(name),
+        None => Ok(None),
+    }
+}
+
+fn need<'a, T>(
+    fields: &mut Fields<'a>,
+    names: Names,
+    read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+) -> Result<T, RequestError> {
+    match get(fields, names, read)? {
+        Some(value) => Ok(value),
+        None => Err(RequestError::new("is missing")).at(names[0]),
+    }
+}
+
+fn strings(raw: &RawValue) -> Result<Vec<String>, RequestError> {
+    items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
+}
+
+fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
+    let mut params = get(top, CONFIG, config)?.unwrap_or_default();
+    params.tool_choice =
+        get(top, TOOL_CONFIG, |raw| get(&mut Fields::read(raw)?, CALLING, tool_choice))?
+            .flatten()
+            .flatten();
+    Ok(params)
+}
+
+fn config(raw: &RawValue) -> Result<Params, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let fields = &mut fields;
+    let mut params = Params::default();
+    params.max_output = get(fields, MAX_OUTPUT, uint)?;
+    params.temperature = get(fields, &["temperature"], float)?;
+    params.top_p = get(fields, TOP_P, float)?;
+    // Google's own SDKs send this one as a float.
+    params.top_k = get(fields, TOP_K, float)?.map(|k| k.max(0.0) as u64);
+    params.stop = get(fields, STOP, strings)?.unwrap_or_default();
+    params.seed = get(fields, &["seed"], int)?;
+    params.presence_penalty = get(fields, PRESENCE, float)?;
+    params.frequency_penalty = get(fields, FREQUENCY, float)?;
+    params.answers = get(fields, COUNT, uint)?;
+    let mime = get(fields, MIME, string)?;
+    let schema = match get(fields, JSON_SCHEMA, raw_object)? {
+        Some(schema) => Some(schema),
+        None => get(fields, SCHEMA, raw_object)?,
+    };
+    params.format = match (schema, mime.as_deref()) {
+        (Some(schema), _) => Some(ResponseFormat::Schema { name: None, schema, strict: None }),
+        (None, Some("application/json")) => Some(ResponseFormat::Json),
+        (None, Some("text/plain")) => Some(ResponseFormat::Text),
+        _ => None,
+    };
+    params.thinking = get(fields, THINKING, thinking)?.flatten();
+    Ok(params)
+}
+
+fn thinking(raw: &RawValue) -> Result<Option<ThinkingConfig>, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let budget = get(&mut fields, BUDGET, int)?;
+    let level = get(&mut fields, LEVEL, string)?;
+    let shown = get(&mut fields, SHOW, flag)?;
+    Ok(match (budget, level) {
+        (Some(0), _) => Some(ThinkingConfig::Off),
+        (Some(tokens), _) => Some(match u64::try_from(tokens) {
+            Ok(tokens) => ThinkingConfig::Budget(tokens),
+            // Minus one.
+            Err(_) => ThinkingConfig::Adaptive,
+        }),
+        (None, Some(level)) => Some(ThinkingConfig::Effort(level.to_ascii_lowercase())),
+        (None, None) => shown.filter(|shown| *shown).map(|_| ThinkingConfig::Adaptive),
+    })
+}
+
+/// `None` for modes that have no word here; they stay as they were read.
+fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let mode = fields.get("mode", string)?;
+    let mut allowed = get(&mut fields, ALLOWED, strings)?.unwrap_or_default();
+    Ok(match (mode.as_deref(), allowed.len()) {
+        (Some("AUTO"), _) => Some(ToolChoice::Auto),
+        (Some("NONE"), _) => Some(ToolChoice::None),
+        (Some("ANY"), 1) => allowed.pop().map(ToolChoice::Tool),
+        (Some("ANY"), _) => Some(ToolChoice::Required),
+        _ => None,
+    })
+}
+
+fn content(raw: &RawValue) -> Result<Message, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let role = match fields.get("role", string)?.as_deref() {
+        None | Some("user" | "function") => Role::User,
+        Some("model") => Role::Assistant,
+        Some(other) => {
+            let problem = format!("`{other}` is no role; one of user, model");
+            return Err(RequestError::new(problem)).at("role");
+        }
+    };
+    let parts = parts(&mut fields)?;
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
+}
+
+/// The field `parts`: a list; Google takes a single part too.
+fn parts(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
+    let Some(raw) = fields.take("parts") else { return Ok(Vec::new()) };
+    if raw.get().starts_with('{') {
+        return part(raw).map(|part| vec![part]).at("parts");
+    }
+    let read = |raw| {
+        let all = items(raw)?.into_iter().enumerate();
+        all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
+    };
+    read(raw).at("parts")
+}
+
+fn part(raw: &RawValue) -> Result<Part, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let signature = get(&mut fields, SIGNATURE, string)?;
+    let thought = fields.get("thought", flag)?.unwrap_or(false);
+    if let Some(text) = fields.get("text", string)? {
+        let extra = fields.rest();
+        return Ok(if thought {
+            Part::Thinking(Thinking { text, signature, extra })
+        } else {
+            Part::Text(Text { text, signature, extra })
+        });
+    }
+    if let Some(source) = get(&mut fields, INLINE, inline)? {
+        return Ok(media(source, signature, fields.rest()));
+    }
+    if let Some(source) = get(&mut fields, FILE, file)? {
+        return Ok(media(source, signature, fields.rest()));
+    }
+    if let Some(mut call) = get(&mut fields, CALL, call)? {
+        call.signature = signature;
+        call.extra = fields.rest();
+        return Ok(Part::ToolCall(call));
+    }
+    if let Some(result) = get(&mut fields, RESPONSE, response)? {
+        return Ok(Part::ToolResult(result));
+    }
+    let Some(kind) = fields.names().next().map(str::to_owned) else {
+        return Err(RequestError::new(
+            "has no content; one of text, inlineData, fileData, functionCall, functionResponse",
+        ));
+    };
+    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) }))
+}
+
+fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Part {
+    let kind = match &source {
+        MediaSource::Base64 { mime, .. }
+        | MediaSource::Url { mime: Some(mime), .. }
+        | MediaSource::File { mime: Some(mime), .. } => kind_of(mime),
+        _ => kind_of("image/"),
+    };
+    if let Some(signature) = signature {
+        extra.get_or_insert_default().insert(SIGNATURE[0].to_owned(), signature.into());
+    }
+    Part::Media(Media { kind, source, extra })
+}
+
+fn inline(raw: &RawValue) -> Result<MediaSource, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let mime = need(&mut fields, &["mimeType", "mime_type"], string)?;
+    Ok(MediaSource::Base64 { mime, data: fields.need("data", string)?.into() })
+}
+
+/// What was uploaded to Google, and what lies elsewhere.
+fn file(raw: &RawValue) -> Result<MediaSource, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let mime = get(&mut fields, &["mimeType", "mime_type"], string)?;
+    let uri = need(&mut fields, &["fileUri", "file_uri"], string)?;
+    let elsewhere = uri.starts_with("http") && !uri.contains("generativelanguage.googleapis.com");
+    Ok(if elsewhere {
+        MediaSource::Url { mime, url: uri }
+    } else {
+        MediaSource::File { mime, id: uri }
+    })
+}
+
+fn call(raw: &RawValue) -> Result<ToolCall, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let arguments = fields.get("args", raw_object)?;
+    Ok(ToolCall {
+        id: fields.get("id", string)?.unwrap_or_default(),
+        name: fields.need("name", string)?,
+        arguments: arguments.map_or_else(|| "{}".to_owned(), |args| args.get().to_owned()),
+        signature: None,
+        extra: None,
+    })
+}
+
+fn response(raw: &RawValue) -> Result<ToolResult, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let id = fields.get("id", string)?.unwrap_or_default();
+    let name = fields.need("name", string)?;
+    let response = fields.get("response", raw_object)?;
+    let mut content = Vec::new();
+    let mut is_error = false;
+    if let Some(response) = response {
+        let (text, failed) = words(&response);
+        is_error = failed;
+        content.push(Part::text(text));
+    }
+    // Media that a tool answered with.
+    content.extend(
+        fields
+            .get("parts", |raw| {
+                let all = items(raw)?.into_iter().enumerate();
+                all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
+            })?
+            .unwrap_or_default(),
+    );
+    Ok(ToolResult { id, name: Some(name), content, is_error, extra: fields.rest() })
+}
+
+/// An answer of a tool in words, and whether it is an error: the text under the names Google
+/// documents for it, else the object itself.
+fn words(response: &RawJson) -> (String, bool) {
+    let whole = (response.get().to_owned(), false);
+    let Ok(tree) = response.read::<serde_json::Map<String, serde_json::Value>>() else {
+        return whole;
+    };
+    let mut entries = tree.into_iter();
+    match (entries.next(), entries.next()) {
+        (Some((name, serde_json::Value::String(text))), None) => match name.as_str() {
+            "result" | "output" => (text, false),
+            "error" => (text, true),
+            _ => whole,
+        },
+        _ => whole,
+    }
+}
+
+fn tools(raw: &RawValue) -> Result<Vec<Tool>, RequestError> {
+    let mut tools = Vec::new();
+    for (i, raw) in items(raw)?.into_iter().enumerate() {
+        let mut fields = Fields::read(raw).index(i)?;
+        if let Some((name, list)) = fields.take_any(DECLARATIONS) {
+            let read = |raw| {
+                let all = items(raw)?.into_iter().enumerate();
+                all.map(|(j, raw)| function(raw).index(j)).collect::<Result<Vec<_>, _>>()
+            };
+            tools.extend(read(list).at(name).index(i)?);
+            continue;
+        }
+        let kind = fields.names().next().unwrap_or_default().to_owned();
+        let json = RawJson::from_raw(raw);
+        tools.push(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
+    }
+    Ok(tools)
+}
+
+fn function(raw: &RawValue) -> Result<Tool, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let name = fields.need("name", string)?;
+    let description = fields.get("description", string)?;
+    let json = get(&mut fields, &["parametersJsonSchema", "parameters_json_schema"], raw_object)?;
+    let parameters = match json {
+        Some(schema) => Some(schema),
+        None => fields.get("parameters", raw_object)?,
+    };
+    let extra = fields.rest();
+    Ok(Tool::Function {
+        name,
+        description,
+        parameters,
+        strict: None,
+        extra,
+        dialect: Some(DIALECT),
+    })
+}

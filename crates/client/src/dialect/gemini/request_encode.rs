@@ -1,0 +1,234 @@
+//! A request for a provider, written. The model is in the address, not in here.
+
+use bytes::Bytes;
+use serde::Serialize;
+use steadfast_core::{
+    ChatRequest, Dialect, Failure, Params, RawJson, ResponseFormat, ThinkingConfig, Tool,
+    ToolChoice,
+};
+
+use super::{
+    DIALECT, contents,
+    request_decode::{
+        ALLOWED, BUDGET, CALLING, CONFIG, COUNT, FREQUENCY, JSON_SCHEMA, LEVEL, MAX_OUTPUT, MIME,
+        Names, PRESENCE, SCHEMA, SHOW, STOP, SYSTEM, THINKING, TOOL_CONFIG, TOP_K, TOP_P,
+    },
+};
+use crate::{
+    dialect::{
+        effort, fault,
+        turns::{self, instructions},
+    },
+    json::{Array, Patch, patched, quoted, text_of},
+};
+
+pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
+    let translated = request.dialect().is_some_and(|read| read != DIALECT);
+    if translated && request.params.answers.is_some_and(|answers| answers != 1) {
+        return Err(fault::unsupported(DIALECT, "several answers to a request of another dialect"));
+    }
+    let mut body = Patch::new(request, DIALECT);
+    let read = body.read();
+    let same = read.is_some_and(|read| {
+        let count = |request: &ChatRequest| instructions(&request.messages).count();
+        let mut both = instructions(&read.messages).zip(instructions(&request.messages));
+        count(read) == count(request) && both.all(|((_, a), (_, b))| a.same(b))
+    });
+    body.set(SYSTEM, same, || Ok(contents::system(request)))?;
+    let same = read.is_some_and(|read| turns::same(&read.messages, &request.messages));
+    body.set(&["contents"], same, || contents::contents(request).map(Some))?;
+    let same = body.is_same(|r| &r.tools);
+    body.set(&["tools"], same, || tools(&request.tools))?;
+    let old = body.old(TOOL_CONFIG);
+    let same = body.is_same(|r| &r.params.tool_choice);
+    body.set(TOOL_CONFIG, same, || Ok(tool_config(request, old)))?;
+    let old = body.old(CONFIG);
+    let model_same = body.is_same(|r| &r.model) || request.params.thinking.is_none();
+    let same = read.is_some_and(|read| same_config(&read.params, &request.params)) && model_same;
+    body.set(CONFIG, same, || Ok(config(request, read, old)))?;
+    Ok(body.finish())
+}
+
+/// Whether everything in `generationConfig` is the same.
+fn same_config(a: &Params, b: &Params) -> bool {
+    let apart = |params: &Params| {
+        let mut params = params.clone();
+        params.tool_choice = None;
+        params.parallel_tool_calls = None;
+        params.user = None;
+        params.stream_usage = None;
+        params
+    };
+    apart(a) == apart(b)
+}
+
+/// The configuration: fields that are as they were read keep their text.
+fn config(
+    request: &ChatRequest,
+    read: Option<&ChatRequest>,
+    old: Option<&RawJson>,
+) -> Option<String> {
+    let params = &request.params;
+    let read = read.map(|read| &read.params);
+    let mut set: Vec<(Names, Option<String>)> = Vec::new();
+    {
+        let mut put = |names: Names, same: bool, value: Option<String>| {
+            if !same {
+                set.push((names, value));
+            }
+        };
+        let same = |is: fn(&Params, &Params) -> bool| read.is_some_and(|read| is(read, params));
+        put(MAX_OUTPUT, same(|a, b| a.max_output == b.max_output), json(&params.max_output));
+        put(
+            &["temperature"],
+            same(|a, b| a.temperature == b.temperature),
+            json(&params.temperature),
+        );
+        put(TOP_P, same(|a, b| a.top_p == b.top_p), json(&params.top_p));
+        put(TOP_K, same(|a, b| a.top_k == b.top_k), json(&params.top_k));
+        let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
+        put(STOP, same(|a, b| a.stop == b.stop), json(&stop));
+        put(&["seed"], same(|a, b| a.seed == b.seed), json(&params.seed));
+        let presence = same(|a, b| a.presence_penalty == b.presence_penalty);
+        put(PRESENCE, presence, json(&params.presence_penalty));
+        let frequency = same(|a, b| a.frequency_penalty == b.frequency_penalty);
+        put(FREQUENCY, frequency, json(&params.frequency_penalty));
+        let answers = params.answers.filter(|_| request.dialect() != Some(Dialect::OpenAi));
+        put(COUNT, same(|a, b| a.answers == b.answers), json(&answers));
+        let formats = same(|a, b| a.format == b.format);
+        let (mime, schema) = match &params.format {
+            Some(ResponseFormat::Schema { schema, .. }) => {
+                (Some("application/json"), Some(schema.get().to_owned()))
+            }
+            Some(ResponseFormat::Json) => (Some("application/json"), None),
+            _ => (None, None),
+        };
+        put(MIME, formats, json(&mime));
+        // Google's older field takes a part of JSON schema only, the newer one all of it.
+        put(JSON_SCHEMA, formats, schema);
+        put(SCHEMA, formats, None);
+    }
+    let old_thinking = old.and_then(|old| field(old, THINKING));
+    let same =
+        read.is_some_and(|read| read.thinking == params.thinking) && request_model_same(request);
+    if !same {
+        let thinking = params
+            .thinking
+            .as_ref()
+            .and_then(|thinking| thinking_config(thinking, &request.model, old_thinking.as_ref()));
+        set.push((THINKING, thinking));
+    }
+    let text = patched(old, &set);
+    (text != "{}" || old.is_some()).then_some(text)
+}
+
+fn request_model_same(request: &ChatRequest) -> bool {
+    request.origin(DIALECT).is_some_and(|origin| origin.read().model == request.model)
+}
+
+fn json<T: Serialize>(value: &Option<T>) -> Option<String> {
+    value.as_ref().map(quoted)
+}
+
+/// The text of a field of an object.
+fn field(object: &RawJson, names: Names) -> Option<RawJson> {
+    let fields: serde_json::Map<String, serde_json::Value> = object.read().ok()?;
+    names.iter().find_map(|name| fields.get(*name)).map(RawJson::from_value)
+}
+
+/// Gemini 3 has levels, its predecessors budgets. The pro models always think, 128 tokens at the
+/// least.
+fn thinking_config(
+    thinking: &ThinkingConfig,
+    model: &str,
+    old: Option<&RawJson>,
+) -> Option<String> {
+    let levels = model.contains("gemini-3");
+    let pro = model.contains("pro");
+    let (budget, level): (Option<i64>, Option<&str>) = match thinking {
+        ThinkingConfig::Off if levels => (None, Some("low")),
+        ThinkingConfig::Off => (Some(if pro { 128 } else { 0 }), None),
+        ThinkingConfig::Budget(tokens) if levels => (None, Some(level_of(effort::word(*tokens)))),
+        ThinkingConfig::Budget(tokens) => (i64::try_from(*tokens).ok(), None),
+        ThinkingConfig::Effort(word) if levels => (None, Some(level_of(word))),
+        ThinkingConfig::Effort(word) => (i64::try_from(effort::budget(word)).ok(), None),
+        _ if levels => (None, None),
+        _ => (Some(-1), None),
+    };
+    let show = !matches!(thinking, ThinkingConfig::Off);
+    let mut set = vec![(BUDGET, budget.map(|n| n.to_string())), (LEVEL, json(&level))];
+    if old.is_none() && show {
+        set.push((SHOW, Some("true".to_owned())));
+    }
+    Some(patched(old, &set)).filter(|text| text != "{}")
+}
+
+/// Low and high are the levels that every Gemini 3 knows.
+fn level_of(word: &str) -> &'static str {
+    match word {
+        "minimal" | "low" | "none" => "low",
+        _ => "high",
+    }
+}
+
+fn tools(tools: &[Tool]) -> Result<Option<String>, Failure> {
+    if tools.is_empty() {
+        return Ok(None);
+    }
+    let mut out = Vec::new();
+    {
+        let mut list = Array::new(&mut out);
+        if tools.iter().any(|tool| tool.name().is_some()) {
+            let mut holder = list.object();
+            let mut functions = holder.array("functionDeclarations");
+            for tool in tools {
+                if let Tool::Function { name, description, parameters, extra, dialect, .. } = tool {
+                    let own = *dialect == Some(DIALECT);
+                    let mut object = functions.object();
+                    object.put("name", name).put_some("description", description.as_ref());
+                    if let Some(parameters) = parameters {
+                        // Google's older field takes its own style, the newer one JSON schemas.
+                        let old_style = own && is_old_style(parameters);
+                        let name = if old_style { "parameters" } else { "parametersJsonSchema" };
+                        object.raw(name, parameters.get());
+                    }
+                    object.extra(extra.as_deref().filter(|_| own));
+                }
+            }
+        }
+        for tool in tools {
+            match tool {
+                Tool::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
+                Tool::Opaque(opaque) => {
+                    let what = format!("the {} tool `{}`", opaque.dialect, opaque.kind);
+                    return Err(fault::unsupported(DIALECT, &what));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(Some(text_of(out)))
+}
+
+/// Whether a schema is written in Google's style: its types in capitals.
+fn is_old_style(schema: &RawJson) -> bool {
+    schema.to_value()["type"]
+        .as_str()
+        .is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
+}
+
+fn tool_config(request: &ChatRequest, old: Option<&RawJson>) -> Option<String> {
+    let choice = request.params.tool_choice.as_ref();
+    let calling = choice.filter(|_| !request.tools.is_empty()).map(|choice| {
+        let (mode, only) = match choice {
+            ToolChoice::None => ("NONE", None),
+            ToolChoice::Required => ("ANY", None),
+            ToolChoice::Tool(name) => ("ANY", Some(quoted(&[name]))),
+            _ => ("AUTO", None),
+        };
+        let old = old.and_then(|old| field(old, CALLING));
+        patched(old.as_ref(), &[(&["mode"], Some(quoted(mode))), (ALLOWED, only)])
+    });
+    let text = patched(old, &[(CALLING, calling)]);
+    (text != "{}").then_some(text)
+}

@@ -1,0 +1,213 @@
+//! The wire dialects: requests, answers, streams and errors, read and written.
+//!
+//! One [`Codec`] a dialect, used on both sides: a client writes requests and reads answers with
+//! it, a gateway reads its callers' requests and writes their answers. What has not been changed
+//! in between leaves as the bytes that came in.
+//!
+//! ```
+//! use steadfast_client::dialect::{Route, Wire, codec};
+//! use steadfast_core::Dialect;
+//!
+//! let body = br#"{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}],"x":1}"#[..].into();
+//! let request = codec(Dialect::OpenAi).decode_request(&body, Route::default()).unwrap();
+//!
+//! let same = codec(Dialect::OpenAi).encode_request(&request, &Wire::default()).unwrap();
+//! assert_eq!(same, body, "untouched");
+//!
+//! let other = codec(Dialect::Anthropic).encode_request(&request, &Wire::default()).unwrap();
+//! assert_eq!(
+//!     other,
+//!     br#"{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}],"max_tokens":8192}"#[..],
+//! );
+//! ```
+//!
+//! A further dialect is a further folder with a codec in it, and a line in [`codec`].
+
+mod anthropic;
+mod calls;
+mod effort;
+mod error;
+mod fault;
+mod gemini;
+mod media;
+mod openai;
+mod schema;
+mod sse_out;
+mod stream;
+mod turns;
+
+use std::{fmt, time::UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+
+pub use self::stream::{DecodeFrames, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};
+pub use crate::json::RequestError;
+
+/// All that is particular to one wire dialect.
+pub trait Codec: fmt::Debug + Send + Sync {
+    /// The dialect.
+    fn dialect(&self) -> Dialect;
+
+    /// Reads a caller's request. Where a dialect puts model and streaming into the address, they
+    /// come by `route`.
+    ///
+    /// # Errors
+    ///
+    /// When the body is no request of this dialect; the error names the place in it.
+    fn decode_request(&self, body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError>;
+
+    /// Writes a request for a provider: the body that was read when nothing has changed, else only
+    /// the changed fields anew; a request of another dialect is translated.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Unsupported`](steadfast_core::Reason) when the request has something this dialect
+    /// has no word for.
+    fn encode_request(&self, request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure>;
+
+    /// Reads a whole answer into one event.
+    ///
+    /// # Errors
+    ///
+    /// When it is an error object, no answer of this dialect, or not complete.
+    fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure>;
+
+    /// Writes a whole answer for a caller: the body it was read from, when that was in this
+    /// dialect.
+    ///
+    /// # Errors
+    ///
+    /// When it has arguments that are no JSON object and this dialect needs one.
+    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure>;
+
+    /// A reader of this dialect's stream frames; see [`StreamDecoder`].
+    fn frames(&self) -> Box<dyn DecodeFrames>;
+
+    /// A writer of this dialect's stream frames; see [`StreamEncoder`].
+    fn events(&self, caller: &Caller) -> Box<dyn EncodeEvents>;
+
+    /// The body of this dialect's error.
+    fn error_body(&self, error: &ErrorReply<'_>) -> Vec<u8>;
+
+    /// The frame that tells a streaming caller of a failure. Nothing may follow it.
+    fn encode_stream_error(&self, failure: &Failure) -> Bytes;
+
+    /// A frame that says nothing, to keep a silent stream open. `None` when this dialect's own SDKs
+    /// can not bear one: Google's takes every line that is not data for a piece of JSON.
+    fn keep_alive(&self) -> Option<&'static [u8]>;
+
+    /// The header in which this dialect's providers send the id of a request.
+    fn request_id_header(&self) -> HeaderName;
+
+    /// The address the vendor's own SDK uses.
+    fn default_base_url(&self) -> &'static str;
+
+    /// Path segments that people add to the base URL though this dialect's paths begin with them.
+    fn redundant_suffixes(&self) -> &'static [&'static str];
+
+    /// The path, and query, below the base URL.
+    fn path(&self, model: &str, stream: bool) -> String;
+
+    /// The header that carries the credential.
+    fn auth(&self, secret: &str) -> (HeaderName, String);
+
+    /// Headers this dialect's providers want besides.
+    fn fixed_headers(&self) -> &'static [(HeaderName, HeaderValue)] {
+        &[]
+    }
+
+    /// Request headers of a caller that may be passed on to a provider of the same dialect.
+    fn passed_headers(&self) -> &'static [&'static str];
+
+    /// What to answer a caller whose call failed: status, headers and body in this dialect. The
+    /// provider's own answer, word by word, when it spoke this dialect and it is the caller who
+    /// has to change something.
+    fn encode_error(
+        &self,
+        failure: &Failure,
+        request_id: Option<&str>,
+    ) -> (StatusCode, HeaderMap, Bytes) {
+        error::encode(failure, self.dialect(), &self.request_id_header(), request_id, &|reply| {
+            self.error_body(reply)
+        })
+    }
+}
+
+pub use self::error::ErrorReply;
+
+/// The codec of `dialect`.
+pub fn codec(dialect: Dialect) -> &'static dyn Codec {
+    match dialect {
+        Dialect::Anthropic => &anthropic::Anthropic,
+        Dialect::Gemini => &gemini::Gemini,
+        // A dialect without a codec of its own fails the test beneath.
+        _ => &openai::OpenAi,
+    }
+}
+
+/// What the address of a request says, in dialects that put it there (Gemini).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Route<'a> {
+    /// The model.
+    pub model: Option<&'a str>,
+    /// Whether the answer is to be streamed.
+    pub stream: Option<bool>,
+}
+
+/// How one provider differs from its dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// OpenAI's dialect: it knows `max_completion_tokens`; else the older `max_tokens` is sent.
+    /// OpenAI refuses the older one for its reasoning models, many compatible servers know only
+    /// that one. Matters for translated requests alone.
+    pub max_completion_tokens: bool,
+    /// OpenAI's dialect: it takes `stream_options`, by which usage is asked for. Always asked for
+    /// when it does.
+    pub stream_usage: bool,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        Self { max_completion_tokens: true, stream_usage: true }
+    }
+}
+
+/// What has to be known of a request to answer its caller.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The model to name when the provider named none.
+    pub model: String,
+    /// Whether a stream is to report usage at its end (OpenAI's dialect makes that a choice).
+    pub stream_usage: bool,
+    /// When the answer was made, in seconds since 1970 (OpenAI's dialect).
+    pub created: u64,
+    /// The id of the answer when the provider gave it none; prefixes are put before it.
+    pub id: String,
+}
+
+impl Caller {
+    /// Who made `request`.
+    pub fn of(request: &ChatRequest) -> Self {
+        let now = steadfast_core::time::wall();
+        Self {
+            model: request.model.clone(),
+            stream_usage: request.params.stream_usage == Some(true),
+            created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            id: format!("{:016x}", fastrand::u64(..)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dialect_has_its_own_codec() {
+        for dialect in Dialect::ALL {
+            assert_eq!(codec(dialect).dialect(), dialect);
+        }
+    }
+}

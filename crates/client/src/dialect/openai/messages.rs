@@ -1,0 +1,240 @@
+//! The messages of a request, written.
+
+use serde_json::Value;
+use steadfast_core::{ChatRequest, Failure, Media, MediaKind, MediaSource, Message, Part, Role};
+
+use super::DIALECT;
+use crate::{
+    dialect::{calls::Calls, fault, media::data_url, turns::opaque_text},
+    json::{Array, Object, text_of},
+};
+
+/// What stands for an answer of a tool that has no words: the field may not be empty everywhere.
+const NO_OUTPUT: &str = "(no output)";
+
+/// The list of messages: those that nobody changed as they were read.
+pub(super) fn write(request: &ChatRequest) -> Result<String, Failure> {
+    let messages = &request.messages;
+    let calls = Calls::of(messages, DIALECT);
+    let mut out = Vec::new();
+    {
+        let mut list = Array::new(&mut out);
+        for (m, message) in messages.iter().enumerate() {
+            if let Some(raw) = message.raw(DIALECT) {
+                list.raw(raw.get());
+                continue;
+            }
+            match message.role() {
+                Role::System => system(&mut list, message),
+                Role::Assistant => assistant(&mut list, m, message, &calls)?,
+                _ => user(&mut list, m, message, &calls)?,
+            }
+        }
+    }
+    Ok(text_of(out))
+}
+
+/// Opens a message, with the role it had in this dialect and the fields nobody knew.
+fn open<'l>(list: &'l mut Array<'_>, role: &str, message: &Message) -> Object<'l> {
+    let extra = message.extra(DIALECT);
+    let role = extra.and_then(|extra| extra.get("role")).and_then(Value::as_str).unwrap_or(role);
+    let mut object = list.object();
+    object.put("role", role);
+    for (name, value) in extra.into_iter().flatten().filter(|(name, _)| *name != "role") {
+        object.put(name, value);
+    }
+    object
+}
+
+fn system(list: &mut Array<'_>, message: &Message) {
+    let texts: Vec<&str> = message.parts().iter().filter_map(Part::as_text).collect();
+    // One string: many compatible servers take no list here.
+    let text = texts.join("\n\n");
+    if !text.is_empty() {
+        open(list, "system", message).put("content", &text);
+    }
+}
+
+fn assistant(
+    list: &mut Array<'_>,
+    m: usize,
+    message: &Message,
+    calls: &Calls,
+) -> Result<(), Failure> {
+    let text = message.text();
+    let mut written = Vec::new();
+    for (p, part) in message.parts().iter().enumerate() {
+        match part {
+            Part::ToolCall(call) => {
+                let id = calls.get(m, p).map_or(call.id.as_str(), |known| &known.id);
+                let empty = call.arguments.trim().is_empty();
+                written.push(Object::text(|object| {
+                    object.put("id", id).put("type", "function");
+                    object
+                        .object("function")
+                        .put("name", &call.name)
+                        .put("arguments", if empty { "{}" } else { &call.arguments });
+                    if message.dialect() == Some(DIALECT) {
+                        object.extra(call.extra.as_deref());
+                    }
+                }));
+            }
+            Part::Opaque(opaque)
+                if opaque.dialect == DIALECT && opaque.kind.starts_with("tool_calls.") =>
+            {
+                written.push(opaque.json.get().to_owned());
+            }
+            // Thinking has no place in a request of this dialect, nor has what the servers of
+            // another vendor did.
+            _ => {}
+        }
+    }
+    if text.is_empty() && written.is_empty() {
+        return Ok(());
+    }
+    let mut object = open(list, "assistant", message);
+    object.put("content", &Some(&text).filter(|text| !text.is_empty()));
+    if !written.is_empty() {
+        let mut list = object.array("tool_calls");
+        written.iter().for_each(|call| list.raw(call));
+    }
+    Ok(())
+}
+
+/// Results as a message each, and then what the user says.
+fn user(list: &mut Array<'_>, m: usize, message: &Message, calls: &Calls) -> Result<(), Failure> {
+    let mut rest: Vec<&Part> = Vec::new();
+    for (p, part) in message.parts().iter().enumerate() {
+        let Part::ToolResult(result) = part else {
+            rest.push(part);
+            continue;
+        };
+        let known = calls.get(m, p);
+        let texts: Vec<&str> = result.content.iter().filter_map(Part::as_text).collect();
+        let text = texts.join("\n");
+        // What a tool showed: a tool's message takes words alone, so the user shows it.
+        rest.extend(result.content.iter().filter(|part| matches!(part, Part::Media(_))));
+        let mut object = if message.role() == Role::Tool {
+            open(list, "tool", message)
+        } else {
+            let mut object = list.object();
+            object.put("role", "tool");
+            object
+        };
+        object
+            .put("tool_call_id", known.map_or(result.id.as_str(), |known| &known.id))
+            .put("content", if text.is_empty() { NO_OUTPUT } else { &text });
+    }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let mut parts = Vec::new();
+    for part in &rest {
+        content_part(&mut parts, part, message)?;
+    }
+    let plain = match rest.as_slice() {
+        [Part::Text(text)] if text.extra.is_none() => Some(&text.text),
+        _ => None,
+    };
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let mut object = if message.role() == Role::Tool {
+        let mut object = list.object();
+        object.put("role", "user");
+        object
+    } else {
+        open(list, "user", message)
+    };
+    if let Some(plain) = plain {
+        object.put("content", plain);
+        return Ok(());
+    }
+    let mut list = object.array("content");
+    parts.iter().for_each(|part| list.raw(part));
+    Ok(())
+}
+
+fn content_part(out: &mut Vec<String>, part: &Part, message: &Message) -> Result<(), Failure> {
+    let own = message.dialect() == Some(DIALECT);
+    match part {
+        Part::Text(text) if text.text.is_empty() => {}
+        Part::Text(text) => out.push(Object::text(|object| {
+            object
+                .put("type", "text")
+                .put("text", &text.text)
+                .extra(text.extra.as_deref().filter(|_| own));
+        })),
+        Part::Media(medium) => out.push(media(medium, message)?),
+        Part::Opaque(opaque) if opaque.dialect == DIALECT => {
+            out.push(opaque.json.get().to_owned());
+        }
+        Part::Opaque(opaque) => match opaque_text(opaque) {
+            Some(text) => out.push(Object::text(|object| {
+                object.put("type", "text").put("text", &text);
+            })),
+            None => {
+                let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
+                return Err(fault::unsupported(DIALECT, &what));
+            }
+        },
+        Part::ToolCall(_) => {
+            return Err(fault::unsupported(DIALECT, "a tool call in a message of the user"));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn media(medium: &Media, message: &Message) -> Result<String, Failure> {
+    let own = message.dialect() == Some(DIALECT);
+    let name = match (medium.kind, &medium.source) {
+        (MediaKind::Image, MediaSource::Base64 { .. } | MediaSource::Url { .. }) => "image_url",
+        (MediaKind::Audio, MediaSource::Base64 { .. }) => "input_audio",
+        (MediaKind::Document, MediaSource::Base64 { .. }) => "file",
+        (_, MediaSource::File { .. }) if message.dialect().is_none_or(|read| read == DIALECT) => {
+            "file"
+        }
+        (kind, MediaSource::File { .. }) => {
+            let what = format!("a file ({kind:?}) uploaded to another vendor");
+            return Err(fault::unsupported(DIALECT, &what));
+        }
+        (kind, _) => return Err(fault::unsupported(DIALECT, &format!("a medium ({kind:?})"))),
+    };
+    let extra = medium.extra.as_deref().filter(|_| own);
+    Ok(Object::text(|object| {
+        object.put("type", name);
+        {
+            let mut inner = object.object(name);
+            match (&medium.source, name) {
+                (MediaSource::Base64 { mime, data }, "image_url") => {
+                    inner.put("url", &data_url(mime, data));
+                }
+                (MediaSource::Base64 { mime, data }, "input_audio") => {
+                    let format = mime.rsplit('/').next().unwrap_or("wav");
+                    let format = if format == "mpeg" { "mp3" } else { format };
+                    inner.put("data", &**data).put("format", format);
+                }
+                (MediaSource::Base64 { mime, data }, _) => {
+                    // The field is refused without a name, which other dialects have none for.
+                    if extra.and_then(|extra| extra.get("file")).is_none() {
+                        let end = mime.rsplit('/').next().unwrap_or("pdf");
+                        inner.put("filename", &format!("document.{end}"));
+                    }
+                    inner.put("file_data", &data_url(mime, data));
+                }
+                (MediaSource::Url { url, .. }, _) => {
+                    inner.put("url", url);
+                }
+                (MediaSource::File { id, .. }, _) => {
+                    inner.put("file_id", id);
+                }
+                _ => {}
+            }
+            inner.extra(extra.and_then(|extra| extra.get(name)).and_then(Value::as_object));
+        }
+        for (key, value) in extra.into_iter().flatten().filter(|(key, _)| *key != name) {
+            object.put(key, value);
+        }
+    }))
+}

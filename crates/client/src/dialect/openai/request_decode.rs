@@ -1,0 +1,296 @@
+//! A caller's request, read.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, value::RawValue};
+use steadfast_core::{
+    ChatRequest, Extra, Media, MediaKind, Message, Opaque, Params, Part, RawJson, ResponseFormat,
+    Role, SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+};
+
+use super::DIALECT;
+use crate::{
+    dialect::media::{kind_of, source_of_url},
+    json::{At, Fields, RequestError, flag, float, int, items, kind, string, uint},
+};
+
+const ROLES: &str = "one of system, developer, user, assistant, tool";
+
+pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
+    let mut top = Fields::of_body(body)?;
+    let kept = top.kept();
+    let messages = top.need("messages", |raw| {
+        let all = items(raw)?.into_iter().enumerate();
+        all.map(|(i, raw)| message(raw).index(i)).collect::<Result<SharedVec<_>, _>>()
+    })?;
+    let mut request = ChatRequest::new(Vec::new());
+    request.messages = messages;
+    request.model = top.need("model", string)?;
+    request.tools = top.get("tools", tools)?.unwrap_or_default();
+    request.stream = top.get("stream", flag)?.unwrap_or(false);
+    request.params = params(&mut top)?;
+    Ok(request.with_origin(DIALECT, body.clone(), kept))
+}
+
+fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
+    let mut params = Params::default();
+    let newer = top.get("max_completion_tokens", uint)?;
+    params.max_output = newer.or(top.get("max_tokens", uint)?);
+    params.temperature = top.get("temperature", float)?;
+    params.top_p = top.get("top_p", float)?;
+    params.stop = top.get("stop", one_or_more)?.unwrap_or_default();
+    params.seed = top.get("seed", int)?;
+    params.presence_penalty = top.get("presence_penalty", float)?;
+    params.frequency_penalty = top.get("frequency_penalty", float)?;
+    params.parallel_tool_calls = top.get("parallel_tool_calls", flag)?;
+    params.user = top.get("user", string)?;
+    params.answers = top.get("n", uint)?;
+    params.tool_choice = top.get("tool_choice", tool_choice)?.flatten();
+    params.format = top.get("response_format", format)?.flatten();
+    params.thinking = top.get("reasoning_effort", string)?.map(|word| match word.as_str() {
+        "none" => ThinkingConfig::Off,
+        _ => ThinkingConfig::Effort(word),
+    });
+    params.stream_usage =
+        top.get("stream_options", |raw| Fields::read(raw)?.get("include_usage", flag))?.flatten();
+    Ok(params)
+}
+
+/// A string, or a list of strings.
+fn one_or_more(raw: &RawValue) -> Result<Vec<String>, RequestError> {
+    if kind(raw) == "a list" {
+        items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
+    } else {
+        Ok(vec![
+            string(raw)
+                .map_err(|_| RequestError::expected("a string or a list of strings", raw))?,
+        ])
+    }
+}
+
+fn message(raw: &RawValue) -> Result<Message, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let word = fields.need("role", string)?;
+    let (role, parts) = match word.as_str() {
+        "system" | "developer" => (Role::System, content(&mut fields)?),
+        "user" => (Role::User, content(&mut fields)?),
+        "assistant" => (Role::Assistant, assistant(&mut fields)?),
+        "tool" => {
+            let id = fields.need("tool_call_id", string)?;
+            (Role::Tool, vec![result(id, None, content(&mut fields)?)])
+        }
+        // The older form, in which results have a name and no id.
+        "function" => {
+            let name = fields.need("name", string)?;
+            (Role::Tool, vec![result(String::new(), Some(name), content(&mut fields)?)])
+        }
+        other => {
+            return Err(RequestError::new(format!("`{other}` is no role; {ROLES}"))).at("role");
+        }
+    };
+    let mut extra = fields.rest();
+    // Instructions of a developer are instructions; when the message is written anew, the word
+    // for them comes back.
+    if word == "developer" {
+        extra.get_or_insert_default().insert("role".to_owned(), Value::String(word));
+    }
+    Ok(Message::from_wire(DIALECT, role, parts, extra, RawJson::from_raw(raw)))
+}
+
+fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
+    Part::ToolResult(ToolResult { id, name, content, is_error: false, extra: None })
+}
+
+fn assistant(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
+    let mut parts = content(fields)?;
+    if let Some(calls) = fields.take("tool_calls") {
+        let calls = items(calls)
+            .and_then(|calls| {
+                let each = calls.into_iter().enumerate();
+                each.map(|(i, raw)| call(raw).index(i)).collect::<Result<Vec<_>, _>>()
+            })
+            .at("tool_calls")?;
+        // An empty text beside calls says nothing.
+        parts.retain(|part| part.as_text() != Some(""));
+        parts.extend(calls);
+    }
+    if let Some(raw) = fields.take("function_call") {
+        parts.push(function(raw, String::new(), None).at("function_call")?);
+    }
+    Ok(parts)
+}
+
+fn call(raw: &RawValue) -> Result<Part, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let what = fields.get("type", string)?.unwrap_or_else(|| "function".to_owned());
+    if what != "function" {
+        return Ok(opaque(&format!("tool_calls.{what}"), raw));
+    }
+    let id = fields.need("id", string)?;
+    let inner = fields.take("function").ok_or_else(|| RequestError::new("is missing"));
+    function(inner.at("function")?, id, fields.rest()).at("function")
+}
+
+fn function(raw: &RawValue, id: String, extra: Extra) -> Result<Part, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let name = fields.need("name", string)?;
+    let arguments = fields.get("arguments", string)?.unwrap_or_default();
+    Ok(Part::ToolCall(ToolCall { id, name, arguments, signature: None, extra }))
+}
+
+fn opaque(kind: &str, raw: &RawValue) -> Part {
+    let json = RawJson::from_raw(raw);
+    Part::Opaque(Opaque { dialect: DIALECT, kind: kind.to_owned(), json })
+}
+
+/// The field `content`: a string, a list of parts, null or missing.
+fn content(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
+    let Some(raw) = fields.take("content") else { return Ok(Vec::new()) };
+    let parts = match kind(raw) {
+        "a string" => string(raw).map(|text| vec![Part::text(text)]),
+        "a list" => {
+            let all = items(raw)?.into_iter().enumerate();
+            all.map(|(i, raw)| part(raw).index(i)).collect()
+        }
+        _ => Err(RequestError::expected("a string or a list of parts", raw)),
+    };
+    parts.at("content")
+}
+
+fn part(raw: &RawValue) -> Result<Part, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let what = fields.need("type", string)?;
+    match what.as_str() {
+        "text" => {
+            let text = fields.need("text", string)?;
+            Ok(Part::Text(Text { text, signature: None, extra: fields.rest() }))
+        }
+        "image_url" => {
+            let raw = fields.take("image_url").ok_or_else(|| RequestError::new("is missing"));
+            let (url, inner) = image(raw.at("image_url")?).at("image_url")?;
+            let source = source_of_url(url);
+            Ok(media(MediaKind::Image, source, fields, "image_url", inner))
+        }
+        "input_audio" => {
+            let raw = fields.take("input_audio").ok_or_else(|| RequestError::new("is missing"));
+            let read = |raw| {
+                let mut inner = Fields::read(raw)?;
+                let data = inner.need("data", string)?;
+                let format = inner.need("format", string)?;
+                Ok((data, format, inner.rest()))
+            };
+            let (data, format, inner) = read(raw.at("input_audio")?).at("input_audio")?;
+            let source = steadfast_core::MediaSource::Base64 {
+                mime: format!("audio/{format}"),
+                data: data.into(),
+            };
+            Ok(media(MediaKind::Audio, source, fields, "input_audio", inner))
+        }
+        "file" => {
+            let whole = raw;
+            let raw = fields.take("file").ok_or_else(|| RequestError::new("is missing"));
+            let read = |raw| {
+                let mut inner = Fields::read(raw)?;
+                let data = inner.get("file_data", string)?;
+                let id = inner.get("file_id", string)?;
+                Ok((data, id, inner.rest()))
+            };
+            let (data, id, inner) = read(raw.at("file")?).at("file")?;
+            let source = match (data, id) {
+                (Some(data), _) => source_of_url(data),
+                (None, Some(id)) => steadfast_core::MediaSource::File { mime: None, id },
+                (None, None) => return Ok(opaque(&what, whole)),
+            };
+            let kind = match &source {
+                steadfast_core::MediaSource::Base64 { mime, .. } => kind_of(mime),
+                _ => MediaKind::Document,
+            };
+            Ok(media(kind, source, fields, "file", inner))
+        }
+        _ => Ok(opaque(&what, raw)),
+    }
+}
+
+fn image(raw: &RawValue) -> Result<(String, Extra), RequestError> {
+    if kind(raw) == "a string" {
+        return Ok((string(raw)?, None));
+    }
+    let mut fields = Fields::read(raw)?;
+    let url = fields.need("url", string)?;
+    Ok((url, fields.rest()))
+}
+
+/// A medium. What is left of the part goes into its extra fields, what is left of the object
+/// inside it under that object's name.
+fn media(
+    kind: MediaKind,
+    source: steadfast_core::MediaSource,
+    outer: Fields<'_>,
+    name: &str,
+    inner: Extra,
+) -> Part {
+    let mut extra = outer.rest();
+    if let Some(inner) = inner {
+        extra.get_or_insert_default().insert(name.to_owned(), Value::Object(*inner));
+    }
+    Part::Media(Media { kind, source, extra })
+}
+
+fn tools(raw: &RawValue) -> Result<SharedVec<Tool>, RequestError> {
+    items(raw)?.into_iter().enumerate().map(|(i, raw)| tool(raw).index(i)).collect()
+}
+
+fn tool(raw: &RawValue) -> Result<Tool, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let what = fields.need("type", string)?;
+    if what != "function" {
+        let json = RawJson::from_raw(raw);
+        return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind: what, json }));
+    }
+    let inner = fields.take("function").ok_or_else(|| RequestError::new("is missing"));
+    let mut inner = Fields::read(inner.at("function")?).at("function")?;
+    let name = inner.need("name", string).at("function")?;
+    let description = inner.get("description", string).at("function")?;
+    let parameters = inner.get("parameters", crate::json::raw_object).at("function")?;
+    let strict = inner.get("strict", flag).at("function")?;
+    let extra: Option<Box<Map<String, Value>>> = fields.rest();
+    Ok(Tool::Function { name, description, parameters, strict, extra, dialect: Some(DIALECT) })
+}
+
+/// `None` for choices that have no word here; they stay as they were read.
+fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
+    if kind(raw) != "a string" {
+        let mut fields = Fields::read(raw)?;
+        if fields.need("type", string)? != "function" {
+            return Ok(None);
+        }
+        let name = fields.need("function", |raw| Fields::read(raw)?.need("name", string))?;
+        return Ok(Some(ToolChoice::Tool(name)));
+    }
+    match string(raw)?.as_str() {
+        "auto" => Ok(Some(ToolChoice::Auto)),
+        "none" => Ok(Some(ToolChoice::None)),
+        "required" => Ok(Some(ToolChoice::Required)),
+        other => Err(RequestError::new(format!(
+            "`{other}` is no choice; one of auto, none, required, or a function"
+        ))),
+    }
+}
+
+fn format(raw: &RawValue) -> Result<Option<ResponseFormat>, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    Ok(match fields.need("type", string)?.as_str() {
+        "text" => Some(ResponseFormat::Text),
+        "json_object" => Some(ResponseFormat::Json),
+        "json_schema" => Some(fields.need("json_schema", |raw| {
+            let mut inner = Fields::read(raw)?;
+            let name = inner.get("name", string)?;
+            let strict = inner.get("strict", flag)?;
+            let schema = inner.get("schema", crate::json::raw_object)?;
+            Ok(match schema {
+                Some(schema) => ResponseFormat::Schema { name, schema, strict },
+                None => ResponseFormat::Json,
+            })
+        })?),
+        _ => None,
+    })
+}

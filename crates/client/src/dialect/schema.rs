@@ -1,0 +1,69 @@
+//! Gemini's own schemas as JSON schemas.
+
+use serde_json::{Value, json};
+use steadfast_core::{Dialect, RawJson};
+
+/// How deep a schema is followed; deeper ones are refused by every provider.
+const MAX_DEPTH: usize = 64;
+
+/// A schema that was read in a dialect, or made by a program, as a JSON schema.
+pub(crate) fn json_schema(schema: &RawJson, read: Option<Dialect>) -> RawJson {
+    if read == Some(Dialect::Gemini) { to_json_schema(schema) } else { schema.clone() }
+}
+
+/// A schema in Gemini's style (types in capitals, `nullable`) as a JSON schema. A JSON schema
+/// passes unchanged.
+fn to_json_schema(schema: &RawJson) -> RawJson {
+    let mut tree = schema.to_value();
+    let before = tree.clone();
+    convert(&mut tree, 0);
+    if tree == before { schema.clone() } else { RawJson::from_value(&tree) }
+}
+
+fn convert(schema: &mut Value, depth: usize) {
+    let Value::Object(fields) = schema else { return };
+    if depth > MAX_DEPTH {
+        return;
+    }
+    if let Some(Value::String(kind)) = fields.get_mut("type") {
+        *kind = kind.to_ascii_lowercase();
+    }
+    if fields.get("nullable").and_then(Value::as_bool).is_some() {
+        let nullable = fields.shift_remove("nullable") == Some(Value::Bool(true));
+        if nullable && let Some(kind) = fields.get_mut("type") {
+            *kind = json!([kind.take(), "null"]);
+        }
+    }
+    fields.shift_remove("propertyOrdering");
+    for (name, inner) in fields.iter_mut() {
+        match (name.as_str(), inner) {
+            ("properties" | "$defs" | "defs", Value::Object(inner)) => {
+                inner.values_mut().for_each(|schema| convert(schema, depth + 1));
+            }
+            ("items" | "additionalProperties", inner) => convert(inner, depth + 1),
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(inner)) => {
+                inner.iter_mut().for_each(|schema| convert(schema, depth + 1));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capitals_become_json_schema_and_json_schema_stays_as_it_is_written() {
+        let gemini = RawJson::parse(
+            r#"{"type":"OBJECT","properties":{"type":{"type":"STRING","nullable":true},"n":{"type":"ARRAY","items":{"type":"INTEGER"}}},"propertyOrdering":["n"]}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            to_json_schema(&gemini).get(),
+            r#"{"type":"object","properties":{"type":{"type":["string","null"]},"n":{"type":"array","items":{"type":"integer"}}}}"#
+        );
+        let json = RawJson::parse(r#"{ "type": "object", "minimum": 1.50 }"#).unwrap();
+        assert_eq!(to_json_schema(&json).get(), json.get());
+    }
+}

@@ -1,0 +1,206 @@
+//! Streams: frames into events, events into frames.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use steadfast_core::{Delta, Dialect, Event, Failure, Frame, FrameKind, Reason, Usage};
+
+use super::{Caller, codec, fault};
+use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
+
+/// What one event says.
+pub type Deltas = SmallVec<[Delta; 1]>;
+
+/// Reads one dialect's frames.
+pub trait DecodeFrames: std::fmt::Debug + Send {
+    /// Reads one frame with data.
+    ///
+    /// # Errors
+    ///
+    /// When the frame is an error of the provider, or can not be read. Nothing is read after that.
+    fn decode(&mut self, frame: &SseFrame, data: &[u8], deltas: &mut Deltas)
+    -> Result<(), Failure>;
+
+    /// The input has ended without an error before the terminal event was read: the event that
+    /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
+    /// finished.
+    fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event>;
+}
+
+/// Reads a stream of one dialect: chunks in, events out, one a frame.
+///
+/// It ends after the terminal event, and for good after the first error. An input that ends before
+/// its terminal event is an error; an end is never made up.
+///
+/// ```
+/// use steadfast_client::dialect::StreamDecoder;
+/// use steadfast_core::{Dialect, Reason};
+///
+/// let mut stream = StreamDecoder::new(Dialect::OpenAi);
+/// stream.push(r#"data: {"choices":[{"delta":{"content":"Hel"}}]}"#.into());
+/// stream.push("\n\n".into());
+/// assert!(stream.next_event().unwrap().unwrap().is_content());
+/// assert!(stream.next_event().is_none(), "needs more");
+///
+/// let failure = stream.finish().unwrap().unwrap_err();
+/// assert_eq!(failure.reason(), Reason::Network);
+/// ```
+#[derive(Debug)]
+pub struct StreamDecoder {
+    dialect: Dialect,
+    sse: SseParser,
+    frames: Box<dyn DecodeFrames>,
+    usage: Usage,
+    over: bool,
+}
+
+impl StreamDecoder {
+    /// A reader of a stream in `dialect`, with events of at most [`MAX_EVENT`] bytes.
+    pub fn new(dialect: Dialect) -> Self {
+        Self::with_limit(dialect, MAX_EVENT)
+    }
+
+    /// A reader of a stream in `dialect`, with events of at most `limit` bytes.
+    pub fn with_limit(dialect: Dialect, limit: usize) -> Self {
+        Self {
+            dialect,
+            sse: SseParser::with_limit(limit),
+            frames: codec(dialect).frames(),
+            usage: Usage::default(),
+            over: false,
+        }
+    }
+
+    /// Adds a chunk.
+    pub fn push(&mut self, chunk: Bytes) {
+        if !self.over {
+            self.sse.push(chunk);
+        }
+    }
+
+    /// The next event, or `None` when more bytes are needed or the stream is over.
+    pub fn next_event(&mut self) -> Option<Result<Event, Failure>> {
+        if self.over {
+            return None;
+        }
+        let read = match self.sse.next_frame() {
+            Ok(None) => return None,
+            Ok(Some(frame)) => self.decode(&frame),
+            Err(large) => Err(Failure::new(Reason::ServerError, large.to_string())
+                .with_evidence("limit:event")
+                .with_source(large)),
+        };
+        Some(self.settle(read))
+    }
+
+    /// Ends the input: what was left in it, then its end or an error. `None` when the stream was
+    /// over before, so it is to be called until then.
+    pub fn finish(&mut self) -> Option<Result<Event, Failure>> {
+        if self.over {
+            return None;
+        }
+        let read = match self.sse.finish() {
+            Rest::Frame(frame) => self.decode(&frame),
+            Rest::Incomplete(frame) => self.end(Some(&frame)),
+            Rest::Nothing | Rest::Blank(_) => self.end(None),
+        };
+        Some(self.settle(read))
+    }
+
+    /// Whether the terminal event or an error has been read.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What the stream has reported of its usage so far.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    fn end(&mut self, cut: Option<&SseFrame>) -> Result<Event, Failure> {
+        self.frames.finish(cut).ok_or_else(|| fault::cut_off(self.dialect))
+    }
+
+    fn decode(&mut self, frame: &SseFrame) -> Result<Event, Failure> {
+        let mut deltas = Deltas::new();
+        match &frame.data {
+            Some(data) => self.frames.decode(frame, data, &mut deltas)?,
+            None => deltas.push(Delta::Ping),
+        }
+        Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw.clone()), deltas))
+    }
+
+    fn settle(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
+        match read {
+            Ok(event) => {
+                if let Some(usage) = event.usage() {
+                    self.usage.update(usage);
+                }
+                self.over = event.is_end();
+                Ok(event)
+            }
+            Err(failure) => {
+                self.over = true;
+                Err(match self.usage.total() {
+                    Some(_) => failure.with_usage(self.usage),
+                    None => failure,
+                })
+            }
+        }
+    }
+}
+
+/// Writes one dialect's frames.
+pub trait EncodeEvents: std::fmt::Debug + Send {
+    /// Writes what `event` says. `foreign` when it was read from another dialect: signatures in
+    /// it mean nothing here.
+    ///
+    /// # Errors
+    ///
+    /// When the dialect has no way to say it.
+    fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure>;
+
+    /// Takes note of an event whose own frame is passed on, so that what is written later fits.
+    /// Returns whether the caller is to see the frame at all.
+    fn note(&mut self, event: &Event) -> bool;
+}
+
+/// Writes a stream for a caller: events in, frames out.
+///
+/// An event that was read in the caller's dialect, and not changed since, is passed on as the
+/// bytes it was read from. What it writes itself ends only when the answer did: a failure is told
+/// by [`Codec::encode_stream_error`](super::Codec::encode_stream_error), after which nothing may be written.
+#[derive(Debug)]
+pub struct StreamEncoder {
+    dialect: Dialect,
+    source: Dialect,
+    events: Box<dyn EncodeEvents>,
+    out: Vec<u8>,
+}
+
+impl StreamEncoder {
+    /// A writer for `caller`, who speaks `dialect`, of an answer that a provider gives in
+    /// `source` (its [`Head::dialect`](steadfast_core::Head)).
+    pub fn new(dialect: Dialect, caller: &Caller, source: Dialect) -> Self {
+        Self { dialect, source, events: codec(dialect).events(caller), out: Vec::new() }
+    }
+
+    /// The frames that say what `event` says; empty when the caller is to see nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// When the caller's dialect has no way to say it, such as arguments of a tool call that are
+    /// no JSON object.
+    pub fn encode(&mut self, event: &Event) -> Result<Bytes, Failure> {
+        match event.frame(self.dialect) {
+            Some(frame) if frame.kind == FrameKind::Sse => {
+                Ok(if self.events.note(event) { frame.bytes.clone() } else { Bytes::new() })
+            }
+            _ => {
+                let source = event.frame.as_ref().map_or(self.source, |frame| frame.dialect);
+                self.out.clear();
+                self.events.encode(event, source != self.dialect, &mut self.out)?;
+                Ok(Bytes::copy_from_slice(&self.out))
+            }
+        }
+    }
+}

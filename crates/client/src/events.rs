@@ -1,0 +1,386 @@
+//! A provider's answer as events.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_core::Stream;
+use http::{HeaderMap, StatusCode};
+use http_body::Body;
+use steadfast_core::{BoxError, Event, Failure, Head, Reason, RecoveryLog, Target, Upstream};
+
+use crate::{
+    Limits,
+    dialect::{Codec, StreamDecoder},
+    headers::{is_event_stream, kept, request_id},
+    transport_failure,
+};
+
+/// How much of a body is looked at to tell what it is: only white space may come before that.
+const SNIFF: usize = 4 * 1024;
+
+/// What is remembered of a request until its answer is over.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) target: Target,
+    pub(crate) codec: &'static dyn Codec,
+    pub(crate) stream: bool,
+    /// Attempts made for the request, this one included.
+    pub(crate) attempts: u32,
+    pub(crate) log: RecoveryLog,
+    pub(crate) limits: Limits,
+}
+
+impl Asked {
+    /// Says where and when it happened.
+    pub(crate) fn blame(&self, failure: Failure, headers: &HeaderMap) -> Failure {
+        // One, whatever came before: each layer adds up what is below it.
+        let failure = failure.with_target(self.target.clone()).with_attempts(1);
+        match request_id(headers) {
+            Some(id) => failure.with_request_id(id),
+            None => failure,
+        }
+    }
+
+    pub(crate) fn head(&self, status: StatusCode, headers: &HeaderMap) -> Head {
+        let mut head = Head::new(self.codec.dialect());
+        head.target = Some(self.target.clone());
+        head.status = status;
+        head.headers = kept(headers);
+        head.request_id = request_id(headers);
+        head.stream = self.stream;
+        head.attempts = self.attempts;
+        head.log = self.log.clone();
+        head
+    }
+}
+
+/// The events of an answer: those of a stream as they come, or one that is the whole answer.
+///
+/// It ends (`None`) only after the provider's terminal event, and for good after the first error.
+/// Dropping it closes the connection unless the answer was over.
+pub struct ClientEvents<B> {
+    /// `None` once it has been read, or is of no more use.
+    body: Option<Pin<Box<B>>>,
+    mode: Mode,
+    asked: Asked,
+    status: StatusCode,
+    headers: HeaderMap,
+}
+
+enum Mode {
+    /// Nothing but white space has come.
+    Unknown(BytesMut),
+    Stream(StreamDecoder),
+    Whole(BytesMut),
+    /// A whole answer that has been read and not been taken.
+    Read(Option<Event>),
+    Over,
+}
+
+impl<B> ClientEvents<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    pub(crate) fn new(body: B, asked: Asked, status: StatusCode, headers: HeaderMap) -> Self {
+        let mode = Mode::Unknown(BytesMut::new());
+        Self { body: Some(Box::pin(body)), mode, asked, status, headers }
+    }
+
+    /// What was known before the first event.
+    pub(crate) fn head(&self) -> Head {
+        let mut head = self.asked.head(self.status, &self.headers);
+        head.stream = matches!(self.mode, Mode::Stream(_) | Mode::Unknown(_));
+        head
+    }
+
+    /// Whether the answer is a stream by its own word and was asked to be one: then nothing is
+    /// gained by waiting for its first byte.
+    pub(crate) fn is_plain_stream(&self) -> bool {
+        self.asked.stream && is_event_stream(&self.headers)
+    }
+
+    /// Waits until it is known to be a stream, or the whole answer has been read. So an answer
+    /// that is an error in disguise fails before it begins.
+    pub(crate) fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            match &self.mode {
+                Mode::Stream(_) | Mode::Over | Mode::Read(_) => return Poll::Ready(Ok(())),
+                Mode::Unknown(_) | Mode::Whole(_) => {}
+            }
+            let chunk = match ready!(self.poll_chunk(cx)) {
+                Ok(chunk) => chunk,
+                Err(failure) => return Poll::Ready(Err(self.fail(failure))),
+            };
+            if let Err(failure) = self.take(chunk) {
+                return Poll::Ready(Err(self.fail(failure)));
+            }
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(None)) };
+        loop {
+            return Poll::Ready(match ready!(body.as_mut().poll_frame(cx)) {
+                None => {
+                    self.body = None;
+                    Ok(None)
+                }
+                Some(Err(error)) => Err(transport_failure(error.into())),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(mut data) => Ok(Some(data.copy_to_bytes(data.remaining()))),
+                    // Trailers.
+                    Err(_) => continue,
+                },
+            });
+        }
+    }
+
+    /// Takes a chunk, or the end, before it is known to be a stream.
+    fn take(&mut self, chunk: Option<Bytes>) -> Result<(), Failure> {
+        match (&mut self.mode, chunk) {
+            (Mode::Unknown(seen), Some(chunk)) => {
+                seen.extend_from_slice(&chunk);
+                let Some(is_stream) = looks_like_stream(seen, is_event_stream(&self.headers))
+                else {
+                    return Ok(());
+                };
+                let seen = std::mem::take(seen);
+                self.mode = if is_stream {
+                    let dialect = self.asked.codec.dialect();
+                    let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
+                    stream.push(seen.freeze());
+                    Mode::Stream(stream)
+                } else {
+                    Mode::Whole(seen)
+                };
+                self.check_size()
+            }
+            (Mode::Whole(body), Some(chunk)) => {
+                body.extend_from_slice(&chunk);
+                self.check_size()
+            }
+            (Mode::Whole(body) | Mode::Unknown(body), None) => {
+                let body = std::mem::take(body).freeze();
+                let event = self.whole(&body)?;
+                self.mode = Mode::Read(Some(event));
+                Ok(())
+            }
+            (Mode::Stream(_) | Mode::Read(_) | Mode::Over, _) => Ok(()),
+        }
+    }
+
+    fn check_size(&self) -> Result<(), Failure> {
+        let limit = self.asked.limits.answer;
+        match &self.mode {
+            Mode::Whole(body) if body.len() > limit => Err(Failure::new(
+                Reason::ServerError,
+                format!("the answer is larger than {limit} bytes"),
+            )
+            .with_evidence("limit:answer")),
+            _ => Ok(()),
+        }
+    }
+
+    fn whole(&self, body: &Bytes) -> Result<Event, Failure> {
+        let text = body.trim_ascii();
+        if text.is_empty() {
+            return Err(Failure::new(Reason::ServerError, "the provider answered with nothing")
+                .with_evidence("empty"));
+        }
+        // A page, or a line of plain text, from something before the provider.
+        if !matches!(text.first(), Some(b'{' | b'[')) {
+            return Err(self.refusal(body));
+        }
+        self.asked.codec.decode_answer(body).map_err(|failure| {
+            // What the provider said is judged with its status and headers.
+            match failure.upstream() {
+                Some(_) if failure.evidence() == "event" => self.refusal(body),
+                _ => failure,
+            }
+        })
+    }
+
+    fn refusal(&self, body: &Bytes) -> Failure {
+        let body = body.slice(..body.len().min(self.asked.limits.error));
+        let upstream = Upstream::response(self.status, self.headers.clone(), body)
+            .with_dialect(self.asked.codec.dialect());
+        Failure::from_upstream(upstream)
+    }
+
+    /// Ends for good, and says where it happened.
+    fn fail(&mut self, failure: Failure) -> Failure {
+        self.mode = Mode::Over;
+        self.body = None;
+        let failure = match failure.upstream() {
+            Some(upstream) if upstream.headers.is_empty() => {
+                let mut upstream = upstream.clone();
+                upstream.headers = self.headers.clone();
+                failure.with_upstream(upstream)
+            }
+            _ => failure,
+        };
+        self.asked.blame(failure, &self.headers)
+    }
+
+    /// After the answer: reads what is there of the body's end without waiting for it, so that the
+    /// connection can be used again.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        let mut left = self.asked.limits.drain;
+        while self.body.is_some() {
+            match self.poll_chunk(cx) {
+                Poll::Ready(Ok(Some(chunk))) if chunk.len() <= left => left -= chunk.len(),
+                Poll::Pending => return,
+                Poll::Ready(_) => self.body = None,
+            }
+        }
+    }
+}
+
+impl<B> Stream for ClientEvents<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.mode {
+                Mode::Over => {
+                    this.finish(cx);
+                    this.body = None;
+                    return Poll::Ready(None);
+                }
+                Mode::Read(event) => {
+                    let event = event.take();
+                    this.mode = Mode::Over;
+                    return Poll::Ready(event.map(Ok));
+                }
+                Mode::Unknown(_) | Mode::Whole(_) => {
+                    if let Err(failure) = ready!(this.poll_open(cx)) {
+                        return Poll::Ready(Some(Err(failure)));
+                    }
+                }
+                Mode::Stream(stream) => {
+                    if let Some(read) = stream.next_event() {
+                        return Poll::Ready(Some(this.settle(read, cx)));
+                    }
+                    let usage = *stream.usage();
+                    match ready!(this.poll_chunk(cx)) {
+                        Ok(Some(chunk)) => {
+                            if let Mode::Stream(stream) = &mut this.mode {
+                                stream.push(chunk);
+                            }
+                        }
+                        Ok(None) => {
+                            let read = match &mut this.mode {
+                                Mode::Stream(stream) => stream.finish(),
+                                _ => None,
+                            };
+                            match read {
+                                Some(read) => return Poll::Ready(Some(this.settle(read, cx))),
+                                None => this.mode = Mode::Over,
+                            }
+                        }
+                        Err(failure) => {
+                            let failure = match usage.total() {
+                                Some(_) => failure.with_usage(usage),
+                                None => failure,
+                            };
+                            return Poll::Ready(Some(Err(this.fail(failure))));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<B> ClientEvents<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    fn settle(
+        &mut self,
+        read: Result<Event, Failure>,
+        cx: &mut Context<'_>,
+    ) -> Result<Event, Failure> {
+        match read {
+            Ok(event) => {
+                if event.is_end() {
+                    self.mode = Mode::Over;
+                    self.finish(cx);
+                }
+                Ok(event)
+            }
+            Err(failure) => Err(self.fail(failure)),
+        }
+    }
+}
+
+/// Whether a body that begins with `seen` is a stream; `None` when that can not be told yet.
+/// `said` when its content type says so: then only what can not be one is not.
+fn looks_like_stream(seen: &[u8], said: bool) -> Option<bool> {
+    let text = seen.strip_prefix(b"\xef\xbb\xbf").unwrap_or(seen).trim_ascii_start();
+    let first = match text.first() {
+        None if seen.len() > SNIFF => return Some(said),
+        None => return None,
+        Some(first) => first,
+    };
+    if matches!(first, b'{' | b'[' | b'<') {
+        return Some(false);
+    }
+    if said {
+        return Some(true);
+    }
+    let mut maybe = false;
+    for field in [&b":"[..], b"data:", b"event:", b"id:", b"retry:"] {
+        if text.starts_with(field) {
+            return Some(true);
+        }
+        maybe |= field.starts_with(text);
+    }
+    if maybe { None } else { Some(false) }
+}
+
+impl<B> fmt::Debug for ClientEvents<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientEvents")
+            .field("target", &self.asked.target)
+            .field("over", &matches!(self.mode, Mode::Over))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_a_stream_by_its_first_bytes() {
+        for (seen, said, wanted) in [
+            ("{", false, Some(false)),
+            ("\n [", true, Some(false)),
+            ("<!doctype", true, Some(false)),
+            ("data: {", false, Some(true)),
+            ("\u{feff}: hi", false, Some(true)),
+            ("da", false, None),
+            ("dat", false, None),
+            ("dab", false, Some(false)),
+            ("upstream connect error", false, Some(false)),
+            ("anything", true, Some(true)),
+            ("", true, None),
+            ("\n\n", false, None),
+        ] {
+            assert_eq!(looks_like_stream(seen.as_bytes(), said), wanted, "{seen:?} {said}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What a call waits for.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, BytesMut};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use steadfast_core::{BoxError, ChatResponse, Failure, Reason, Upstream};
+use tokio::time::Sleep;
+
+use crate::{
+    events::{Asked, ClientEvents},
+    transport_failure,
+};
+
+/// The longest that is waited for the rest of an error's body, once what is kept of it is there:
+/// 100 ms, about what a new connection would take.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+
+pin_project! {
+    /// Waits for the head of a stream, or for the whole of an answer that is not streamed.
+    /// Dropping it cancels the call.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<F, B> {
+        #[pin]
+        state: State<F, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, B> {
+        Refused { failure: Option<Failure> },
+        Calling { #[pin] future: F, asked: Option<Asked> },
+        Refusal { reading: Reading<B> },
+        Opening { events: Option<ClientEvents<B>> },
+        Done,
+    }
+}
+
+impl<F, B> ResponseFuture<F, B> {
+    pub(crate) fn calling(future: F, asked: Asked) -> Self {
+        Self { state: State::Calling { future, asked: Some(asked) } }
+    }
+
+    pub(crate) fn refused(failure: Failure) -> Self {
+        Self { state: State::Refused { failure: Some(failure) } }
+    }
+}
+
+fn polled_again() -> Failure {
+    Failure::new(Reason::Unknown, "a response future was polled after it was ready")
+}
+
+impl<F, B, E> Future for ResponseFuture<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Output = Result<ChatResponse<ClientEvents<B>>, Failure>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let done = match this.state.as_mut().project() {
+                StateProj::Refused { failure } => Err(failure.take().unwrap_or_else(polled_again)),
+                StateProj::Calling { future, asked } => {
+                    let response = ready!(future.poll(cx));
+                    match (asked.take(), response) {
+                        (None, _) => Err(polled_again()),
+                        (Some(asked), Err(error)) => {
+                            Err(asked.blame(transport_failure(error.into()), &HeaderMap::new()))
+                        }
+                        (Some(asked), Ok(response)) => {
+                            let next = answered(response, asked);
+                            this.state.set(next);
+                            continue;
+                        }
+                    }
+                }
+                StateProj::Refusal { reading } => Err(ready!(reading.poll(cx))),
+                StateProj::Opening { events } => match events {
+                    None => Err(polled_again()),
+                    Some(waiting) => {
+                        let opened = if waiting.is_plain_stream() {
+                            Ok(())
+                        } else {
+                            ready!(waiting.poll_open(cx))
+                        };
+                        match (opened, events.take()) {
+                            (Ok(()), Some(events)) => Ok(ChatResponse::new(events.head(), events)),
+                            (Err(failure), _) => Err(failure),
+                            (Ok(()), None) => Err(polled_again()),
+                        }
+                    }
+                },
+                StateProj::Done => Err(polled_again()),
+            };
+            this.state.set(State::Done);
+            return Poll::Ready(done);
+        }
+    }
+}
+
+fn answered<F, B>(response: Response<B>, asked: Asked) -> State<F, B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    if parts.status.is_success() {
+        let events = ClientEvents::new(body, asked, parts.status, parts.headers);
+        State::Opening { events: Some(events) }
+    } else {
+        let reading = Reading {
+            body: Box::pin(body),
+            asked,
+            status: parts.status,
+            headers: parts.headers,
+            kept: BytesMut::new(),
+            drained: 0,
+            patience: None,
+        };
+        State::Refusal { reading }
+    }
+}
+
+/// The body of a refusal being read: its beginning is kept, a small rest is thrown away so that the
+/// connection can be used again.
+struct Reading<B> {
+    body: Pin<Box<B>>,
+    asked: Asked,
+    status: StatusCode,
+    headers: HeaderMap,
+    kept: BytesMut,
+    drained: usize,
+    /// Runs once enough has been kept.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Reading<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        let limits = self.asked.limits;
+        loop {
+            match self.body.as_mut().poll_frame(cx) {
+                // The status is the verdict; what is missing of the body only explains it.
+                Poll::Ready(None | Some(Err(_))) => break,
+                Poll::Ready(Some(Ok(frame))) => {
+                    let Ok(mut data) = frame.into_data() else { continue };
+                    let room = limits.error.saturating_sub(self.kept.len());
+                    let keep = room.min(data.remaining());
+                    self.kept.extend_from_slice(&data.copy_to_bytes(keep));
+                    self.drained = self.drained.saturating_add(data.remaining());
+                    if self.drained > limits.drain {
+                        break;
+                    }
+                }
+                Poll::Pending if self.kept.len() < limits.error => return Poll::Pending,
+                Poll::Pending => {
+                    let timer = self
+                        .patience
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_TIME)));
+                    ready!(timer.as_mut().poll(cx));
+                    break;
+                }
+            }
+        }
+        let body = std::mem::take(&mut self.kept).freeze();
+        let upstream = Upstream::response(self.status, self.headers.clone(), body)
+            .with_dialect(self.asked.codec.dialect());
+        Poll::Ready(self.asked.blame(Failure::from_upstream(upstream), &self.headers))
+    }
+}
+
+impl<F, B> fmt::Debug for ResponseFuture<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,57 @@
+//! A provider's response headers.
+
+use http::{HeaderMap, header};
+
+/// Beginnings of headers that say something about the call: limits, ids, timings. What is not
+/// known to is left out, such as cookies, and what belongs to the connection.
+const KEPT: [&str; 12] = [
+    "x-ratelimit",
+    "ratelimit",
+    "anthropic-ratelimit-",
+    "anthropic-priority-",
+    "anthropic-organization-id",
+    "retry-after",
+    "x-should-retry",
+    "x-codex-",
+    "openai-processing-ms",
+    "openai-version",
+    "x-groq-",
+    "x-envoy-upstream-service-time",
+];
+
+/// Headers that carry the id of a request, the vendors' own before those of what lies between.
+const IDS: [&str; 9] = [
+    "request-id",
+    "x-request-id",
+    "x-generation-id",
+    "x-amzn-requestid",
+    "apim-request-id",
+    "x-ms-request-id",
+    "x-goog-request-id",
+    "x-kong-request-id",
+    "cf-ray",
+];
+
+/// The headers worth passing on.
+pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
+    let worth = |name: &str| KEPT.iter().any(|kept| name.starts_with(kept)) || IDS.contains(&name);
+    let mut out = HeaderMap::new();
+    for (name, value) in headers.iter().filter(|(name, _)| worth(name.as_str())) {
+        out.append(name, value.clone());
+    }
+    out
+}
+
+/// The id of the request.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
+    let value = IDS.iter().find_map(|name| headers.get(*name))?;
+    // Bounded: it goes into logs and errors.
+    value.to_str().ok().map(|id| id.chars().take(128).collect())
+}
+
+/// What the body is said to be.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        value.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+    })
+}

@@ -1,0 +1,15 @@
+//! Reading and writing JSON without a tree in between, so that what is not looked at keeps every
+//! byte.
+
+mod patch;
+mod read;
+mod scan;
+mod write;
+
+pub use self::read::RequestError;
+pub(crate) use self::{
+    patch::{Patch, patched},
+    read::{At, Fields, flag, float, int, items, kind, raw_object, string, uint},
+    scan::ObjectScan,
+    write::{Array, Object, quoted, text_of},
+};

@@ -1,0 +1,331 @@
+//! Reading: fields are borrowed from the text, errors say where.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, value::RawValue};
+use steadfast_core::{Extra, Failure, RawJson, Reason};
+
+/// A request body that can not be read: where, what is wrong there, and what would be right.
+///
+/// ```
+/// use steadfast_client::dialect::{Route, codec};
+/// use steadfast_core::Dialect;
+///
+/// let body = br#"{"model":"m","messages":[{"role":"user","content":7}]}"#[..].into();
+/// let error = codec(Dialect::OpenAi).decode_request(&body, Route::default()).unwrap_err();
+/// assert_eq!(error.path(), "messages[0].content");
+/// assert_eq!(
+///     error.to_string(),
+///     "messages[0].content: is a number, but has to be a string or a list of parts",
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct RequestError {
+    path: String,
+    problem: String,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            write!(f, "the request body {}", self.problem)
+        } else {
+            write!(f, "{}: {}", self.path, self.problem)
+        }
+    }
+}
+
+impl RequestError {
+    /// A problem with the value at hand; callers up the tree add where that is.
+    pub(crate) fn new(problem: impl Into<String>) -> Self {
+        Self { path: String::new(), problem: problem.into() }
+    }
+
+    /// The value at hand is of the wrong kind.
+    pub(crate) fn expected(what: &str, raw: &RawValue) -> Self {
+        Self::new(format!("is {}, but has to be {what}", kind(raw)))
+    }
+
+    /// Where in the body, such as `messages[3].content[0].type`; empty for the body itself.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What is wrong there.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    fn under(mut self, step: impl fmt::Display) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{step}{dot}{}", self.path);
+        self
+    }
+}
+
+impl From<RequestError> for Failure {
+    /// The caller's fault, and no provider was asked.
+    fn from(error: RequestError) -> Self {
+        Failure::refused(Reason::Format, error.to_string())
+            .with_evidence("request")
+            .with_source(error)
+    }
+}
+
+/// Says where an error happened.
+pub(crate) trait At: Sized {
+    /// In the field `name`.
+    fn at(self, name: &str) -> Self;
+    /// In the item number `index`.
+    fn index(self, index: usize) -> Self;
+}
+
+impl<T> At for Result<T, RequestError> {
+    fn at(self, name: &str) -> Self {
+        self.map_err(|error| error.under(name))
+    }
+
+    fn index(self, index: usize) -> Self {
+        self.map_err(|error| error.under(format_args!("[{index}]")))
+    }
+}
+
+/// The fields of an object in their order; each is taken once, what is left over is what nobody
+/// knew.
+#[derive(Default)]
+pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<&'a RawValue>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnObject;
+
+        impl<'de> Visitor<'de> for AnObject {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields = Vec::new();
+                while let Some((Key(name), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    fields.push((name, Some(value)));
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(AnObject)
+    }
+}
+
+/// A key, borrowed when it has no escapes.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AKey;
+
+        impl<'de> Visitor<'de> for AKey {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, key: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Borrowed(key)))
+            }
+
+            fn visit_str<E: de::Error>(self, key: &str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Owned(key.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(AKey)
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of a whole body.
+    pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
+        let raw: &RawValue = serde_json::from_slice(body)
+            .map_err(|error| RequestError::new(format!("is not valid JSON: {error}")))?;
+        Self::read(raw)
+    }
+
+    /// The fields of `raw`.
+    pub(crate) fn read(raw: &'a RawValue) -> Result<Self, RequestError> {
+        if !raw.get().starts_with('{') {
+            return Err(RequestError::expected("an object", raw));
+        }
+        serde_json::from_str(raw.get())
+            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
+    }
+
+    /// All fields as they stand, to be remembered.
+    pub(crate) fn kept(&self) -> Vec<(Box<str>, RawJson)> {
+        let known = |(name, raw): &(Cow<'a, str>, Option<&'a RawValue>)| {
+            Some((Box::from(&**name), RawJson::from_raw((*raw)?)))
+        };
+        self.0.iter().filter_map(known).collect()
+    }
+
+    /// The value of `name`, unless it is missing or null. The last one, when there are several.
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
+        let mut found = None;
+        for (key, value) in &mut self.0 {
+            if key == name {
+                found = value.take().or(found);
+            }
+        }
+        found.filter(|raw| raw.get() != "null")
+    }
+
+    /// The value under the first of `names` that is there, with that name.
+    pub(crate) fn take_any<'n>(&mut self, names: &[&'n str]) -> Option<(&'n str, &'a RawValue)> {
+        names.iter().find_map(|name| Some((*name, self.take(name)?)))
+    }
+
+    /// The names of what has not been taken.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| &**name)
+    }
+
+    /// The value of `name` read by `read`.
+    pub(crate) fn get<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+    ) -> Result<Option<T>, RequestError> {
+        self.take(name).map(read).transpose().at(name)
+    }
+
+    /// The value of `name`, which has to be there.
+    pub(crate) fn need<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
+        match self.take(name) {
+            Some(raw) => read(raw).at(name),
+            None => Err(RequestError::new("is missing")).at(name),
+        }
+    }
+
+    /// What nobody took.
+    pub(crate) fn rest(self) -> Extra {
+        let mut rest = Map::new();
+        for (name, value) in self.0 {
+            if let Some(raw) = value
+                && let Ok(value) = serde_json::from_str::<Value>(raw.get())
+            {
+                rest.insert(name.into_owned(), value);
+            }
+        }
+        (!rest.is_empty()).then(|| Box::new(rest))
+    }
+}
+
+/// What kind of value it is, for messages.
+pub(crate) fn kind(raw: &RawValue) -> &'static str {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "a list",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// The items of a list.
+pub(crate) fn items(raw: &RawValue) -> Result<Vec<&RawValue>, RequestError> {
+    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected("a list", raw))
+}
+
+/// An object, kept as text.
+pub(crate) fn raw_object(raw: &RawValue) -> Result<RawJson, RequestError> {
+    if raw.get().starts_with('{') {
+        Ok(RawJson::from_raw(raw))
+    } else {
+        Err(RequestError::expected("an object", raw))
+    }
+}
+
+macro_rules! scalar {
+    ($(#[$doc:meta])* $name:ident -> $type:ty, $what:literal) => {
+        $(#[$doc])*
+        pub(crate) fn $name(raw: &RawValue) -> Result<$type, RequestError> {
+            serde_json::from_str(raw.get()).map_err(|_| RequestError::expected($what, raw))
+        }
+    };
+}
+
+scalar!(
+    /// A string.
+    string -> String, "a string"
+);
+scalar!(
+    /// A whole number from zero.
+    uint -> u64, "a whole number, not negative"
+);
+scalar!(
+    /// A whole number.
+    int -> i64, "a whole number"
+);
+scalar!(
+    /// A number.
+    float -> f64, "a number"
+);
+scalar!(
+    /// True or false.
+    flag -> bool, "true or false"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_taken_is_left_over_in_order() {
+        let mut fields = Fields::of_body(br#"{"z":1,"a":{"b":[1.50]},"k":null,"z":2}"#).unwrap();
+        assert_eq!(fields.kept().len(), 4);
+        assert_eq!(fields.take("z").unwrap().get(), "2", "the last one counts");
+        assert!(fields.take("z").is_none());
+        assert!(fields.take("k").is_none(), "null is as good as missing");
+        assert_eq!(Value::Object(*fields.rest().unwrap()).to_string(), r#"{"a":{"b":[1.5]}}"#);
+    }
+
+    #[test]
+    fn errors_say_where() {
+        let body = br#"{"list":[{},{"n":"x"}]}"#;
+        let mut fields = Fields::of_body(body).unwrap();
+        let error = fields
+            .need("list", |raw| {
+                for (i, item) in items(raw)?.into_iter().enumerate() {
+                    Fields::read(item).and_then(|mut item| item.get("n", uint)).index(i)?;
+                }
+                Ok(())
+            })
+            .unwrap_err();
+        assert_eq!(error.path(), "list[1].n");
+        assert_eq!(
+            error.to_string(),
+            "list[1].n: is a string, but has to be a whole number, not negative"
+        );
+        assert_eq!(fields.need("model", string).unwrap_err().to_string(), "model: is missing");
+        assert_eq!(
+            Fields::of_body(b"[]").err().unwrap().to_string(),
+            "the request body is a list, but has to be an object"
+        );
+        let broken = Fields::of_body(b"{\"a\":").err().unwrap().to_string();
+        assert!(broken.starts_with("the request body is not valid JSON: "), "{broken}");
+        let failure = Failure::from(error);
+        assert_eq!((failure.reason(), failure.attempts()), (Reason::Format, 0));
+    }
+}

@@ -1,0 +1,500 @@
+//! Answers: what arrives is what was sent, in all nine pairs of dialects.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use steadfast_client::dialect::codec;
+use steadfast_core::{
+    Completion, Delta, Dialect, Event, Frame, Part, Reason, Stop, StopReason, Usage,
+};
+
+use crate::fixtures::{
+    ARGS, TEXT, body, caller, completion, frames, json as parse, stream, whole_stream, write_stream,
+};
+
+/// What matters of an answer.
+#[derive(Debug, PartialEq)]
+struct Said {
+    text: String,
+    thinking: String,
+    calls: Vec<(String, String)>,
+    ids: Vec<String>,
+    stop: Option<StopReason>,
+    input: Option<u64>,
+    output: Option<u64>,
+    cache_read: Option<u64>,
+    model: Option<String>,
+    ended: bool,
+}
+
+fn said(answer: &Completion) -> Said {
+    Said {
+        text: answer.text(),
+        thinking: answer
+            .parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Thinking(thinking) => Some(thinking.text.as_str()),
+                _ => None,
+            })
+            .collect(),
+        calls: answer.tool_calls().map(|c| (c.name.clone(), c.arguments.clone())).collect(),
+        ids: answer.tool_calls().map(|call| call.id.clone()).collect(),
+        stop: answer.stop.as_ref().map(|stop| stop.reason),
+        input: answer.usage.input,
+        output: answer.usage.output,
+        cache_read: answer.usage.cache_read,
+        model: answer.model.clone(),
+        ended: answer.ended,
+    }
+}
+
+fn expected(dialect: Dialect) -> Said {
+    let (model, ids) = match dialect {
+        Dialect::Anthropic => ("claude-x", ["toolu_1", "toolu_2"].map(str::to_owned)),
+        // Made of the answer's id, so that they are the same each time.
+        Dialect::Gemini => {
+            let events = whole_stream(dialect, &stream(dialect));
+            let ids = completion(dialect, &events);
+            let ids: Vec<String> = ids.tool_calls().map(|call| call.id.clone()).collect();
+            ("gemini-x", ids.try_into().unwrap())
+        }
+        _ => ("gpt-x", ["call_1", "call_2"].map(str::to_owned)),
+    };
+    Said {
+        text: TEXT.into(),
+        thinking: "Hm, a file.".into(),
+        calls: vec![("read".into(), ARGS.into()), ("list".into(), "{}".into())],
+        ids: ids.into(),
+        stop: Some(StopReason::ToolUse),
+        input: Some(20),
+        output: Some(42),
+        cache_read: Some(7),
+        model: Some(model.into()),
+        ended: true,
+    }
+}
+
+fn read_body(dialect: Dialect, text: &str) -> Event {
+    codec(dialect).decode_answer(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+#[test]
+fn a_stream_and_a_body_say_the_same() {
+    for dialect in Dialect::ALL {
+        let streamed = completion(dialect, &whole_stream(dialect, &stream(dialect)));
+        assert_eq!(said(&streamed), expected(dialect), "{dialect}");
+        let whole = completion(dialect, &[read_body(dialect, &body(dialect))]);
+        assert_eq!(said(&whole), expected(dialect), "{dialect}");
+        assert_eq!(whole.body.as_ref().unwrap().bytes, body(dialect));
+        let signatures = streamed.parts.iter().filter(|part| match part {
+            Part::Thinking(thinking) => thinking.signature.as_deref() == Some("c2ln"),
+            Part::ToolCall(call) => call.signature.as_deref() == Some("c2ln"),
+            _ => false,
+        });
+        assert_eq!(signatures.count(), usize::from(dialect != Dialect::OpenAi), "{dialect}");
+    }
+}
+
+#[test]
+fn same_dialect_passes_on_every_byte() {
+    for dialect in Dialect::ALL {
+        let text = stream(dialect);
+        let events = whole_stream(dialect, &text);
+        assert_eq!(write_stream(dialect, dialect, &events), text, "{dialect}");
+        let answer = completion(dialect, &[read_body(dialect, &body(dialect))]);
+        let written = codec(dialect).encode_answer(&answer, &caller()).unwrap();
+        assert_eq!(written, body(dialect), "{dialect}");
+    }
+}
+
+#[test]
+fn all_nine_pairs_arrive_as_they_were_sent() {
+    for from in Dialect::ALL {
+        for to in Dialect::ALL {
+            let wanted = expected(from);
+            let streamed = whole_stream(from, &stream(from));
+            let answer = completion(from, &streamed);
+
+            let written = write_stream(from, to, &streamed);
+            let again = completion(to, &whole_stream(to, &written));
+            assert_eq!(said(&again), wanted, "{from} to {to}, streamed:\n{written}");
+
+            let written = codec(to).encode_answer(&answer, &caller()).unwrap();
+            let text = std::str::from_utf8(&written).unwrap();
+            let again = completion(to, &[read_body(to, text)]);
+            assert_eq!(said(&again), wanted, "{from} to {to}, whole:\n{text}");
+
+            // A provider that answers whole, a caller who streams.
+            let whole = [read_body(from, &body(from))];
+            let written = write_stream(from, to, &whole);
+            let again = completion(to, &whole_stream(to, &written));
+            assert_eq!(said(&again), wanted, "{from} to {to}, whole to stream:\n{written}");
+            if from != to {
+                assert!(!written.contains("c2ln"), "a signature means nothing elsewhere");
+            }
+        }
+    }
+}
+
+#[test]
+fn events_that_a_layer_changed_are_written_anew_in_their_own_dialect() {
+    for dialect in Dialect::ALL {
+        let mut events = whole_stream(dialect, &stream(dialect));
+        for event in &mut events {
+            event.deltas_mut();
+        }
+        let written = write_stream(dialect, dialect, &events);
+        let again = completion(dialect, &whole_stream(dialect, &written));
+        assert_eq!(said(&again), expected(dialect), "{dialect}:\n{written}");
+        if dialect != Dialect::OpenAi {
+            assert!(written.contains("c2ln"), "{dialect}: its own signature stays");
+        }
+        // One changed in the middle, the rest passed on.
+        let mut events = whole_stream(dialect, &stream(dialect));
+        let at = events
+            .iter()
+            .position(|event| event.deltas.iter().any(|delta| matches!(delta, Delta::Text { .. })));
+        events[at.unwrap() + 1].deltas_mut();
+        let written = write_stream(dialect, dialect, &events);
+        let again = completion(dialect, &whole_stream(dialect, &written));
+        assert_eq!(said(&again), expected(dialect), "{dialect}:\n{written}");
+    }
+}
+
+#[test]
+fn openai_chunks_are_what_its_sdk_reads() {
+    let events = whole_stream(Dialect::Anthropic, &stream(Dialect::Anthropic));
+    let written = write_stream(Dialect::Anthropic, Dialect::OpenAi, &events);
+    let frames = frames(&written);
+    assert_eq!(
+        frames[0],
+        r#"{"id":"msg_1","object":"chat.completion.chunk","created":1700000000,"model":"claude-x","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#
+    );
+    let chunks: Vec<Value> = frames[..frames.len() - 1].iter().map(|frame| parse(frame)).collect();
+    assert!(chunks.iter().all(|chunk| chunk["id"] == "msg_1" && chunk["created"] == 1_700_000_000));
+    let finishes = chunks.iter().filter(|c| c["choices"][0]["finish_reason"].is_string());
+    assert_eq!(finishes.count(), 1);
+    let last = &chunks[chunks.len() - 1];
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"],
+        json!({
+            "prompt_tokens": 20, "completion_tokens": 42, "total_tokens": 62,
+            "prompt_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 3},
+        })
+    );
+    assert_eq!(frames.last().unwrap(), "[DONE]");
+    assert!(written.contains(": ping\n\n"), "a sign of life is passed on");
+    let starts: Vec<&Value> = chunks
+        .iter()
+        .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0])
+        .filter(|call| call["id"].is_string())
+        .collect();
+    assert_eq!(starts.len(), 2);
+    assert_eq!((&starts[1]["index"], &starts[1]["type"]), (&json!(1), &json!("function")));
+}
+
+#[test]
+fn a_caller_who_did_not_ask_for_usage_gets_no_chunk_of_it() {
+    let mut quiet = caller();
+    quiet.stream_usage = false;
+    for from in Dialect::ALL {
+        let events = whole_stream(from, &stream(from));
+        let mut encoder =
+            steadfast_client::dialect::StreamEncoder::new(Dialect::OpenAi, &quiet, from);
+        let mut out = String::new();
+        for event in &events {
+            out.push_str(std::str::from_utf8(&encoder.encode(event).unwrap()).unwrap());
+        }
+        assert!(!out.contains("prompt_tokens"), "{from}:\n{out}");
+        assert!(out.ends_with("data: [DONE]\n\n"));
+        if from == Dialect::OpenAi {
+            let all = stream(from);
+            let usage = all.split_inclusive("\n\n").find(|f| f.contains("prompt_tokens"));
+            assert_eq!(out, all.replace(usage.unwrap(), ""), "the rest is untouched");
+        }
+    }
+}
+
+/// Checks the order of events that Anthropic documents.
+fn check_anthropic(written: &str) {
+    let mut open: Option<i64> = None;
+    let mut next = 0;
+    let events: Vec<Value> = frames(written).iter().map(|frame| parse(frame)).collect();
+    assert_eq!(events[0]["type"], "message_start");
+    assert_eq!(events[events.len() - 1]["type"], "message_stop");
+    assert_eq!(events[events.len() - 2]["type"], "message_delta");
+    for event in &events[1..events.len() - 2] {
+        let index = event["index"].as_i64();
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                assert_eq!((open, index), (None, Some(next)), "{written}");
+                open = index;
+                next += 1;
+            }
+            "content_block_delta" => assert_eq!(index, open, "{written}"),
+            "content_block_stop" => {
+                assert_eq!(index, open, "{written}");
+                open = None;
+            }
+            "ping" => {}
+            other => panic!("{other} in between"),
+        }
+    }
+    assert_eq!(open, None, "{written}");
+    for frame in written.split_terminator("\n\n") {
+        let (name, data) = frame.split_once('\n').unwrap();
+        let kind = parse(data.strip_prefix("data: ").unwrap())["type"].clone();
+        assert_eq!(name.strip_prefix("event: "), kind.as_str());
+    }
+}
+
+#[test]
+fn anthropic_blocks_come_one_after_the_other() {
+    for from in Dialect::ALL {
+        let events = whole_stream(from, &stream(from));
+        check_anthropic(&write_stream(from, Dialect::Anthropic, &events));
+    }
+}
+
+fn arguments(index: u32, json: &str) -> Delta {
+    Delta::Arguments { index, json: json.into() }
+}
+
+fn call(index: u32, id: &str) -> Delta {
+    Delta::ToolCall { index, id: id.into(), name: format!("tool_{id}") }
+}
+
+fn text(index: u32, text: &str) -> Delta {
+    Delta::Text { index, text: text.into() }
+}
+
+#[test]
+fn calls_that_come_interleaved_are_put_in_order() {
+    let interleaved = [
+        text(0, "Both. "),
+        call(1, "a"),
+        call(2, "b"),
+        call(3, "c"),
+        arguments(3, "{\"z\""),
+        arguments(2, "{\"y\":"),
+        arguments(1, "{\"x\":\"}"),
+        text(0, "Now."),
+        arguments(1, "\"}"),
+        arguments(3, ":3}"),
+        arguments(2, "2}"),
+        Delta::Stop(StopReason::ToolUse.into()),
+        Delta::Usage(Usage::new(1, 2)),
+        Delta::End,
+    ];
+    let events: Vec<Event> = interleaved
+        .into_iter()
+        .map(|delta| {
+            // As if read from a provider: no frame of the caller's dialect.
+            Event::from_frame(Frame::sse(Dialect::OpenAi, "data: x\n\n"), [delta])
+        })
+        .collect();
+    for to in [Dialect::Anthropic, Dialect::Gemini] {
+        let written = write_stream(Dialect::OpenAi, to, &events);
+        if to == Dialect::Anthropic {
+            check_anthropic(&written);
+        }
+        let answer = completion(to, &whole_stream(to, &written));
+        let calls: Vec<_> =
+            answer.tool_calls().map(|c| (c.id.as_str(), c.arguments.as_str())).collect();
+        assert_eq!(
+            calls,
+            [("a", "{\"x\":\"}\"}"), ("b", "{\"y\":2}"), ("c", "{\"z\":3}")],
+            "{written}"
+        );
+        assert_eq!(answer.text(), "Both. Now.");
+    }
+}
+
+#[test]
+fn a_call_is_written_as_soon_as_its_turn_has_come() {
+    let mut encoder = steadfast_client::dialect::StreamEncoder::new(
+        Dialect::Anthropic,
+        &caller(),
+        Dialect::OpenAi,
+    );
+    let mut write = |delta: Delta| {
+        let bytes = encoder.encode(&Event::new([delta])).unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    };
+    assert!(write(call(0, "a")).contains("tool_a"));
+    assert!(write(arguments(0, "{}")).contains("input_json_delta"));
+    let second = write(call(1, "b"));
+    assert!(second.contains("content_block_stop") && second.contains("tool_b"), "{second}");
+    assert_eq!(write(call(2, "c")), "", "the call before it is not complete");
+    let third = write(arguments(1, "{}"));
+    assert!(third.contains("tool_c"), "{third}");
+}
+
+#[test]
+fn arguments_that_are_no_object_are_a_typed_failure_where_one_is_needed() {
+    let broken = [call(0, "a"), arguments(0, "{\"x\":"), Delta::End];
+    let answer = completion(Dialect::OpenAi, &[Event::new(broken.clone())]);
+    for to in [Dialect::Anthropic, Dialect::Gemini] {
+        let failure = codec(to).encode_answer(&answer, &caller()).unwrap_err();
+        assert_eq!(failure.reason(), Reason::Unsupported);
+        assert!(failure.message().contains("`tool_a`"), "{failure}");
+    }
+    let whole = codec(Dialect::OpenAi).encode_answer(&answer, &caller()).unwrap();
+    let message = &parse(std::str::from_utf8(&whole).unwrap())["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"x\":");
+
+    let mut encoder =
+        steadfast_client::dialect::StreamEncoder::new(Dialect::Gemini, &caller(), Dialect::OpenAi);
+    assert!(encoder.encode(&Event::new(broken)).is_err());
+}
+
+#[test]
+fn line_ends_between_tokens_do_not_end_a_frame() {
+    let pretty = "{\n  \"a\": \"x\\ny\"\r\n}";
+    let event = Event::new([call(0, "a"), arguments(0, pretty), Delta::End]);
+    let written = write_stream(Dialect::OpenAi, Dialect::Gemini, &[event]);
+    let answer = frames(&written);
+    let args = &parse(&answer[0])["candidates"][0]["content"]["parts"][0]["functionCall"]["args"];
+    assert_eq!(args, &json!({"a": "x\ny"}));
+    assert_eq!(answer.len(), 2, "{written}");
+}
+
+/// Every word for why an answer stopped, from each dialect into each.
+#[test]
+fn stop_words_of_all_pairs() {
+    use StopReason::{
+        ContentFilter, EndTurn, MaxTokens, Other, Pause, StopSequence, ToolUse, Window,
+    };
+    for (reason, openai, anthropic, gemini) in [
+        (EndTurn, "stop", "end_turn", "STOP"),
+        (MaxTokens, "length", "max_tokens", "MAX_TOKENS"),
+        (ToolUse, "tool_calls", "tool_use", "STOP"),
+        (StopSequence, "stop", "stop_sequence", "STOP"),
+        (ContentFilter, "content_filter", "refusal", "SAFETY"),
+        (Pause, "stop", "pause_turn", "STOP"),
+        (Window, "length", "model_context_window_exceeded", "MAX_TOKENS"),
+        (Other, "stop", "end_turn", "OTHER"),
+    ] {
+        for (to, wanted, pointer) in [
+            (Dialect::OpenAi, openai, "/choices/0/finish_reason"),
+            (Dialect::Anthropic, anthropic, "/stop_reason"),
+            (Dialect::Gemini, gemini, "/candidates/0/finishReason"),
+        ] {
+            let event = Event::new([text(0, "x"), Delta::Stop(reason.into()), Delta::End]);
+            let answer = completion(Dialect::OpenAi, &[event]);
+            let written = codec(to).encode_answer(&answer, &caller()).unwrap();
+            let written = parse(std::str::from_utf8(&written).unwrap());
+            assert_eq!(written.pointer(pointer), Some(&json!(wanted)), "{reason:?} to {to}");
+        }
+    }
+    // What a dialect has several words for keeps its own.
+    for (dialect, word, reason) in [
+        (Dialect::Gemini, "RECITATION", ContentFilter),
+        (Dialect::Gemini, "PROHIBITED_CONTENT", ContentFilter),
+        (Dialect::OpenAi, "function_call", ToolUse),
+    ] {
+        let stop = Stop::new(reason, word);
+        let answer =
+            completion(dialect, &[Event::new([text(0, "x"), Delta::Stop(stop), Delta::End])]);
+        let written = codec(dialect).encode_answer(&answer, &caller()).unwrap();
+        assert!(std::str::from_utf8(&written).unwrap().contains(word), "{word}");
+    }
+}
+
+#[test]
+fn a_stop_sequence_is_told() {
+    let mut stop = Stop::new(StopReason::StopSequence, "stop_sequence");
+    stop.sequence = Some("END".into());
+    let events = [Event::new([text(0, "x"), Delta::Stop(stop.clone()), Delta::End])];
+    let written = write_stream(Dialect::OpenAi, Dialect::Anthropic, &events);
+    let again = completion(Dialect::Anthropic, &whole_stream(Dialect::Anthropic, &written));
+    assert_eq!(again.stop, Some(stop));
+}
+
+#[test]
+fn server_tools_survive_in_their_own_dialect_and_are_left_out_elsewhere() {
+    let written = concat!(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"model\":\"c\",\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}}\n\n",
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"server_tool_use\",\"id\":\"s\",\"name\":\"web_search\",\"input\":{}}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"query\\\":\\\"x\\\"}\"}}\n\n",
+        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"text\",\"text\":\"Found.\"}}\n\n",
+        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":1}\n\n",
+        "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":5}}\n\n",
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    );
+    let events = whole_stream(Dialect::Anthropic, written);
+    let answer = completion(Dialect::Anthropic, &events);
+    let Part::Opaque(block) = &answer.parts[0] else { panic!("{:?}", answer.parts) };
+    assert_eq!(block.kind, "server_tool_use");
+    assert_eq!(block.json.to_value()["input"], json!({"query": "x"}));
+    let whole = codec(Dialect::Anthropic).encode_answer(&answer, &caller()).unwrap();
+    assert_eq!(
+        parse(std::str::from_utf8(&whole).unwrap())["content"][0]["input"],
+        json!({"query": "x"})
+    );
+    for to in [Dialect::OpenAi, Dialect::Gemini] {
+        let again = write_stream(Dialect::Anthropic, to, &events);
+        assert_eq!(completion(to, &whole_stream(to, &again)).text(), "Found.");
+        assert!(!again.contains("web_search"));
+    }
+}
+
+#[test]
+fn gemini_lists_and_blocked_prompts_are_answers() {
+    let chunks: Vec<String> = frames(&stream(Dialect::Gemini).replace("\r\n", "\n"));
+    let listed = format!("[{}\n]", chunks.join("\n,\r\n"));
+    let event = read_body(Dialect::Gemini, &listed);
+    assert!(event.frame.is_none(), "a list is no body of the plain method");
+    assert_eq!(said(&completion(Dialect::Gemini, &[event])), expected(Dialect::Gemini));
+
+    let blocked = r#"{"promptFeedback":{"blockReason":"PROHIBITED_CONTENT"},"usageMetadata":{"promptTokenCount":3},"modelVersion":"g"}"#;
+    let answer = completion(Dialect::Gemini, &[read_body(Dialect::Gemini, blocked)]);
+    assert_eq!(answer.stop, Some(Stop::new(StopReason::ContentFilter, "PROHIBITED_CONTENT")));
+    let streamed = completion(
+        Dialect::Gemini,
+        &whole_stream(Dialect::Gemini, &format!("data: {blocked}\n\n")),
+    );
+    assert!(streamed.ended && streamed.is_empty());
+}
+
+#[test]
+fn several_choices_pass_and_the_first_is_told() {
+    let text = concat!(
+        "data: {\"id\":\"1\",\"choices\":[{\"index\":1,\"delta\":{\"content\":\"B\"}},{\"index\":0,\"delta\":{\"content\":\"A\"}}]}\n\n",
+        "data: {\"id\":\"1\",\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n",
+        "data: {\"id\":\"1\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+        "data: [DONE]\n\n",
+    );
+    let events = whole_stream(Dialect::OpenAi, text);
+    assert_eq!(write_stream(Dialect::OpenAi, Dialect::OpenAi, &events), text);
+    let answer = completion(Dialect::OpenAi, &events);
+    assert_eq!(answer.text(), "A");
+    assert_eq!(answer.stop.unwrap().reason, StopReason::EndTurn);
+}
+
+#[test]
+fn oddities_of_compatible_servers_are_read() {
+    // All calls numbered 0, told apart by id; reasoning under another name; content as parts; a
+    // forced call that ends with `stop`.
+    let text = concat!(
+        ": OPENROUTER PROCESSING\n\n",
+        "data: {\"choices\":[{\"delta\":{\"reasoning\":\"hm\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"b\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\"\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"b\",\"function\":{\"name\":\"f\",\"arguments\":\":1}\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n",
+        "data: [DONE]\n\n",
+    );
+    let events = whole_stream(Dialect::OpenAi, text);
+    assert!(matches!(events[0].deltas.as_slice(), [Delta::Ping]), "a comment is a sign of life");
+    let answer = completion(Dialect::OpenAi, &events);
+    assert_eq!(answer.text(), "hi");
+    let calls: Vec<_> =
+        answer.tool_calls().map(|c| (c.id.as_str(), c.arguments.as_str())).collect();
+    assert_eq!(calls, [("a", "{}"), ("b", "{\"x\":1}")]);
+    assert_eq!(answer.stop, Some(Stop::new(StopReason::ToolUse, "stop")));
+    assert_eq!(answer.usage, Usage::new(1, 2));
+    assert!(answer.ended, "one line end between the last two frames is enough");
+}

@@ -1,0 +1,266 @@
+//! Errors, as callers of each dialect get them.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use steadfast_client::dialect::codec;
+use steadfast_core::{Attempt, Dialect, Failure, Reason, Target, Upstream};
+
+fn encoded(dialect: Dialect, failure: &Failure) -> (StatusCode, HeaderMap, Value) {
+    let (status, headers, body) = codec(dialect).encode_error(failure, Some("req-7"));
+    (status, headers, serde_json::from_slice(&body).unwrap())
+}
+
+#[test]
+fn each_dialect_says_it_in_its_own_words() {
+    for (reason, status, openai, anthropic, gemini) in [
+        (Reason::Auth, 401, "invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
+        (Reason::Billing, 402, "insufficient_quota", "billing_error", "PERMISSION_DENIED"),
+        (Reason::RateLimit, 429, "rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+        (Reason::Overloaded, 503, "server_is_overloaded", "overloaded_error", "UNAVAILABLE"),
+        (Reason::ServerError, 502, "server_error", "api_error", "INTERNAL"),
+        (Reason::Timeout, 504, "timeout", "timeout_error", "DEADLINE_EXCEEDED"),
+        (Reason::ModelNotFound, 404, "model_not_found", "not_found_error", "NOT_FOUND"),
+        (
+            Reason::ContextOverflow,
+            400,
+            "context_length_exceeded",
+            "invalid_request_error",
+            "INVALID_ARGUMENT",
+        ),
+        (Reason::Format, 400, "format", "invalid_request_error", "INVALID_ARGUMENT"),
+        (Reason::Exhausted, 503, "exhausted", "api_error", "UNAVAILABLE"),
+    ] {
+        let failure = Failure::new(reason, "what happened");
+        for dialect in Dialect::ALL {
+            let (got, headers, body) = encoded(dialect, &failure);
+            assert_eq!(got.as_u16(), status, "{reason}");
+            assert_eq!(headers["content-type"], "application/json");
+            let event = codec(dialect).encode_stream_error(&failure);
+            let event = std::str::from_utf8(&event).unwrap();
+            assert!(event.ends_with("\n\n") && !event.contains("[DONE]"));
+            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+            let data: Value = serde_json::from_str(data).unwrap();
+            match dialect {
+                Dialect::Anthropic => {
+                    assert_eq!(headers["request-id"], "req-7");
+                    assert_eq!(
+                        body,
+                        json!({
+                            "type": "error",
+                            "error": {"type": anthropic, "message": "what happened"},
+                            "request_id": "req-7",
+                        })
+                    );
+                    assert!(event.starts_with("event: error\n"));
+                    assert_eq!(data["error"]["type"], anthropic);
+                    assert_eq!(data["type"], "error");
+                }
+                Dialect::Gemini => {
+                    assert_eq!(
+                        body,
+                        json!({"error": {
+                            "code": status, "message": "what happened", "status": gemini,
+                        }})
+                    );
+                    assert_eq!(data, body);
+                }
+                _ => {
+                    assert_eq!(headers["x-request-id"], "req-7");
+                    assert_eq!(body["error"]["code"], openai);
+                    assert_eq!(body["error"]["message"], "what happened");
+                    assert_eq!(body["error"]["param"], Value::Null);
+                    assert_eq!(data, body);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hints_and_whether_to_retry_are_passed_on() {
+    let wait = Failure::new(Reason::RateLimit, "slow down")
+        .with_retry_after(Some(Duration::from_millis(1_500)));
+    let (_, headers, _) = encoded(Dialect::OpenAi, &wait);
+    assert_eq!(
+        (&headers["retry-after"], &headers["retry-after-ms"]),
+        (&"2".parse().unwrap(), &"1500".parse().unwrap())
+    );
+    assert!(!headers.contains_key("x-should-retry"));
+    let (_, headers, _) = encoded(Dialect::Anthropic, &Failure::new(Reason::Safety, "stop"));
+    assert_eq!(headers["x-should-retry"], "false");
+}
+
+#[test]
+fn the_callers_own_fault_comes_in_the_providers_own_words() {
+    let said = r#"{"error": {"message":"messages: too odd","type":"invalid_request_error","x":1}}"#;
+    let upstream = |status: u16| {
+        Upstream::response(StatusCode::from_u16(status).unwrap(), HeaderMap::new(), said)
+            .with_dialect(Dialect::OpenAi)
+    };
+    let failure = Failure::from_upstream(upstream(422));
+    let (status, _, body) = codec(Dialect::OpenAi).encode_error(&failure, None);
+    assert_eq!((status.as_u16(), &body[..]), (422, said.as_bytes()));
+
+    let (status, _, body) = encoded(Dialect::Anthropic, &failure);
+    assert_eq!(status.as_u16(), 422);
+    assert_eq!(body["error"]["message"], "messages: too odd", "said in the caller's dialect");
+
+    // The operator's key is not the caller's affair.
+    let failure = Failure::from_upstream(upstream(401));
+    let (_, _, body) = encoded(Dialect::OpenAi, &failure);
+    assert_eq!(body["error"]["code"], "invalid_api_key");
+
+    // A page is no answer in any dialect.
+    let page = Upstream::response(StatusCode::BAD_REQUEST, HeaderMap::new(), "<html>sk-1</html>")
+        .with_dialect(Dialect::OpenAi);
+    let (_, _, body) = encoded(Dialect::OpenAi, &Failure::from_upstream(page));
+    assert!(!body.to_string().contains("html"), "{body}");
+}
+
+#[test]
+fn what_was_tried_is_said_and_no_secret() {
+    let tried = [("a", Reason::RateLimit), ("b", Reason::Timeout)].map(|(name, reason)| {
+        let failure = Failure::new(reason, "x").with_target(Target::new(name).with_model("m"));
+        Attempt::from_failure(&failure)
+    });
+    let failure =
+        Failure::new(Reason::Exhausted, "all targets failed, key sk-aaaaaaaaaaaaaaaaaaaaaa")
+            .with_trail(tried.into());
+    for dialect in Dialect::ALL {
+        let (_, _, body) = encoded(dialect, &failure);
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("a/m: rate_limit") && message.contains("b/m: timeout"),
+            "{message}"
+        );
+        assert!(!message.contains("aaaa"), "{message}");
+    }
+}
+
+#[test]
+fn requests_that_can_not_be_read_say_where() {
+    for (dialect, body, wanted) in [
+        (Dialect::OpenAi, "", "is not valid JSON"),
+        (Dialect::OpenAi, "[]", "the request body is a list, but has to be an object"),
+        (Dialect::OpenAi, r#"{"model":"m"}"#, "messages: is missing"),
+        (Dialect::OpenAi, r#"{"messages":[]}"#, "model: is missing"),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":{}}"#,
+            "messages: is an object, but has to be a list",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":["x"]}"#,
+            "messages[0]: is a string, but has to be an object",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[{"role":"bot"}]}"#,
+            "messages[0].role: `bot` is no role; one of system",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":7}]}]}"#,
+            "messages[0].content[0].type: is a number",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}"#,
+            "messages[0].content[0].image_url.url: is missing",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"a","function":{}}]}]}"#,
+            "messages[0].tool_calls[0].function.name: is missing",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[{"role":"tool","content":"x"}]}"#,
+            "messages[0].tool_call_id: is missing",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[],"max_tokens":-1}"#,
+            "max_tokens: is a number, but has to be a whole number, not negative",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[],"stream":"yes"}"#,
+            "stream: is a string, but has to be true or false",
+        ),
+        (Dialect::OpenAi, r#"{"model":"m","messages":[],"stop":[1]}"#, "stop[0]: is a number"),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[],"tools":[{"type":"function"}]}"#,
+            "tools[0].function: is missing",
+        ),
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":[],"tool_choice":"all"}"#,
+            "tool_choice: `all` is no choice; one of auto",
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","messages":[{"role":"user"}]}"#,
+            "messages[0].content: is missing",
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"tool_use","id":"x","name":"f","input":"{}"}]}]}"#,
+            "messages[0].content[0].input: is a string, but has to be an object",
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64"}}]}]}"#,
+            "messages[0].content[0].source.media_type: is missing",
+        ),
+        (Dialect::Anthropic, r#"{"model":"m","messages":[],"system":7}"#, "system: is a number"),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","messages":[],"thinking":{"type":"enabled"}}"#,
+            "thinking.budget_tokens: is missing",
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","messages":[],"tool_choice":{"type":"all"}}"#,
+            "tool_choice.type: `all` is no choice",
+        ),
+        (Dialect::Gemini, r#"{"contents":{}}"#, "contents: is an object, but has to be a list"),
+        (
+            Dialect::Gemini,
+            r#"{"contents":[{"role":"bot"}]}"#,
+            "contents[0].role: `bot` is no role; one of user, model",
+        ),
+        (
+            Dialect::Gemini,
+            r#"{"contents":[{"parts":[{}]}]}"#,
+            "contents[0].parts[0]: has no content",
+        ),
+        (
+            Dialect::Gemini,
+            r#"{"contents":[{"parts":[{"inline_data":{}}]}]}"#,
+            "contents[0].parts[0].inline_data.mimeType: is missing",
+        ),
+        (
+            Dialect::Gemini,
+            r#"{"contents":[],"generationConfig":{"topK":"many"}}"#,
+            "generationConfig.topK: is a string",
+        ),
+        (
+            Dialect::Gemini,
+            r#"{"contents":[],"tools":[{"functionDeclarations":[{"description":"x"}]}]}"#,
+            "tools[0].functionDeclarations[0].name: is missing",
+        ),
+    ] {
+        let body = bytes::Bytes::copy_from_slice(body.as_bytes());
+        let error =
+            codec(dialect).decode_request(&body, crate::fixtures::route(dialect)).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{dialect}: {error}, wanted {wanted}");
+        let (status, _, said) = encoded(dialect, &Failure::from(error));
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(said["error"]["message"].as_str().unwrap().contains(wanted));
+    }
+}

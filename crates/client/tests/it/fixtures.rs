@@ -1,0 +1,258 @@
+//! Requests and answers in the shapes that providers use: the same conversation and the same
+//! answer in each dialect.
+
+use bytes::Bytes;
+use serde_json::Value;
+use steadfast_client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, Wire, codec};
+use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, Head};
+
+/// Two lines, a quote and a character beyond the first plane: what breaks naive escaping.
+pub(crate) const TEXT: &str = "Let me look.\n\"é\u{1F980}\" ";
+
+/// Arguments in a spelling that no serializer gives back by itself.
+pub(crate) const ARGS: &str = r#"{"path": "a\u0062.txt",  "depth": 1.50}"#;
+
+/// What each dialect's address says besides the body.
+pub(crate) fn route(dialect: Dialect) -> Route<'static> {
+    match dialect {
+        Dialect::Gemini => Route { model: Some("gemini-2.5-flash"), stream: Some(false) },
+        _ => Route::default(),
+    }
+}
+
+pub(crate) fn decode(dialect: Dialect, body: &str) -> ChatRequest {
+    decode_at(dialect, body, route(dialect))
+}
+
+pub(crate) fn decode_at(dialect: Dialect, body: &str, route: Route<'_>) -> ChatRequest {
+    match codec(dialect).decode_request(&Bytes::copy_from_slice(body.as_bytes()), route) {
+        Ok(request) => request,
+        Err(error) => panic!("{dialect}: {error}"),
+    }
+}
+
+pub(crate) fn encode(dialect: Dialect, request: &ChatRequest) -> String {
+    try_encode(dialect, request).unwrap()
+}
+
+pub(crate) fn try_encode(dialect: Dialect, request: &ChatRequest) -> Result<String, Failure> {
+    let body = codec(dialect).encode_request(request, &Wire::default())?;
+    Ok(String::from_utf8(body.to_vec()).unwrap())
+}
+
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// All events of a stream, and how it ended: `None` when it ended well.
+pub(crate) fn read_stream(
+    dialect: Dialect,
+    chunks: impl IntoIterator<Item = Bytes>,
+) -> (Vec<Event>, Option<Failure>) {
+    let mut stream = StreamDecoder::new(dialect);
+    let mut events = Vec::new();
+    for chunk in chunks {
+        stream.push(chunk);
+        while let Some(read) = stream.next_event() {
+            match read {
+                Ok(event) => events.push(event),
+                Err(failure) => return (events, Some(failure)),
+            }
+        }
+    }
+    while let Some(read) = stream.finish() {
+        match read {
+            Ok(event) => events.push(event),
+            Err(failure) => return (events, Some(failure)),
+        }
+    }
+    (events, None)
+}
+
+pub(crate) fn whole_stream(dialect: Dialect, text: &str) -> Vec<Event> {
+    let (events, failure) = read_stream(dialect, [Bytes::copy_from_slice(text.as_bytes())]);
+    assert!(failure.is_none(), "{dialect}: {failure:?}\n{text}");
+    events
+}
+
+pub(crate) fn completion(dialect: Dialect, events: &[Event]) -> Completion {
+    let mut answer = Completion::new(Head::new(dialect));
+    events.iter().for_each(|event| answer.push(event));
+    answer
+}
+
+pub(crate) fn caller() -> Caller {
+    let mut request = ChatRequest::user("hi").with_model("asked-model");
+    request.params.stream_usage = Some(true);
+    let mut caller = Caller::of(&request);
+    caller.created = 1_700_000_000;
+    caller.id = "0123456789abcdef".into();
+    caller
+}
+
+/// The events of a stream of `from`, written for a caller who speaks `to`.
+pub(crate) fn write_stream(from: Dialect, to: Dialect, events: &[Event]) -> String {
+    let mut encoder = StreamEncoder::new(to, &caller(), from);
+    let mut out = Vec::new();
+    for event in events {
+        out.extend_from_slice(&encoder.encode(event).unwrap());
+    }
+    String::from_utf8(out).unwrap()
+}
+
+/// The `data:` of each frame that has some.
+pub(crate) fn frames(text: &str) -> Vec<String> {
+    text.split("\n\n")
+        .filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A text in pieces that no character boundary of JSON respects.
+fn pieces(text: &str) -> Vec<String> {
+    let chars: Vec<char> = text.chars().collect();
+    chars.chunks(5).map(|chunk| chunk.iter().collect()).collect()
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}
+
+/// The answer: thinking, [`TEXT`], two calls at once with [`ARGS`] and none; as a stream.
+pub(crate) fn stream(dialect: Dialect) -> String {
+    let mut out = String::new();
+    match dialect {
+        Dialect::Anthropic => {
+            let mut event = |name: &str, data: &str| {
+                out.push_str(&format!("event: {name}\ndata: {data}\n\n"));
+            };
+            event(
+                "message_start",
+                r#"{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"cache_creation_input_tokens":3,"cache_read_input_tokens":7,"output_tokens":1}}}"#,
+            );
+            event(
+                "content_block_start",
+                r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}"#,
+            );
+            event("ping", r#"{"type": "ping"}"#);
+            event(
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Hm, a file."}}"#,
+            );
+            event(
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"c2ln"}}"#,
+            );
+            event("content_block_stop", r#"{"type":"content_block_stop","index":0}"#);
+            event(
+                "content_block_start",
+                r#"{"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}}"#,
+            );
+            for piece in pieces(TEXT) {
+                event(
+                    "content_block_delta",
+                    &format!(
+                        r#"{{"type":"content_block_delta","index":1,"delta":{{"type":"text_delta","text":{}}}}}"#,
+                        quoted(&piece)
+                    ),
+                );
+            }
+            event("content_block_stop", r#"{"type":"content_block_stop","index":1}"#);
+            event(
+                "content_block_start",
+                r#"{"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"toolu_1","name":"read","input":{}}}"#,
+            );
+            event(
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":""}}"#,
+            );
+            for piece in pieces(ARGS) {
+                event(
+                    "content_block_delta",
+                    &format!(
+                        r#"{{"type":"content_block_delta","index":2,"delta":{{"type":"input_json_delta","partial_json":{}}}}}"#,
+                        quoted(&piece)
+                    ),
+                );
+            }
+            event("content_block_stop", r#"{"type":"content_block_stop","index":2}"#);
+            event(
+                "content_block_start",
+                r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_2","name":"list","input":{}}}"#,
+            );
+            event("content_block_stop", r#"{"type":"content_block_stop","index":3}"#);
+            event(
+                "message_delta",
+                r#"{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":42},"x_future":1}"#,
+            );
+            event("message_stop", r#"{"type":"message_stop"}"#);
+        }
+        Dialect::Gemini => {
+            let mut event = |parts: &str, more: &str| {
+                out.push_str(&format!(
+                    "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{parts}],\"role\":\"model\"}}{more},\"index\":0}}],\"usageMetadata\":{{\"promptTokenCount\":20,\"cachedContentTokenCount\":7,\"candidatesTokenCount\":30,\"thoughtsTokenCount\":12,\"totalTokenCount\":62}},\"modelVersion\":\"gemini-x\",\"responseId\":\"resp_1\"}}\r\n\r\n"
+                ));
+            };
+            event(r#"{"text":"Hm, a file.","thought":true}"#, "");
+            for piece in pieces(TEXT) {
+                event(&format!(r#"{{"text":{}}}"#, quoted(&piece)), "");
+            }
+            event(
+                &format!(
+                    r#"{{"functionCall":{{"name":"read","args":{ARGS}}},"thoughtSignature":"c2ln"}},{{"functionCall":{{"name":"list","args":{{}}}}}}"#
+                ),
+                "",
+            );
+            event(r#"{"text":""}"#, r#","finishReason":"STOP""#);
+        }
+        _ => {
+            let mut event = |choice: &str, finish: &str| {
+                out.push_str(&format!(
+                    "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-x\",\"system_fingerprint\":\"fp\",\"choices\":[{{\"index\":0,\"delta\":{choice},\"logprobs\":null,\"finish_reason\":{finish}}}],\"usage\":null}}\n\n"
+                ));
+            };
+            event(r#"{"role":"assistant","content":"","refusal":null}"#, "null");
+            event(r#"{"reasoning_content":"Hm, a file."}"#, "null");
+            for piece in pieces(TEXT) {
+                event(&format!(r#"{{"content":{}}}"#, quoted(&piece)), "null");
+            }
+            event(
+                r#"{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"read","arguments":""}}]}"#,
+                "null",
+            );
+            for piece in pieces(ARGS) {
+                event(
+                    &format!(
+                        r#"{{"tool_calls":[{{"index":0,"function":{{"arguments":{}}}}}]}}"#,
+                        quoted(&piece)
+                    ),
+                    "null",
+                );
+            }
+            event(
+                r#"{"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"list","arguments":"{}"}}]}"#,
+                "null",
+            );
+            event("{}", r#""tool_calls""#);
+            out.push_str("data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-x\",\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":42,\"total_tokens\":62,\"prompt_tokens_details\":{\"cached_tokens\":7},\"completion_tokens_details\":{\"reasoning_tokens\":12}}}\n\n");
+            out.push_str("data: [DONE]\n\n");
+        }
+    }
+    out
+}
+
+/// The same answer, whole.
+pub(crate) fn body(dialect: Dialect) -> String {
+    let (text, args) = (quoted(TEXT), quoted(ARGS));
+    match dialect {
+        Dialect::Anthropic => format!(
+            r#"{{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[{{"type":"thinking","thinking":"Hm, a file.","signature":"c2ln"}},{{"type":"text","text":{text}}},{{"type":"tool_use","id":"toolu_1","name":"read","input":{ARGS}}},{{"type":"tool_use","id":"toolu_2","name":"list","input":{{}}}}],"stop_reason":"tool_use","stop_sequence":null,"x_future":{{"a":1}},"usage":{{"input_tokens":10,"cache_creation_input_tokens":3,"cache_read_input_tokens":7,"output_tokens":42}}}}"#
+        ),
+        Dialect::Gemini => format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{{"text":"Hm, a file.","thought":true}},{{"text":{text}}},{{"functionCall":{{"name":"read","args":{ARGS}}},"thoughtSignature":"c2ln"}},{{"functionCall":{{"name":"list","args":{{}}}}}}],"role":"model"}},"finishReason":"STOP","index":0,"avgLogprobs":-0.1}}],"usageMetadata":{{"promptTokenCount":20,"cachedContentTokenCount":7,"candidatesTokenCount":30,"thoughtsTokenCount":12,"totalTokenCount":62}},"modelVersion":"gemini-x","responseId":"resp_1"}}"#
+        ),
+        _ => format!(
+            r#"{{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-x","choices":[{{"index":0,"message":{{"role":"assistant","content":{text},"reasoning_content":"Hm, a file.","refusal":null,"annotations":[],"tool_calls":[{{"id":"call_1","type":"function","function":{{"name":"read","arguments":{args}}}}},{{"id":"call_2","type":"function","function":{{"name":"list","arguments":"{{}}"}}}}]}},"logprobs":null,"finish_reason":"tool_calls"}}],"usage":{{"prompt_tokens":20,"completion_tokens":42,"total_tokens":62,"prompt_tokens_details":{{"cached_tokens":7}},"completion_tokens_details":{{"reasoning_tokens":12}}}},"service_tier":"default"}}"#
+        ),
+    }
+}

@@ -1,0 +1,14 @@
+//! What a user of the crate sees: bytes in, bytes out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests, helpers included")]
+
+mod answers;
+mod client;
+mod errors;
+mod fixtures;
+mod mutated;
+#[cfg(feature = "hyper")]
+mod network;
+mod requests;
+mod streams;
+mod translate;

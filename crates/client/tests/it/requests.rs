@@ -1,0 +1,237 @@
+//! Requests within one dialect: what nobody changed leaves byte for byte.
+
+use serde_json::{Value, json};
+use steadfast_client::dialect::{Route, Wire, codec};
+use steadfast_core::{Call, ChatRequest, Dialect, Message, Part, Role, ThinkingConfig};
+
+use crate::{
+    fixtures::{decode, decode_at, encode, json as parse},
+    translate::REQUESTS,
+};
+
+#[test]
+fn what_is_not_changed_is_not_touched() {
+    for (dialect, body) in REQUESTS {
+        let request = decode(dialect, body);
+        assert_eq!(encode(dialect, &request), body, "{dialect}");
+        // Nor does what travels beside it change it.
+        let mut request = request;
+        request.context.attempts = 3;
+        assert_eq!(encode(dialect, &request), body, "{dialect}");
+    }
+}
+
+#[test]
+fn another_model_is_the_one_thing_that_changes() {
+    for (dialect, body) in REQUESTS {
+        let mut request = decode(dialect, body);
+        let asked = std::mem::replace(&mut request.model, "other-model".into());
+        let written = encode(dialect, &request);
+        if dialect == Dialect::Gemini {
+            assert_eq!(written, body, "there it is in the address");
+            continue;
+        }
+        let mut wanted = parse(body);
+        wanted["model"] = "other-model".into();
+        assert_eq!(parse(&written), wanted, "{dialect}");
+        assert!(body.contains(&asked));
+        // Digits and white space inside of fields stay.
+        for piece in [r#"{"a": 1.50, "b":[ 1e2 ]}"#, r#""x_unknown""#] {
+            assert_eq!(written.contains(piece), body.contains(piece), "{dialect} {piece}");
+            assert!(body.contains(piece), "{dialect} {piece}");
+        }
+        let order = |text: &str| -> Vec<String> {
+            let Value::Object(fields) = parse(text) else { panic!() };
+            fields.keys().cloned().collect()
+        };
+        assert_eq!(order(&written), order(body), "{dialect}");
+    }
+}
+
+fn messages_of(dialect: Dialect, body: &Value) -> &Vec<Value> {
+    let name = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    body[name].as_array().unwrap()
+}
+
+#[test]
+fn a_message_more_leaves_the_others_as_they_were() {
+    for (dialect, body) in REQUESTS {
+        let mut request = decode(dialect, body);
+        request.messages.make_mut().push(Message::assistant("Done."));
+        assert!(request.nudge("Go on."));
+        let written = encode(dialect, &request);
+        let (before, after) = (parse(body), parse(&written));
+        let (old, new) = (messages_of(dialect, &before), messages_of(dialect, &after));
+        assert_eq!(&new[..old.len()], &old[..], "{dialect}");
+        assert_eq!(new.len(), old.len() + 2);
+        assert!(new[old.len() + 1].to_string().contains("Go on."));
+        // Byte for byte.
+        for message in &decode(dialect, body).messages {
+            if let Some(raw) = message.raw(dialect) {
+                assert!(written.contains(raw.get()), "{dialect}: {}", raw.get());
+            }
+        }
+    }
+}
+
+#[test]
+fn two_turns_of_one_side_become_one_where_sides_alternate() {
+    for dialect in [Dialect::Anthropic, Dialect::Gemini] {
+        let body = match dialect {
+            Dialect::Gemini => r#"{"contents":[{"role":"user","parts":[{"text":"a","x":1}]}]}"#,
+            _ => {
+                r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a","x":1}]}]}"#
+            }
+        };
+        let mut request = decode(dialect, body);
+        request.nudge("b");
+        let written = parse(&encode(dialect, &request));
+        let messages = messages_of(dialect, &written);
+        assert_eq!(messages.len(), 1, "{dialect}: {written}");
+        let text = messages[0].to_string();
+        assert!(text.contains("\"x\":1") && text.contains("\"b\""), "{text}");
+    }
+}
+
+#[test]
+fn a_changed_message_keeps_the_fields_nobody_knew() {
+    for (dialect, body) in REQUESTS {
+        let mut request = decode(dialect, body);
+        for message in request.messages.make_mut() {
+            // Touched, not changed: its text is let go of.
+            message.parts_mut();
+        }
+        assert_eq!(parse(&encode(dialect, &request)), parse(body), "{dialect}");
+    }
+}
+
+#[test]
+fn parameters_change_where_they_stand() {
+    let openai =
+        r#"{"model":"m","max_tokens":64000,"temperature":0.70,"messages":[],"stop":"x","seed":1}"#;
+    let mut request = decode(Dialect::OpenAi, openai);
+    request.params.max_output = Some(8_000);
+    request.params.temperature = None;
+    request.params.top_p = Some(0.5);
+    assert_eq!(
+        encode(Dialect::OpenAi, &request),
+        r#"{"model":"m","max_tokens":8000,"messages":[],"stop":"x","seed":1,"top_p":0.5}"#
+    );
+
+    let anthropic = r#"{"model":"claude-sonnet-4-5","max_tokens":64000,"thinking":{"type":"enabled","budget_tokens":32000,"display":"omitted"},"metadata":{"user_id":"u","x":1},"messages":[]}"#;
+    let mut request = decode(Dialect::Anthropic, anthropic);
+    request.params.max_output = Some(8_000);
+    request.params.user = None;
+    assert_eq!(
+        encode(Dialect::Anthropic, &request),
+        r#"{"model":"claude-sonnet-4-5","max_tokens":8000,"thinking":{"type":"enabled","budget_tokens":4000,"display":"omitted"},"metadata":{"x":1},"messages":[]}"#,
+        "the budget stays below the limit"
+    );
+    request.params.thinking = None;
+    assert!(!encode(Dialect::Anthropic, &request).contains("thinking"));
+
+    let gemini = r#"{"contents":[],"generation_config":{"max_output_tokens":64000,"temperature":0.70,"thinkingConfig":{"thinkingBudget":5,"x":1},"y":[ 1 ]}}"#;
+    let mut request = decode(Dialect::Gemini, gemini);
+    request.params.max_output = Some(8_000);
+    request.params.thinking = Some(ThinkingConfig::Budget(9));
+    assert_eq!(
+        encode(Dialect::Gemini, &request),
+        r#"{"contents":[],"generation_config":{"max_output_tokens":8000,"temperature":0.70,"thinkingConfig":{"thinkingBudget":9,"x":1},"y":[ 1 ]}}"#
+    );
+}
+
+#[test]
+fn usage_is_asked_for_in_every_openai_stream() {
+    for (body, wanted) in [
+        (
+            r#"{"model":"m","stream":true,"messages":[ ]}"#,
+            r#"{"model":"m","stream":true,"messages":[ ],"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            r#"{"stream_options":{"x":1, "include_usage":false},"model":"m","stream":true,"messages":[]}"#,
+            r#"{"stream_options":{"x":1,"include_usage":true},"model":"m","stream":true,"messages":[]}"#,
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":{ "include_usage":true },"messages":[]}"#,
+            r#"{"model":"m","stream":true,"stream_options":{ "include_usage":true },"messages":[]}"#,
+        ),
+    ] {
+        let request = decode(Dialect::OpenAi, body);
+        assert_eq!(encode(Dialect::OpenAi, &request), wanted);
+    }
+    // A server that knows no such option, and a call that is no stream any more.
+    let asked =
+        r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
+    let mut request = decode(Dialect::OpenAi, asked);
+    let wire = Wire { stream_usage: false, ..Wire::default() };
+    let written = codec(Dialect::OpenAi).encode_request(&request, &wire).unwrap();
+    assert_eq!(written, r#"{"model":"m","stream":true,"messages":[]}"#);
+    request.stream = false;
+    assert_eq!(encode(Dialect::OpenAi, &request), r#"{"model":"m","messages":[]}"#);
+}
+
+#[test]
+fn thinking_that_no_vendor_signed_is_not_sent_to_one_who_asks_for_signatures() {
+    let body = r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"of another vendor","signature":""},{"type":"text","text":"b"}]},{"role":"user","content":"c"}]}"#;
+    let written = encode(Dialect::Anthropic, &decode(Dialect::Anthropic, body));
+    assert!(!written.contains("another vendor"), "{written}");
+    assert_eq!(parse(&written)["messages"][1], json!({"role": "assistant", "content": "b"}));
+    let signed = body.replace("\"signature\":\"\"", "\"signature\":\"s\"");
+    assert_eq!(encode(Dialect::Anthropic, &decode(Dialect::Anthropic, &signed)), signed);
+}
+
+#[test]
+fn the_address_says_model_and_stream_in_gemini() {
+    let body = r#"{"contents":[{"parts":[{"text":"x"}]}]}"#;
+    let route = Route { model: Some("models/gemini-x"), stream: Some(true) };
+    let request = decode_at(Dialect::Gemini, body, route);
+    assert_eq!((request.model.as_str(), request.stream), ("gemini-x", true));
+    assert_eq!(request.messages[0].role(), Role::User);
+}
+
+#[test]
+fn a_request_of_a_program_is_written_for_each_dialect() {
+    let mut request = ChatRequest::new(vec![
+        Message::system("Be brief."),
+        Message::user("hi"),
+        Message::new(Role::Assistant, vec![Part::tool_call("c1", "f", "{\"x\": 1}")]),
+        Message::tool("c1", "42"),
+    ])
+    .with_model("m")
+    .with_max_output(100)
+    .streaming();
+    request.params.temperature = Some(0.5);
+    let written = Dialect::ALL.map(|dialect| encode(dialect, &request));
+    assert_eq!(
+        written[0],
+        r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}}]},{"role":"tool","tool_call_id":"c1","content":"42"}],"max_completion_tokens":100,"temperature":0.5,"stream":true,"stream_options":{"include_usage":true}}"#
+    );
+    assert_eq!(
+        written[1],
+        r#"{"model":"m","system":"Be brief.","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"f","input":{"x": 1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"42"}]}],"max_tokens":100,"temperature":0.5,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"none"},"stream":true}"#
+    );
+    assert_eq!(
+        written[2],
+        r#"{"systemInstruction":{"parts":[{"text":"Be brief."}]},"contents":[{"role":"user","parts":[{"text":"hi"}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{"x": 1}}}]},{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"result":"42"}}}]}],"generationConfig":{"maxOutputTokens":100,"temperature":0.5}}"#
+    );
+    let older = Wire { max_completion_tokens: false, ..Wire::default() };
+    let written = codec(Dialect::OpenAi).encode_request(&request, &older).unwrap();
+    assert!(std::str::from_utf8(&written).unwrap().contains(r#""max_tokens":100"#));
+}
+
+#[test]
+fn instructions_in_the_middle_of_a_conversation_stay_there_in_their_own_dialect() {
+    let body = r#"{"model":"m","max_tokens":9,"system":"first","messages":[{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"user","content":"b"}]}"#;
+    let mut request = decode(Dialect::Anthropic, body);
+    assert_eq!(encode(Dialect::Anthropic, &request), body);
+    request.nudge("c");
+    assert_eq!(
+        encode(Dialect::Anthropic, &request),
+        r#"{"model":"m","max_tokens":9,"system":"first","messages":[{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]}"#
+    );
+    let elsewhere = parse(&encode(Dialect::Gemini, &request));
+    assert_eq!(
+        elsewhere["systemInstruction"],
+        json!({"parts": [{"text": "first"}, {"text": "late"}]})
+    );
+}
