@@ -1,7 +1,6 @@
 //! When an answer is over.
 
 use std::{
-    collections::VecDeque,
     fmt,
     future::{self, Future},
     pin::Pin,
@@ -12,6 +11,7 @@ use std::{
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep};
 
 use crate::{ChatResponse, Event, Events, Failure, Lease, Usage};
@@ -142,7 +142,7 @@ impl<S: Events + Unpin> Track for ChatResponse<S> {
     }
 
     fn commit(self, peek: Peek) -> Self::Commit {
-        Commit { response: Some(self), seen: VecDeque::new(), held: 0, peek, timer: None }
+        Commit { response: Some(self), seen: Seen::new(), held: 0, peek, timer: None }
     }
 }
 
@@ -289,12 +289,16 @@ impl<S> fmt::Debug for TrackedEvents<S> {
     }
 }
 
+/// Events that were read before the first content, with it. Whole answers are one event, which
+/// needs no memory of its own.
+type Seen = SmallVec<[Event; 1]>;
+
 /// Waits for the first content of a [`ChatResponse`]; see [`Track::commit`].
 #[must_use = "futures do nothing unless polled"]
 pub struct Commit<S> {
     /// `None` once ready.
     response: Option<ChatResponse<S>>,
-    seen: VecDeque<Event>,
+    seen: Seen,
     held: usize,
     peek: Peek,
     /// Armed when there is something to wait for.
@@ -303,7 +307,8 @@ pub struct Commit<S> {
 
 impl<S: Events + Unpin> Commit<S> {
     fn done(&mut self) -> Poll<Result<ChatResponse<Peeked<S>>, Failure>> {
-        let seen = std::mem::take(&mut self.seen);
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.reverse();
         Poll::Ready(match self.response.take() {
             Some(response) => {
                 Ok(response.map(|events| Peeked { seen, events, delivered: false, ended: false }))
@@ -325,7 +330,7 @@ impl<S: Events + Unpin> Future for Commit<S> {
                 Poll::Ready(Some(Ok(event))) => {
                     let enough = event.is_content() || event.is_end();
                     this.held += event.size();
-                    this.seen.push_back(event);
+                    this.seen.push(event);
                     if enough || this.held > this.peek.bytes {
                         break;
                     }
@@ -364,7 +369,8 @@ impl<S> fmt::Debug for Commit<S> {
 /// Events of which the first have been looked at. A failure after content says so
 /// ([`Failure::is_delivered`]). Ends for good after its first error.
 pub struct Peeked<S> {
-    seen: VecDeque<Event>,
+    /// The last one first.
+    seen: Seen,
     events: S,
     delivered: bool,
     ended: bool,
@@ -378,7 +384,7 @@ impl<S: Events + Unpin> Stream for Peeked<S> {
         if this.ended {
             return Poll::Ready(None);
         }
-        let polled = match this.seen.pop_front() {
+        let polled = match this.seen.pop() {
             Some(event) => Some(Ok(event)),
             None => ready!(Pin::new(&mut this.events).poll_next(cx)),
         };
