@@ -43,7 +43,7 @@ impl KeyRing {
                         ring.tenants.insert(hash, name.clone());
                     }
                     Err(why) => {
-                        errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why))
+                        errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why));
                     }
                 }
             }

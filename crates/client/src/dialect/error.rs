@@ -100,6 +100,9 @@ fn message(failure: &Failure) -> String {
         told.to_owned()
     };
     if !failure.trail().is_empty() {
+        if !text.ends_with(['.', '!', '?']) {
+            text.push('.');
+        }
         text.push_str(" Tried: ");
         for (i, attempt) in failure.trail().iter().enumerate() {
             if i > 0 {

@@ -147,7 +147,7 @@ proptest! {
                 chunk
             })
             .collect();
-        let (whole, failure) = read_stream(dialect, [text.clone()]);
+        let (whole, failure) = read_stream(dialect, [text]);
         let (pieces, other) = read_stream(dialect, chunks);
         prop_assert_eq!(whole, pieces);
         prop_assert_eq!(

@@ -135,6 +135,7 @@ pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
 }
 
 /// The runtime of a command.
+#[expect(clippy::expect_used, reason = "the message says why it can not happen")]
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -18,8 +18,9 @@ use tower::{Service, ServiceExt};
 use super::{
     App,
     array::ArrayEncoder,
+    record::Record,
     reply,
-    stream::{Record, StreamBody, Writer},
+    stream::{StreamBody, Writer},
 };
 use crate::keys::Caller;
 

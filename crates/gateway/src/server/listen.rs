@@ -48,7 +48,7 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(name: "steadfast::gateway::accept_failed", %error);
+                    tracing::warn!(name: "steadfast::gateway::accept_failed", target: "steadfast::gateway", %error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -68,13 +68,13 @@ pub async fn serve(
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 // A client that went away is its own business.
-                tracing::debug!(name: "steadfast::gateway::connection_ended", %remote, %error);
+                tracing::debug!(name: "steadfast::gateway::connection_ended", target: "steadfast::gateway", %remote, %error, "a connection ended badly");
             }
         });
     }
     drop(listener);
     let open = graceful.count();
-    tracing::info!(name: "steadfast::gateway::draining", open, grace_s = grace.as_secs());
+    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open, grace_s = grace.as_secs(), "waiting for the answers under way");
     let cut = tokio::select! {
         () = graceful.shutdown() => 0,
         () = tokio::time::sleep(grace) => open,
@@ -85,7 +85,7 @@ pub async fn serve(
 /// Small writes must not wait for each other: a token is a small write.
 fn no_delay(stream: TcpStream) -> TcpStream {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(name: "steadfast::gateway::nodelay_failed", %error);
+        tracing::debug!(name: "steadfast::gateway::nodelay_failed", target: "steadfast::gateway", %error, "small writes may be delayed");
     }
     stream
 }

@@ -5,6 +5,7 @@ mod array;
 mod chat;
 mod listen;
 mod models;
+mod record;
 mod reply;
 mod stream;
 

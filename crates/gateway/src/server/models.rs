@@ -11,7 +11,7 @@ use super::{App, reply};
 pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let anthropic = headers.contains_key("anthropic-version");
     let dialect = if anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
-    if let Err(refusal) = allowed(&app, &headers, dialect) {
+    if let Some(refusal) = refusal(&app, &headers, dialect) {
         return refusal;
     }
     let models = app.gateway().models();
@@ -45,7 +45,7 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
 
 /// `GET /v1beta/models`, in Gemini's shape.
 pub(super) async fn list_gemini(State(app): State<App>, headers: HeaderMap) -> Response {
-    if let Err(refusal) = allowed(&app, &headers, Dialect::Gemini) {
+    if let Some(refusal) = refusal(&app, &headers, Dialect::Gemini) {
         return refusal;
     }
     let models: Vec<_> = app
@@ -63,11 +63,12 @@ pub(super) async fn list_gemini(State(app): State<App>, headers: HeaderMap) -> R
     reply::ok("application/json", Body::from(json!({"models": models}).to_string()))
 }
 
-fn allowed(app: &App, headers: &HeaderMap, dialect: Dialect) -> Result<(), Response> {
+/// What a caller without a key is told.
+fn refusal(app: &App, headers: &HeaderMap, dialect: Dialect) -> Option<Response> {
     if app.0.keys.caller(headers, None).is_some() {
-        return Ok(());
+        return None;
     }
     let failure = Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
         .with_status(http::StatusCode::UNAUTHORIZED);
-    Err(reply::refused(dialect, &failure, &reply::request_id(headers)))
+    Some(reply::refused(dialect, &failure, &reply::request_id(headers)))
 }

@@ -11,13 +11,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use steadfast_client::dialect::{StreamEncoder, codec};
-use steadfast_core::{
-    ChatRequest, Dialect, EventStream, Failure, Head, RecoveryLog, Target, Usage,
-};
+use steadfast_core::{Dialect, EventStream};
 use tokio::time::{Instant, Sleep};
 
-use super::array::ArrayEncoder;
-use crate::metrics::{InFlight, Metrics};
+use super::{array::ArrayEncoder, record::Record};
 
 /// Frames that are there together are written together, up to so many bytes: fewer system calls,
 /// and nothing ever waits for more.
@@ -204,115 +201,5 @@ impl Out {
             Out::One(bytes) => Some(bytes),
             Out::Several(bytes) => Some(bytes.freeze()),
         }
-    }
-}
-
-/// What is written down of one request: once, when it is over, however it is over.
-pub(super) struct Record(Option<Entry>);
-
-struct Entry {
-    metrics: Metrics,
-    _in_flight: InFlight,
-    started: Instant,
-    dialect: Dialect,
-    id: String,
-    model: String,
-    stream: bool,
-    log: RecoveryLog,
-    target: Option<Target>,
-    attempts: u32,
-    usage: Usage,
-}
-
-impl Record {
-    pub(super) fn begin(metrics: Metrics, dialect: Dialect, id: String) -> Self {
-        let in_flight = metrics.begin();
-        Self(Some(Entry {
-            metrics,
-            _in_flight: in_flight,
-            started: Instant::now(),
-            dialect,
-            id,
-            model: String::new(),
-            stream: false,
-            log: RecoveryLog::disabled(),
-            target: None,
-            attempts: 0,
-            usage: Usage::default(),
-        }))
-    }
-
-    /// The request has been read.
-    pub(super) fn asked(&mut self, request: &ChatRequest) {
-        if let Some(entry) = &mut self.0 {
-            entry.model.clone_from(&request.model);
-            entry.stream = request.stream;
-            entry.log = request.context.log.clone();
-        }
-    }
-
-    /// The answer has begun.
-    pub(super) fn answered(&mut self, head: &Head) {
-        if let Some(entry) = &mut self.0 {
-            entry.target.clone_from(&head.target);
-            entry.attempts = head.attempts;
-            entry.metrics.head(entry.dialect, entry.started.elapsed());
-        }
-    }
-
-    /// The provider has reported usage; reports of one answer are cumulative.
-    pub(super) fn used(&mut self, usage: &Usage) {
-        if let Some(entry) = &mut self.0 {
-            entry.usage.update(usage);
-        }
-    }
-
-    /// The answer has arrived whole.
-    pub(super) fn done(&mut self) {
-        self.close("ok");
-    }
-
-    /// The caller was told of `failure`.
-    pub(super) fn failed(&mut self, failure: &Failure, in_stream: bool) {
-        if let Some(entry) = &mut self.0 {
-            entry.metrics.failed(failure, in_stream);
-            entry.attempts = entry.attempts.max(failure.attempts());
-            entry.target = failure.target().cloned().or(entry.target.take());
-            tracing::warn!(
-                name: "steadfast::gateway::failed",
-                id = %entry.id,
-                reason = %failure.reason(),
-                in_stream,
-                message = %failure.message(),
-            );
-        }
-        self.close("failed");
-    }
-
-    fn close(&mut self, outcome: &'static str) {
-        let Some(entry) = self.0.take() else { return };
-        let took = entry.started.elapsed();
-        entry.metrics.end(entry.dialect, entry.stream, outcome, took, &entry.log);
-        if let Some(target) = &entry.target {
-            entry.metrics.tokens(target.provider(), &entry.usage);
-        }
-        tracing::info!(
-            name: "steadfast::gateway::request",
-            id = %entry.id,
-            dialect = %entry.dialect,
-            model = %entry.model,
-            stream = entry.stream,
-            outcome,
-            target = entry.target.as_ref().map(tracing::field::display),
-            attempts = entry.attempts,
-            ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            recovery = %entry.log,
-        );
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        self.close("cancelled");
     }
 }

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::Serialize;
+use steadfast::failover::WhenExhausted;
 
 use super::Policies;
 use crate::config::{Config, ConfigErrors, Source};
@@ -120,7 +121,12 @@ impl Lines<'_> {
             let key = format!("failover.chains.{name}");
             self.add(layer, &key, order.join(" -> "));
         }
-        self.add(layer, "failover.when_exhausted", format!("{:?}", failover.when_exhausted));
+        let exhausted = match failover.when_exhausted {
+            WhenExhausted::Fail => "fail".to_owned(),
+            WhenExhausted::Wait(most) => format!("wait, at most {}", show(most)),
+            _ => "try_soonest".to_owned(),
+        };
+        self.add(layer, "failover.when_exhausted", exhausted);
         self.time(layer, "failover.sticky_s", Some(failover.sticky));
         self.time(layer, "failover.hedge_ms", failover.hedge);
         for reason in steadfast::Reason::ALL {
