@@ -257,7 +257,7 @@ pub struct TimeoutConfig {
     pub stall_ms: Option<u64>,
     /// The longest whole answer, as a multiple of the stall limit.
     pub ceiling: Option<u32>,
-    /// The longest a retry or fallback may take as a whole, in milliseconds.
+    /// The longest a retry or fallback may take to begin its answer, in milliseconds. 0: off.
     pub attempt_ms: Option<u64>,
     /// The longest time to the first content, in milliseconds. 0: off.
     pub first_content_ms: Option<u64>,

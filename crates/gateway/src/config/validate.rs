@@ -209,7 +209,6 @@ impl Check<'_> {
         }
         for (key, value) in [
             ("stall_ms", config.timeout.stall_ms),
-            ("attempt_ms", config.timeout.attempt_ms),
             ("pipeline_ms", config.timeout.pipeline_ms),
         ] {
             self.require(value != Some(0), format!("timeout.{key}"), "must be above 0");

@@ -301,3 +301,134 @@ fn deadline(config: &Config) -> Result<DeadlinePolicy, steadfast::timeout::Polic
     policy.validate()?;
     Ok(policy)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+[server]
+auth = "none"
+
+[[providers]]
+name = "anthropic"
+dialect = "anthropic"
+credentials = ["env:FIRST_KEY", "file:/run/secrets/second.key"]
+models = { "claude-*" = "*", "*" = "claude-sonnet-4-5" }
+window = 200000
+
+[[providers]]
+name = "openai"
+dialect = "openai"
+vision = false
+unsupported = ["top_k"]
+
+[failover]
+chain = ["openai", "anthropic"]
+chains = { vision = ["anthropic"], large = ["anthropic"], large_tokens = 90000 }
+when_exhausted = "wait"
+wait_ms = 5000
+hedge_ms = 0
+on_content_filter = true
+
+[retry]
+retries = 2
+base_ms = 100
+cap_ms = 50000
+max_wait_ms = 10000
+budget = 0
+
+[breaker]
+failures = 9
+
+[timeout]
+stall_ms = 5000
+attempt_ms = 0
+pipeline_ms = 90000
+
+[cooldown]
+rate_limit = 7
+timeout = 0
+"#;
+
+    fn policies(text: &str) -> Policies {
+        let source = Source::text(text);
+        let config = source.parse().unwrap();
+        config.validate(&source).unwrap();
+        let policies = Policies::of(&config, &source).unwrap();
+        policies.stack(&source).unwrap();
+        policies
+    }
+
+    #[test]
+    fn every_key_arrives_where_it_belongs() {
+        let policies = policies(FILE);
+        let order: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
+        assert_eq!(order, ["openai", "anthropic"], "the chain, not the file");
+        let anthropic = &policies.chain[1];
+        assert_eq!(anthropic.credentials, ["FIRST_KEY", "second"], "names, not secrets");
+        assert_eq!(anthropic.models.sent(Some("gpt-4o")), Some("claude-sonnet-4-5"));
+        assert_eq!(anthropic.models.sent(Some("claude-x")), Some("claude-x"));
+        assert_eq!(anthropic.capabilities.window, Some(200_000));
+        assert!(!policies.chain[0].capabilities.vision);
+        assert_eq!(policies.failover.when_exhausted, WhenExhausted::Wait(Duration::from_secs(5)));
+        assert_eq!(policies.failover.hedge, None);
+        let filter = policies.failover.table.rule(Reason::ContentFilter);
+        assert_eq!(filter.failover, Failover::NextTarget);
+        assert_eq!(policies.retry.retries, 2);
+        assert_eq!(policies.retry.backoff.cap(), Duration::from_secs(50));
+        assert_eq!(policies.retry.max_wait, Duration::from_secs(10));
+        assert!(policies.budget.is_none());
+        assert_eq!(policies.breaker.consecutive, Some(9));
+        assert_eq!(policies.stall.stall, Duration::from_secs(5));
+        assert_eq!(policies.stall.attempt, None);
+        assert_eq!(policies.deadline.pipeline, Duration::from_secs(90));
+        let cooldown = |reason| policies.table.rule(reason).cooldown;
+        assert_eq!(cooldown(Reason::RateLimit), Some(Duration::from_secs(7)));
+        assert_eq!(cooldown(Reason::Timeout), None);
+        assert_eq!(cooldown(Reason::Network), Reason::Network.rule().cooldown);
+    }
+
+    #[test]
+    fn without_keys_every_number_is_the_layers_own() {
+        let policies =
+            policies("[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n");
+        assert_eq!(policies.retry, RetryPolicy::transient());
+        assert_eq!(policies.breaker, BreakerPolicy::default());
+        assert_eq!(policies.stall, StallPolicy::default());
+        assert_eq!(policies.deadline, DeadlinePolicy::default());
+        assert_eq!(policies.budget, Some(BudgetPolicy::default()));
+        assert_eq!(policies.table, RecoveryTable::default());
+    }
+
+    #[test]
+    fn a_request_takes_the_chain_it_needs() {
+        let choose = policies(FILE).choose;
+        let ask = ChatRequest::user("hi").with_model("gpt-4o");
+        let mut needs = Needs::default();
+        assert_eq!(choose.choose(&ask, &needs), None);
+        needs.input_tokens = 90_000;
+        assert_eq!(choose.choose(&ask, &needs), Some("large"));
+        needs.vision = true;
+        assert_eq!(choose.choose(&ask, &needs), Some("vision"));
+
+        let own = policies(&FILE.replace("[failover]", "[failover]\nown_vendor_first = true"));
+        assert_eq!(own.choose.choose(&ask, &Needs::default()), Some("vendor:openai"));
+        let claude = ChatRequest::user("hi").with_model("claude-opus-5");
+        assert_eq!(own.choose.choose(&claude, &Needs::default()), Some("vendor:anthropic"));
+        let (_, chain) = own.named.iter().find(|(name, _)| name == "vendor:anthropic").unwrap();
+        let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();
+        assert_eq!(order, ["anthropic", "openai"]);
+    }
+
+    #[test]
+    fn contradictions_are_said_at_their_key() {
+        let source = Source::text(
+            "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+             [timeout]\nstall_ms=1000\nfirst_content_ms=5000\n",
+        );
+        let config = source.parse().unwrap();
+        let error = Policies::of(&config, &source).unwrap_err().to_string();
+        assert!(error.contains(":6:1: timeout:"), "{error}");
+    }
+}
