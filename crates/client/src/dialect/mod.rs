@@ -159,9 +159,10 @@ pub struct Route<'a> {
 /// How one provider differs from its dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// OpenAI's dialect: it knows `max_completion_tokens`; else the older `max_tokens` is sent.
-    /// OpenAI refuses the older one for its reasoning models, many compatible servers know only
-    /// that one. Matters for translated requests alone.
+    /// OpenAI's dialect: it knows `max_completion_tokens`; else the older `max_tokens` is sent,
+    /// which is the only one that many compatible servers know. OpenAI's reasoning models refuse
+    /// the older one, so they get the newer in any case. A field that the caller wrote keeps its
+    /// name.
     pub max_completion_tokens: bool,
     /// OpenAI's dialect: it takes `stream_options`, by which usage is asked for. Always asked for
     /// when it does.

@@ -235,3 +235,32 @@ fn instructions_in_the_middle_of_a_conversation_stay_there_in_their_own_dialect(
         json!({"parts": [{"text": "first"}, {"text": "late"}]})
     );
 }
+
+#[test]
+fn what_the_model_of_failover_would_refuse_is_left_out() {
+    let body =
+        r#"{"model":"gpt-4o","max_tokens":50,"temperature":0.7,"top_p":0.9,"messages":[],"x":1}"#;
+    let mut request = decode(Dialect::OpenAi, body);
+    request.model = "gpt-4.1".into();
+    assert_eq!(encode(Dialect::OpenAi, &request), body.replace("gpt-4o", "gpt-4.1"));
+    request.model = "gpt-5".into();
+    assert_eq!(
+        encode(Dialect::OpenAi, &request),
+        r#"{"model":"gpt-5","messages":[],"x":1,"max_completion_tokens":50}"#
+    );
+
+    let body = r#"{"model":"gpt-5","reasoning_effort":"minimal","messages":[]}"#;
+    let mut request = decode(Dialect::OpenAi, body);
+    request.model = "o3".into();
+    assert_eq!(encode(Dialect::OpenAi, &request), body.replace("gpt-5", "o3"));
+    request.model = "gpt-4o".into();
+    assert_eq!(encode(Dialect::OpenAi, &request), r#"{"model":"gpt-4o","messages":[]}"#);
+
+    let body = r#"{"model":"claude-sonnet-4-5","max_tokens":5000,"temperature":1,"thinking":{"type":"enabled","budget_tokens":2000},"messages":[]}"#;
+    let mut request = decode(Dialect::Anthropic, body);
+    request.model = "claude-opus-4-7".into();
+    assert_eq!(
+        encode(Dialect::Anthropic, &request),
+        r#"{"model":"claude-opus-4-7","max_tokens":5000,"thinking":{"type":"adaptive"},"messages":[],"output_config":{"effort":"medium"}}"#
+    );
+}

@@ -95,12 +95,8 @@ impl StreamBody {
         timer.as_mut().reset(Instant::now() + keepalive);
         // The waker must be registered with the new time.
         let _ = timer.as_mut().poll(cx);
-        Poll::Ready(Bytes::from_static(match self.dialect {
-            Dialect::Anthropic => b"event: ping\ndata: {\"type\": \"ping\"}\n\n",
-            // Gemini's SDKs take every line for data, but an empty one.
-            Dialect::Gemini => b"\n",
-            _ => b": keep-alive\n\n",
-        }))
+        // An empty line says nothing in any dialect; Gemini's SDKs take every other line for data.
+        Poll::Ready(Bytes::from_static(codec(self.dialect).keep_alive().unwrap_or(b"\n")))
     }
 }
 

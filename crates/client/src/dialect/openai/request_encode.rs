@@ -18,24 +18,22 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     if translated && params.answers.is_some_and(|answers| answers != 1) {
         return Err(fault::unsupported(DIALECT, "several answers to a request of another dialect"));
     }
-    // Reasoning models refuse sampling parameters; who wrote for another vendor could not know.
-    let sampling = !(translated && is_reasoning(&request.model));
-
+    let reasons = is_reasoning(&request.model);
     let mut body = Patch::new(request, DIALECT);
+    // Written for another vendor, or for another model than the one that failover chose: what this
+    // one would refuse is left out.
+    let moved = body.read().is_some_and(|read| read.model != request.model);
+    // Reasoning models refuse sampling parameters.
+    let sampling = !(reasons && (translated || moved));
+
     body.set(&["model"], body.is_same(|r| &r.model), || some(&request.model))?;
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages));
     body.set(&["messages"], same, || messages::write(request).map(Some))?;
-    let same = body.is_same(|r| &r.params.max_output);
-    let names: &[&str] = if wire.max_completion_tokens {
-        &["max_completion_tokens", "max_tokens"]
-    } else {
-        &["max_tokens", "max_completion_tokens"]
-    };
-    body.set(names, same, || maybe(&params.max_output))?;
-    body.set(&["temperature"], body.is_same(|r| &r.params.temperature), || {
+    max_tokens(&mut body, request, wire, moved && reasons)?;
+    body.set(&["temperature"], sampling && body.is_same(|r| &r.params.temperature), || {
         maybe(&params.temperature.filter(|_| sampling))
     })?;
-    body.set(&["top_p"], body.is_same(|r| &r.params.top_p), || {
+    body.set(&["top_p"], sampling && body.is_same(|r| &r.params.top_p), || {
         maybe(&params.top_p.filter(|_| sampling))
     })?;
     body.set(&["stop"], body.is_same(|r| &r.params.stop), || {
@@ -55,9 +53,10 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["parallel_tool_calls"], body.is_same(|r| &r.params.parallel_tool_calls), || {
         maybe(&params.parallel_tool_calls.filter(|_| !request.tools.is_empty()))
     })?;
-    body.set(&["reasoning_effort"], body.is_same(|r| &r.params.thinking), || {
+    let thinks = reasons || !(translated || (moved && is_plain(&request.model)));
+    body.set(&["reasoning_effort"], thinks && body.is_same(|r| &r.params.thinking), || {
         let word = params.thinking.as_ref().and_then(|thinking| effort_word(thinking, translated));
-        maybe(&word.filter(|_| !translated || is_reasoning(&request.model)))
+        maybe(&word.filter(|_| thinks))
     })?;
     body.set(&["response_format"], body.is_same(|r| &r.params.format), || {
         Ok(params.format.as_ref().map(|format| response_format(format, request.dialect())))
@@ -71,6 +70,29 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     })?;
     stream_options(&mut body, request, wire)?;
     Ok(body.finish())
+}
+
+/// The output limit, under the name the model and its server know. Reasoning models know the newer
+/// name alone; `renamed` when the caller wrote for one that knew the older.
+fn max_tokens(
+    body: &mut Patch<'_>,
+    request: &ChatRequest,
+    wire: &Wire,
+    renamed: bool,
+) -> Result<(), Failure> {
+    const OLDER: &[&str] = &["max_tokens"];
+    let limit = &request.params.max_output;
+    if renamed && body.old(OLDER).is_some() {
+        body.set(OLDER, false, || Ok(None))?;
+        return body.set(&["max_completion_tokens"], false, || maybe(limit));
+    }
+    let newer = wire.max_completion_tokens || is_reasoning(&request.model);
+    let names: &[&str] = if newer {
+        &["max_completion_tokens", "max_tokens"]
+    } else {
+        &["max_tokens", "max_completion_tokens"]
+    };
+    body.set(names, body.is_same(|r| &r.params.max_output), || maybe(limit))
 }
 
 /// Usage is always asked for: without it nobody knows what a stream cost. Without a stream the
@@ -106,6 +128,12 @@ fn is_reasoning(model: &str) -> bool {
             .is_some_and(|c| c.is_ascii_digit() && c >= from)
     };
     digit("o", '1') || digit("gpt-", '5') || name.starts_with("gpt-oss")
+}
+
+/// Whether OpenAI's model of this name is known not to reason.
+fn is_plain(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    ["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|plain| name.starts_with(plain))
 }
 
 /// The word for an effort. Those that only newer models know become the nearest that all know, when
