@@ -447,6 +447,12 @@ async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
         over.as_array_mut().unwrap().extend([said(), u()]);
         assert_eq!(generate(&provider, model, &contents(over)).await.status, 200);
     }
+    // Google's own SDKs send signatures back in the other alphabet of base64, without padding.
+    let mut respelt = first.clone();
+    let signature = first["parts"][0]["thoughtSignature"].as_str().unwrap();
+    let signature = signature.replace('+', "-").replace('/', "_");
+    respelt["parts"][0]["thoughtSignature"] = json!(signature.trim_end_matches('='));
+    assert_eq!(generate(&provider, model, &contents(turn(&respelt, &second))).await.status, 200);
     // A signature of another provider, and the value for calls that have none.
     for (signature, status) in [("Zm9yZWlnbg==", 400), ("skip_thought_signature_validator", 200)] {
         let mut other = first.clone();

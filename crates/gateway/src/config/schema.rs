@@ -48,7 +48,9 @@ pub struct ServerConfig {
     /// How long a stream may be silent before a comment keeps it open, in seconds: 15, below the
     /// minute after which common proxies cut.
     pub keepalive_s: u64,
-    /// Headers of callers that are passed on to providers of the same dialect.
+    /// Headers of callers that are passed on to providers of the same dialect: `anthropic-beta`,
+    /// which says nothing of an account. One that does, such as `openai-organization`, lets a caller
+    /// have the operator's key refused, and the provider rest for everybody.
     pub forward_headers: Vec<String>,
     /// The key for `/admin/*`: `env:NAME`, `file:PATH`, or `sha256:HEX` of it. Without it these
     /// are served on loopback addresses only.
@@ -63,9 +65,7 @@ impl Default for ServerConfig {
             body_limit: 32 * 1024 * 1024,
             shutdown_s: 30,
             keepalive_s: 15,
-            forward_headers: ["anthropic-beta", "openai-organization", "openai-project"]
-                .map(str::to_owned)
-                .to_vec(),
+            forward_headers: vec!["anthropic-beta".to_owned()],
             admin_key: None,
         }
     }

@@ -207,10 +207,9 @@ impl Check<'_> {
                 format!("{rate} is no rate; write a number above 0 and at most 1"),
             );
         }
-        for (key, value) in [
-            ("stall_ms", config.timeout.stall_ms),
-            ("pipeline_ms", config.timeout.pipeline_ms),
-        ] {
+        for (key, value) in
+            [("stall_ms", config.timeout.stall_ms), ("pipeline_ms", config.timeout.pipeline_ms)]
+        {
             self.require(value != Some(0), format!("timeout.{key}"), "must be above 0");
         }
         self.require(config.timeout.ceiling != Some(0), "timeout.ceiling", "must be above 0");

@@ -92,9 +92,11 @@ impl App {
         Router::new()
             .route("/v1/chat/completions", post(openai))
             .route("/v1/messages", post(anthropic))
-            .route("/v1beta/models/{*call}", post(gemini))
+            // Google's SDKs differ in the version they put into the address.
+            .route("/v1beta/models/{*call}", post(gemini).get(models::one))
+            .route("/v1/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models", get(models::list))
-            .route("/v1beta/models", get(models::list_gemini))
+            .route("/v1beta/models", get(models::list))
             .route("/healthz", get(admin::health))
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
@@ -150,5 +152,6 @@ async fn nowhere(request: Request) -> Response {
         format!("there is nothing at {} {}", request.method(), request.uri().path()),
     )
     .with_status(http::StatusCode::NOT_FOUND);
-    reply::refused(reply::guess_dialect(&request), &failure, &reply::request_id(request.headers()))
+    let dialect = reply::guess_dialect(request.headers(), request.uri());
+    reply::refused(dialect, &failure, &reply::request_id(request.headers()))
 }

@@ -1,66 +1,75 @@
 //! Which models can be asked for.
 
-use axum::{body::Body, extract::State, http::HeaderMap, response::Response};
-use serde_json::json;
+use axum::{
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderMap, Uri},
+    response::Response,
+};
+use serde_json::{Value, json};
 use steadfast_core::{Dialect, Failure, Reason};
 
 use super::{App, reply};
 
-/// `GET /v1/models`, in OpenAI's shape, or in Anthropic's for a caller that sends its version
-/// header.
-pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
-    let anthropic = headers.contains_key("anthropic-version");
-    let dialect = if anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+/// `GET /v1/models` and `GET /v1beta/models`, in the shape of the caller's dialect: Anthropic's for
+/// a caller that sends its version header, Gemini's for one with its key header or address.
+pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
+    let dialect = reply::guess_dialect(&headers, &uri);
     if let Some(refusal) = refusal(&app, &headers, dialect) {
         return refusal;
     }
-    let models = app.gateway().models();
-    let body = if anthropic {
-        let data: Vec<_> = models
-            .iter()
-            .map(|model| {
-                json!({
-                    "type": "model",
-                    "id": model,
-                    "display_name": model,
-                    "created_at": "1970-01-01T00:00:00Z",
-                })
-            })
-            .collect();
-        json!({
-            "data": data,
+    let names = app.gateway().models();
+    let models: Vec<_> = names.iter().map(|name| describe(dialect, name)).collect();
+    let body = match dialect {
+        Dialect::Anthropic => json!({
+            "data": models,
             "has_more": false,
-            "first_id": models.first(),
-            "last_id": models.last(),
-        })
-    } else {
-        let data: Vec<_> = models
-            .iter()
-            .map(|model| json!({"id": model, "object": "model", "created": 0, "owned_by": "steadfast"}))
-            .collect();
-        json!({"object": "list", "data": data})
+            "first_id": names.first(),
+            "last_id": names.last(),
+        }),
+        Dialect::Gemini => json!({ "models": models }),
+        _ => json!({ "object": "list", "data": models }),
     };
     reply::ok("application/json", Body::from(body.to_string()))
 }
 
-/// `GET /v1beta/models`, in Gemini's shape.
-pub(super) async fn list_gemini(State(app): State<App>, headers: HeaderMap) -> Response {
-    if let Some(refusal) = refusal(&app, &headers, Dialect::Gemini) {
+/// `GET /v1/models/{model}` and `GET /v1beta/models/{model}`.
+pub(super) async fn one(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let dialect = reply::guess_dialect(&headers, &uri);
+    if let Some(refusal) = refusal(&app, &headers, dialect) {
         return refusal;
     }
-    let models: Vec<_> = app
-        .gateway()
-        .models()
-        .iter()
-        .map(|model| {
-            json!({
-                "name": format!("models/{model}"),
-                "displayName": model,
-                "supportedGenerationMethods": ["generateContent", "streamGenerateContent"],
-            })
-        })
-        .collect();
-    reply::ok("application/json", Body::from(json!({"models": models}).to_string()))
+    if !app.gateway().models().contains(&name) {
+        let failure = Failure::refused(
+            Reason::ModelNotFound,
+            format!("this gateway has no model by the name `{name}`; GET /v1/models lists them"),
+        );
+        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+    }
+    reply::ok("application/json", Body::from(describe(dialect, &name).to_string()))
+}
+
+/// When it was made is not known here; a date of some kind is required.
+fn describe(dialect: Dialect, name: &str) -> Value {
+    match dialect {
+        Dialect::Anthropic => json!({
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": "1970-01-01T00:00:00Z",
+        }),
+        Dialect::Gemini => json!({
+            "name": format!("models/{name}"),
+            "displayName": name,
+            "supportedGenerationMethods": ["generateContent", "streamGenerateContent"],
+        }),
+        _ => json!({"id": name, "object": "model", "created": 0, "owned_by": "steadfast"}),
+    }
 }
 
 /// What a caller without a key is told.

@@ -1,7 +1,7 @@
 //! Headers and errors that callers see.
 
-use axum::{body::Body, extract::Request, response::Response};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::{body::Body, response::Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use steadfast_client::dialect::codec;
 use steadfast_core::{Dialect, Failure, RecoveryLog, Retry, Target};
 
@@ -41,11 +41,12 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
         )
 }
 
-/// The dialect that the address or headers of a request to nowhere suggest.
-pub(super) fn guess_dialect(request: &Request) -> Dialect {
-    if request.headers().contains_key("anthropic-version") {
+/// The dialect that the headers or the address of a request suggest, where an address serves more
+/// than one.
+pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
+    if headers.contains_key("anthropic-version") {
         Dialect::Anthropic
-    } else if request.uri().path().starts_with("/v1beta") {
+    } else if headers.contains_key("x-goog-api-key") || uri.path().starts_with("/v1beta") {
         Dialect::Gemini
     } else {
         Dialect::OpenAi

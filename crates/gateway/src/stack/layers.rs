@@ -83,21 +83,18 @@ impl Policies {
         for (name, chain) in &self.named {
             failover = failover.named(name.as_str(), chain.clone());
         }
-        let mut retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
-        retry = match self.budget {
-            None => retry.without_budget(),
-            Some(policy) => {
-                let budget = RetryBudget::new(policy);
-                failover = failover.budget(budget.clone());
-                retry.with_budget(budget)
-            }
-        };
-        Ok(Stack::around(failover)
+        let retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
+        let stack = Stack::around(failover)
             .retry(retry)
             .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
             .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
             .deadline(DeadlineLayer::new(self.deadline).map_err(|e| at("timeout", &e))?)
-            .classify(ClassifyLayer::default().with_table(self.table.clone())))
+            .classify(ClassifyLayer::default().with_table(self.table.clone()));
+        // One for retries and failovers together.
+        Ok(match self.budget {
+            None => stack.without_budget(),
+            Some(policy) => stack.budget(RetryBudget::new(policy)),
+        })
     }
 }
 
@@ -356,7 +353,7 @@ timeout = 0
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
         let policies = Policies::of(&config, &source).unwrap();
-        policies.stack(&source).unwrap();
+        let _stack = policies.stack(&source).unwrap();
         policies
     }
 
@@ -399,6 +396,32 @@ timeout = 0
         assert_eq!(policies.deadline, DeadlinePolicy::default());
         assert_eq!(policies.budget, Some(BudgetPolicy::default()));
         assert_eq!(policies.table, RecoveryTable::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_budget_is_for_retries_and_failovers_together() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+
+        use tower::ServiceExt;
+
+        // Two tokens of 14: a retry, and a change of target that leaves nothing for its retry.
+        for (budget, attempts) in [(28, 3), (0, 4)] {
+            let file = format!(
+                "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                 [[providers]]\nname='b'\ndialect='openai'\n\
+                 [failover]\nchain=['a','b']\n[retry]\nretries=1\nbudget={budget}\n"
+            );
+            let asked = std::sync::Arc::new(AtomicU32::new(0));
+            let count = asked.clone();
+            let dead = tower::service_fn(move |_: ChatRequest| {
+                count.fetch_add(1, Ordering::Relaxed);
+                let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
+                std::future::ready(Err::<steadfast_core::ChatResponse, _>(failure))
+            });
+            let stack = policies(&file).stack(&Source::text(&file)).unwrap();
+            let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
+            assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
+        }
     }
 
     #[test]

@@ -122,7 +122,9 @@ fn signatures(contents: &[Value], check: &Check<'_>) -> Result<(), Refusal> {
             };
             let call = field(part, "functionCall", "function_call");
             let name = call["name"].as_str().unwrap_or_default();
-            if !DUMMIES.contains(&signature) && !check.seal.verifies(&signed(name), signature) {
+            if !DUMMIES.contains(&signature)
+                && !check.seal.verifies(&signed(name), &standard_base64(signature))
+            {
                 return Err(invalid("Corrupted thought signature."));
             }
         }
@@ -153,4 +155,14 @@ fn signatures(contents: &[Value], check: &Check<'_>) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Bytes in JSON may be in either alphabet of base64, padded or not: the service takes all, and
+/// Google's own SDKs send another one than they got.
+fn standard_base64(text: &str) -> String {
+    let mut standard = text.replace('-', "+").replace('_', "/");
+    while !standard.len().is_multiple_of(4) {
+        standard.push('=');
+    }
+    standard
 }

@@ -1,0 +1,83 @@
+//! The configurations in the documentation are accepted, and come to what the page says.
+
+use std::path::Path;
+
+use steadfast_gateway::{
+    config::{Config, Source},
+    stack::Report,
+};
+
+const PAGE: &str = include_str!("../../../docs/gateway.md");
+
+/// The example as it stands in the repository.
+fn example() -> (String, Config, Source) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/steadfast.toml");
+    let source = Source::file(&path).unwrap();
+    let config = source.parse().unwrap();
+    (std::fs::read_to_string(path).unwrap(), config, source)
+}
+
+/// The first fenced block of the page that begins with `opening`.
+fn block(opening: &str) -> &'static str {
+    let (_, rest) = PAGE.split_once(opening).unwrap_or_else(|| panic!("no {opening} on the page"));
+    rest.split_once("\n```").map_or(rest, |(block, _)| block)
+}
+
+/// The keys of `table`, such as `retry.base_ms`; those of an array's tables stand under its name.
+fn keys(table: &toml::Table, under: &str, found: &mut Vec<String>) {
+    for (name, value) in table {
+        let key = if under.is_empty() { name.clone() } else { format!("{under}.{name}") };
+        match value {
+            toml::Value::Table(inner) if has_own_keys(&key) => keys(inner, &key, found),
+            toml::Value::Array(items) if items.iter().all(toml::Value::is_table) => {
+                items
+                    .iter()
+                    .filter_map(toml::Value::as_table)
+                    .for_each(|item| keys(item, &key, found));
+            }
+            _ => found.push(key),
+        }
+    }
+}
+
+/// The maps, whose keys are names of the operator's own, are values here.
+fn has_own_keys(key: &str) -> bool {
+    !["providers.models", "providers.downgrades", "providers.headers"].contains(&key)
+}
+
+#[test]
+fn the_example_is_accepted() {
+    let (_, config, source) = example();
+    config.validate(&source).unwrap();
+    let report = Report::of(&config, &source).unwrap();
+    assert!(report.lines.iter().any(|line| line.key == "failover.chains.vision"));
+}
+
+#[test]
+fn every_key_of_the_example_is_on_the_page() {
+    let mut found = Vec::new();
+    keys(&example().0.parse().unwrap(), "", &mut found);
+    assert!(found.len() > 50, "the example is to be complete, it has {}", found.len());
+    for key in found {
+        let (section, name) = key.rsplit_once('.').unwrap();
+        let title = match section {
+            "tenants" | "providers" => format!("### `[[{section}]]`"),
+            _ => format!("### `[{section}]`"),
+        };
+        let (_, rest) = PAGE.split_once(&title).unwrap_or_else(|| panic!("no {title} on the page"));
+        let table = rest.split("\n### ").next().unwrap_or(rest);
+        assert!(table.contains(&format!("`{name}`")), "{title} says nothing of `{name}`");
+    }
+}
+
+#[test]
+fn the_defaults_are_those_on_the_page() {
+    let source = Source::text(block("```toml\n"));
+    let report = Report::of(&source.parse().unwrap(), &source).unwrap().to_string();
+    let shown = block("$ steadfast check --config minimal.toml\n");
+    assert_eq!(
+        shown.trim_end(),
+        report.trim_end(),
+        "run `steadfast check` and show what it prints"
+    );
+}
