@@ -16,6 +16,7 @@ use crate::{
     Providers,
     events::{Asked, ClientEvents},
     future::ResponseFuture,
+    headers::may_pass,
     provider::{Endpoint, Key},
     transport_failure,
 };
@@ -184,13 +185,10 @@ fn http_request(
     }
     // The caller's own, where they mean to the provider what they meant to the caller.
     if request.dialect().is_none_or(|read| read == codec.dialect()) {
-        for name in codec.passed_headers() {
-            let mut values = request.headers.get_all(*name).iter();
-            if let Some(first) = values.next() {
-                headers.insert(*name, first.clone());
-                for value in values {
-                    headers.append(*name, value.clone());
-                }
+        for name in request.headers.keys().filter(|name| may_pass(name)) {
+            headers.remove(name);
+            for value in request.headers.get_all(name) {
+                headers.append(name, value.clone());
             }
         }
     }

@@ -1,6 +1,6 @@
-//! A provider's response headers.
+//! Which headers are passed on, to a provider and from one.
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, header};
 
 /// Beginnings of headers that say something about the call: limits, ids, timings. What is not
 /// known to is left out, such as cookies, and what belongs to the connection.
@@ -31,6 +31,34 @@ const IDS: [&str; 9] = [
     "x-kong-request-id",
     "cf-ray",
 ];
+
+/// Headers of a request that are never a caller's to choose: credentials, and what belongs to one
+/// connection or one body.
+const OWN: [&str; 18] = [
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "x-goog-api-key",
+    "api-key",
+    "cookie",
+    "host",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "accept",
+    "accept-encoding",
+    "content-encoding",
+    "content-length",
+    "content-type",
+];
+
+/// Whether a caller's header may go to a provider.
+pub(crate) fn may_pass(name: &HeaderName) -> bool {
+    !OWN.contains(&name.as_str()) && !name.as_str().starts_with("x-steadfast-")
+}
 
 /// The headers worth passing on.
 pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {

@@ -42,8 +42,15 @@ impl Default for BudgetPolicy {
 /// A retry [`withdraws`](Self::withdraw) before it is made. When the call then succeeds, its cost
 /// is put back; a first attempt that succeeds puts back one token. So under a healthy provider the
 /// bucket is always full, and under a dead one retries stop after the bucket is empty.
+///
+/// Of several layers that share a bucket one refills it; the others take a
+/// [`drawing`](Self::drawing) handle, or one success would count once a layer.
 #[derive(Clone)]
-pub struct RetryBudget(Arc<Bucket>);
+pub struct RetryBudget {
+    bucket: Arc<Bucket>,
+    /// Whether successes that took nothing out put something back.
+    refills: bool,
+}
 
 struct Bucket {
     policy: BudgetPolicy,
@@ -71,12 +78,33 @@ impl Default for RetryBudget {
 impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
-        Self(Arc::new(Bucket { policy, tokens: AtomicU32::new(policy.capacity) }))
+        let bucket = Bucket { policy, tokens: AtomicU32::new(policy.capacity) };
+        Self { bucket: Arc::new(bucket), refills: true }
+    }
+
+    /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
+    /// put back when the call succeeds, and a call that drew nothing puts nothing back.
+    ///
+    /// ```
+    /// use steadfast_core::{Reason, RetryBudget, Withdrawal};
+    ///
+    /// let budget = RetryBudget::default();
+    /// let failover = budget.drawing();
+    /// let drawn = failover.withdraw(Reason::ServerError).expect("the bucket is full");
+    /// assert_eq!(budget.remaining(), 486);
+    /// failover.refund(Withdrawal::default());
+    /// assert_eq!(budget.remaining(), 486);
+    /// failover.refund(drawn);
+    /// assert_eq!(budget.remaining(), 500);
+    /// ```
+    #[must_use]
+    pub fn drawing(&self) -> Self {
+        Self { bucket: self.bucket.clone(), refills: false }
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
     pub fn withdraw(&self, reason: Reason) -> Option<Withdrawal> {
-        let policy = &self.0.policy;
+        let policy = &self.bucket.policy;
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
             Reason::Network => policy.network,
@@ -84,7 +112,7 @@ impl RetryBudget {
             reason if reason.is_refusal() => 0,
             _ => policy.transient,
         };
-        self.0
+        self.bucket
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(cost))
             .ok()
@@ -93,38 +121,45 @@ impl RetryBudget {
 
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
     pub fn refund(&self, withdrawal: Withdrawal) {
-        self.0.put_back(withdrawal.0);
+        self.bucket.put_back(self.worth(withdrawal));
     }
 
     /// A lease that [refunds](Self::refund) when the answer it is handed to has ended well, and
     /// not before: a stream that dies half way puts nothing back. Allocates nothing.
     pub fn lease(&self, withdrawal: Withdrawal) -> Lease {
-        let token = Token { generation: 0, mark: withdrawal.0.into() };
-        Lease::new(self.0.clone(), token, RecoveryLog::disabled())
+        let token = Token { generation: 0, mark: self.worth(withdrawal).into() };
+        Lease::new(self.bucket.clone(), token, RecoveryLog::disabled())
+    }
+
+    /// What a success puts back.
+    fn worth(&self, withdrawal: Withdrawal) -> u32 {
+        match withdrawal.0 {
+            0 if self.refills => self.bucket.policy.refill,
+            withdrawn => withdrawn,
+        }
     }
 
     /// Tokens left.
     pub fn remaining(&self) -> u32 {
-        self.0.tokens.load(Ordering::Relaxed)
+        self.bucket.tokens.load(Ordering::Relaxed)
     }
 
     /// What the bucket costs and holds.
     pub fn policy(&self) -> &BudgetPolicy {
-        &self.0.policy
+        &self.bucket.policy
     }
 
     /// Fills the bucket.
     pub fn reset(&self) {
-        self.0.tokens.store(self.0.policy.capacity, Ordering::Relaxed);
+        self.bucket.tokens.store(self.bucket.policy.capacity, Ordering::Relaxed);
     }
 }
 
 impl Bucket {
-    fn put_back(&self, withdrawn: u32) {
+    fn put_back(&self, amount: u32) {
         let Bucket { policy, tokens } = self;
-        let amount = if withdrawn == 0 { policy.refill } else { withdrawn };
         // A full bucket, the usual case, is not written to: no cache line bounces.
-        if tokens.load(Ordering::Relaxed) >= policy.capacity {
+        if amount == 0 || tokens.load(Ordering::Relaxed) >= policy.capacity {
             return;
         }
         let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
@@ -143,7 +178,7 @@ impl Settle for Bucket {
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RetryBudget({} of {})", self.remaining(), self.0.policy.capacity)
+        write!(f, "RetryBudget({} of {})", self.remaining(), self.bucket.policy.capacity)
     }
 }
 

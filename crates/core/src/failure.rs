@@ -302,22 +302,25 @@ impl Failure {
         rest.iter().all(|attempt| attempt.reason == first.reason).then_some(first.reason)
     }
 
-    /// The status a server should answer the caller with: the provider's own for the caller's
-    /// faults, else the reason's. When every target failed for the same reason it is that
-    /// reason's, so that a caller whom all of them limit gets a 429; but a refused credential or
-    /// an unpaid bill of the operator is never the caller's 401 or 402 then.
-    pub fn http_status(&self) -> StatusCode {
-        match (self.0.status, self.0.reason) {
-            (Some(status), _) if self.0.fault == Fault::Caller && status.is_client_error() => {
-                status
+    /// The reason to tell a caller. When every target failed for the same one it is that one, so
+    /// that a caller whom all of them limit is told so; but a refused credential or an unpaid bill
+    /// of the operator is never the caller's.
+    pub fn outward_reason(&self) -> Reason {
+        match (self.0.reason, self.common_reason()) {
+            (own @ (Reason::Exhausted | Reason::Cooling), Some(Reason::Auth | Reason::Billing)) => {
+                own
             }
-            (_, own @ (Reason::Exhausted | Reason::Cooling)) => match self.common_reason() {
-                Some(reason) if !matches!(reason, Reason::Auth | Reason::Billing) => {
-                    reason.http_status()
-                }
-                _ => own.http_status(),
-            },
-            (_, reason) => reason.http_status(),
+            (Reason::Exhausted | Reason::Cooling, Some(common)) => common,
+            (own, _) => own,
+        }
+    }
+
+    /// The status a server should answer the caller with: the provider's own for the caller's
+    /// faults, else that of the [reason to tell](Self::outward_reason).
+    pub fn http_status(&self) -> StatusCode {
+        match self.0.status {
+            Some(status) if self.0.fault == Fault::Caller && status.is_client_error() => status,
+            _ => self.outward_reason().http_status(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The configurations in the documentation are accepted, and come to what the page says.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::path::Path;
 
 use steadfast_gateway::{

@@ -74,3 +74,8 @@ pub use steadfast_timeout as timeout;
 
 #[cfg(feature = "stack")]
 pub use self::stack::{ChatService, Handles, Stack, Stacked};
+
+/// The example of the README, kept compiling.
+#[cfg(all(doctest, feature = "stack", feature = "client"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -88,7 +88,7 @@ impl<C> Stack<C> {
         Self {
             deadline: DeadlineLayer::default(),
             failover: failover.budget(budget.clone()),
-            retry: RetryBackoffLayer::transient().with_budget(budget),
+            retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
             classify: ClassifyLayer::default(),
@@ -101,7 +101,7 @@ impl<C> Stack<C> {
         self
     }
 
-    /// With these retries. Give it the budget of the failover, unless each is to have its own.
+    /// With these retries. Without a budget of its own it draws from that of the failover.
     pub fn retry(mut self, layer: RetryBackoffLayer) -> Self {
         self.retry = layer;
         self
@@ -127,8 +127,15 @@ impl<C> Stack<C> {
 
     /// With `budget` for retries and failovers together.
     pub fn budget(mut self, budget: RetryBudget) -> Self {
-        self.failover = self.failover.budget(budget.clone());
-        self.retry = self.retry.with_budget(budget);
+        self.retry = self.retry.with_budget(budget.drawing());
+        self.failover = self.failover.budget(budget);
+        self
+    }
+
+    /// With nothing that bounds retries and failovers together, but what each call brings itself.
+    pub fn without_budget(mut self) -> Self {
+        self.retry = self.retry.without_budget();
+        self.failover = self.failover.without_budget();
         self
     }
 

@@ -24,7 +24,7 @@ impl<'a> ErrorReply<'a> {
     pub fn new(failure: &Failure, request_id: Option<&'a str>) -> Self {
         Self {
             status: failure.http_status(),
-            reason: failure.reason(),
+            reason: failure.outward_reason(),
             message: message(failure),
             request_id,
         }

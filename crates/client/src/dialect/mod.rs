@@ -118,9 +118,6 @@ pub trait Codec: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Request headers of a caller that may be passed on to a provider of the same dialect.
-    fn passed_headers(&self) -> &'static [&'static str];
-
     /// What to answer a caller whose call failed: status, headers and body in this dialect. The
     /// provider's own answer, word by word, when it spoke this dialect and it is the caller who
     /// has to change something.

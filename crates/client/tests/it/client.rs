@@ -220,16 +220,21 @@ async fn a_callers_headers_reach_providers_of_its_own_dialect_alone() {
             ("x-api-key", "the callers own"),
             ("authorization", "Bearer callers"),
             ("cookie", "c"),
+            ("accept-encoding", "br"),
+            ("x-steadfast-attempt", "9"),
+            ("x-of-their-own", "yes"),
         ] {
             request.headers.append(name, value.parse().unwrap());
         }
         let (parts, _) = sent(request).await;
         let betas: Vec<_> = parts.headers.get_all("anthropic-beta").iter().collect();
         assert_eq!(betas.len(), if passed { 2 } else { 0 });
+        assert_eq!(parts.headers.contains_key("x-of-their-own"), passed);
         assert_eq!(parts.headers["x-api-key"], "s3cret");
-        assert!(
-            !parts.headers.contains_key("cookie") && !parts.headers.contains_key("authorization")
-        );
+        assert_eq!(parts.headers["x-steadfast-attempt"], "1");
+        for own in ["cookie", "authorization", "accept-encoding"] {
+            assert!(!parts.headers.contains_key(own), "{own}");
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Fitting a request to one target.
 
 use crate::{
-    ChatRequest, Dialect, Failure, Message, OnUnsupported, Params, Part, Profile, Reason, Scope,
-    transcript,
+    ChatRequest, Dialect, Failure, Message, OnUnsupported, Part, Profile, Reason, Scope, transcript,
 };
 
 /// Fits `request` to `profile`: its model, its output limit, its parameters, what it can read.
@@ -18,7 +17,7 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
         request.params.max_output = Some(most);
     }
     for name in &profile.unsupported {
-        if !clear(&mut request.params, name) {
+        if !request.params.clear(name) {
             continue;
         }
         if profile.on_unsupported == OnUnsupported::Refuse {
@@ -50,27 +49,6 @@ fn refused(profile: &Profile, why: &str) -> Failure {
         .with_target(profile.target.clone())
         .with_scope(Scope::Request)
         .with_evidence("capability")
-}
-
-/// Clears the parameter that OpenAI's dialect calls `name`; whether it was set.
-fn clear(params: &mut Params, name: &str) -> bool {
-    match name {
-        "max_tokens" | "max_completion_tokens" => params.max_output.take().is_some(),
-        "temperature" => params.temperature.take().is_some(),
-        "top_p" => params.top_p.take().is_some(),
-        "top_k" => params.top_k.take().is_some(),
-        "stop" => !std::mem::take(&mut params.stop).is_empty(),
-        "seed" => params.seed.take().is_some(),
-        "presence_penalty" => params.presence_penalty.take().is_some(),
-        "frequency_penalty" => params.frequency_penalty.take().is_some(),
-        "tool_choice" => params.tool_choice.take().is_some(),
-        "parallel_tool_calls" => params.parallel_tool_calls.take().is_some(),
-        "reasoning_effort" | "thinking" => params.thinking.take().is_some(),
-        "response_format" => params.format.take().is_some(),
-        "user" => params.user.take().is_some(),
-        "n" => params.answers.take().is_some(),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,49 @@ pub struct Params {
     pub answers: Option<u64>,
 }
 
+impl Params {
+    /// The names that [`clear`](Self::clear) knows: those of OpenAI's dialect.
+    pub const NAMES: [&str; 16] = [
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "tool_choice",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "thinking",
+        "response_format",
+        "user",
+        "n",
+    ];
+
+    /// Leaves out what OpenAI's dialect calls `name`; whether it was set.
+    pub fn clear(&mut self, name: &str) -> bool {
+        match name {
+            "max_tokens" | "max_completion_tokens" => self.max_output.take().is_some(),
+            "temperature" => self.temperature.take().is_some(),
+            "top_p" => self.top_p.take().is_some(),
+            "top_k" => self.top_k.take().is_some(),
+            "stop" => !std::mem::take(&mut self.stop).is_empty(),
+            "seed" => self.seed.take().is_some(),
+            "presence_penalty" => self.presence_penalty.take().is_some(),
+            "frequency_penalty" => self.frequency_penalty.take().is_some(),
+            "tool_choice" => self.tool_choice.take().is_some(),
+            "parallel_tool_calls" => self.parallel_tool_calls.take().is_some(),
+            "reasoning_effort" | "thinking" => self.thinking.take().is_some(),
+            "response_format" => self.format.take().is_some(),
+            "user" => self.user.take().is_some(),
+            "n" => self.answers.take().is_some(),
+            _ => false,
+        }
+    }
+}
+
 /// Whether and how much a model thinks before it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,4 +112,34 @@ pub enum ResponseFormat {
         /// Whether the provider must hold the model to it.
         strict: Option<bool>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_clears_something() {
+        for name in Params::NAMES {
+            let mut params = Params {
+                max_output: Some(1),
+                temperature: Some(1.0),
+                top_p: Some(1.0),
+                top_k: Some(1),
+                stop: vec!["x".into()],
+                seed: Some(1),
+                presence_penalty: Some(1.0),
+                frequency_penalty: Some(1.0),
+                tool_choice: Some(ToolChoice::Auto),
+                parallel_tool_calls: Some(true),
+                thinking: Some(ThinkingConfig::Off),
+                format: Some(ResponseFormat::Text),
+                user: Some("u".into()),
+                stream_usage: None,
+                answers: Some(1),
+            };
+            assert!(params.clear(name) && !params.clear(name), "{name}");
+        }
+        assert!(!Params::default().clear("nonsense"));
+    }
 }

@@ -54,6 +54,12 @@ enum Command {
 
 /// `steadfast demo`
 #[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast demo                                   until Ctrl-C, faults by chance
+  steadfast demo --once                            the fixed scenario, then a table
+  steadfast demo --once --requests 1000 --seed 7
+  steadfast demo --once --json | jq .failures")]
 pub(crate) struct DemoArgs {
     /// Run the fixed scenario once, print what each layer did, and exit 0 only if every request
     /// was answered.
@@ -72,6 +78,13 @@ pub(crate) struct DemoArgs {
 
 /// `steadfast serve`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  OPENAI_API_KEY=... ANTHROPIC_API_KEY=... steadfast serve
+  steadfast serve --config steadfast.toml --listen 127.0.0.1:9090
+  RUST_LOG=steadfast=debug steadfast serve --config steadfast.toml
+
+SIGTERM and Ctrl-C let answers under way end first.")]
 pub(crate) struct ServeArgs {
     /// The configuration file. Without it, providers are found from the environment.
     #[arg(long, short, value_name = "FILE")]
@@ -83,6 +96,12 @@ pub(crate) struct ServeArgs {
 
 /// `steadfast check`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast check --config steadfast.toml
+  steadfast check --config steadfast.toml --json | jq .worst_attempts
+
+What is wrong is written to standard error as file:line:column: key: what, a line each.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     #[arg(long, short, value_name = "FILE")]
@@ -94,6 +113,12 @@ pub(crate) struct CheckArgs {
 
 /// `steadfast classify`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast classify errors.jsonl
+  echo '{\"provider\":\"openai\",\"status\":429,\"body\":{\"error\":{\"code\":\"insufficient_quota\"}}}' | steadfast classify
+
+A line that can not be read gives a line with an `error`, and exit code 1 at the end.")]
 pub(crate) struct ClassifyArgs {
     /// JSON lines `{"provider","status","headers","body","transport"}`; standard input when left
     /// out.
@@ -102,6 +127,11 @@ pub(crate) struct ClassifyArgs {
 
 /// `steadfast sim`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast sim
+  steadfast sim --listen 127.0.0.1:0 --seed 7
+  steadfast sim --plan faults.toml                 [[rules]] fault = { error = \"overloaded\" }, every = 5")]
 pub(crate) struct SimArgs {
     /// The address to listen on. Each dialect gets the next port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use http::{HeaderName, HeaderValue};
-use steadfast_core::Reason;
+use steadfast_core::{Params, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Source};
 
@@ -165,6 +165,13 @@ impl Check<'_> {
                     self.fail(&key, "the value has characters that no header can carry");
                 }
             }
+            for (n, name) in provider.unsupported.iter().enumerate() {
+                self.require(
+                    Params::NAMES.contains(&name.as_str()),
+                    format!("{at}.unsupported[{n}]"),
+                    format!("`{name}` is no parameter; one of {}", Params::NAMES.join(", ")),
+                );
+            }
             for (key, limit) in [("window", provider.window), ("max_output", provider.max_output)] {
                 self.require(limit != Some(0), format!("{at}.{key}"), "must be above 0 tokens");
             }
@@ -261,6 +268,7 @@ dialect = 'openai'
 base_url = 'ftp://x'
 credentials = ['sk-live-secret']
 window = 0
+unsupported = ['seed', 'warmth']
 [[providers]]
 name = 'a'
 dialect = 'gemini'
@@ -278,6 +286,7 @@ tiredness = 3
             "providers[0].base_url: `ftp://x` is no address",
             "providers[0].credentials[0]: a secret does not stand in the file",
             "providers[0].window: must be above 0",
+            "providers[0].unsupported[1]: `warmth` is no parameter; one of max_tokens",
             "providers[1].name: there is a provider `a` already",
             "failover.chain[1]: there is no provider `b`; there are: a",
             "failover.chain[2]: `a` stands there twice",
@@ -286,7 +295,7 @@ tiredness = 3
         ] {
             assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
         }
-        assert_eq!(all.len(), 10, "{all:#?}");
+        assert_eq!(all.len(), 11, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
     }
 

@@ -7,7 +7,7 @@ use axum::{
     extract::Request,
     response::Response,
 };
-use http::{HeaderMap, header, request::Parts};
+use http::{HeaderMap, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
 use steadfast_core::{
@@ -189,16 +189,17 @@ fn stream(
 
 /// Gemini's SDKs may send the key in the address.
 fn query_key(parts: &Parts) -> Option<&str> {
-    query(parts, "key")
+    query(&parts.uri, "key")
 }
 
 /// Whether a Gemini caller asked for server-sent events rather than a JSON array.
 fn wants_sse(parts: &Parts) -> bool {
-    query(parts, "alt") == Some("sse")
+    query(&parts.uri, "alt") == Some("sse")
 }
 
-fn query<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
-    parts.uri.query()?.split('&').find_map(|pair| {
+/// The value of `name` in the query of `uri`, as it stands there.
+pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+    uri.query()?.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
         (key == name).then_some(value)
     })

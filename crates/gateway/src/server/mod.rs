@@ -102,6 +102,7 @@ impl App {
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
             .fallback(nowhere)
+            .method_not_allowed_fallback(wrong_method)
             .with_state(self.clone())
     }
 }
@@ -144,6 +145,17 @@ async fn gemini(State(app): State<App>, Path(call): Path<String>, request: Reque
     };
     let route = chat::GeminiRoute { model: model.to_owned(), stream };
     chat::answer(&app, Dialect::Gemini, Some(route), request).await
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    let failure = Failure::refused(
+        Reason::Unsupported,
+        format!("{method} is not what {path} is for; models are asked by POST, all else by GET"),
+    )
+    .with_status(http::StatusCode::METHOD_NOT_ALLOWED);
+    let dialect = reply::guess_dialect(request.headers(), request.uri());
+    reply::refused(dialect, &failure, &reply::request_id(request.headers()))
 }
 
 async fn nowhere(request: Request) -> Response {

@@ -9,13 +9,13 @@ use axum::{
 use serde_json::{Value, json};
 use steadfast_core::{Dialect, Failure, Reason};
 
-use super::{App, reply};
+use super::{App, chat, reply};
 
 /// `GET /v1/models` and `GET /v1beta/models`, in the shape of the caller's dialect: Anthropic's for
 /// a caller that sends its version header, Gemini's for one with its key header or address.
 pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Some(refusal) = refusal(&app, &headers, dialect) {
+    if let Some(refusal) = refusal(&app, &headers, &uri, dialect) {
         return refusal;
     }
     let names = app.gateway().models();
@@ -41,7 +41,7 @@ pub(super) async fn one(
     headers: HeaderMap,
 ) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Some(refusal) = refusal(&app, &headers, dialect) {
+    if let Some(refusal) = refusal(&app, &headers, &uri, dialect) {
         return refusal;
     }
     if !app.gateway().models().contains(&name) {
@@ -73,8 +73,8 @@ fn describe(dialect: Dialect, name: &str) -> Value {
 }
 
 /// What a caller without a key is told.
-fn refusal(app: &App, headers: &HeaderMap, dialect: Dialect) -> Option<Response> {
-    if app.0.keys.caller(headers, None).is_some() {
+fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Option<Response> {
+    if app.0.keys.caller(headers, chat::query(uri, "key")).is_some() {
         return None;
     }
     let failure = Failure::refused(Reason::Auth, "the gateway key is missing or unknown")

@@ -95,6 +95,11 @@ impl Lines<'_> {
         self.lines.push(Line { layer, key: key.to_owned(), value: value.to_string(), from });
     }
 
+    fn list(&mut self, layer: &'static str, key: &str, items: &[String]) {
+        let all = items.join(", ");
+        self.add(layer, key, if all.is_empty() { "none" } else { &all });
+    }
+
     fn time(&mut self, layer: &'static str, key: &str, value: Option<Duration>) {
         self.add(layer, key, value.map_or_else(|| "off".to_owned(), show));
     }
@@ -107,6 +112,9 @@ impl Lines<'_> {
         self.add("server", "server.body_limit", format_args!("{} bytes", server.body_limit));
         self.add("server", "server.keepalive_s", format_args!("{} s", server.keepalive_s));
         self.add("server", "server.shutdown_s", format_args!("{} s", server.shutdown_s));
+        self.list("server", "server.forward_headers", &server.forward_headers);
+        let admin = server.admin_key.as_ref().map_or("loopback only", |_| "with its key");
+        self.add("server", "server.admin_key", admin);
     }
 
     fn layers(&mut self, config: &Config, policies: &Policies) {
@@ -129,6 +137,10 @@ impl Lines<'_> {
         self.add(layer, "failover.when_exhausted", exhausted);
         self.time(layer, "failover.sticky_s", Some(failover.sticky));
         self.time(layer, "failover.hedge_ms", failover.hedge);
+        self.add(layer, "failover.downgrade_on_overload", failover.downgrade_on_overload);
+        let filter = failover.table.rule(steadfast::Reason::ContentFilter).failover;
+        self.add(layer, "failover.on_content_filter", filter == steadfast::Failover::NextTarget);
+        self.add(layer, "failover.own_vendor_first", config.failover.own_vendor_first);
         for reason in steadfast::Reason::ALL {
             if let Some(cooldown) = table.rule(reason).cooldown {
                 self.time(layer, &format!("cooldown.{reason}"), Some(cooldown));
@@ -171,6 +183,23 @@ impl Lines<'_> {
             let credentials = provider.credentials.join(", ");
             let credentials = if credentials.is_empty() { "none" } else { &credentials };
             self.add("client", &at("credentials"), credentials);
+            let pairs = |(asked, sent): (&String, &String)| format!("{asked} -> {sent}");
+            self.list(
+                "client",
+                &at("models"),
+                &provider.models.iter().map(pairs).collect::<Vec<_>>(),
+            );
+            for (model, fallbacks) in &provider.downgrades {
+                let key = at(&format!("downgrades.{model}"));
+                self.list("client", &key, fallbacks);
+            }
+            let tokens =
+                |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| format!("{n} tokens"));
+            self.add("client", &at("window"), tokens(provider.window));
+            self.add("client", &at("max_output"), tokens(provider.max_output));
+            self.add("client", &at("vision"), provider.vision);
+            self.add("client", &at("tools"), provider.tools);
+            self.list("client", &at("unsupported"), &provider.unsupported);
         }
     }
 }

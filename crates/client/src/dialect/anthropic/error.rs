@@ -1,6 +1,7 @@
 //! Errors, told in this dialect.
 
 use bytes::Bytes;
+use http::StatusCode;
 use steadfast_core::{Failure, Reason};
 
 use super::DIALECT;
@@ -31,7 +32,11 @@ fn kind(reason: Reason) -> &'static str {
 
 fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
     object.put("type", "error");
-    object.object("error").put("type", kind(reply.reason)).put("message", &reply.message);
+    let kind = match reply.status {
+        StatusCode::NOT_FOUND => "not_found_error",
+        _ => kind(reply.reason),
+    };
+    object.object("error").put("type", kind).put("message", &reply.message);
     object.put_some("request_id", reply.request_id);
 }
 

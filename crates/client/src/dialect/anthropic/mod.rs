@@ -92,8 +92,4 @@ impl Codec for Anthropic {
     fn fixed_headers(&self) -> &'static [(HeaderName, HeaderValue)] {
         &HEADERS
     }
-
-    fn passed_headers(&self) -> &'static [&'static str] {
-        &["anthropic-beta", "anthropic-version", "idempotency-key"]
-    }
 }

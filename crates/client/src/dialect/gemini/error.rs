@@ -1,6 +1,7 @@
 //! Errors, told in this dialect.
 
 use bytes::Bytes;
+use http::StatusCode;
 use steadfast_core::{Failure, Reason};
 
 use super::DIALECT;
@@ -35,11 +36,10 @@ fn status(reason: Reason) -> &'static str {
 }
 
 fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
-    object
-        .object("error")
-        .put("code", &reply.status.as_u16())
-        .put("message", &reply.message)
-        .put("status", status(reply.reason));
+    object.object("error").put("code", &reply.status.as_u16()).put("message", &reply.message).put(
+        "status",
+        if reply.status == StatusCode::NOT_FOUND { "NOT_FOUND" } else { status(reply.reason) },
+    );
 }
 
 pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {

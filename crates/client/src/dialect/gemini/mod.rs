@@ -88,10 +88,6 @@ impl Codec for Gemini {
     fn auth(&self, secret: &str) -> (HeaderName, String) {
         (HeaderName::from_static("x-goog-api-key"), secret.to_owned())
     }
-
-    fn passed_headers(&self) -> &'static [&'static str] {
-        &[]
-    }
 }
 
 /// `name` as one segment of a path: a model's name may come from a caller, and must not lead

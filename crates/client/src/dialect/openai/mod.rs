@@ -82,8 +82,4 @@ impl Codec for OpenAi {
     fn auth(&self, secret: &str) -> (HeaderName, String) {
         (header::AUTHORIZATION, format!("Bearer {secret}"))
     }
-
-    fn passed_headers(&self) -> &'static [&'static str] {
-        &["openai-beta", "idempotency-key"]
-    }
 }

@@ -1,0 +1,442 @@
+//! The command line as a person meets it: the binary itself, its output and its exit codes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// Longer than any command here takes on a busy machine: what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Secrets that must not show.
+const PROVIDER_KEY: &str = "sk-live-provider-8265";
+const GATEWAY_KEY: &str = "gw-live-caller-1934";
+
+/// The binary, without what the environment of the tests happens to say.
+fn steadfast(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    command.args(args);
+    for name in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs it to its end.
+fn run(args: &[&str]) -> Output {
+    finish(Running::start(steadfast(args)))
+}
+
+fn finish(running: Running) -> Output {
+    let Running { mut child, lines, errors } = running;
+    let status = wait(&mut child);
+    let stdout = lines.iter().fold(String::new(), |all, line| all + &line + "\n").into_bytes();
+    Output { status, stdout, stderr: errors.join().unwrap() }
+}
+
+fn wait(child: &mut Child) -> ExitStatus {
+    // There is no waiting with a limit in the standard library.
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        pause();
+    }
+    let _ = child.kill();
+    panic!("it hangs");
+}
+
+#[allow(clippy::disallowed_methods, reason = "no executor here that could be blocked")]
+fn pause() {
+    thread::sleep(Duration::from_millis(10));
+}
+
+/// A command that runs until it is told to stop.
+struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    errors: thread::JoinHandle<Vec<u8>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (send, lines) = mpsc::channel();
+        thread::spawn(move || read(stdout, &send));
+        let errors = thread::spawn(move || {
+            let mut all = Vec::new();
+            stderr.read_to_end(&mut all).unwrap();
+            all
+        });
+        Self { child, lines, errors }
+    }
+
+    /// The next line of its output that has `part` in it.
+    fn line(&self, part: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no `{part}`"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// Asks it to stop, as an orchestrator does.
+    fn terminate(&self) {
+        let status =
+            Command::new("/bin/kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+fn read(stdout: ChildStdout, lines: &mpsc::Sender<String>) {
+    for line in BufReader::new(stdout).lines() {
+        if lines.send(line.unwrap()).is_err() {
+            return;
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// The address in a line such as `steadfast serves on http://127.0.0.1:1234`.
+fn address(line: &str) -> SocketAddr {
+    let (_, rest) = line.split_once("http://").unwrap();
+    rest.split(['/', ' ']).next().unwrap().parse().unwrap()
+}
+
+/// Asks over HTTP, and reads until the server closes.
+fn http(at: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn chat(model: &str, stream: bool, key: &str) -> String {
+    let body = format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}"
+    );
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn help_shows_examples() {
+    for command in [&[][..], &["demo"], &["serve"], &["check"], &["classify"], &["sim"]] {
+        let args = [command, &["--help"]].concat();
+        let output = run(&args);
+        let help = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        assert!(help.contains("Examples:"), "{command:?}: {help}");
+        let line = format!("steadfast {}", command.join(" "));
+        let (_, examples) = help.split_once("Examples:").unwrap();
+        assert!(examples.contains(line.trim_end()), "{command:?}: {examples}");
+    }
+    assert!(text(&run(&["--version"]).stdout).starts_with("steadfast "));
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_failure() {
+    for args in [&["dance"][..], &["serve", "--port", "1"], &["demo", "--once", "--requests", "0"]]
+    {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+fn good(folder: &Path) -> String {
+    let key = file(folder, "provider.key", PROVIDER_KEY);
+    format!(
+        "[server]\nauth = \"none\"\n\n[[providers]]\nname = \"main\"\ndialect = \"openai\"\n\
+         credentials = [\"file:{key}\"]\n\n[retry]\nretries = 4\n"
+    )
+}
+
+#[test]
+fn check_says_what_a_good_file_comes_to() {
+    let folder = folder("check-good");
+    let path = file(&folder, "good.toml", &good(&folder));
+    let output = run(&["check", "--config", &path]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = text(&output.stdout);
+    let retries = report.lines().find(|line| line.contains("retry.retries")).unwrap();
+    assert!(retries.contains(" 4 ") && retries.trim_end().ends_with("file"), "{retries}");
+    assert!(report.lines().any(|line| line.trim_end().ends_with("default")), "{report}");
+    assert!(report.contains("at most 5 times"), "one attempt and four retries: {report}");
+    assert!(!report.contains(PROVIDER_KEY));
+
+    let output = run(&["check", "--json", "--config", &path]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["worst_attempts"], 5);
+    let lines = report["lines"].as_array().unwrap();
+    let retries = lines.iter().find(|line| line["key"] == "retry.retries").unwrap();
+    assert_eq!((&retries["value"], &retries["from"]), (&"4".into(), &"file".into()));
+}
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let folder = folder("check-wrong");
+    let good = good(&folder);
+    let cases = [
+        ("broken.toml", "[server\nauth = 1".to_owned(), "1:8", ""),
+        ("unknown.toml", good.replace("retries = 4", "retrys = 4"), "10:1", "retry.retrys: "),
+        ("type.toml", good.replace("retries = 4", "retries = \"4\""), "10:11", "retry.retries: "),
+        (
+            "inline.toml",
+            good.replace("file:", "sk-inline-secret-").to_owned(),
+            "7:16",
+            "providers[0].credentials[0]: ",
+        ),
+        (
+            "unset.toml",
+            good.replace(
+                "credentials = [\"file:",
+                "credentials = [\"env:STEADFAST_TEST_NOT_SET\", \"file:",
+            ),
+            "7:16",
+            "providers[0].credentials[0]: the environment variable STEADFAST_TEST_NOT_SET is not set",
+        ),
+        ("dialect.toml", good.replace("\"openai\"", "\"cobol\""), "6:11", "providers[0].dialect: "),
+    ];
+    for (name, content, place, key) in cases {
+        let path = file(&folder, name, &content);
+        for args in [&["check", "--config", &path][..], &["check", "--json", "--config", &path]] {
+            let output = run(args);
+            let errors = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{name}: {errors}");
+            assert!(output.stdout.is_empty(), "{name}");
+            assert!(errors.contains(&format!("{path}:{place}: {key}")), "{name}: {errors}");
+            assert!(!errors.contains(PROVIDER_KEY) && !errors.contains("sk-inline"), "{errors}");
+        }
+    }
+    let output = run(&["check", "--config", "/nonexistent/steadfast.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/nonexistent/steadfast.toml: can not be read"));
+}
+
+#[test]
+fn without_providers_the_variables_are_named() {
+    for command in ["serve", "check"] {
+        let output = run(&[command]);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command}: {errors}");
+        for name in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "--config"] {
+            assert!(errors.contains(name), "{command}: {name} in {errors}");
+        }
+    }
+    // Nobody is served by accident.
+    let folder = folder("serve-open");
+    let path = file(&folder, "open.toml", &good(&folder));
+    let output = run(&["serve", "--config", &path, "--listen", "0.0.0.0:0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("server.auth"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn classify_answers_every_line() {
+    let lines = concat!(
+        r#"{"provider":"openai","status":429,"headers":{"retry-after":"7"},"body":{"error":{"message":"Rate limit reached","code":"rate_limit_exceeded"}}}"#,
+        "\n",
+        r#"{"provider":"anthropic","status":529,"body":"{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}"}"#,
+        "\n",
+        r#"{"status":401,"body":"no"}"#,
+        "\n",
+        r#"{"transport":"reset"}"#,
+    );
+    let path = file(&folder("classify"), "errors.jsonl", lines);
+    let by_file = run(&["classify", &path]);
+    assert_eq!(by_file.status.code(), Some(0), "{}", text(&by_file.stderr));
+    let verdicts: Vec<Value> =
+        text(&by_file.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let reasons: Vec<_> = verdicts.iter().map(|verdict| verdict["reason"].clone()).collect();
+    assert_eq!(reasons, ["rate_limit", "overloaded", "auth", "network"]);
+    assert_eq!(verdicts[0]["retry_after_ms"], 7_000);
+
+    let by_stdin = piped(lines.as_bytes());
+    assert_eq!(by_stdin.status.code(), Some(0));
+    assert_eq!(by_stdin.stdout, by_file.stdout);
+
+    // Lines that are none do not stop it, and are answered in their place.
+    let bad = [
+        lines.lines().next().unwrap().as_bytes(),
+        b"nonsense",
+        b"{\"status\":\"\xff\"}",
+        b"{\"transport\":\"gremlins\"}",
+        lines.lines().nth(1).unwrap().as_bytes(),
+    ]
+    .join(&b'\n');
+    let output = piped(&bad);
+    assert_eq!(output.status.code(), Some(1));
+    let answers: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 5);
+    for (n, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["error"].is_string(), (1..=3).contains(&n), "{n}: {answer}");
+    }
+    let errors = text(&output.stderr);
+    assert!(errors.contains("standard input:2: ") && errors.contains("standard input:4: "));
+
+    let missing = run(&["classify", "/nonexistent/errors.jsonl"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("/nonexistent/errors.jsonl"));
+}
+
+fn piped(input: &[u8]) -> Output {
+    let mut command = steadfast(&["classify"]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::start(command);
+    running.child.stdin.take().unwrap().write_all(input).unwrap();
+    finish(running)
+}
+
+#[test]
+fn sim_serves_three_dialects_until_it_is_told_to_stop() {
+    let plan = "[[rules]]\nprovider = \"openai\"\nnth = 2\nfault = { error = \"overloaded\" }\n";
+    let path = file(&folder("sim"), "plan.toml", plan);
+    let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0", "--plan", &path]));
+    let openai = address(&sim.line("openai"));
+    let others = [address(&sim.line("anthropic")), address(&sim.line("gemini"))];
+    assert!(http(openai, &chat("gpt-4o", false, "any")).starts_with("HTTP/1.1 200 "));
+    assert!(http(openai, &chat("gpt-4o", false, "any")).starts_with("HTTP/1.1 503 "), "the plan");
+    for other in others {
+        let answer = http(other, "GET /nowhere HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    sim.terminate();
+    assert_eq!(finish(sim).status.code(), Some(0));
+    assert!(TcpStream::connect(openai).is_err(), "the port is free");
+
+    let path = file(&folder("sim"), "wrong.toml", "[[rules]]\nfault = \"dance\"\n");
+    let output = run(&["sim", "--listen", "127.0.0.1:0", "--plan", &path]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains(&path), "{}", text(&output.stderr));
+}
+
+#[test]
+fn serve_answers_and_stops_when_told() {
+    // Pieces come slowly, so that an answer is under way when it is told to stop.
+    let plan = "[[rules]]\nstream = true\nfault = { drip = { bytes = 40, every_ms = 10 } }\n";
+    let folder = folder("serve");
+    let path = file(&folder, "plan.toml", plan);
+    let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0", "--plan", &path]));
+    let provider = address(&sim.line("openai"));
+
+    let (key, caller) =
+        (file(&folder, "provider.key", PROVIDER_KEY), file(&folder, "caller.key", GATEWAY_KEY));
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[[tenants]]\nname = \"acme\"\nkeys = [\"file:{caller}\"]\n\
+         [[providers]]\nname = \"main\"\ndialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n\
+         credentials = [\"file:{key}\"]\n"
+    );
+    let path = file(&folder, "serve.toml", &config);
+    let mut command = steadfast(&["serve", "--config", &path]);
+    command.env("RUST_LOG", "trace");
+    let gateway = Running::start(command);
+    let at = address(&gateway.line("steadfast serves on"));
+    assert!(gateway.line("chain").contains("main"));
+
+    let answer = http(at, &chat("gpt-4o", false, GATEWAY_KEY));
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("x-steadfast-target"));
+    let refused = http(at, &chat("gpt-4o", false, "gw-wrong-key-6021"));
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    let unknown = http(at, &chat("no-such-model", true, GATEWAY_KEY));
+    assert!(unknown.starts_with("HTTP/1.1 404 "), "{unknown}");
+
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(chat("gpt-4o", true, GATEWAY_KEY).as_bytes()).unwrap();
+    let mut begun = [0; 15];
+    stream.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200 OK");
+    gateway.terminate();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "the answer under way ends well: {rest}");
+
+    let output = finish(gateway);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(TcpStream::connect(at).is_err());
+    let log = text(&output.stderr);
+    assert!(log.contains("stopping") && log.contains("gpt-4o"), "{log}");
+    for secret in [PROVIDER_KEY, GATEWAY_KEY, "gw-wrong-key-6021"] {
+        assert!(!log.contains(secret), "{secret} is in the log");
+        for told in [&answer, &refused, &unknown, &rest] {
+            assert!(!told.contains(secret), "{secret} is in {told}");
+        }
+    }
+    sim.terminate();
+    assert_eq!(finish(sim).status.code(), Some(0));
+}
+
+#[test]
+fn an_address_that_is_taken_is_said() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let folder = folder("taken");
+    let path = file(&folder, "good.toml", &good(&folder));
+    for args in [&["serve", "--config", &path, "--listen", &at][..], &["sim", "--listen", &at]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains(&format!("can not listen on {at}")), "{errors}");
+    }
+}
+
+#[test]
+fn the_demo_answers_every_request_and_prints_a_table() {
+    let output = run(&["demo", "--once", "--requests", "40"]);
+    let report = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report.contains("40 of 40 requests answered"), "{report}");
+    for head in ["what it did wrong", "what it did", "because of", "times"] {
+        assert!(report.contains(head), "{head} in {report}");
+    }
+    assert!(report.lines().any(|line| line.starts_with("retry ")), "{report}");
+    assert!(report.lines().any(|line| line.starts_with("failover ")), "{report}");
+    assert!(!report.contains("NOT ANSWERED"), "{report}");
+}
+
+#[test]
+fn the_demo_as_json() {
+    let output = run(&["demo", "--once", "--requests", "40", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["asked"], &report["answered"]), (&40.into(), &40.into()));
+    assert_eq!(report["exact"], report["compared"]);
+    assert_eq!(report["failures"], serde_json::json!([]));
+    assert!(report["steps"].as_array().is_some_and(|steps| !steps.is_empty()));
+    assert!(report["wrongs"].as_array().is_some_and(|wrongs| !wrongs.is_empty()));
+}
