@@ -1,1 +1,4 @@
 //! Helpers of the integration tests.
+
+pub mod gateway;
+pub mod harness;

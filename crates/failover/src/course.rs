@@ -406,7 +406,8 @@ impl Course {
         context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
         context.alternatives = choice.alternatives;
         if context.budget.is_none() {
-            context.budget.clone_from(&self.shared.budget);
+            // A success counts here; the layers below put back what they have drawn.
+            context.budget = self.shared.budget.as_ref().map(RetryBudget::drawing);
         }
         request.adapt(slot.profile(self.is_foreign(slot)))?;
         Ok(lease)

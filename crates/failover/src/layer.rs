@@ -124,6 +124,11 @@ impl<C, T> CooldownFailoverLayer<C, T> {
         self.with(|settings| settings.budget = Some(budget))
     }
 
+    /// Draws from the call's own budget alone, when it brings one.
+    pub fn without_budget(self) -> Self {
+        self.with(|settings| settings.budget = None)
+    }
+
     /// Adds a chain that [`chain_for`](Self::chain_for) can choose, or replaces the one of that
     /// name. The default chain's name is the empty one.
     pub fn named(self, name: impl Into<Arc<str>>, chain: Chain) -> Self {

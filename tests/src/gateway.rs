@@ -1,0 +1,288 @@
+//! The gateway on a real socket in front of simulated providers on theirs, asked by a hand-written
+//! client and read by hand-written parsers: nothing here uses the code that is tested.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+pub mod http;
+pub mod told;
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use steadfast::sim::{Answer, Block, Dialect, Entry, SimProvider, SimProviderBuilder, SimServer};
+use steadfast_gateway::{
+    config::Source,
+    server::{App, serve},
+    stack::Gateway,
+};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+use self::http::Ask;
+
+/// The dialects.
+pub const DIALECTS: [Dialect; 3] = [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini];
+
+/// The secret the gateway shows providers.
+pub const PROVIDER_KEY: &str = "sk-provider-secret-5309";
+
+/// Every pair of a caller's and a provider's dialect.
+pub fn pairs() -> impl Iterator<Item = (Dialect, Dialect)> {
+    DIALECTS.into_iter().flat_map(|caller| DIALECTS.map(|provider| (caller, provider)))
+}
+
+/// A model that the simulator of `dialect` serves.
+pub const fn model(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi => "gpt-4o",
+        Dialect::Anthropic => "claude-sonnet-4-5",
+        Dialect::Gemini => "gemini-2.5-pro",
+    }
+}
+
+/// A provider of `dialect`, named like it, that takes nothing but [`PROVIDER_KEY`].
+pub fn provider(dialect: Dialect) -> SimProviderBuilder {
+    SimProvider::builder(dialect).keys([PROVIDER_KEY])
+}
+
+/// A tool call with an id of its own, so that it is known in every dialect.
+pub fn call(id: &str, name: &str, arguments: &str) -> Block {
+    Block::ToolCall { id: Some(id.into()), name: name.into(), arguments: arguments.into() }
+}
+
+/// Thinking, text, and two calls at once; several content events of each.
+pub fn rich_answer() -> Answer {
+    Answer::thinking("Let me think about that, step by step.")
+        .then_text("Two lookups, then: na\u{ef}ve \u{65e5}\u{672c} \u{1f980} \r\n and more to say.")
+        .then(call(
+            "call_a1",
+            "look_up",
+            r#"{"q": "caf\u00e9",  "n": 1.50, "deep": {"a": [1,2 ,3]}}"#,
+        ))
+        .then(call("call_b2", "look_up", r#"{"q":"\ud83e\udd80","n":2}"#))
+        .in_chunks_of(6)
+}
+
+/// The body that asks `model` something in `dialect`. Tools are offered, since answers may call
+/// them.
+pub fn question(dialect: Dialect, model: &str, stream: bool) -> Value {
+    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    match dialect {
+        Dialect::OpenAi => {
+            let mut body = json!({
+                "model": model,
+                "messages": [{"role": "user", "content": "What is it?"}],
+                "max_tokens": 8000,
+                "tools": [{"type": "function", "function": {
+                    "name": "look_up", "description": "Looks up.", "parameters": schema,
+                }}],
+            });
+            if stream {
+                body["stream"] = json!(true);
+                body["stream_options"] = json!({"include_usage": true});
+            }
+            body
+        }
+        Dialect::Anthropic => {
+            let mut body = json!({
+                "model": model,
+                "max_tokens": 8000,
+                "messages": [{"role": "user", "content": "What is it?"}],
+                "tools": [{"name": "look_up", "description": "Looks up.", "input_schema": schema}],
+            });
+            if stream {
+                body["stream"] = json!(true);
+            }
+            body
+        }
+        Dialect::Gemini => json!({
+            "contents": [{"role": "user", "parts": [{"text": "What is it?"}]}],
+            "generationConfig": {"maxOutputTokens": 8000},
+            "tools": [{"functionDeclarations": [{
+                "name": "look_up", "description": "Looks up.", "parameters": schema,
+            }]}],
+        }),
+    }
+}
+
+/// Where `dialect` is asked; for Gemini the address says the rest.
+pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
+    match (dialect, stream) {
+        (Dialect::OpenAi, _) => "/v1/chat/completions".into(),
+        (Dialect::Anthropic, _) => "/v1/messages".into(),
+        (Dialect::Gemini, true) => {
+            format!("/v1beta/models/{model}:streamGenerateContent?alt=sse")
+        }
+        (Dialect::Gemini, false) => format!("/v1beta/models/{model}:generateContent"),
+    }
+}
+
+/// The request that asks `model` something in `dialect`.
+pub fn ask(dialect: Dialect, model: &str, stream: bool) -> Ask {
+    let ask = Ask::post(path(dialect, model, stream), question(dialect, model, stream).to_string());
+    match dialect {
+        Dialect::Anthropic => ask.header("anthropic-version", "2023-06-01"),
+        _ => ask,
+    }
+}
+
+/// A gateway to be.
+#[derive(Debug)]
+pub struct RigBuilder {
+    secrets: Secrets,
+    server: String,
+    rest: String,
+    providers: Vec<(SimProvider, String)>,
+}
+
+impl RigBuilder {
+    /// Writes a secret to a file; what a configuration says to refer to it.
+    pub fn secret(&self, name: &str, value: &str) -> String {
+        self.secrets.put(name, value)
+    }
+
+    /// Lines of `[server]`, instead of `auth = "none"`.
+    pub fn server(mut self, lines: &str) -> Self {
+        lines.clone_into(&mut self.server);
+        self
+    }
+
+    /// Everything besides `[server]` and `[[providers]]`.
+    pub fn config(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.rest);
+        self
+    }
+
+    /// One more provider.
+    pub fn provider(self, provider: SimProvider) -> Self {
+        self.provider_with(provider, "")
+    }
+
+    /// One more provider, with more lines for its section.
+    pub fn provider_with(mut self, provider: SimProvider, lines: &str) -> Self {
+        self.providers.push((provider, lines.to_owned()));
+        self
+    }
+
+    /// The gateway, running.
+    pub async fn start(self) -> Rig {
+        let key = self.secret("provider", PROVIDER_KEY);
+        let mut text = format!("[server]\n{}\n{}\n", self.server, self.rest);
+        let mut sims = Vec::new();
+        for (provider, lines) in self.providers {
+            let sim = SimServer::local(provider).await.unwrap();
+            let provider = sim.provider();
+            text += &format!(
+                "[[providers]]\nname = \"{}\"\ndialect = \"{}\"\nbase_url = \"{}\"\n\
+                 credentials = [\"{key}\"]\n{lines}\n",
+                provider.name(),
+                provider.dialect(),
+                sim.base_url(),
+            );
+            sims.push(sim);
+        }
+        let source = Source::text(text.as_str());
+        let config = source.parse().unwrap();
+        config.validate(&source).unwrap();
+        let gateway = Gateway::connect(&config, &source).unwrap();
+        let app = App::new(&config, &source, gateway).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (router, draining) = (app.router(), app.clone());
+        let server = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+                draining.drain();
+            };
+            serve(listener, router, stopped, Duration::from_secs(10)).await
+        });
+        Rig { addr, app, sims, stop: Some(stop), server, _secrets: self.secrets }
+    }
+}
+
+/// A running gateway and the providers behind it.
+#[derive(Debug)]
+pub struct Rig {
+    /// Where the gateway listens.
+    pub addr: SocketAddr,
+    /// The gateway.
+    pub app: App,
+    /// The providers, in their order.
+    pub sims: Vec<SimServer>,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<io::Result<usize>>,
+    _secrets: Secrets,
+}
+
+impl Rig {
+    /// A gateway to be set up: open to this machine, without providers.
+    pub fn builder() -> RigBuilder {
+        RigBuilder {
+            secrets: Secrets::new(),
+            server: "auth = \"none\"".into(),
+            rest: String::new(),
+            providers: Vec::new(),
+        }
+    }
+
+    /// An open gateway in front of one provider.
+    pub async fn of(provider: SimProvider) -> Self {
+        Self::builder().provider(provider).start().await
+    }
+
+    /// The requests that the first provider saw.
+    pub fn seen(&self) -> Vec<Entry> {
+        self.sims[0].provider().journal().entries()
+    }
+
+    /// The newest request that the first provider saw.
+    pub fn last(&self) -> Entry {
+        self.sims[0].provider().journal().last().expect("the provider was asked")
+    }
+
+    /// Asks the gateway to stop, politely.
+    pub fn begin_stop(&mut self) {
+        let _ = self.stop.take().expect("asked to stop once").send(());
+    }
+
+    /// Waits until it has stopped; how many connections it had to cut.
+    pub async fn stopped(self) -> usize {
+        http::within(self.server).await.unwrap().unwrap()
+    }
+}
+
+/// A folder for secrets, which goes when it is dropped.
+#[derive(Debug)]
+struct Secrets(PathBuf);
+
+impl Secrets {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "steadfast-tests-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn put(&self, name: &str, value: &str) -> String {
+        let path = self.0.join(format!("{name}.key"));
+        std::fs::write(&path, value).unwrap();
+        format!("file:{}", path.display())
+    }
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,205 @@
+//! Stacks around simulated providers in process, on tokio's clock.
+//!
+//! A [`Net`] is what lies between the client and the providers: it takes each request to the
+//! provider its host names. So everything from the request's typed form down to the bytes of the
+//! wire runs as it does over a network, without a socket, and on a paused clock all times are
+//! exact.
+//!
+//! ```
+//! use steadfast::{ChatRequest, Dialect, Stack};
+//! use steadfast_tests::harness::{self, Got};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+//! let sims = harness::trio(|_, provider| provider);
+//! let llm = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
+//! let got = Got::of(&llm, ChatRequest::user("hello")).await;
+//! assert_eq!(got.answer().text(), sims[0].journal().last().unwrap().sent.unwrap().text);
+//! # }
+//! ```
+// A harness fails by panicking: it runs in tests alone.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use steadfast::{
+    ChatRequest, ChatService, Completion, Dialect, Event, EventStream, Failure, Head,
+    client::{ClientBody, Credential, LlmClient, Provider, Providers, dialect::Wire},
+    failover::{Chain, TargetSpec},
+    sim::{self, Entry, SimBody, SimError, SimProvider, SimProviderBuilder},
+};
+use tokio::time::Instant;
+use tokio_stream::{Stream as _, StreamExt as _};
+use tower::ServiceExt as _;
+use tower_service::Service;
+
+/// The usual three providers, in the order of the usual chain.
+pub const TRIO: [(&str, Dialect); 3] =
+    [("anthropic", Dialect::Anthropic), ("openai", Dialect::OpenAi), ("google", Dialect::Gemini)];
+
+/// A network of simulated providers, each a host of its name.
+#[derive(Clone, Debug)]
+pub struct Net(Arc<[SimProvider]>);
+
+impl Service<Request<ClientBody>> for Net {
+    type Response = Response<SimBody>;
+    type Error = SimError;
+    type Future = sim::ResponseFuture;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), SimError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
+        let host = request.uri().host().unwrap_or_default();
+        let provider = self.0.iter().find(|provider| provider.name() == host);
+        provider.unwrap_or_else(|| panic!("no provider is called {host:?}")).clone().call(request)
+    }
+}
+
+/// The simulator's word for a dialect.
+pub fn simulated(dialect: Dialect) -> sim::Dialect {
+    match dialect {
+        Dialect::Anthropic => sim::Dialect::Anthropic,
+        Dialect::Gemini => sim::Dialect::Gemini,
+        _ => sim::Dialect::OpenAi,
+    }
+}
+
+/// The dialect of a simulated provider.
+pub fn dialect(provider: &SimProvider) -> Dialect {
+    match provider.dialect() {
+        sim::Dialect::Anthropic => Dialect::Anthropic,
+        sim::Dialect::Gemini => Dialect::Gemini,
+        sim::Dialect::OpenAi => Dialect::OpenAi,
+    }
+}
+
+/// The model that callers of this dialect ask for, and that its provider is sent.
+pub fn model(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Anthropic => "claude-sonnet-4-5",
+        Dialect::Gemini => "gemini-2.5-flash",
+        _ => "gpt-4o",
+    }
+}
+
+/// The providers of [`TRIO`], each set up by `set_up`.
+pub fn trio(
+    set_up: impl Fn(Dialect, SimProviderBuilder) -> SimProviderBuilder,
+) -> Vec<SimProvider> {
+    TRIO.map(|(name, dialect)| {
+        set_up(dialect, SimProvider::builder(simulated(dialect)).name(name)).build()
+    })
+    .into()
+}
+
+/// A client of these providers.
+pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
+    let providers = sims.iter().map(|provider| {
+        let dialect = dialect(provider);
+        let version = if dialect == Dialect::OpenAi { "/v1" } else { "" };
+        Provider::new(provider.name(), dialect)
+            .with_base_url(format!("http://{}{version}", provider.name()))
+            .with_wire(Wire::default())
+            .with_credential(Credential::new("main", "sk-0123456789abcdef"))
+    });
+    LlmClient::with_service(Providers::new(providers).unwrap(), Net(sims.into()))
+}
+
+/// One of these providers as a target: whatever model is asked for, it is sent one that it has.
+pub fn target(provider: &SimProvider) -> TargetSpec {
+    let dialect = dialect(provider);
+    TargetSpec::new(provider.name()).dialect(dialect).model("*", model(dialect))
+}
+
+/// These providers as targets, in their order.
+pub fn chain(sims: &[SimProvider]) -> Chain {
+    Chain::new(sims.iter().map(target)).unwrap()
+}
+
+/// What one caller got.
+#[derive(Debug)]
+pub struct Got {
+    /// The events before the end or the failure, put together. Without an answer, nothing.
+    pub seen: Option<Completion>,
+    /// The same events, one by one.
+    pub events: Vec<Event>,
+    /// The failure that ended it.
+    pub failure: Option<Failure>,
+    /// Whether it failed when the answer had already begun.
+    pub in_answer: bool,
+    /// From the call to its end, on tokio's clock.
+    pub took: Duration,
+}
+
+impl Got {
+    /// Makes the call and reads the answer to its end.
+    ///
+    /// # Panics
+    ///
+    /// When anything comes after the end or after the first error.
+    pub async fn of(service: &ChatService, request: ChatRequest) -> Self {
+        let begun = Instant::now();
+        match service.clone().oneshot(request).await {
+            Err(failure) => Self {
+                seen: None,
+                events: Vec::new(),
+                failure: Some(failure),
+                in_answer: false,
+                took: begun.elapsed(),
+            },
+            Ok(response) => {
+                let (head, events) = response.into_parts();
+                Self::read(head, events, begun).await
+            }
+        }
+    }
+
+    async fn read(head: Head, mut stream: EventStream, begun: Instant) -> Self {
+        let mut seen = Completion::new(head);
+        let mut events = Vec::new();
+        let mut failure = None;
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(event) => {
+                    seen.push(&event);
+                    events.push(event);
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        let took = begun.elapsed();
+        for _ in 0..3 {
+            let again = Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(again, Poll::Ready(None)), "after the end came {again:?}");
+        }
+        let in_answer = failure.is_some();
+        Self { seen: Some(seen), events, failure, in_answer, took }
+    }
+
+    /// The whole answer.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn answer(&self) -> &Completion {
+        match (&self.failure, &self.seen) {
+            (None, Some(seen)) if seen.ended => seen,
+            (failure, _) => panic!("no whole answer: {failure:?}"),
+        }
+    }
+}
+
+/// When each request came, since the first of them.
+pub fn waits(entries: &[Entry]) -> Vec<Duration> {
+    entries.windows(2).map(|pair| pair[1].at - pair[0].ended_at.unwrap_or(pair[0].at)).collect()
+}

@@ -1,0 +1,275 @@
+//! What bounds a call: the shared retry budget, the attempts and the time it may have over all
+//! layers together, and how much its caller cares.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{num::NonZeroU32, time::Duration};
+
+use steadfast::{
+    Backoff, ChatRequest, ChatService, Deadline, Dialect, Jitter, Priority, Reason, RecoveryTable,
+    RetryBudget, Stack, TimeLimit,
+    breaker::{BreakerPolicy, CircuitBreakerLayer},
+    retry::{RetryBackoffLayer, RetryPolicy},
+    sim::{Drip, End, ErrorKind, Fault, FaultPlan, How, RateLimit, SimProvider},
+    timeout::{DeadlineLayer, StallPolicy, StallTimeoutLayer},
+};
+use steadfast_tests::harness::{self, Got};
+use tokio::{task::JoinSet, time::sleep};
+
+const RETRIES: u32 = 2;
+
+/// The trio, with `fault` at each of the first `down`.
+fn providers(down: usize, fault: &Fault) -> Vec<SimProvider> {
+    let sims = harness::trio(|_, provider| provider);
+    for provider in &sims[..down] {
+        provider.set_faults(FaultPlan::always(fault.clone()));
+    }
+    sims
+}
+
+fn stack(sims: &[SimProvider]) -> Stack {
+    let backoff = Backoff::default().jitter(Jitter::None).unwrap();
+    let policy = RetryPolicy { retries: RETRIES, backoff, ..RetryPolicy::transient() };
+    let stall = StallPolicy { stall: Duration::from_secs(5), ..StallPolicy::default() };
+    Stack::new(harness::chain(sims))
+        .retry(RetryBackoffLayer::new(policy).unwrap())
+        .stall(StallTimeoutLayer::new(stall).unwrap())
+}
+
+/// `stack` without what else would spare a dead provider: nothing cools, no circuit opens.
+fn tireless(stack: Stack) -> Stack {
+    let zero = Duration::ZERO;
+    let table = [Reason::ServerError, Reason::Overloaded, Reason::Network]
+        .into_iter()
+        .fold(RecoveryTable::default(), |table, reason| table.cooldown(reason, zero));
+    let observe = BreakerPolicy { observe: true, ..BreakerPolicy::default() };
+    stack.table(table).breaker(CircuitBreakerLayer::new(observe).unwrap())
+}
+
+fn asked(sims: &[SimProvider]) -> usize {
+    sims.iter().map(|provider| provider.journal().len()).sum()
+}
+
+fn ask(stream: bool) -> ChatRequest {
+    let request = ChatRequest::user("hello").with_model("any").with_max_output(200);
+    if stream { request.streaming() } else { request }
+}
+
+async fn all_at_once(service: &ChatService, calls: usize) {
+    let mut running = JoinSet::new();
+    for _ in 0..calls {
+        let service = service.clone();
+        running.spawn(async move { Got::of(&service, ask(false)).await });
+    }
+    while let Some(got) = running.join_next().await {
+        assert!(got.unwrap().failure.is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_pair_gets_each_call_once_and_what_the_budget_holds() {
+    for (fault, cost) in [
+        (Fault::Error(ErrorKind::ServerError), 14),
+        (Fault::Error(ErrorKind::Overloaded), 5),
+        (Fault::Reset, 5),
+    ] {
+        for at_once in [false, true] {
+            let sims = providers(2, &fault)[..2].to_vec();
+            let budget = RetryBudget::default();
+            let stack = tireless(stack(&sims)).budget(budget.clone());
+            let service = stack.boxed(harness::client(&sims));
+            let calls = 150;
+            if at_once {
+                all_at_once(&service, calls).await;
+            } else {
+                for _ in 0..calls {
+                    all_at_once(&service, 1).await;
+                }
+            }
+            let at = format!("{fault:?}, at once: {at_once}");
+            assert_eq!(asked(&sims), calls + 500 / cost, "{at}");
+            assert!((budget.remaining() as usize) < cost, "{at}: {budget:?}");
+
+            // Well again: every answer puts one token back, and retries are affordable again.
+            sims.iter().for_each(|provider| provider.set_faults(FaultPlan::none()));
+            let left = budget.remaining();
+            for _ in 0..20 {
+                Got::of(&service, ask(true)).await.answer();
+            }
+            assert_eq!(budget.remaining(), left + 20, "{at}");
+            sims[0].set_faults(FaultPlan::first(1, fault.clone()));
+            let before = asked(&sims);
+            Got::of(&service, ask(true)).await.answer();
+            assert_eq!(asked(&sims) - before, 2, "{at}");
+            let now = budget.remaining();
+            assert_eq!(now, left + 21, "{at}: what the retry took, and one for the answer");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_has_one_budget_and_an_answer_counts_once() {
+    let fault = Fault::Error(ErrorKind::ServerError);
+    let sims = providers(2, &fault)[..2].to_vec();
+    let calls = 150;
+    // Its retries are not the stack's own; its budget is.
+    let service = tireless(stack(&sims)).boxed(harness::client(&sims));
+    all_at_once(&service, calls).await;
+    assert_eq!(asked(&sims), calls + 35, "500 tokens are 35 retries, 10 are left");
+
+    sims.iter().for_each(|provider| provider.set_faults(FaultPlan::none()));
+    for _ in 0..20 {
+        Got::of(&service, ask(false)).await.answer();
+    }
+    sims.iter().for_each(|provider| {
+        provider.journal().clear();
+        provider.set_faults(FaultPlan::always(fault.clone()));
+    });
+    all_at_once(&service, calls).await;
+    assert_eq!(asked(&sims), calls + 2, "20 answers put back 20 tokens: with the 10, 2 retries");
+
+    sims.iter().for_each(|provider| provider.journal().clear());
+    let service = tireless(stack(&sims)).without_budget().boxed(harness::client(&sims));
+    all_at_once(&service, calls).await;
+    assert_eq!(asked(&sims), calls * 2 * (1 + RETRIES as usize), "without one, all of them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn breakers_and_cooldowns_spare_a_dead_pair_more_than_the_budget_does() {
+    let sims = providers(2, &Fault::Error(ErrorKind::ServerError))[..2].to_vec();
+    let service = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
+    all_at_once(&service, 150).await;
+    let first = asked(&sims);
+    assert!(first <= 150 + 500 / 14, "{first} attempts");
+    for _ in 0..150 {
+        all_at_once(&service, 1).await;
+    }
+    let then = asked(&sims) - first;
+    assert!(then < 150, "{then} attempts for 150 calls to a pair that is known to be dead");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_attempts_holds_over_all_layers() {
+    for (stream, fault) in [
+        (false, Fault::Error(ErrorKind::ServerError)),
+        (true, Fault::break_after(0, How::ErrorEvent(ErrorKind::ServerError))),
+    ] {
+        for already in [0, 2] {
+            for max in 1..=12u32 {
+                let sims = providers(3, &fault);
+                let service = stack(&sims).boxed(harness::client(&sims));
+                let mut request = ask(stream);
+                request.context.max_attempts = NonZeroU32::new(max);
+                request.context.attempts = already;
+                let got = Got::of(&service, request).await;
+                let at = format!("at most {max}, {already} of them made, stream: {stream}");
+
+                let all = sims.len() as u32 * (1 + RETRIES);
+                let expected = max.saturating_sub(already).min(all);
+                assert_eq!(asked(&sims), expected as usize, "{at}");
+                assert_eq!(got.failure.unwrap().attempts(), expected, "{at}");
+                let numbers: Vec<u32> = sims
+                    .iter()
+                    .flat_map(|provider| provider.journal().entries())
+                    .map(|entry| entry.header("x-steadfast-attempt").unwrap().parse().unwrap())
+                    .collect();
+                let counted: Vec<u32> = (already + 1..=already + expected).collect();
+                assert_eq!(numbers, counted, "{at}: each provider is told which attempt it is");
+            }
+        }
+    }
+}
+
+/// What keeps a call from ending by itself, streamed or not.
+fn endless() -> [(&'static str, Fault); 7] {
+    [
+        ("hang", Fault::Hang),
+        ("500", Fault::Error(ErrorKind::ServerError)),
+        ("reset", Fault::Reset),
+        ("429", Fault::rate_limit(RateLimit::after("2"))),
+        ("late", Fault::first_token_after_ms(4_000)),
+        ("silent", Fault::break_after(1, How::Stall)),
+        ("dripping", Fault::Drip(Drip { bytes: 3, every_ms: 700 })),
+    ]
+}
+
+/// It ended at its deadline, and says so; or before, for a reason.
+fn assert_ended_rightly(got: &Got, name: &str, limit: Duration, at: &str) {
+    let by_itself = match &got.failure {
+        // It began within the limits, and went on.
+        None => name == "late",
+        Some(failure) if failure.time_limit() == Some(TimeLimit::Pipeline) => {
+            assert_eq!((failure.reason(), got.took), (Reason::Timeout, limit), "{at}");
+            return;
+        }
+        // Silent for the stall limit when content had been seen.
+        Some(failure) if failure.is_delivered() => name == "silent",
+        // No further attempt would have had the time.
+        Some(_) => matches!(name, "500" | "reset" | "429" | "late"),
+    };
+    assert!(by_itself, "{at}: {got:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_outlives_a_deadline_by_a_tick() {
+    for (name, fault) in endless() {
+        for stream in [false, true] {
+            for limit in [1, 499, 500, 501, 1_499, 2_000, 3_000, 4_999, 5_000, 7_003] {
+                for by_layer in [false, true] {
+                    let at = format!("{name}, {limit} ms, stream: {stream}, by layer: {by_layer}");
+                    let limit = Duration::from_millis(limit);
+                    let sims = providers(3, &fault);
+                    let mut stack = stack(&sims);
+                    let mut request = ask(stream);
+                    if by_layer {
+                        stack = stack.deadline(DeadlineLayer::after(limit).unwrap());
+                    } else {
+                        request.context.deadline = Some(Deadline::after(limit));
+                    }
+                    let got = Got::of(&stack.boxed(harness::client(&sims)), request).await;
+                    assert!(got.took <= limit, "{at}: took {:?}", got.took);
+                    assert_ended_rightly(&got, name, limit, &at);
+                    // The providers are let go in that moment, and nobody asks them later.
+                    let count = asked(&sims);
+                    sleep(Duration::from_secs(3_600)).await;
+                    assert_eq!(asked(&sims), count, "{at}");
+                    for entry in sims.iter().flat_map(|provider| provider.journal().entries()) {
+                        assert_ne!(entry.end, End::Open, "{at}");
+                        assert!(entry.at < limit, "{at}: asked when it was over");
+                        assert!(entry.ended_at.unwrap() <= limit, "{at}: {:?}", entry.ended_at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_calls_leave_an_overloaded_provider_alone() {
+    for dialect in Dialect::ALL {
+        for (kind, priority, attempts) in [
+            (ErrorKind::Overloaded, Priority::Interactive, 3),
+            (ErrorKind::Overloaded, Priority::Background, 1),
+            (ErrorKind::ServerError, Priority::Interactive, 3),
+            (ErrorKind::ServerError, Priority::Background, 3),
+        ] {
+            let mut sims = harness::trio(|_, provider| provider);
+            sims.sort_by_key(|provider| harness::dialect(provider) != dialect);
+            sims[0].set_faults(FaultPlan::always(Fault::Error(kind.clone())));
+            for spares in [0, 2] {
+                let sims = &sims[..=spares];
+                sims[0].journal().clear();
+                let service = stack(sims).boxed(harness::client(sims));
+                let mut request = ask(true);
+                request.context.priority = priority;
+                let got = Got::of(&service, request).await;
+                let at = format!("{dialect}, {kind:?}, {priority:?}, {spares} spares");
+                assert_eq!(sims[0].journal().len(), attempts, "{at}");
+                match spares {
+                    0 => assert_eq!(got.failure.unwrap().attempts() as usize, attempts, "{at}"),
+                    _ => assert!(got.answer().head.target.is_some(), "{at}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The chain `anthropic, openai, google` with each of its providers down in turn, and each pair,
+//! in twelve ways, streaming and not, called in each dialect, with tools, a follow-up with their
+//! results, and a picture: every call is answered, by the first provider that is well, and what
+//! the caller reads is what that provider said.
+
+#![allow(clippy::unwrap_used)]
+
+mod callers;
+
+use steadfast::{
+    Completion, Dialect, Stack, StopReason,
+    sim::{
+        Answer, End, Entry, ErrorKind, Fault, FaultPlan, How, RateLimit, Sent, SimProvider, Usage,
+    },
+};
+use steadfast_tests::harness::{self, TRIO};
+
+use self::callers::{Conversation, PICTURE};
+
+/// How a provider can be down.
+fn faults() -> [(&'static str, Fault); 12] {
+    use ErrorKind::{
+        Auth, BadGatewayHtml, InsufficientQuota, ModelNotFound, Overloaded, ServerError,
+    };
+    [
+        ("500", Fault::Error(ServerError)),
+        ("529 or 503", Fault::Error(Overloaded)),
+        ("hang", Fault::Hang),
+        ("reset before headers", Fault::Reset),
+        ("refused", Fault::Refused),
+        ("bad key", Fault::Error(Auth)),
+        ("missing model", Fault::Error(ModelNotFound)),
+        ("502 with HTML", Fault::Error(BadGatewayHtml)),
+        ("200 with an error", Fault::ErrorInOk(ServerError)),
+        ("error event first", Fault::break_after(0, How::ErrorEvent(Overloaded))),
+        ("429 with a long hint", Fault::rate_limit(RateLimit::after("3600"))),
+        ("insufficient_quota", Fault::Error(InsufficientQuota)),
+    ]
+}
+
+/// Who is down, by place in the chain.
+const DOWN: [&[usize]; 6] = [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 2]];
+
+/// The providers, those of `down` with `fault`. Each says something of its own: first two calls,
+/// after their results a text.
+fn providers(down: &[usize], fault: &Fault) -> Vec<SimProvider> {
+    harness::trio(|dialect, provider| {
+        let place = TRIO.iter().position(|(_, other)| *other == dialect).unwrap();
+        let tokens = move |n: u64| n + 1_000 * place as u64;
+        let name = TRIO[place].0;
+        let plan = match down.contains(&place) {
+            true => FaultPlan::always(fault.clone()),
+            false => FaultPlan::none(),
+        };
+        provider.faults(plan).respond(move |asked| {
+            let answer = if asked.after_tool_results {
+                Answer::text(format!(
+                    "{name} has read it all: \u{65e5}\u{672c} \u{1f980}, na\u{ef}ve."
+                ))
+            } else {
+                Answer::text(format!("{name} will look \u{2026}"))
+                    .then_tool_call("read", format!(r#"{{"path": "{name}/\u00e9.txt"}}"#))
+                    .then_tool_call("list", r#"{ "path":"/", "depth":2.50 }"#)
+            };
+            let usage = Usage {
+                input: tokens(120),
+                output: tokens(45),
+                cache_read: tokens(30),
+                ..Usage::default()
+            };
+            Some(answer.usage(usage))
+        })
+    })
+}
+
+/// The provider that has to answer, and what it says it sent last.
+fn answering<'a>(
+    sims: &'a [SimProvider],
+    down: &[usize],
+) -> Result<(&'a str, Entry, Sent), String> {
+    let first = (0..sims.len()).find(|place| !down.contains(place)).unwrap();
+    for (place, provider) in sims.iter().enumerate() {
+        let asked = provider.journal().len();
+        if (place < first && asked == 0) || (place > first && asked > 0) {
+            return Err(format!("{} was asked {asked} times", provider.name()));
+        }
+        if provider.journal().entries().iter().any(|entry| entry.end == End::Open) {
+            return Err(format!("{} has a request open", provider.name()));
+        }
+    }
+    let entry = sims[first].journal().last().ok_or("the first that is well was not asked")?;
+    let sent = entry.sent.clone().ok_or_else(|| format!("it refused: {:?}", entry.refused))?;
+    Ok((sims[first].name(), entry, sent))
+}
+
+/// What differs between what a caller read and what was sent.
+fn compare(read: &Completion, sent: &Sent, after_results: bool) -> Result<(), String> {
+    #[allow(clippy::needless_pass_by_value)] // Most are made to be compared.
+    fn same<T: PartialEq + std::fmt::Debug>(what: &str, read: T, sent: T) -> Result<(), String> {
+        if read == sent { Ok(()) } else { Err(format!("{what}: {read:?} instead of {sent:?}")) }
+    }
+    same("text", read.text(), sent.text.clone())?;
+    let calls: Vec<_> = read.tool_calls().collect();
+    same("number of calls", calls.len(), sent.tool_calls.len())?;
+    same("number of calls", calls.len(), if after_results { 0 } else { 2 })?;
+    for (call, sent) in calls.iter().zip(&sent.tool_calls) {
+        same("tool", &call.name, &sent.name)?;
+        same("arguments", &call.arguments, &sent.arguments)?;
+        // A provider that gives no id leaves it to the client to make one up.
+        match sent.id.as_str() {
+            "" => same("an empty id", call.id.is_empty(), false)?,
+            id => same("id", call.id.as_str(), id)?,
+        }
+    }
+    if let [one, other] = calls[..] {
+        same("ids are one", one.id == other.id, false)?;
+    }
+    let used = sent.usage;
+    same("input", read.usage.input, Some(used.input + used.cache_read + used.cache_write))?;
+    same("output", read.usage.output, Some(used.output))?;
+    same("cache", read.usage.cache_read, Some(used.cache_read))?;
+    let stop = if after_results { StopReason::EndTurn } else { StopReason::ToolUse };
+    same("stop", read.stop.as_ref().map(|stop| stop.reason), Some(stop))
+}
+
+/// One call of `conversation` with some providers down, compared with the truth.
+async fn call(
+    conversation: &Conversation,
+    down: &[usize],
+    fault: &Fault,
+    after_results: bool,
+) -> Result<Completion, String> {
+    let sims = providers(down, fault);
+    let service = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
+    let read = conversation.ask(&service).await?;
+    let (name, entry, sent) = answering(&sims, down)?;
+    compare(&read, &sent, after_results).map_err(|why| format!("{name} answered, {why}"))?;
+    let body = String::from_utf8_lossy(&entry.body);
+    if !body.contains(PICTURE) {
+        return Err(format!("{name} was not shown the picture"));
+    }
+    for result in ["read", "list"].map(result) {
+        if after_results != body.contains(&result) {
+            return Err(format!("{name} was not told {result:?}"));
+        }
+    }
+    Ok(read)
+}
+
+fn result(tool: &str) -> String {
+    format!("the result of {tool} is 42")
+}
+
+/// All that a caller of `dialect` can meet.
+async fn calls_of(dialect: Dialect) {
+    let (mut calls, mut wrong) = (0, Vec::new());
+    for stream in [false, true] {
+        let begin = Conversation::new(dialect, stream);
+        // A history that the head of the chain has written when it was still well.
+        let first = call(&begin, &[], &Fault::Hang, false).await.unwrap();
+        let healthy = begin.followed_by(&first, result);
+        for (name, fault) in faults() {
+            for down in DOWN {
+                let mut note = |turn: &str, outcome: Result<Completion, String>| {
+                    calls += 1;
+                    match outcome {
+                        Ok(answer) => Some(answer),
+                        Err(why) => {
+                            let who: Vec<_> = down.iter().map(|place| TRIO[*place].0).collect();
+                            wrong.push(format!("{turn}, {name} at {who:?}, {stream}: {why}"));
+                            None
+                        }
+                    }
+                };
+                if let Some(answer) = note("first", call(&begin, down, &fault, false).await) {
+                    // The history is that of whoever stood in.
+                    let next = begin.followed_by(&answer, result);
+                    note("follow-up", call(&next, down, &fault, true).await);
+                }
+                note("failure in between", call(&healthy, down, &fault, true).await);
+            }
+        }
+    }
+    assert_eq!(calls, 2 * 12 * 6 * 3, "{wrong:#?}");
+    assert!(wrong.is_empty(), "{} of {calls} went wrong: {wrong:#?}", wrong.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_of_an_anthropic_caller_is_answered() {
+    calls_of(Dialect::Anthropic).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_of_an_openai_caller_is_answered() {
+    calls_of(Dialect::OpenAi).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_of_a_gemini_caller_is_answered() {
+    calls_of(Dialect::Gemini).await;
+}

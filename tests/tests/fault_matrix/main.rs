@@ -1,0 +1,271 @@
+//! One primary with each of 19 faults, one healthy spare, two retries, a stall limit of 5 s: who
+//! is asked, how often, after which waits, and what the caller gets. On a paused clock and without
+//! jitter, so that every time is exact.
+//!
+//! The outcome is the table in `docs/fault-matrix.md`, which is made here and compared with the
+//! file; `UPDATE_DOCS=1 cargo test -p steadfast-tests --test fault_matrix` writes it.
+
+#![allow(clippy::unwrap_used)]
+
+mod alarms;
+mod faults;
+mod table;
+
+use std::time::Duration;
+
+use steadfast::{
+    Backoff, ChatRequest, Delta, Dialect, Failover, Fault as Blame, Handles, Jitter, Reason, Stack,
+    failover::{Chain, TargetSpec},
+    retry::{RetryBackoffLayer, RetryPolicy},
+    sim::{Answer, End, Fault, FaultPlan, SimProvider},
+    timeout::{StallPolicy, StallTimeoutLayer},
+};
+use steadfast_tests::harness::{self, Got};
+
+use self::{
+    alarms::{Alarm, Alarms},
+    faults::{Expect, Gets, LINES, PIECES, STALL},
+    table::Table,
+};
+
+/// Says its text in so many pieces that one can break in the middle.
+const WORDS: &str = "The quick brown fox jumps over the lazy dog, and the dog, who has \u{e4}lter \
+                     bones, lets it: \u{1f98a} over \u{1f415}, again and again, until both sleep.";
+
+/// A primary, and a spare of the next dialect.
+struct Pair {
+    primary: SimProvider,
+    spare: SimProvider,
+}
+
+impl Pair {
+    fn new(dialect: Dialect, plan: FaultPlan) -> Self {
+        let next = match dialect {
+            Dialect::Anthropic => Dialect::OpenAi,
+            Dialect::OpenAi => Dialect::Gemini,
+            _ => Dialect::Anthropic,
+        };
+        let build = |name: &str, dialect, plan, words: String| {
+            SimProvider::builder(harness::simulated(dialect))
+                .name(name)
+                .respond(move |_| Some(Answer::text(words.clone())))
+                .faults(plan)
+                .build()
+        };
+        Self {
+            primary: build("primary", dialect, plan, format!("Of the primary: {WORDS}")),
+            spare: build("spare", next, FaultPlan::none(), format!("Of the spare: {WORDS}")),
+        }
+    }
+
+    fn always(dialect: Dialect, fault: Fault) -> Self {
+        Self::new(dialect, FaultPlan::always(fault))
+    }
+
+    fn both(&self) -> Vec<SimProvider> {
+        vec![self.primary.clone(), self.spare.clone()]
+    }
+}
+
+fn retry(jitter: Jitter) -> RetryBackoffLayer {
+    let backoff = Backoff::default().jitter(jitter).unwrap();
+    let policy = RetryPolicy { retries: 2, backoff, ..RetryPolicy::transient() };
+    RetryBackoffLayer::new(policy).unwrap()
+}
+
+fn stack(chain: Chain, retry: RetryBackoffLayer) -> Stack {
+    let policy = StallPolicy { stall: Duration::from_millis(STALL), ..StallPolicy::default() };
+    Stack::new(chain)
+        .retry(retry)
+        .stall(StallTimeoutLayer::new(policy).unwrap())
+        .budget(steadfast::RetryBudget::default())
+}
+
+fn request(stream: bool) -> ChatRequest {
+    let request = ChatRequest::user("Tell me of the fox.").with_model("any").with_max_output(1_000);
+    if stream { request.streaming() } else { request }
+}
+
+/// Makes one call through `stack` to `sims`.
+async fn ask(stack: &Stack, sims: &[SimProvider], stream: bool) -> (Got, Handles) {
+    let got = Got::of(&stack.boxed(harness::client(sims)), request(stream)).await;
+    (got, stack.handles())
+}
+
+/// The whole answer of `provider`, word by word.
+fn assert_answered_by(got: &Got, provider: &SimProvider, at: &str) {
+    let sent = provider.journal().last().unwrap().sent.unwrap();
+    let answer = got.answer();
+    assert_eq!(answer.text(), sent.text, "{at}");
+    assert_eq!(answer.usage.output, Some(sent.usage.output), "{at}");
+    let target = answer.head.target.as_ref().unwrap();
+    assert_eq!(target.provider(), provider.name(), "{at}");
+}
+
+/// One cell of the matrix, checked against what it has to be.
+async fn cell(dialect: Dialect, stream: bool, fault: Fault, expect: Expect, at: &str) {
+    let pair = Pair::always(dialect, fault);
+    let sims = pair.both();
+    let alarms = Alarms::listen();
+    let (got, _) = ask(&stack(harness::chain(&sims), retry(Jitter::None)), &sims, stream).await;
+
+    let asked = pair.primary.journal().entries();
+    let waits: Vec<u64> =
+        harness::waits(&asked).iter().map(|wait| wait.as_millis().try_into().unwrap()).collect();
+    assert_eq!(waits, expect.waits, "{at}: waits between the attempts at the primary");
+    assert_eq!(got.took, expect.took(), "{at}: the whole");
+    assert!(asked.iter().all(|entry| entry.end != End::Open), "{at}: an attempt was left open");
+
+    let spare = pair.spare.journal().entries();
+    match expect.got {
+        Gets::Spare => {
+            assert_eq!(spare.len(), 1, "{at}: attempts at the spare");
+            let left = asked.last().unwrap().ended_at.unwrap();
+            assert_eq!(spare[0].at, left, "{at}: slept after the last attempt at the primary");
+            assert_answered_by(&got, &pair.spare, at);
+        }
+        Gets::Refusal(reason) => {
+            assert_eq!(spare.len(), 0, "{at}: the spare is none of this");
+            let failure = got.failure.as_ref().unwrap();
+            assert_eq!((failure.reason(), failure.fault()), (reason, Blame::Caller), "{at}");
+            assert_eq!((failure.attempts(), got.in_answer), (1, false), "{at}");
+            assert_ne!(failure.failover(), Failover::NextTarget, "{at}");
+        }
+        Gets::Truth(reason) => {
+            assert_eq!(spare.len(), 0, "{at}: content has reached the caller");
+            let failure = got.failure.as_ref().unwrap();
+            assert_eq!(failure.reason(), reason, "{at}: {failure}");
+            assert!(failure.is_delivered() && got.in_answer, "{at}");
+            assert_prefix(&got, &pair.primary, at);
+        }
+    }
+    let alarm = Alarm {
+        level: "ERROR".to_owned(),
+        at: "primary".to_owned(),
+        reason: alarms.heard().first().map_or(String::new(), |alarm| alarm.reason.clone()),
+    };
+    let heard = alarms.heard();
+    assert_eq!(heard.len(), usize::from(expect.alarm), "{at}: {heard:?}");
+    for heard in heard {
+        assert!(heard.at.starts_with(&alarm.at), "{at}: {heard:?}");
+        assert_eq!(heard.level, alarm.level, "{at}");
+        assert!(matches!(heard.reason.as_str(), "auth" | "billing"), "{at}: {heard:?}");
+    }
+}
+
+/// Exactly the pieces that went out, and no word of an end.
+fn assert_prefix(got: &Got, provider: &SimProvider, at: &str) {
+    let entry = provider.journal().last().unwrap();
+    let seen = got.seen.as_ref().unwrap();
+    let pieces = got.events.iter().filter(|event| event.is_content()).count();
+    assert_eq!((pieces, entry.events), (PIECES, PIECES), "{at}: pieces");
+    let truth = entry.sent.unwrap().text;
+    let text = seen.text();
+    assert!(
+        !text.is_empty() && text.len() < truth.len() && truth.starts_with(&text),
+        "{at}: {text}"
+    );
+    let ends = |delta: &Delta| matches!(delta, Delta::Stop(_) | Delta::End);
+    assert!(!got.events.iter().flat_map(|event| &event.deltas).any(ends), "{at}: an end made up");
+}
+
+/// Every cell there is.
+fn cells() -> impl Iterator<Item = (&'static str, Dialect, bool, Fault, Expect)> {
+    LINES.iter().flat_map(|line| {
+        Dialect::ALL.into_iter().flat_map(move |dialect| {
+            [false, true].into_iter().filter_map(move |stream| {
+                let (fault, expect) = (line.cell)(dialect, stream)?;
+                Some((line.name, dialect, stream, fault, expect))
+            })
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_matrix_is_as_it_has_to_be_and_the_docs_say_so() {
+    let mut table = Table::default();
+    for (name, dialect, stream, fault, expect) in cells() {
+        let at = format!("{name}, {dialect}, stream: {stream}");
+        cell(dialect, stream, fault, expect, &at).await;
+        table.add(name, dialect, stream, expect);
+    }
+    table.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_sleeps_after_the_last_attempt() {
+    for (name, dialect, stream, fault, expect) in cells() {
+        let at = format!("{name}, {dialect}, stream: {stream}");
+        let pair = Pair::always(dialect, fault);
+        let alone = [pair.primary.clone()];
+        let (got, _) =
+            ask(&stack(harness::chain(&alone), retry(Jitter::None)), &alone, stream).await;
+        let failure = got.failure.unwrap();
+        let asked = pair.primary.journal().entries();
+        let ended = asked.last().unwrap().ended_at.unwrap();
+        assert_eq!(got.took, ended - asked[0].at, "{at}: slept for nothing");
+        // With nowhere else to go a hang is waited for again.
+        let tries = match (expect.last, expect.got) {
+            (STALL, Gets::Spare) => 3,
+            _ => expect.waits.len() + 1,
+        };
+        assert_eq!((asked.len(), failure.attempts() as usize), (tries, tries), "{at}: {failure}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_was_asked_for_is_waited_not_less_and_not_a_second_more() {
+    let cells = cells().filter(|(name, ..)| name.starts_with("429, `"));
+    for (name, dialect, stream, fault, expect) in cells {
+        for seed in 0..20 {
+            // Once limited, then well: it is worth the wait, and the spare is not asked.
+            let pair = Pair::new(dialect, FaultPlan::first(1, fault.clone()));
+            let sims = pair.both();
+            let retry = retry(Jitter::Additive(0.25)).seed(seed);
+            let (got, _) = ask(&stack(harness::chain(&sims), retry), &sims, stream).await;
+            let at = format!("{name}, {dialect}, stream: {stream}, seed {seed}");
+            assert_answered_by(&got, &pair.primary, &at);
+            assert!(pair.spare.journal().is_empty(), "{at}");
+            let waits = harness::waits(&pair.primary.journal().entries());
+            let asked = Duration::from_millis(expect.waits[0]);
+            assert_eq!(waits.len(), 1, "{at}");
+            assert!(
+                waits[0] >= asked && waits[0] < asked + Duration::from_secs(1),
+                "{at}: {waits:?}"
+            );
+            assert_eq!(got.took, waits[0], "{at}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overflow_goes_to_a_window_that_is_known_to_be_larger_and_to_no_other() {
+    for dialect in Dialect::ALL {
+        for (window, asked) in [(4_000_000, 1), (1_000, 0)] {
+            let pair =
+                Pair::always(dialect, Fault::Error(steadfast::sim::ErrorKind::ContextOverflow));
+            let sims = pair.both();
+            let targets: Vec<TargetSpec> =
+                vec![harness::target(&sims[0]), harness::target(&sims[1]).window(window)];
+            let stack = stack(Chain::new(targets).unwrap(), retry(Jitter::None));
+            let (got, _) = ask(&stack, &sims, true).await;
+            let at = format!("{dialect}, window {window}");
+            assert_eq!(pair.primary.journal().len(), 1, "{at}");
+            assert_eq!(pair.spare.journal().len(), asked, "{at}");
+            match asked {
+                1 => assert_answered_by(&got, &pair.spare, &at),
+                _ => assert_eq!(got.failure.unwrap().reason(), Reason::ContextOverflow, "{at}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_for_the_day_is_not_waited_for() {
+    let pair =
+        Pair::always(Dialect::Gemini, Fault::Error(steadfast::sim::ErrorKind::InsufficientQuota));
+    let sims = pair.both();
+    let (got, _) = ask(&stack(harness::chain(&sims), retry(Jitter::None)), &sims, false).await;
+    assert_answered_by(&got, &pair.spare, "a quota for the day");
+    assert_eq!((pair.primary.journal().len(), got.took), (1, Duration::ZERO));
+}

@@ -1,0 +1,444 @@
+//! The life of requests and of the gateway: callers who leave, silence, stopping, and what an
+//! operator sees meanwhile.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use steadfast::sim::{Dialect, End, ErrorKind, Fault, FaultPlan, How, Latency, Rule, SimProvider};
+use steadfast_tests::gateway::{
+    DIALECTS, Rig, RigBuilder, ask,
+    http::{Ask, within},
+    model, pairs, path, provider, rich_answer,
+    told::Told,
+};
+use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
+
+/// The samples of an exposition by their series, read strictly.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut kinds = BTreeMap::new();
+    let mut samples = BTreeMap::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line == "# EOF" {
+            assert_eq!(lines.peek(), None, "nothing follows the end");
+            return samples;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+            assert_eq!(kinds.insert(name, kind), None, "{name} has two types");
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            assert!(rest.split_once(' ').is_some_and(|(_, help)| !help.is_empty()), "{line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("what is {line:?}?"));
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+        let (name, labels) = match series.split_once('{') {
+            Some((name, labels)) => (name, labels.strip_suffix('}').unwrap()),
+            None => (series, ""),
+        };
+        assert!(name.starts_with("steadfast_"), "{line}");
+        assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'), "{line}");
+        // No label here has a comma or a quote in it.
+        for label in labels.split(',').filter(|label| !label.is_empty()) {
+            let (_, value) = label.split_once('=').unwrap();
+            assert!(value.len() >= 2 && value.starts_with('"') && value.ends_with('"'), "{line}");
+        }
+        let family = ["_total", "_bucket", "_sum", "_count"]
+            .into_iter()
+            .find_map(|end| name.strip_suffix(end).filter(|family| kinds.contains_key(family)))
+            .unwrap_or(name);
+        let kind = kinds.get(family).unwrap_or_else(|| panic!("{line} before its type"));
+        assert_eq!(*kind == "counter", name.ends_with("_total"), "{line}");
+        assert_eq!(samples.insert(series.to_owned(), value), None, "{series} comes twice");
+    }
+    panic!("the exposition has no end");
+}
+
+async fn metrics(rig: &Rig) -> BTreeMap<String, f64> {
+    let reply = Ask::get("/metrics").send(rig.addr).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    samples(reply.text())
+}
+
+/// Waits until `holds` says so of the metrics.
+async fn until_metrics(rig: &Rig, holds: impl Fn(&BTreeMap<String, f64>) -> bool) {
+    within(async {
+        while !holds(&metrics(rig).await) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+fn in_flight(samples: &BTreeMap<String, f64>) -> f64 {
+    samples["steadfast_in_flight"]
+}
+
+fn ended(dialect: Dialect, stream: bool, outcome: &str) -> String {
+    format!(
+        "steadfast_requests_total{{dialect=\"{dialect}\",stream=\"{stream}\",outcome=\"{outcome}\"}}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_who_leaves_before_the_answer_takes_the_call_along() {
+    for (caller, speaks) in pairs() {
+        for stream in [false, true] {
+            let case = format!("{caller} -> {speaks}, stream {stream}");
+            let sim = provider(speaks).faults(FaultPlan::always(Fault::Hang)).build();
+            let rig = Rig::of(sim).await;
+            let journal = rig.sims[0].provider().journal();
+            let connection = ask(caller, model(speaks), stream).start(rig.addr).await;
+            within(journal.wait_for(1)).await;
+            drop(connection);
+            let entries = within(journal.wait_ended(1)).await;
+            assert_eq!(entries[0].end, End::Dropped, "{case}");
+            until_metrics(&rig, |m| in_flight(m) == 0.0).await;
+            assert_eq!(metrics(&rig).await[&ended(caller, stream, "cancelled")], 1.0, "{case}");
+            assert_eq!(journal.len(), 1, "{case}: nobody is asked again for nobody");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_who_leaves_in_the_middle_takes_the_call_along() {
+    for (caller, speaks) in pairs() {
+        let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
+        let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+        let rig = Rig::of(sim).await;
+        let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
+        assert_eq!(open.status, 200);
+        open.until(|so_far| !so_far.is_empty()).await;
+        assert_eq!(in_flight(&metrics(&rig).await), 1.0);
+        drop(open);
+        let entries = within(rig.sims[0].provider().journal().wait_ended(1)).await;
+        assert_eq!(entries[0].end, End::Dropped, "{caller} -> {speaks}");
+        until_metrics(&rig, |m| in_flight(m) == 0.0).await;
+        assert_eq!(metrics(&rig).await[&ended(caller, true, "cancelled")], 1.0);
+    }
+}
+
+/// A provider that says a piece now and then, so that an answer is under way for a while.
+fn slow(dialect: Dialect) -> SimProvider {
+    let latency = Latency { per_token: Duration::from_millis(15), ..Latency::default() };
+    provider(dialect).respond(|_| Some(rich_answer())).latency(latency).build()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_lets_open_answers_end_and_takes_no_new_ones() {
+    for speaks in DIALECTS {
+        let mut rig = Rig::of(slow(speaks)).await;
+        let mut streams = Vec::new();
+        for caller in DIALECTS {
+            let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
+            let begun = open.until(|so_far| !so_far.is_empty()).await;
+            streams.push((caller, begun, open));
+        }
+        rig.begin_stop();
+        within(async {
+            while TcpStream::connect(rig.addr).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+        for (caller, mut all, open) in streams {
+            let rest = open.rest().await;
+            assert!(rest.clean, "{caller} <- {speaks}");
+            all.extend(rest.body);
+            let told = Told::stream(caller, &all);
+            assert_eq!(told.text, rig.last().sent.unwrap().text, "{caller} <- {speaks}");
+            assert!(!told.ends.is_empty() && told.errors.is_empty());
+        }
+        let entries = within(rig.sims[0].provider().journal().wait_ended(3)).await;
+        assert!(entries.iter().all(|entry| entry.end == End::Complete));
+        assert_eq!(rig.stopped().await, 0, "nothing was cut");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_balances_load_is_told_in_time() {
+    let rig = Rig::of(provider(Dialect::OpenAi).build()).await;
+    let ready = || async { Ask::get("/readyz").send(rig.addr).await };
+    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200);
+    assert_eq!(ready().await.status, 200);
+    rig.app.drain();
+    let reply = ready().await;
+    assert_eq!((reply.status, reply.text()), (503, "draining\n"));
+    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200, "it lives all the same");
+    // Those who come anyway are served to the end.
+    assert_eq!(ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await.status, 200);
+}
+
+/// Whether the last frame of a stream says nothing but that the gateway lives.
+fn ends_with_a_sign_of_life(caller: Dialect, so_far: &[u8]) -> bool {
+    let Some(frames) = so_far.strip_suffix(b"\n\n") else { return false };
+    let frames = String::from_utf8_lossy(frames);
+    let last = frames.rsplit("\n\n").next().unwrap();
+    match caller {
+        Dialect::Anthropic => last.starts_with("event: ping\ndata: {"),
+        _ => last.starts_with(':'),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_is_filled_with_what_the_dialect_bears() {
+    let mut cases = JoinSet::new();
+    // Google's own SDKs bear nothing but data.
+    for (caller, speaks) in pairs().filter(|pair| pair.0 != Dialect::Gemini) {
+        cases.spawn(async move {
+            let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
+            let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+            let rig = Rig::builder()
+                .provider(sim)
+                .server("auth = \"none\"\nkeepalive_s = 1")
+                .config("[timeout]\nstall_ms = 10000\n")
+                .start()
+                .await;
+            let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
+            let so_far = open.until(|so_far| ends_with_a_sign_of_life(caller, so_far)).await;
+            let told = Told::stream(caller, &so_far);
+            assert!(told.errors.is_empty() && told.ends.is_empty(), "{caller} <- {speaks}");
+            assert!(!told.thinking.is_empty(), "{caller} <- {speaks}");
+        });
+    }
+    while let Some(case) = cases.join_next().await {
+        case.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn geminis_streams_have_nothing_but_data_through_silence() {
+    let mut cases = JoinSet::new();
+    for sse in [true, false] {
+        cases.spawn(async move {
+            let sim = provider(Dialect::OpenAi)
+                .respond(|_| Some(rich_answer()))
+                .faults(FaultPlan::always(Fault::break_after(10, How::Stall)))
+                .build();
+            let rig = Rig::builder()
+                .provider(sim)
+                .server("auth = \"none\"\nkeepalive_s = 1")
+                .config("[timeout]\nstall_ms = 1300\n")
+                .start()
+                .await;
+            let address = path(Dialect::Gemini, model(Dialect::OpenAi), true);
+            let address = if sse { address } else { address.replace("?alt=sse", "") };
+            let request = ask(Dialect::Gemini, model(Dialect::OpenAi), true).at(address);
+            let reply = request.send(rig.addr).await;
+            let told = if sse {
+                Told::stream(Dialect::Gemini, &reply.body)
+            } else {
+                Told::array(&reply.body)
+            };
+            assert_eq!((told.errors.len(), told.ends.len()), (1, 0));
+        });
+    }
+    while let Some(case) = cases.join_next().await {
+        case.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_counted_can_be_read_and_moves() {
+    let plan = FaultPlan::none()
+        .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).nth(2))
+        .rule(Rule::new(Fault::break_after(5, How::Reset)).nth(4));
+    let sim = provider(Dialect::OpenAi).respond(|_| Some(rich_answer())).faults(plan).build();
+    let rig = Rig::builder()
+        .provider(sim)
+        .config("[retry]\nbase_ms = 1\ncap_ms = 2\n[cooldown]\nnetwork = 0\n")
+        .start()
+        .await;
+    let before = metrics(&rig).await;
+    assert_eq!(in_flight(&before), 0.0);
+    assert!(!before.keys().any(|series| series.starts_with("steadfast_requests_total")));
+
+    let openai = |stream| ask(Dialect::OpenAi, "gpt-4o", stream);
+    assert_eq!(openai(false).send(rig.addr).await.status, 200);
+    assert_eq!(openai(false).send(rig.addr).await.status, 200, "the third request is its retry");
+    assert_eq!(openai(true).send(rig.addr).await.status, 200, "and breaks in the middle");
+    assert_eq!(ask(Dialect::Anthropic, "gpt-4o", true).send(rig.addr).await.status, 200);
+    assert_eq!(openai(false).body("{").send(rig.addr).await.status, 400);
+    until_metrics(&rig, |m| in_flight(m) == 0.0).await;
+
+    let after = metrics(&rig).await;
+    let value = |series: &str| {
+        after.get(series).copied().unwrap_or_else(|| panic!("no {series} in {after:#?}"))
+    };
+    assert_eq!(value(&ended(Dialect::OpenAi, false, "ok")), 2.0);
+    assert_eq!(value(&ended(Dialect::OpenAi, true, "failed")), 1.0);
+    assert_eq!(value(&ended(Dialect::OpenAi, false, "failed")), 1.0);
+    assert_eq!(value(&ended(Dialect::Anthropic, true, "ok")), 1.0);
+    assert_eq!(value("steadfast_failures_total{reason=\"format\",at=\"head\"}"), 1.0);
+    assert_eq!(value("steadfast_failures_total{reason=\"network\",at=\"stream\"}"), 1.0);
+    let retries: f64 = after
+        .iter()
+        .filter(|(series, _)| series.starts_with("steadfast_steps_total{layer=\"retry\""))
+        .map(|(_, times)| times)
+        .sum();
+    assert!(retries >= 1.0, "{after:#?}");
+    // The tokens of the answers that came whole, in one or in pieces.
+    let whole = rig.seen();
+    let whole =
+        whole.iter().filter(|entry| entry.end == End::Complete && entry.status == Some(200));
+    let output: u64 = whole.map(|entry| entry.sent.as_ref().unwrap().usage.output).sum();
+    #[allow(clippy::cast_precision_loss, reason = "small")]
+    let output = output as f64;
+    assert_eq!(value("steadfast_tokens_total{provider=\"openai\",direction=\"output\"}"), output);
+    assert_eq!(value("steadfast_time_to_end_seconds_count{dialect=\"openai\"}"), 4.0);
+    assert_eq!(value("steadfast_time_to_head_seconds_count{dialect=\"openai\"}"), 3.0);
+    let buckets: Vec<f64> = after
+        .iter()
+        .filter(|(series, _)| {
+            series.starts_with("steadfast_time_to_end_seconds_bucket") && series.contains("openai")
+        })
+        .map(|(_, value)| *value)
+        .collect();
+    assert!(buckets.contains(&4.0) && buckets.iter().all(|count| *count <= 4.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_resting_and_why_can_be_seen() {
+    let down = provider(Dialect::OpenAi)
+        .faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
+        .build();
+    let up = provider(Dialect::Anthropic).respond(|_| Some(rich_answer())).build();
+    let rig = Rig::builder()
+        .provider_with(down, "models = { \"*\" = \"gpt-4o\" }")
+        .provider_with(up, "models = { \"*\" = \"claude-sonnet-4-5\" }")
+        .config("[retry]\nretries = 0\n[cooldown]\noverloaded = 300\n")
+        .start()
+        .await;
+    let status = || async { Ask::get("/admin/status").send(rig.addr).await.json() };
+    let before = status().await;
+    assert_eq!(before["chain"], serde_json::json!(["openai", "anthropic"]));
+    assert_eq!(ask(Dialect::Gemini, "anything", false).send(rig.addr).await.status, 200);
+
+    let after = status().await;
+    let target = |name: &str| {
+        let all = after["targets"].as_array().unwrap();
+        let found = all.iter().find(|t| {
+            t["target"].as_str().unwrap().starts_with(name) && !t["last_error"].is_null()
+        });
+        found.cloned()
+    };
+    let resting = target("openai").unwrap_or_else(|| panic!("{after:#}"));
+    assert_eq!(resting["cooling"]["reason"], "overloaded", "{after:#}");
+    let left = resting["cooling"]["for_s"].as_f64().unwrap();
+    assert!((270.0..=300.0).contains(&left), "{left}");
+    assert_eq!(resting["last_error"]["reason"], "overloaded");
+    assert_eq!(target("anthropic"), None, "{after:#}");
+    let metrics = metrics(&rig).await;
+    let cooling: Vec<_> = metrics
+        .iter()
+        .filter(|(series, left)| series.starts_with("steadfast_target_cooling") && **left > 0.0)
+        .map(|(series, _)| series)
+        .collect();
+    assert!(!cooling.is_empty() && cooling.iter().all(|series| series.contains("openai")));
+    assert_eq!(Ask::get("/readyz").send(rig.addr).await.status, 200, "one is enough");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_whose_providers_all_rest_is_not_ready() {
+    let rig = Rig::builder()
+        .provider(provider(Dialect::OpenAi).build())
+        .config("[retry]\nretries = 0\n[cooldown]\nnetwork = 300\n")
+        .start()
+        .await;
+    rig.sims[0].refuse().await;
+    let reply = ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await;
+    assert!((500..600).contains(&reply.status), "{}", reply.text());
+    let reply = Ask::get("/readyz").send(rig.addr).await;
+    assert_eq!((reply.status, reply.text()), (503, "every target is resting\n"));
+    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200);
+}
+
+fn three(builder: RigBuilder) -> RigBuilder {
+    let latency = Latency {
+        headers: Duration::from_millis(2),
+        per_token: Duration::from_micros(200),
+        jitter: 0.5,
+    };
+    DIALECTS.into_iter().fold(builder, |builder, dialect| {
+        let plan = FaultPlan::none()
+            .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).every(11))
+            .rule(Rule::new(Fault::Reset).every(13));
+        let sim = provider(dialect)
+            .respond(|_| Some(rich_answer()))
+            .latency(latency)
+            .faults(plan)
+            .build();
+        let own = match dialect {
+            Dialect::OpenAi => "gpt-*",
+            Dialect::Anthropic => "claude-*",
+            Dialect::Gemini => "gemini-*",
+        };
+        let models = format!("models = {{ \"{own}\" = \"*\", \"*\" = \"{}\" }}", model(dialect));
+        builder.provider_with(sim, &models)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_requests_at_once_leave_nothing_behind() {
+    const REQUESTS: usize = 200;
+    let rig = three(Rig::builder())
+        .config(
+            "[failover]\nown_vendor_first = true\n[retry]\nbase_ms = 1\ncap_ms = 10\nbudget = 0\n\
+             [cooldown]\nserver_error = 0\nnetwork = 0\n",
+        )
+        .start()
+        .await;
+    let slots = Arc::new(Semaphore::new(32));
+    let mut callers = JoinSet::new();
+    for n in 0..REQUESTS {
+        let (slots, addr) = (slots.clone(), rig.addr);
+        callers.spawn(async move {
+            let _slot = slots.acquire().await.unwrap();
+            let (caller, speaks) = pairs().nth(n % 9).unwrap();
+            let stream = n % 2 == 0;
+            let id = format!("smoke-{n}");
+            let request = ask(caller, model(speaks), stream).header("x-request-id", &id);
+            let reply = request.send(addr).await;
+            assert_eq!(reply.status, 200, "{n}: {}", reply.text());
+            assert_eq!(reply.header("x-request-id"), Some(id.as_str()), "answers are not mixed up");
+            let told = if stream {
+                Told::stream(caller, &reply.body)
+            } else {
+                Told::whole(caller, &reply.body)
+            };
+            assert!(told.errors.is_empty() && !told.text.is_empty(), "{n}: {told:?}");
+            told.text
+        });
+    }
+    let mut texts = BTreeSet::new();
+    let mut answered = 0;
+    while let Some(text) = callers.join_next().await {
+        texts.insert(text.unwrap());
+        answered += 1;
+    }
+    assert_eq!((answered, texts.len()), (REQUESTS, 1), "every answer is the one that was sent");
+    until_metrics(&rig, |m| in_flight(m) == 0.0).await;
+    let all = metrics(&rig).await;
+    let ok: f64 = all
+        .iter()
+        .filter(|(series, _)| {
+            series.starts_with("steadfast_requests_total") && series.contains("outcome=\"ok\"")
+        })
+        .map(|(_, times)| times)
+        .sum();
+    assert_eq!(ok, 200.0);
+    for sim in &rig.sims {
+        let entries = sim.provider().journal().entries();
+        assert!(entries.iter().all(|entry| entry.end != End::Open), "no call is left");
+        assert!(entries.iter().all(|entry| entry.end != End::Dropped), "none was thrown away");
+    }
+}
