@@ -1,61 +1,19 @@
-//! The gateway's edges: requests that are wrong, callers who may not, and what is let through in
-//! either direction.
+//! The gateway's edges: requests that are wrong, providers that refuse, and what a caller is told
+//! in headers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use serde_json::Value;
 use steadfast::sim::{Dialect, ErrorKind, Fault, FaultPlan, RateLimit, RawResponse};
 use steadfast_tests::gateway::{
-    DIALECTS, PROVIDER_KEY, Rig, ask,
+    DIALECTS, Rig, ask,
     http::{Ask, Reply},
     model, pairs, path, provider, question, rich_answer,
-    told::{Told, error_message},
+    told::{Told, error_message, refusal},
 };
-
-/// The key of the tenant `acme`.
-const ACME: &str = "gw-acme-secret-0417";
-/// The key of the operator.
-const ADMIN: &str = "gw-admin-secret-7731";
-
-/// That `reply` is an error in `dialect` with everything an error has; its message.
-fn refusal(dialect: Dialect, status: u16, reply: &Reply) -> String {
-    assert_eq!(reply.status, status, "{dialect}: {}", reply.text());
-    assert!(reply.clean);
-    assert_eq!(reply.header("content-type"), Some("application/json"));
-    assert!(reply.header("x-request-id").is_some_and(|id| !id.is_empty()));
-    assert!(reply.header("x-steadfast-attempts").is_some());
-    let should_retry = reply.header("x-should-retry").unwrap();
-    assert!(matches!(should_retry, "true" | "false"), "{should_retry}");
-    let body = reply.json();
-    match dialect {
-        Dialect::Gemini => assert_eq!(body["error"]["code"], status),
-        Dialect::Anthropic => {
-            assert_eq!(reply.header("request-id"), reply.header("x-request-id"));
-        }
-        Dialect::OpenAi => {}
-    }
-    error_message(dialect, &body)
-}
 
 async fn open_rig(dialect: Dialect) -> Rig {
     Rig::of(provider(dialect).respond(|_| Some(rich_answer())).build()).await
-}
-
-/// A rig with tenants and an operator's key.
-async fn keyed_rig(dialect: Dialect) -> Rig {
-    let builder = Rig::builder();
-    let (acme, other) = (builder.secret("acme", ACME), builder.secret("other", "gw-other-secret"));
-    let admin = builder.secret("admin", ADMIN);
-    let sim = provider(dialect).respond(|_| Some(rich_answer())).build();
-    builder
-        .server(&format!("admin_key = \"{admin}\""))
-        .config(&format!(
-            "[[tenants]]\nname = \"acme\"\nkeys = [\"{acme}\"]\n\
-             [[tenants]]\nname = \"other\"\nkeys = [\"{other}\"]\n"
-        ))
-        .provider_with(sim, &format!("models = {{ \"alias\" = \"{}\" }}", model(dialect)))
-        .start()
-        .await
 }
 
 /// Bodies that are wrong, and what the error must name.
@@ -173,7 +131,6 @@ async fn an_unknown_model_is_not_found_in_every_pair() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a known gap: from the second request on the breaker says 503 circuit_open instead"]
 async fn an_unknown_model_is_not_found_the_next_time_too() {
     an_unknown_model(3).await;
 }
@@ -207,179 +164,6 @@ async fn addresses_that_lead_nowhere_say_so_in_the_likely_dialect() {
         assert!(message.contains("POST") && message.contains("/"), "{message}");
     }
     assert!(rig.seen().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_open_by_every_header_form_and_nothing_else_does() {
-    for dialect in DIALECTS {
-        let rig = keyed_rig(dialect).await;
-        let question = ask(dialect, model(dialect), false);
-        let good = [
-            question.clone().header("authorization", &format!("Bearer {ACME}")),
-            question.clone().header("Authorization", &format!("bearer {ACME}")),
-            question.clone().header("x-api-key", ACME),
-            question.clone().header("X-Goog-Api-Key", ACME),
-            question.clone().query(&format!("key={ACME}")),
-        ];
-        for (n, good) in good.iter().enumerate() {
-            let reply = good.send(rig.addr).await;
-            assert_eq!(reply.status, 200, "{dialect} {n}: {}", reply.text());
-        }
-        let asked = rig.seen().len();
-        let bad = [
-            question.clone(),
-            question.clone().header("authorization", "Bearer gw-wrong"),
-            question.clone().header("authorization", &format!("Basic {ACME}")),
-            question.clone().header("authorization", ACME),
-            question.clone().header("x-api-key", "gw-wrong"),
-            question.clone().header("x-goog-api-key", ""),
-            question.clone().query("key=gw-wrong"),
-            // A key that is shown and wrong is not mended by another.
-            question.clone().header("x-api-key", "gw-wrong").query(&format!("key={ACME}")),
-            // What opens other doors does not open this one.
-            question.clone().header("x-api-key", ADMIN),
-            question.clone().header("x-api-key", PROVIDER_KEY),
-            // A body of any size or kind is not looked at.
-            question.clone().body("{"),
-        ];
-        for (n, bad) in bad.iter().enumerate() {
-            let reply = bad.send(rig.addr).await;
-            let message = refusal(dialect, 401, &reply);
-            assert!(message.contains("key"), "{dialect} {n}: {message}");
-            assert_eq!(reply.header("x-steadfast-reason"), Some("auth"));
-            assert_eq!(reply.header("x-should-retry"), Some("false"));
-        }
-        assert_eq!(rig.seen().len(), asked, "nobody is asked");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn models_are_listed_in_three_shapes_to_those_who_may() {
-    let rig = keyed_rig(Dialect::Anthropic).await;
-    let names = ["alias", model(Dialect::Anthropic)];
-    let openai = Ask::get("/v1/models").header("authorization", &format!("Bearer {ACME}"));
-    let body = openai.send(rig.addr).await.json();
-    assert_eq!(body["object"], "list");
-    let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();
-    assert_eq!(ids, names);
-    assert!(body["data"].as_array().unwrap().iter().all(|m| m["object"] == "model"));
-
-    let anthropic = Ask::get("/v1/models").header("anthropic-version", "2023-06-01");
-    let body = anthropic.clone().header("x-api-key", ACME).send(rig.addr).await.json();
-    let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();
-    assert_eq!(ids, names);
-    assert_eq!(body["has_more"], false);
-    assert_eq!((&body["first_id"], &body["last_id"]), (&ids[0], &ids[1]));
-
-    let gemini = Ask::get("/v1beta/models");
-    for good in [
-        gemini.clone().header("x-goog-api-key", ACME),
-        gemini.clone().query(&format!("key={ACME}")),
-    ] {
-        let reply = good.send(rig.addr).await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        let body = reply.json();
-        let ids: Vec<_> =
-            body["models"].as_array().unwrap().iter().map(|m| m["name"].clone()).collect();
-        assert_eq!(ids, names.map(|name| format!("models/{name}")));
-    }
-    for (dialect, shut) in [
-        (Dialect::OpenAi, Ask::get("/v1/models")),
-        (Dialect::Anthropic, anthropic.header("x-api-key", "gw-wrong")),
-        (Dialect::Gemini, gemini.query("key=gw-wrong")),
-    ] {
-        refusal(dialect, 401, &shut.send(rig.addr).await);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_is_for_the_operator() {
-    let rig = keyed_rig(Dialect::OpenAi).await;
-    let status = Ask::get("/admin/status");
-    for shut in [
-        status.clone(),
-        status.clone().header("x-api-key", ACME),
-        status.clone().header("authorization", "Bearer gw-wrong"),
-    ] {
-        let reply = shut.send(rig.addr).await;
-        assert_eq!(reply.status, 401, "from this machine too: {}", reply.text());
-        assert!(!reply.text().contains("chain"));
-    }
-    let reply = status.header("authorization", &format!("Bearer {ADMIN}")).send(rig.addr).await;
-    assert_eq!(reply.status, 200);
-    assert_eq!(reply.json()["chain"], serde_json::json!(["openai"]));
-    // Without a key of the operator's, this machine is the operator.
-    let rig = open_rig(Dialect::OpenAi).await;
-    assert_eq!(Ask::get("/admin/status").send(rig.addr).await.status, 200);
-}
-
-/// Everything a caller might send along that is not for a provider.
-fn laden(ask: Ask) -> Ask {
-    ask.header("authorization", &format!("Bearer {ACME}"))
-        .header("x-api-key", ACME)
-        .header("x-goog-api-key", ACME)
-        .header("api-key", ACME)
-        .header("cookie", "session=caller")
-        .header("proxy-authorization", "Basic Y2FsbGVy")
-        .header("connection", "keep-alive, x-hop")
-        .header("keep-alive", "timeout=5")
-        .header("x-hop", "1")
-        .header("te", "trailers")
-        .header("accept-encoding", "gzip")
-        .header("x-forwarded-for", "10.1.2.3")
-        .header("x-private", "caller")
-        .header("user-agent", "the-callers-sdk/1.0")
-        .header("x-steadfast-session", "s1")
-        .header("x-steadfast-priority", "background")
-        .header("x-team", "blue")
-        .header("anthropic-beta", "beta-one")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_callers_headers_only_those_listed_go_upstream_and_no_credential_does() {
-    for (caller, speaks) in pairs() {
-        let case = format!("{caller} -> {speaks}");
-        let builder = Rig::builder();
-        let acme = builder.secret("acme", ACME);
-        let rig = builder
-            .server("forward_headers = [\"X-Team\", \"anthropic-beta\"]")
-            .config(&format!("[[tenants]]\nname = \"acme\"\nkeys = [\"{acme}\"]\n"))
-            .provider_with(
-                provider(speaks).respond(|_| Some(rich_answer())).build(),
-                "headers = { x-operator = \"yes\" }",
-            )
-            .start()
-            .await;
-        let request = laden(ask(caller, model(speaks), false)).query(&format!("key={ACME}"));
-        let reply = request.send(rig.addr).await;
-        assert_eq!(reply.status, 200, "{case}: {}", reply.text());
-        let entry = rig.last();
-
-        let key = match speaks {
-            Dialect::OpenAi => "authorization",
-            Dialect::Anthropic => "x-api-key",
-            Dialect::Gemini => "x-goog-api-key",
-        };
-        let mut expected = vec!["accept", "content-length", "content-type", "host", key];
-        expected.extend(["user-agent", "x-operator", "x-steadfast-attempt"]);
-        if speaks == Dialect::Anthropic {
-            expected.push("anthropic-version");
-        }
-        if caller == speaks {
-            expected.extend(["anthropic-beta", "x-team"]);
-            assert_eq!(entry.header("x-team"), Some("blue"), "{case}");
-            assert_eq!(entry.header("anthropic-beta"), Some("beta-one"), "{case}");
-        }
-        expected.sort_unstable();
-        let mut names: Vec<_> = entry.headers.iter().map(|header| header.0.as_str()).collect();
-        names.sort_unstable();
-        assert_eq!(names, expected, "{case}");
-        // The provider takes its own key alone, so the one it got was that.
-        assert!(entry.header("user-agent").unwrap().starts_with("steadfast/"), "{case}");
-        assert_eq!(entry.header("x-operator"), Some("yes"));
-        let all = format!("{:?} {:?} {:?}", entry.headers, entry.query, entry.body);
-        assert!(!all.contains(ACME) && !entry.query.contains("key="), "{case}: {all}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -516,53 +300,6 @@ async fn a_rate_limit_says_when_to_come_back_and_who_should() {
         assert_eq!(reply.header("x-steadfast-attempts"), Some("0"), "{case}");
         assert_eq!(reply.header("x-should-retry"), Some("true"), "{case}");
         assert_eq!(rig.seen().len(), asked, "{case}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_is_ever_told() {
-    for dialect in DIALECTS {
-        let rig = keyed_rig(dialect).await;
-        let sim = rig.sims[0].provider();
-        let mut told = Vec::new();
-        let question = |stream| ask(dialect, model(dialect), stream).header("x-api-key", ACME);
-        told.push(question(false).send(rig.addr).await);
-        told.push(question(true).send(rig.addr).await);
-        told.push(question(false).body(format!("{{\"key\": \"{ACME}\"")).send(rig.addr).await);
-        told.push(
-            ask(dialect, model(dialect), false)
-                .header("x-api-key", "gw-wrong-secret")
-                .send(rig.addr)
-                .await,
-        );
-        told.push(
-            ask(dialect, model(dialect), false).query("key=gw-wrong-secret").send(rig.addr).await,
-        );
-        told.push(Ask::get("/nowhere?key=gw-wrong-secret").send(rig.addr).await);
-        // A provider that says the key aloud.
-        for status in [401, 403, 500] {
-            let error = serde_json::json!({"type": "error", "error": {
-                "message": format!("Incorrect API key provided: {PROVIDER_KEY}. Bearer {PROVIDER_KEY}"),
-                "type": "authentication_error", "code": status, "status": "UNAUTHENTICATED",
-            }});
-            let raw = RawResponse { status, headers: [].into(), body: error.to_string() };
-            sim.set_faults(FaultPlan::always(Fault::Status(raw)));
-            told.push(question(false).send(rig.addr).await);
-            told.push(question(true).send(rig.addr).await);
-        }
-        told.push(Ask::get("/metrics").send(rig.addr).await);
-        told.push(Ask::get("/readyz").send(rig.addr).await);
-        let admin = Ask::get("/admin/status").header("x-api-key", ADMIN).send(rig.addr).await;
-        assert_eq!(admin.status, 200);
-        told.push(admin);
-        assert!(told.iter().any(|reply| reply.everything().contains("Incorrect API key")));
-        for reply in &told {
-            let all = reply.everything();
-            for secret in [PROVIDER_KEY, ACME, ADMIN, "gw-wrong-secret", "gw-other-secret"] {
-                assert!(!all.contains(secret), "{dialect}: {secret} in {all}");
-            }
-        }
-        assert!(!format!("{:?} {:?}", rig.app, rig.app.gateway()).contains("secret"));
     }
 }
 

@@ -5,14 +5,14 @@ use std::{
     hash::Hash,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    CallContext, Keep, Keyed, Outcome, RecoveryLog, Settle, Settled, Step, Target, Token,
+    CallContext, Keep, Keyed, Outcome, Reason, RecoveryLog, Settle, Settled, Step, Target, Token,
 };
 use tokio::{sync::broadcast, time::Instant};
 
@@ -83,7 +83,16 @@ pub(crate) struct Cell<K> {
     covers: Covers,
     key: K,
     machine: Mutex<Machine>,
+    /// The reason it opened for, as its place in [`Reason::ALL`]: refusals read it without a lock.
+    because: AtomicU8,
     common: Arc<Common<K>>,
+}
+
+/// Why and for how long a call is not let through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    pub(crate) wait: Duration,
+    pub(crate) because: Option<Reason>,
 }
 
 impl<K> Shared<K>
@@ -141,6 +150,7 @@ impl<K: Clone> Cell<K> {
             },
             key,
             machine: Mutex::new(Machine::new(common.policy.clone(), rng, now)),
+            because: AtomicU8::new(u8::MAX),
             common: common.clone(),
         };
         cell.with_machine(|_| ());
@@ -149,7 +159,7 @@ impl<K: Clone> Cell<K> {
 
     /// Lets a call pass, or says when to come back.
     #[inline]
-    pub(crate) fn admit(&self, context: &CallContext) -> Result<Token, Duration> {
+    pub(crate) fn admit(&self, context: &CallContext) -> Result<Token, Refused> {
         match self.front.door() {
             Some(generation) => Ok(Machine::ordinary(generation)),
             None => self.ask(context),
@@ -161,12 +171,14 @@ impl<K: Clone> Cell<K> {
         let mut machine = self.machine.lock();
         machine.absorb(self.front.collect());
         let done = act(&mut machine);
+        let because = machine.because().map_or(u8::MAX, |reason| reason as u8);
+        self.because.store(because, Ordering::Relaxed);
         self.front.publish(machine.open_door(), machine.quiet_until(), machine.bar());
         done
     }
 
     #[cold]
-    fn ask(&self, context: &CallContext) -> Result<Token, Duration> {
+    fn ask(&self, context: &CallContext) -> Result<Token, Refused> {
         let now = Instant::now();
         let lone = context.alternatives == 0;
         if let Some(wait) = self.front.bars(now, lone) {
@@ -194,7 +206,7 @@ impl<K: Clone> Cell<K> {
     }
 
     /// Refuses a call, or says that it would be refused.
-    fn refuse(&self, context: &CallContext, wait: Duration) -> Result<Token, Duration> {
+    fn refuse(&self, context: &CallContext, wait: Duration) -> Result<Token, Refused> {
         self.front.refuse();
         let observe = self.common.observe.load(Ordering::Relaxed);
         tracing::event!(
@@ -210,7 +222,11 @@ impl<K: Clone> Cell<K> {
             let action = if observe { "would_refuse" } else { "refused" };
             Step::new("breaker", action).target(context.target.as_ref()).wait(wait)
         });
-        if observe { Ok(Machine::observed()) } else { Err(wait) }
+        if observe {
+            return Ok(Machine::observed());
+        }
+        let because = Reason::ALL.get(usize::from(self.because.load(Ordering::Relaxed))).copied();
+        Err(Refused { wait, because })
     }
 
     /// Runs `change` on the machine, and reports what came of it.

@@ -5,11 +5,12 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Lease, Reason, Target, Tracking};
+
+use crate::cell::Refused;
 
 pin_project! {
     /// The future of a call through a [`CircuitBreaker`](crate::CircuitBreaker): the inner call's,
@@ -39,7 +40,7 @@ pin_project! {
 /// A call that is not let through: not yet a failure, and so without an allocation.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub(crate) wait: Duration,
+    pub(crate) refused: Refused,
     pub(crate) target: Option<Target>,
 }
 
@@ -113,7 +114,8 @@ impl From<Refusal> for Failure {
             "the circuit breaker is open after failures of this target, which was not asked; \
              come back after the stated wait or go to another target",
         )
-        .with_retry_after(Some(refusal.wait))
+        .with_retry_after(Some(refusal.refused.wait))
+        .with_because(refusal.refused.because)
         .with_evidence("breaker");
         match refusal.target {
             Some(target) => failure.with_target(target),

@@ -81,11 +81,11 @@ where
         let context = request.context();
         let token = match cell.admit(context) {
             Ok(token) => token,
-            Err(wait) => {
+            Err(refused) => {
                 // Asked for only when it is there, so that no context is made for its sake.
                 let named = context.target.is_some();
                 let target = if named { request.context_mut().target.take() } else { None };
-                return ResponseFuture::refused(Refusal { wait, target }, tracking.clone());
+                return ResponseFuture::refused(Refusal { refused, target }, tracking.clone());
             }
         };
         // Made before the inner service is called: should that panic, the lease settles.

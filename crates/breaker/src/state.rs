@@ -112,6 +112,11 @@ impl Machine {
         }
     }
 
+    /// The reason it opened for last.
+    pub(crate) fn because(&self) -> Option<Reason> {
+        self.last_reason
+    }
+
     /// The generation whose calls pass without asking, when they do.
     pub(crate) fn open_door(&self) -> Option<u64> {
         self.state.lets_all_pass().then_some(self.generation)

@@ -34,6 +34,7 @@ pub struct Failure(Box<Inner>);
 
 struct Inner {
     reason: Reason,
+    because: Option<Reason>,
     retry: Retry,
     failover: Failover,
     scope: Scope,
@@ -86,9 +87,10 @@ impl Attempt {
     pub fn from_failure(failure: &Failure) -> Self {
         Self {
             target: failure.0.target.clone(),
-            reason: failure.0.reason,
+            reason: failure.0.because.unwrap_or(failure.0.reason),
             status: failure.0.status,
-            skipped: false,
+            // It was not asked.
+            skipped: failure.0.because.is_some(),
             message: failure.message().into(),
         }
     }
@@ -134,6 +136,7 @@ impl Failure {
         let rule = reason.rule();
         Self(Box::new(Inner {
             reason,
+            because: None,
             retry: rule.retry,
             failover: rule.failover,
             scope: rule.scope,
@@ -302,16 +305,23 @@ impl Failure {
         rest.iter().all(|attempt| attempt.reason == first.reason).then_some(first.reason)
     }
 
-    /// The reason to tell a caller. When every target failed for the same one it is that one, so
-    /// that a caller whom all of them limit is told so; but a refused credential or an unpaid bill
-    /// of the operator is never the caller's.
+    /// For a refusal of our own: the failure of the target that it goes back to.
+    pub fn because(&self) -> Option<Reason> {
+        self.0.because
+    }
+
+    /// The reason to tell a caller. For a refusal of our own it is the one that it goes back to, and
+    /// when every target failed for the same one it is that one: so a caller whom all of them limit
+    /// is told so. But a refused credential or an unpaid bill of the operator is never the
+    /// caller's.
     pub fn outward_reason(&self) -> Reason {
-        match (self.0.reason, self.common_reason()) {
-            (own @ (Reason::Exhausted | Reason::Cooling), Some(Reason::Auth | Reason::Billing)) => {
-                own
-            }
-            (Reason::Exhausted | Reason::Cooling, Some(common)) => common,
-            (own, _) => own,
+        let own = self.0.reason;
+        if !own.is_refusal() {
+            return own;
+        }
+        match self.common_reason().or(self.0.because) {
+            None | Some(Reason::Auth | Reason::Billing) => own,
+            Some(root) => root,
         }
     }
 
@@ -403,6 +413,12 @@ impl Failure {
     /// Notes that content had reached the caller.
     pub fn with_delivered(mut self) -> Self {
         self.0.delivered = true;
+        self
+    }
+
+    /// Sets the failure that a refusal of our own goes back to.
+    pub fn with_because(mut self, because: Option<Reason>) -> Self {
+        self.0.because = because;
         self
     }
 

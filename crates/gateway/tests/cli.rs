@@ -216,7 +216,7 @@ fn check_says_what_is_wrong_and_where() {
         ("type.toml", good.replace("retries = 4", "retries = \"4\""), "10:11", "retry.retries: "),
         (
             "inline.toml",
-            good.replace("file:", "sk-inline-secret-").to_owned(),
+            good.replace("file:", "sk-inline-secret-"),
             "7:16",
             "providers[0].credentials[0]: ",
         ),
@@ -391,6 +391,10 @@ fn serve_answers_and_stops_when_told() {
     assert!(TcpStream::connect(at).is_err());
     let log = text(&output.stderr);
     assert!(log.contains("stopping") && log.contains("gpt-4o"), "{log}");
+    let over: Vec<_> = log.lines().filter(|line| line.contains("a request is over")).collect();
+    assert_eq!(over.len(), 4, "one line a request: {over:#?}");
+    let acme = over.iter().filter(|line| line.contains("acme")).count();
+    assert_eq!(acme, 3, "those with a key have a tenant: {over:#?}");
     for secret in [PROVIDER_KEY, GATEWAY_KEY, "gw-wrong-key-6021"] {
         assert!(!log.contains(secret), "{secret} is in the log");
         for told in [&answer, &refused, &unknown, &rest] {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, value::RawValue};
 use steadfast::sim::{Dialect, Sent, SentCall};
 
+use super::http::Reply;
+
 /// What an answer said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
@@ -138,6 +140,26 @@ pub fn error_message(dialect: Dialect, error: &Value) -> String {
     let message = told["message"].as_str().unwrap_or_else(|| panic!("no message in {error}"));
     assert!(!message.is_empty());
     message.to_owned()
+}
+
+/// That `reply` is an error in `dialect` with everything an error has; its message.
+pub fn refusal(dialect: Dialect, status: u16, reply: &Reply) -> String {
+    assert_eq!(reply.status, status, "{dialect}: {}", reply.text());
+    assert!(reply.clean);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert!(reply.header("x-request-id").is_some_and(|id| !id.is_empty()));
+    assert!(reply.header("x-steadfast-attempts").is_some());
+    let should_retry = reply.header("x-should-retry").unwrap();
+    assert!(matches!(should_retry, "true" | "false"), "{should_retry}");
+    let body = reply.json();
+    match dialect {
+        Dialect::Gemini => assert_eq!(body["error"]["code"], status),
+        Dialect::Anthropic => {
+            assert_eq!(reply.header("request-id"), reply.header("x-request-id"));
+        }
+        Dialect::OpenAi => {}
+    }
+    error_message(dialect, &body)
 }
 
 /// Names and data of server-sent events. Comments are skipped; so is an empty line that ends

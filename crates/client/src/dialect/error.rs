@@ -99,7 +99,11 @@ fn message(failure: &Failure) -> String {
     } else {
         told.to_owned()
     };
-    if !failure.trail().is_empty() {
+    if failure.trail().is_empty() {
+        if let (0, Some(target)) = (failure.attempts(), failure.target()) {
+            text.push_str(&format!(" Not asked: {target}."));
+        }
+    } else {
         if !text.ends_with(['.', '!', '?']) {
             text.push('.');
         }

@@ -88,7 +88,7 @@ pub enum Auth {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TenantConfig {
-    /// The tenant's name, for logs and metrics.
+    /// The tenant's name, for logs, sessions and budgets.
     pub name: String,
     /// Its keys: `sha256:HEX`, `env:NAME` or `file:PATH`.
     pub keys: Vec<String>,

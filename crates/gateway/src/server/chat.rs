@@ -1,6 +1,6 @@
 //! One chat request: read, asked, answered.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{borrow::Cow, num::NonZeroU32, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -80,11 +80,12 @@ async fn read(
     parts: &Parts,
     body: Body,
 ) -> Result<ChatRequest, Failure> {
-    let caller = app.0.keys.caller(&parts.headers, query_key(parts)).ok_or_else(|| {
-        Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
-            .with_status(http::StatusCode::UNAUTHORIZED)
-            .with_evidence("gateway key")
-    })?;
+    let caller =
+        app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
+            Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
+                .with_status(http::StatusCode::UNAUTHORIZED)
+                .with_evidence("gateway key")
+        })?;
     let body = collect(body, app.0.body_limit).await?;
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
@@ -188,19 +189,17 @@ fn stream(
 }
 
 /// Gemini's SDKs may send the key in the address.
-fn query_key(parts: &Parts) -> Option<&str> {
+fn query_key(parts: &Parts) -> Option<Cow<'_, str>> {
     query(&parts.uri, "key")
 }
 
 /// Whether a Gemini caller asked for server-sent events rather than a JSON array.
 fn wants_sse(parts: &Parts) -> bool {
-    query(&parts.uri, "alt") == Some("sse")
+    query(&parts.uri, "alt").as_deref() == Some("sse")
 }
 
-/// The value of `name` in the query of `uri`, as it stands there.
-pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
-    uri.query()?.split('&').find_map(|pair| {
-        let (key, value) = pair.split_once('=')?;
-        (key == name).then_some(value)
-    })
+/// The value of `name` in the query of `uri`.
+pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    form_urlencoded::parse(uri.query()?.as_bytes())
+        .find_map(|(key, value)| (key == name).then_some(value))
 }

@@ -74,7 +74,7 @@ fn describe(dialect: Dialect, name: &str) -> Value {
 
 /// What a caller without a key is told.
 fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Option<Response> {
-    if app.0.keys.caller(headers, chat::query(uri, "key")).is_some() {
+    if app.0.keys.caller(headers, chat::query(uri, "key").as_deref()).is_some() {
         return None;
     }
     let failure = Failure::refused(Reason::Auth, "the gateway key is missing or unknown")

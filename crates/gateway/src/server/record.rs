@@ -14,6 +14,7 @@ struct Entry {
     started: Instant,
     dialect: Dialect,
     id: String,
+    tenant: Option<Box<str>>,
     model: String,
     stream: bool,
     log: RecoveryLog,
@@ -31,6 +32,7 @@ impl Record {
             started: Instant::now(),
             dialect,
             id,
+            tenant: None,
             model: String::new(),
             stream: false,
             log: RecoveryLog::disabled(),
@@ -43,6 +45,7 @@ impl Record {
     /// The request has been read.
     pub(super) fn asked(&mut self, request: &ChatRequest) {
         if let Some(entry) = &mut self.0 {
+            entry.tenant = request.context.tenant().map(Into::into);
             entry.model.clone_from(&request.model);
             entry.stream = request.stream;
             entry.log = request.context.log.clone();
@@ -100,6 +103,7 @@ impl Record {
             name: "steadfast::gateway::request",
             target: "steadfast::gateway",
             id = %entry.id,
+            tenant = entry.tenant.as_deref(),
             dialect = %entry.dialect,
             model = %entry.model,
             stream = entry.stream,

@@ -60,12 +60,13 @@ pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &str, log: &Recove
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
-    headers.insert(REASON, HeaderValue::from_static(failure.reason().as_str()));
+    headers.insert(REASON, HeaderValue::from_static(failure.outward_reason().as_str()));
     // What was tried here is not tried again by the SDK in front: retries would multiply. A
-    // refusal that cost nobody anything and says when to come back is worth coming back to.
-    let worth_it = failure.attempts() == 0
-        && failure.retry() != Retry::Forbidden
-        && failure.retry_after().is_some();
+    // refusal that cost nobody anything, says when to come back, and does not go back to something
+    // that stays as it is, is worth coming back to.
+    let root = failure.outward_reason();
+    let passes = root.is_refusal() || root.rule().retry == Retry::Yes;
+    let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && passes;
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
     stamp(headers, failure.target(), failure.attempts(), id, log);
     response
