@@ -115,12 +115,16 @@ impl Finding {
     }
 
     fn status(reason: Reason, status: u16) -> Self {
+        Self { evidence: Cow::Owned(format!("status:{status}")), ..Self::plain(reason) }
+    }
+
+    fn plain(reason: Reason) -> Self {
         Self {
             reason,
             twist: Twist::Plain,
             retry: None,
             rank: Rank::default(),
-            evidence: Cow::Owned(format!("status:{status}")),
+            evidence: Cow::Borrowed("nothing known"),
         }
     }
 }
@@ -182,8 +186,9 @@ fn lower(facts: &Facts<'_>) -> SmallVec<[Lowered; 4]> {
         .iter()
         .map(|text| {
             let mut lower = text.text.to_ascii_lowercase();
-            if lower.contains('’') {
-                lower = lower.replace('’', "'");
+            // Typographic quotes all begin with this byte.
+            if memchr::memchr(0xE2, lower.as_bytes()).is_some() {
+                lower = lower.replace(['’', '‘'], "'").replace(['“', '”'], "\"");
             }
             Lowered { rank: text.rank, text: lower }
         })
@@ -233,28 +238,51 @@ fn in_order(
     words(Tier::Exact)
         .or_else(|| facts.best(Weight::Firm).map(Finding::code))
         .or_else(|| words(Tier::Loose))
+        .or_else(|| asked_to_wait(lowered, status))
         .unwrap_or_else(|| weak(facts, status))
+}
+
+/// Whoever names a time to come back has a limit, whatever it is called.
+fn asked_to_wait(lowered: &[Lowered], status: Option<u16>) -> Option<Finding> {
+    if status.is_some() {
+        return None;
+    }
+    lowered.iter().find_map(|lower| retry_after::from_text(&lower.text))?;
+    Some(Finding { evidence: Cow::Borrowed("a wait"), ..Finding::plain(Reason::RateLimit) })
 }
 
 /// A status, or a code that says no more than one.
 fn weak(facts: &Facts<'_>, status: Option<u16>) -> Finding {
     let hint = facts.best(Weight::Hint);
+    // These say little: relays answer with them for everything.
+    if matches!(status, None | Some(400 | 422 | 500 | 502)) {
+        // An unknown name says more than a known one that stands for everything.
+        let wide = |reason| matches!(reason, Reason::Format | Reason::ServerError);
+        // What a server calls the caller's fault is no trouble of its own, whatever its name.
+        let own = |reason| {
+            matches!(
+                reason,
+                Reason::Network | Reason::Timeout | Reason::Overloaded | Reason::ServerError
+            )
+        };
+        let guess = facts.guess().filter(|(rank, reason, _)| {
+            hint.is_none_or(|hint| wide(hint.code.reason) && !wide(*reason) && *rank >= hint.rank)
+                && !(own(*reason) && matches!(status, Some(400 | 422)))
+        });
+        if let Some((rank, reason, name)) = guess {
+            let evidence = Cow::Owned(format!("name:{}", prose::head(name, 64)));
+            return Finding { rank, evidence, ..Finding::plain(reason) };
+        }
+    }
     match (status, hint) {
         (None, Some(hint)) => Finding::code(hint),
         // A 400 is the caller's whatever the code calls itself.
         (Some(status @ (400 | 422)), Some(hint)) if hint.code.reason == Reason::ServerError => {
             Finding::status(Reason::Format, status)
         }
-        // These say little: relays answer with them for everything.
         (Some(400 | 422 | 500 | 502), Some(hint)) => Finding::code(hint),
         (Some(status), _) => Finding::status(by_status(status), status),
-        (None, None) => Finding {
-            reason: Reason::Unknown,
-            twist: Twist::Plain,
-            retry: None,
-            rank: Rank::default(),
-            evidence: Cow::Borrowed("nothing known"),
-        },
+        (None, None) => Finding::plain(Reason::Unknown),
     }
 }
 
@@ -263,8 +291,9 @@ fn by_status(status: u16) -> Reason {
     match status {
         // Method, media type, length: the request is built for another endpoint.
         405 | 406 | 411 | 415 | 416 | 417 | 428 => Reason::Format,
-        // Conflicts, failed dependencies and early data pass; SDKs send them again.
-        409 | 424 | 425 => Reason::ServerError,
+        // Conflicts, misdirected requests, failed dependencies and early data pass; sent again,
+        // they may arrive.
+        409 | 421 | 424 | 425 => Reason::ServerError,
         410 => Reason::ModelNotFound,
         // Fireworks: the account is suspended.
         412 => Reason::Billing,

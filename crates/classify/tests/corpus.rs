@@ -1,10 +1,24 @@
 //! Labelled payloads: the ones taken over, and ones held out while the rules were written.
 //!
-//! What counts is how the held-out ones did when they were first seen. The first set, collected
-//! from public issue trackers after the rules had been written, scored 77 of 81 labels and 79 of
-//! 81 retries; the second, collected after the rules had been mended, 29 of 33 and 32 of 33; the
-//! third 22 of 24 and 23 of 24. All have been learned from since, so their scores now say only
-//! that nothing was lost.
+//! What counts is how the held-out ones did when they were first seen. Each set was collected
+//! from public issue trackers and labelled after the rules had been mended by the one before:
+//!
+//! | set | rows | labels | retry | what is in it |
+//! |---|---|---|---|---|
+//! | first | 81 | 77 | 79 | all vendors |
+//! | second | 33 | 29 | 32 | |
+//! | third | 24 | 22 | 23 | |
+//! | fourth | 40 | 36 | 38 | all vendors |
+//! | fifth | 65 | 63 | 62 | all vendors |
+//! | sixth | 44 | 37 | 36 | texts without a status, cloud gateways, Chinese clouds |
+//! | seventh | 58 | 55 | 54 | all vendors |
+//! | eighth | 52 | 46 | 46 | what editors and agents print, local servers |
+//! | ninth | 41 | 35 | 35 | what editors and agents print |
+//! | tenth | 43 | 38 | 38 | bodies and wrapped bodies |
+//! | eleventh | 28 | 24 | 27 | bodies and wrapped bodies |
+//!
+//! All have been learned from since, so their scores now say only that nothing was lost. What is
+//! missed when first seen is mostly a sentence of some client without a status or a code.
 //!
 //! The table of misses is printed whether the test passes or not; `--nocapture` shows it.
 
@@ -102,26 +116,27 @@ fn the_labelled_payloads() {
     assert!(percent(score.retries, score.rows) >= 97.0, "retry");
 }
 
+/// Every set that was held out once, and how many rows it has.
+const HELD_OUT: [(&str, usize, &str); 11] = [
+    ("held_out.jsonl", 81, include_str!("data/held_out.jsonl")),
+    ("held_out_second.jsonl", 33, include_str!("data/held_out_second.jsonl")),
+    ("held_out_third.jsonl", 24, include_str!("data/held_out_third.jsonl")),
+    ("held_out_fourth.jsonl", 40, include_str!("data/held_out_fourth.jsonl")),
+    ("held_out_fifth.jsonl", 65, include_str!("data/held_out_fifth.jsonl")),
+    ("held_out_sixth.jsonl", 44, include_str!("data/held_out_sixth.jsonl")),
+    ("held_out_seventh.jsonl", 58, include_str!("data/held_out_seventh.jsonl")),
+    ("held_out_eighth.jsonl", 52, include_str!("data/held_out_eighth.jsonl")),
+    ("held_out_ninth.jsonl", 41, include_str!("data/held_out_ninth.jsonl")),
+    ("held_out_tenth.jsonl", 43, include_str!("data/held_out_tenth.jsonl")),
+    ("held_out_eleventh.jsonl", 28, include_str!("data/held_out_eleventh.jsonl")),
+];
+
 #[test]
 fn the_held_out_payloads() {
-    let score = score("held_out.jsonl", include_str!("data/held_out.jsonl"));
-    assert!(score.rows >= 60);
-    assert!(percent(score.labels, score.rows) >= 97.0, "labels");
-    assert!(percent(score.retries, score.rows) >= 97.0, "retry");
-}
-
-#[test]
-fn the_second_held_out_payloads() {
-    let score = score("held_out_second.jsonl", include_str!("data/held_out_second.jsonl"));
-    assert!(score.rows >= 30);
-    assert!(percent(score.labels, score.rows) >= 97.0, "labels");
-    assert!(percent(score.retries, score.rows) >= 97.0, "retry");
-}
-
-#[test]
-fn the_third_held_out_payloads() {
-    let score = score("held_out_third.jsonl", include_str!("data/held_out_third.jsonl"));
-    assert!(score.rows >= 20);
-    assert!(percent(score.labels, score.rows) >= 97.0, "labels");
-    assert!(percent(score.retries, score.rows) >= 97.0, "retry");
+    for (name, rows, lines) in HELD_OUT {
+        let score = score(name, lines);
+        assert_eq!(score.rows, rows, "{name}");
+        assert!(percent(score.labels, score.rows) >= 97.0, "{name}: labels");
+        assert!(percent(score.retries, score.rows) >= 97.0, "{name}: retry");
+    }
 }

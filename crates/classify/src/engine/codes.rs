@@ -4,12 +4,14 @@
 //! `insufficient_quota`, `InsufficientQuota` and `INSUFFICIENT-QUOTA` are one entry.
 
 mod names;
+mod roots;
 mod vendors;
 
 use std::sync::LazyLock;
 
 use steadfast_core::Reason;
 
+pub(crate) use self::roots::guess;
 use self::{
     names::GROUPS,
     vendors::{VENDORS, Vendor},
@@ -33,6 +35,8 @@ pub(crate) enum Twist {
     Plain,
     /// It does not clear within a minute.
     Long,
+    /// A window that opens again by itself: hours later, unless it says that it is soon.
+    Later,
     /// The model misbehaved, not the request: the same request may well pass.
     Again,
     /// It does not pass by itself.
@@ -105,7 +109,9 @@ fn exact(name: &str) -> Option<Code> {
 /// What `name` means, whatever vendor says it. A dotted name (`Throttling.RateQuota`,
 /// `litellm.RateLimitError`) is tried whole, then by its last and its first part.
 pub(crate) fn lookup(name: &str) -> Option<Code> {
-    // `ThrottlingException:http://...` in Amazon's header; `ns#Name` in its JSON.
+    // `channel:invalid_key` of new-api; `ThrottlingException:http://...` in Amazon's header;
+    // `ns#Name` in its JSON.
+    let name = name.strip_prefix("channel:").unwrap_or(name);
     let name = name.split([':', ',']).next().unwrap_or(name);
     let name = name.rsplit('#').next().unwrap_or(name).trim();
     if name.is_empty() || name.len() > MAX_NAME {

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use smallvec::SmallVec;
-use steadfast_core::Window;
+use steadfast_core::{Reason, Window};
 
 use super::codes::{self, Code, Weight};
 
@@ -50,6 +50,7 @@ pub(crate) struct Text<'a> {
 /// Most texts and codes kept: real errors have a handful of each; more is an echo.
 const MAX_TEXTS: usize = 12;
 const MAX_HITS: usize = 24;
+const MAX_STRANGE: usize = 6;
 
 /// What a body's quota fields say about how long its limit lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) provider: Option<&'a str>,
     pub(crate) hits: SmallVec<[Hit; 6]>,
     pub(crate) texts: SmallVec<[Text<'a>; 4]>,
+    /// Names that are in no table.
+    pub(crate) strange: SmallVec<[(Rank, Box<str>); 2]>,
     /// The innermost status stated in the body.
     pub(crate) status: Option<(Rank, u16)>,
     pub(crate) quota: Quota,
@@ -90,14 +93,37 @@ impl<'a> Facts<'a> {
             .provider
             .and_then(|provider| codes::vendor(provider, name))
             .or_else(|| codes::lookup(name));
-        let Some(code) = known else { return false };
-        if code.name == "RESOURCE_EXHAUSTED" {
+        let Some(code) = known else {
+            self.strange(rank, field, name);
+            return false;
+        };
+        // Other gRPC servers write it `ResourceExhausted`.
+        if code.name == "RESOURCE_EXHAUSTED" && name.contains('_') {
             self.google = true;
         }
         if self.hits.len() < MAX_HITS {
             self.hits.push(Hit { rank, field, code });
         }
         true
+    }
+
+    /// Keeps a name that no table has. In prose only exceptions are told from other words.
+    fn strange(&mut self, rank: Rank, field: Field, name: &str) {
+        let is_name = match field {
+            Field::Prose => name.ends_with("Error") || name.ends_with("Exception"),
+            _ => name.bytes().any(|b| b.is_ascii_alphabetic()),
+        };
+        if is_name && self.strange.len() < MAX_STRANGE {
+            self.strange.push((rank, name.into()));
+        }
+    }
+
+    /// What the innermost unknown name seems to mean, and the name.
+    pub(crate) fn guess(&self) -> Option<(Rank, Reason, &str)> {
+        self.strange
+            .iter()
+            .filter_map(|(rank, name)| Some((*rank, codes::guess(name)?, name.as_ref())))
+            .reduce(|best, next| if next.0 > best.0 { next } else { best })
     }
 
     /// Notes a status stated in the body. The innermost counts, and there the first.

@@ -6,10 +6,13 @@
 //! with a straight apostrophe.
 
 mod account;
+mod breakage;
 mod index;
 mod provider;
 mod request;
+mod shape;
 mod window;
+mod words;
 
 use std::sync::LazyLock;
 
@@ -98,8 +101,16 @@ pub(crate) const CEREBRAS: &str = "@cerebras";
 const CIRCUMSTANCES: [&str; 2] = [GOOGLE, CEREBRAS];
 
 /// Asked in this order; the first that holds decides.
-const TABLES: [&[Pattern]; 5] =
-    [account::PATTERNS, window::PATTERNS, request::FIRST, provider::PATTERNS, request::PATTERNS];
+const TABLES: [&[Pattern]; 8] = [
+    account::PATTERNS,
+    window::PATTERNS,
+    request::FIRST,
+    provider::PATTERNS,
+    breakage::PATTERNS,
+    request::PATTERNS,
+    shape::PATTERNS,
+    breakage::WRAPPERS,
+];
 
 /// Most patterns there may be; a test holds the tables to it.
 const MAX_PATTERNS: usize = 128;

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use http::StatusCode;
+
 use super::{
     facts::{Facts, Field, Rank},
     numbers,
@@ -10,22 +12,18 @@ use super::{
 /// How far from the start of a text an anchored status is looked for: SDKs put it in front.
 const ANCHOR_REACH: usize = 400;
 
-/// After these words three digits are a status.
-const STATUS_ANCHORS: [&str; 14] = [
-    "error code: ",
-    "status code: ",
-    "status code of ",
-    "status code ",
-    "状态码: ",
-    "statuscode: ",
-    "status_code=",
-    "status_code: ",
-    "status: ",
-    "status=",
-    "(status ",
-    "http status ",
-    "http ",
-    "error (",
+/// After these words, and whatever punctuation stands between, three digits are a status.
+const STATUS_WORDS: [&str; 8] =
+    ["error", "status", "code", "http", "returned", "response", "success", "failed"];
+
+/// The same, as they stand.
+const STATUS_ANCHORS: [&str; 6] =
+    ["状态码: ", "状态码：", "状态码:", "http/1.1 ", "http/1.0 ", "http/2 "];
+
+/// Before these words a number counts something.
+const UNITS: [&str; 14] = [
+    "token", "char", "item", "message", "request", "byte", "kb", "mb", "second", "ms ", "image",
+    "word", "page", "of ",
 ];
 
 /// Reads a piece of prose: anchored statuses and names as facts, all of it as a text.
@@ -48,23 +46,82 @@ pub(crate) fn anchors(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     let head = head(text, ANCHOR_REACH);
     let start =
         head.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '<' | '[' | '"'));
-    if let Some(status) = status(start) {
-        facts.status(rank, status);
-    } else {
-        let bytes = head.as_bytes();
-        for at in 1..bytes.len().saturating_sub(2) {
-            // Most texts have no such digits; only where there are some is looked back.
-            if matches!(bytes[at], b'4' | b'5')
-                && bytes[at + 1].is_ascii_digit()
-                && let Some(status) = head.get(at..).and_then(status)
-                && STATUS_ANCHORS.iter().any(|anchor| ends_with(&bytes[..at], anchor))
-                && facts.status(rank, status)
-            {
-                break;
+    let bytes = head.as_bytes();
+    let mut stated = status(start);
+    for at in 1..bytes.len().saturating_sub(2) {
+        if stated.is_some_and(|status| !is_relays(status)) {
+            break;
+        }
+        // Most texts have no such digits; only where there are some is looked around.
+        if matches!(bytes[at], b'4' | b'5')
+            && bytes[at + 1].is_ascii_digit()
+            && let Some(rest) = head.get(at..)
+            && let Some(status) = status(rest)
+        {
+            let anchored = is_anchored(&bytes[..at]);
+            let named = is_named(bytes[at - 1], rest, status);
+            // Behind a relay's own status only one that is beyond doubt counts.
+            if if stated.is_some() { anchored && named } else { anchored || named } {
+                stated = Some(status);
             }
         }
     }
+    if let Some(status) = stated {
+        facts.status(rank, status);
+    }
     names(facts, rank, head);
+}
+
+/// What relays answer with when somebody else has failed: `HTTP 502: … error 410: Gone`.
+const fn is_relays(status: u64) -> bool {
+    matches!(status, 500 | 502)
+}
+
+/// Whether a number right behind `before` is in the place of a status.
+fn is_anchored(before: &[u8]) -> bool {
+    if STATUS_ANCHORS.iter().any(|anchor| ends_with(before, anchor)) {
+        return true;
+    }
+    let Some(end) = last_word(before) else { return false };
+    // `status code of 503`.
+    let linked = ["of", "is", "was"].iter().find(|link| ends_with(&before[..end], link));
+    let end = match linked {
+        Some(link) => match last_word(&before[..end - link.len()]) {
+            Some(end) => end,
+            None => return false,
+        },
+        None => end,
+    };
+    STATUS_WORDS.iter().any(|word| ends_with(&before[..end], word))
+}
+
+/// Where the word before the punctuation at the end of `text` ends; there has to be some.
+fn last_word(text: &[u8]) -> Option<usize> {
+    let is_gap = |b: &u8| matches!(b, b' ' | b':' | b'=' | b'(' | b'[' | b'"' | b'\'' | b'<');
+    let gap = text.iter().rev().take_while(|b| is_gap(b)).count();
+    (1..=4).contains(&gap).then(|| text.len() - gap)
+}
+
+/// Whether a number is followed by its name (`503 Service Unavailable`, `400 BAD_REQUEST`), or
+/// stands alone in brackets.
+fn is_named(before: u8, rest: &str, status: u64) -> bool {
+    if before == b'[' && rest.as_bytes().get(3) == Some(&b']') {
+        return true;
+    }
+    if before.is_ascii_alphanumeric() || matches!(before, b'.' | b'-' | b'_' | b'/' | b',') {
+        return false;
+    }
+    let name = u16::try_from(status)
+        .ok()
+        .and_then(|status| StatusCode::from_u16(status).ok())
+        .and_then(|status| status.canonical_reason());
+    let from = if rest.as_bytes().get(3) == Some(&b':') { 5 } else { 4 };
+    let Some((name, rest)) = name.zip(rest.as_bytes().get(from..)) else { return false };
+    rest.len() >= name.len()
+        && name
+            .bytes()
+            .zip(rest)
+            .all(|(a, b)| a.eq_ignore_ascii_case(b) || (a == b' ' && matches!(b, b'_' | b'-')))
 }
 
 /// Whether `text` ends with `words`, which are in lower case.
@@ -74,7 +131,7 @@ fn ends_with(text: &[u8], words: &str) -> bool {
         .is_some_and(|from| text[from..].eq_ignore_ascii_case(words.as_bytes()))
 }
 
-/// Three digits that stand alone.
+/// Three digits that stand alone, are a status somebody uses, and count nothing.
 fn status(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
     let alone = bytes.len() >= 3
@@ -83,7 +140,13 @@ fn status(text: &str) -> Option<u64> {
         // `404.5 tokens`, `500,000 tokens`.
         && !(matches!(bytes.get(3), Some(b'.' | b','))
             && bytes.get(4).is_some_and(u8::is_ascii_digit));
-    alone.then(|| numbers::count(text).map(|(value, _)| value))?
+    let (status, _) = alone.then(|| numbers::count(text))??;
+    let used = matches!(status, 400..=451 | 494..=511 | 520..=530 | 598 | 599);
+    let counts = bytes.get(3) == Some(&b' ')
+        && UNITS.iter().any(|unit| {
+            bytes.get(4..4 + unit.len()).is_some_and(|b| b.eq_ignore_ascii_case(unit.as_bytes()))
+        });
+    (used && !counts).then_some(status)
 }
 
 /// Names of exceptions, gRPC codes and codes at the places where SDKs put them.
@@ -119,34 +182,47 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     {
         facts.code(rank, Field::Prose, word(second));
     }
-    // `litellm.RateLimitError: AzureException RateLimitError - ...`, `permission-denied: ...`:
-    // the words before the first few colons. Each is inside the one before it.
+    // `litellm.RateLimitError: AzureException RateLimitError - ...`, `permission-denied: ...`,
+    // `Category: api_error`: the words around the first few colons. Each is inside the one
+    // before it.
     let mut depth = rank.depth;
     let mut from = 0;
-    for at in memchr::memchr_iter(b':', text.as_bytes()).take(5) {
-        let part = &text[from..at];
-        from = at + 1;
-        let name = part.rsplit(' ').next().unwrap_or(part);
+    let mut note = |name: &str| {
         let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         if is_name(name) && facts.code(Rank { depth, ..rank }, Field::Prose, name) {
             depth = depth.saturating_add(1);
         }
+    };
+    for at in memchr::memchr_iter(b':', text.as_bytes()).take(5) {
+        let part = &text[from..at];
+        let mut words = part.split_ascii_whitespace();
+        let (first, last) = (words.next(), words.next_back());
+        // Before the first colon only the last word is a name: the first begins a sentence.
+        if from > 0
+            && last.is_some()
+            && let Some(first) = first
+        {
+            note(first);
+        }
+        if let Some(last) = last.or(first) {
+            note(last);
+        }
+        from = at + 1;
     }
     // `litellm.Timeout - ...` has none.
-    let last = text[from..].split(' ').find(|word| !word.is_empty()).unwrap_or("");
-    let last = last.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    if is_name(last) {
-        facts.code(Rank { depth, ..rank }, Field::Prose, last);
+    if let Some(last) = text[from..].split_ascii_whitespace().next() {
+        note(last);
     }
 }
 
 /// Looks like an identifier rather than a word of a sentence.
 fn is_name(name: &str) -> bool {
+    // `insufficient_quota`, `UNAVAILABLE`, `TooManyRequests`.
+    let mut bytes = name.bytes();
     name.len() > 5
         && (name.contains(['_', '-', '.'])
-            || name.ends_with("Error")
-            || name.ends_with("Exception")
-            || name.ends_with("ErrorBasic"))
+            || bytes.by_ref().all(|b| b.is_ascii_uppercase())
+            || bytes.any(|b| b.is_ascii_uppercase()))
 }
 
 /// The identifier at the start of `text`.
@@ -224,6 +300,16 @@ mod tests {
             ("401 status code (no body)", Some(401)),
             ("HTTP 402: request reached", Some(402)),
             ("<400> InternalError.Algo", Some(400)),
+            ("API Error: 400 due to tool use concurrency issues", Some(400)),
+            ("success: 400 (Bad Request).", Some(400)),
+            ("the response has a status code of 503 and", Some(503)),
+            ("Request failed with status: x. 400 BAD_REQUEST", Some(400)),
+            ("[a/b] [503]: Request dropped", Some(503)),
+            ("LLM response status: 422 body:", Some(422)),
+            ("Azure returned 404", Some(404)),
+            ("error: 500 tokens are too many", None),
+            ("a limit of 500 characters", None),
+            ("maximum (512)", None),
             ("requested 142937 tokens", None),
             ("messages.429: bad", None),
             ("see https://example.com/error-code-429", None),

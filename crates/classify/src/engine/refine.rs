@@ -21,7 +21,7 @@ pub(super) fn refine(
     verdict.retry = found.retry;
     match found.twist {
         Twist::Plain => {}
-        Twist::Long => verdict.retry = Some(Retry::No),
+        Twist::Long | Twist::Later => verdict.retry = Some(Retry::No),
         Twist::Again => {
             verdict.retry = Some(Retry::Yes);
             verdict.failover = Some(Failover::NextTarget);
@@ -29,8 +29,9 @@ pub(super) fn refine(
         Twist::Permanent => verdict.permanent = true,
         Twist::Elsewhere => verdict.failover = Some(Failover::NextTarget),
     }
+    let hopeless = verdict.reason == Reason::RateLimit && hopeless(facts, lowered);
     match verdict.reason {
-        Reason::RateLimit if hopeless(facts, lowered) => verdict.retry = Some(Retry::No),
+        Reason::RateLimit if hopeless => verdict.retry = Some(Retry::No),
         Reason::ContextOverflow => {
             let stated = facts.window;
             verdict.window = (stated.limit.is_some() || stated.requested.is_some())
@@ -41,6 +42,9 @@ pub(super) fn refine(
     }
     verdict.retry_after = wait(evidence, verdict.reason, facts, lowered);
     let long = verdict.retry_after.is_some_and(|wait| wait > WORTH_WAITING);
+    if found.twist == Twist::Later && verdict.retry_after.is_some() && !long && !hopeless {
+        verdict.retry = Some(Retry::Yes);
+    }
     if long && verdict.retry != Some(Retry::Forbidden) {
         verdict.retry = Some(Retry::No);
     }

@@ -124,7 +124,7 @@ pub(crate) fn from_fields(facts: &Facts<'_>, now: impl Fn() -> SystemTime) -> Op
 }
 
 /// Right before a wait in prose.
-const PHRASES: [&str; 18] = [
+const PHRASES: [&str; 22] = [
     "try again in ",
     "try again after ",
     "retry in ",
@@ -137,6 +137,10 @@ const PHRASES: [&str; 18] = [
     "reset in ",
     "available again in ",
     "please wait ",
+    "wait ",
+    "again after ",
+    "renews in ",
+    "refreshes in ",
     "wait for ",
     "wait at least ",
     "again in about ",

@@ -118,16 +118,20 @@ pub(crate) fn read<'a, 't>(
         return;
     }
     let (mut from, mut first, mut last) = (0, None, 0);
-    while let Some((start, escaped)) = find_structure(text, from) {
+    while let Some((start, quotes)) = find_structure(text, from) {
         let before = facts.gained();
-        let end = if escaped {
-            if nest < MAX_NEST {
-                let inner = unescape(&text[start..]);
-                structures_of(facts, &inner, nest + 1);
+        let end = match quotes {
+            Quotes::Plain => start + structure(facts, &text[start..], nest, keep),
+            Quotes::Escaped | Quotes::Typeset => {
+                if nest < MAX_NEST {
+                    let inner = match quotes {
+                        Quotes::Typeset => straighten(&text[start..]),
+                        _ => unescape(&text[start..]),
+                    };
+                    structures_of(facts, &inner, nest + 1);
+                }
+                text.len()
             }
-            text.len()
-        } else {
-            start + structure(facts, &text[start..], nest, keep)
         };
         // A structure without anything of an error in it is part of the prose.
         if facts.gained() > before {
@@ -148,8 +152,8 @@ pub(crate) fn read<'a, 't>(
 /// The structures of an unescaped text; its prose was seen outside.
 fn structures_of(facts: &mut Facts<'_>, text: &str, nest: u8) {
     let mut from = 0;
-    while let Some((start, escaped)) = find_structure(text, from) {
-        if escaped {
+    while let Some((start, quotes)) = find_structure(text, from) {
+        if quotes != Quotes::Plain {
             return;
         }
         from = start + structure(facts, &text[start..], nest, owned);
@@ -161,8 +165,33 @@ fn owned<'a>(text: &str) -> Cow<'a, str> {
     Cow::Owned(text.to_owned())
 }
 
-/// Where the next object, or array of objects, begins, and whether its quotes are escaped.
-fn find_structure(text: &str, from: usize) -> Option<(usize, bool)> {
+/// What the quotes of a structure look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quotes {
+    Plain,
+    /// `{\"error\": ...}`: a JSON string's content.
+    Escaped,
+    /// `{“error”：...}`: what an editor or a chat made of it.
+    Typeset,
+}
+
+/// With the punctuation that JSON has for the one that typesetting made of it.
+fn straighten(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '“' | '”' | '＂' => '"',
+            '‘' | '’' => '\'',
+            '：' => ':',
+            '，' => ',',
+            '｛' => '{',
+            '｝' => '}',
+            c => c,
+        })
+        .collect()
+}
+
+/// Where the next object, or array of objects, begins, and what its quotes look like.
+fn find_structure(text: &str, from: usize) -> Option<(usize, Quotes)> {
     let bytes = text.as_bytes();
     let skip = |mut at: usize| {
         // `\n` written out between tokens counts as space.
@@ -179,13 +208,18 @@ fn find_structure(text: &str, from: usize) -> Option<(usize, bool)> {
         at += memchr::memchr2(b'{', b'[', bytes.get(at..)?)?;
         let next = skip(at + 1);
         match (bytes[at], bytes.get(next)) {
-            (b'{', Some(b'"' | b'\'')) => return Some((at, false)),
+            (b'{', Some(b'"' | b'\'')) => return Some((at, Quotes::Plain)),
             (b'{' | b'[', Some(b'\\'))
                 if matches!(bytes.get(next + 1), Some(b'"' | b'\'' | b'\\')) =>
             {
-                return Some((at, true));
+                return Some((at, Quotes::Escaped));
             }
-            (b'[', Some(b'{')) => return Some((at, false)),
+            (b'[', Some(b'{')) => return Some((at, Quotes::Plain)),
+            (b'{', Some(0xE2 | 0xEF))
+                if text.get(next..).is_some_and(|rest| rest.starts_with(['“', '”', '＂'])) =>
+            {
+                return Some((at, Quotes::Typeset));
+            }
             // A bare key, as JavaScript prints objects.
             (b'{', Some(byte)) if byte.is_ascii_alphabetic() => {
                 let word = bytes[next..]
@@ -193,7 +227,7 @@ fn find_structure(text: &str, from: usize) -> Option<(usize, bool)> {
                     .take(40)
                     .position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
                 if word.is_some_and(|end| bytes[next + end] == b':') {
-                    return Some((at, false));
+                    return Some((at, Quotes::Plain));
                 }
             }
             _ => {}
@@ -460,6 +494,7 @@ mod tests {
             r#"{"error":"deep down"}"#,
             "\"deep down\"",
             "{ error: { message: 'deep down' } }",
+            "failed: {“error”：{“code”:“1”，“message”:“deep down”｝｝",
         ] {
             assert_eq!(inner(text).trim().trim_matches('"'), "deep down", "{text}");
         }

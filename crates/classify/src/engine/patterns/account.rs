@@ -1,42 +1,12 @@
 //! Money, quotas that refill by themselves, keys.
 
-use steadfast_core::{Reason, Retry};
+use steadfast_core::Reason;
 
-use super::{GOOGLE, Pattern, exact, loose};
+use super::{
+    GOOGLE, Pattern, exact, loose,
+    words::{CREDENTIALS, GONE, MONEY, NO_CREDENTIAL, NO_MONEY, REFILLS, WRONG},
+};
 use crate::engine::codes::Twist;
-
-/// A subscription's own window: it opens again by itself, hours or days later.
-const REFILLS: &[&str] = &[
-    "rolling time window",
-    "quota refresh",
-    "limit will reset",
-    "limit resets",
-    "limits will reset",
-    "quota will reset",
-    "will reset at",
-    "resets at",
-    "resets in",
-    "reset after",
-    "weekly/monthly limit exhausted",
-    "weekly limit",
-    "monthly limit exhausted",
-    "daily limit",
-    "5-hour limit",
-    "5 hour limit",
-    "hour limit reached",
-    "usage limit reached",
-    "usage limit has been reached",
-    "hit your limit",
-    "hit your usage limit",
-    "reached your usage limit",
-    "exceeded your usage limit",
-    "organization usage limit",
-    "exhausted your capacity on this model",
-    "exhausted your daily quota",
-    "daily quota",
-    "使用上限",
-    "今日调用次数",
-];
 
 pub(super) const PATTERNS: &[Pattern] = &[
     // A plan gate that looks like a rate limit: it never clears.
@@ -76,8 +46,21 @@ pub(super) const PATTERNS: &[Pattern] = &[
         Reason::RateLimit,
         &[&["subscription quota limit", "subscription usage", "usage limit"], REFILLS],
     )
-    .retry(Retry::No),
-    exact(Reason::RateLimit, &[REFILLS]).veto(&["credit balance"]).retry(Retry::No),
+    .twist(Twist::Later),
+    exact(Reason::RateLimit, &[REFILLS])
+        .not(&[400, 404, 413, 422])
+        .veto(&["credit balance"])
+        .twist(Twist::Later),
+    // Any allowance of a plan, whatever its window is called.
+    exact(
+        Reason::RateLimit,
+        &[
+            &["usage limit", "usage cap", "usage quota", "message limit", "session limit"],
+            &["reached", "exceeded", "hit ", "exhausted", "used up", "upgrade"],
+        ],
+    )
+    .veto(&["not your usage limit", "credit balance", "specified api usage limits"])
+    .twist(Twist::Later),
     // Money.
     exact(
         Reason::Billing,
@@ -154,6 +137,8 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "free quota has been used up",
             "free tier of the model has been exhausted",
             "free allocated quota exceeded",
+            "service has been paused",
+            "has been paused",
             "free trial has expired",
             "free trial has ended",
             "trial credits",
@@ -185,6 +170,8 @@ pub(super) const PATTERNS: &[Pattern] = &[
         "free-models-per-day",
         "free-models-per-min",
         "increase your rate limit",
+        "rate-limited",
+        "rate limited",
     ]),
     // Whose words these are decides: OpenAI's is a bill, Gemini's is a rate.
     exact(
@@ -307,6 +294,12 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "service_disabled",
             "denied access",
             "api_key client option must be set",
+            "未授权",
+            "鉴权失败",
+            "认证失败",
+            "没有权限",
+            "无权限",
+            "请先登录",
             "无效的令牌",
             "令牌已过期",
             "令牌状态不可用",
@@ -325,6 +318,100 @@ pub(super) const PATTERNS: &[Pattern] = &[
         "overloaded",
     ])
     .not(&[413, 429, 529]),
+    // Any money with any way of being gone, in either order.
+    loose(Reason::Billing, &[MONEY, GONE]).in_order(32).not(&[413, 503, 529]).veto(NO_MONEY),
+    loose(Reason::Billing, &[GONE, MONEY]).in_order(16).not(&[413, 503, 529]).veto(NO_MONEY),
+    // Any credential with any way of being wrong, in either order.
+    loose(Reason::Auth, &[CREDENTIALS, WRONG])
+        .in_order(48)
+        .not(&[404, 413, 429, 529])
+        .veto(NO_CREDENTIAL),
+    loose(Reason::Auth, &[WRONG, CREDENTIALS])
+        .in_order(16)
+        .not(&[404, 413, 429, 529])
+        .veto(NO_CREDENTIAL),
+    // Who may not, by the rules of the organization.
+    loose(
+        Reason::Auth,
+        &[
+            &[
+                "organization",
+                "organisation",
+                "workspace",
+                "your account",
+                "this account",
+                "administrator",
+                "your admin",
+                "your team",
+                "your project",
+                "this project",
+            ],
+            &[
+                "disabled",
+                "not allowed",
+                "not permitted",
+                "not enabled",
+                "not activated",
+                "no access",
+                "not have access",
+                "no permission",
+                "enable access",
+                "grant",
+                "restricted",
+                "blocked",
+                "suspended",
+                "not verified",
+                "must be verified",
+                "not authorized",
+            ],
+        ],
+    )
+    .not(&[404, 408, 413, 429, 500, 502, 503, 504, 529])
+    .veto(&[
+        "does not support",
+        "not supported",
+        "must be verified to stream",
+        "rate limit",
+        "quota",
+        "the model",
+        "moderation",
+        "policy",
+    ]),
+    // A plan that does not have it.
+    loose(
+        Reason::Billing,
+        &[
+            &[
+                "current plan",
+                "your plan",
+                "subscription plan",
+                "free plan",
+                "free tier",
+                "free users",
+                "paid plan",
+                "paid users",
+                "paid account",
+                "a subscription",
+                "pro plan",
+                "higher plan",
+            ],
+            &[
+                "does not",
+                "doesn't",
+                "not available",
+                "not include",
+                "not support",
+                "not allow",
+                "only available",
+                "is required",
+                "requires",
+                "upgrade",
+                "no longer",
+            ],
+        ],
+    )
+    .not(&[413, 429, 503, 529])
+    .veto(&["rate limit", "per minute", "per day", "daily", "weekly", "credit balance"]),
     // Plans, when nothing more exact is said.
     loose(
         Reason::Billing,

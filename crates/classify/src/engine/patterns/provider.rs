@@ -1,11 +1,27 @@
-//! Rates, capacity, breakage, time and the network.
+//! Rates, capacity and time.
 
 use steadfast_core::{Reason, Retry};
 
 use super::{GOOGLE, Pattern, exact, loose};
-use crate::engine::codes::Twist;
 
 pub(super) const PATTERNS: &[Pattern] = &[
+    // A model that can not be brought up here.
+    exact(
+        Reason::ServerError,
+        &[
+            &[
+                "failed to load",
+                "error loading",
+                "unable to load",
+                "could not load",
+                "cannot load",
+                "loading failed",
+            ],
+            &["model"],
+        ],
+    )
+    .in_order(24)
+    .retry(Retry::No),
     // Capacity, even where the status and the code say rate limit.
     exact(
         Reason::Overloaded,
@@ -39,6 +55,9 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "not ready for inference",
             "maximum pending requests",
             "server busy",
+            "繁忙",
+            "负载过高",
+            "服务不可用",
             "server is busy",
             "no slots available",
             "slot unavailable",
@@ -70,6 +89,9 @@ pub(super) const PATTERNS: &[Pattern] = &[
     )
     .veto(&["exhausted your capacity"]),
     loose(Reason::Overloaded, &[&["overloaded", "unhandled stop reason: overloaded"]]),
+    // NVIDIA's word for a deployment that is down.
+    exact(Reason::Overloaded, &[&["degraded function", "function cannot be invoked"]])
+        .retry(Retry::No),
     // Words that count requests or tokens a minute.
     exact(
         Reason::RateLimit,
@@ -90,6 +112,10 @@ pub(super) const PATTERNS: &[Pattern] = &[
                 "/month",
                 "per hour",
                 "/ hour",
+                "rph limit",
+                "rpd limit",
+                "tpd limit",
+                "tph limit",
                 "daily rate",
                 "daily token",
                 "daily request",
@@ -118,6 +144,7 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "no deployments available",
             "are cooling down",
             "is cooling down",
+            "in cooldown",
             "model_cooldown",
             "exceeded token rate limit",
             "exceeded call rate limit",
@@ -161,6 +188,19 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "temporarily limiting requests",
             "limit reached",
             "limit exceeded",
+            "max rpm",
+            "max tpm",
+            "rpm limit",
+            "tpm limit",
+            "too quickly",
+            "too fast",
+            "high concurrency",
+            "reduce concurrency",
+            "并发数",
+            "并发限制",
+            "限流",
+            "频率限制",
+            "请求频率",
             "请求过于频繁",
             "请求过多",
             "频率过高",
@@ -224,6 +264,9 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "a timeout occurred",
             "stream timeout",
             "engine callback timeout",
+            "httpclient.timeout",
+            "err_timed_out",
+            "request was canceled due to the configured",
         ]],
     ),
     loose(
@@ -250,151 +293,4 @@ pub(super) const PATTERNS: &[Pattern] = &[
         ]],
     )
     .not(&[400, 401, 402, 403, 404, 422, 429]),
-    // The network; a certificate does not mend itself.
-    exact(
-        Reason::Network,
-        &[&[
-            "certificate verify failed",
-            "certificate_verify_failed",
-            "certificate has expired",
-            "self signed certificate",
-            "self-signed certificate",
-            "unable to verify the first certificate",
-            "unable to get local issuer certificate",
-            "unable_to_verify_leaf_signature",
-            "invalid peer certificate",
-            "hostname mismatch",
-            "err_tls_cert_altname_invalid",
-        ]],
-    )
-    .retry(Retry::No),
-    loose(
-        Reason::Network,
-        &[&[
-            "econnreset",
-            "econnrefused",
-            "econnaborted",
-            "enotfound",
-            "eai_again",
-            "epipe",
-            "ehostunreach",
-            "enetunreach",
-            "und_err_socket",
-            "socket hang up",
-            "socket connection was closed",
-            "fetch failed",
-            "failed to fetch",
-            "connection error",
-            "connection reset",
-            "connection refused",
-            "connection closed",
-            "connection was closed",
-            "connection aborted",
-            "cannot connect to host",
-            "could not connect",
-            "unable to connect",
-            "failed to connect",
-            "getaddrinfo",
-            "name or service not known",
-            "temporary failure in name resolution",
-            "no such host",
-            "dns error",
-            "could not resolve",
-            "connection terminated",
-            "connection lost",
-            "connection failed",
-            "is unreachable",
-            "broken pipe",
-            "network error",
-            "network is unreachable",
-            "peer closed connection",
-            "server disconnected",
-            "remote end closed connection",
-            "remoteprotocolerror",
-            "incomplete chunked read",
-            "response ended prematurely",
-            "typeerror: terminated",
-            "premature close",
-            "stream closed",
-            "stream disconnected",
-            "err_stream_premature_close",
-            "sslv3 alert",
-            "ssl handshake",
-            "tls handshake",
-            "goaway",
-            "http2_stream",
-            "disconnected unexpectedly",
-        ]],
-    )
-    .not(&[
-        400, 401, 402, 403, 404, 408, 413, 422, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529,
-    ])
-    .veto(&["provider disconnected unexpectedly", "network_error"]),
-    // Breakage that stays.
-    exact(
-        Reason::ServerError,
-        &[&["requires more system memory", "out of memory", "insufficient memory"]],
-    )
-    .retry(Retry::No)
-    .veto(&["rate limit"]),
-    loose(
-        Reason::ServerError,
-        &[&[
-            "runner process has terminated",
-            "runner has unexpectedly stopped",
-            "error was encountered while running the model",
-            "runner process no longer running",
-            "the server had an error",
-            "server experienced an error",
-            "an internal error has occurred",
-            "internal error encountered",
-            "internal server error",
-            "internal_server_error",
-            "internalservererror",
-            "unhandled stop reason: network_error",
-            "unhandled stop reason: error",
-            "finish_reason: error",
-            "upstream connect error or disconnect/reset before headers",
-            "bad gateway",
-            "web server is down",
-            "web server is returning an unknown error",
-            "origin is unreachable",
-            "provider disconnected unexpectedly",
-            "model produced invalid content",
-            "empty response",
-            "empty answer",
-            "no response from",
-            "returned no content",
-            "incomplete response",
-            "ssl handshake failed",
-        ]],
-    )
-    .not(&[400, 401, 402, 403, 404, 413, 422, 429, 503, 504, 524, 529]),
-    loose(
-        Reason::ServerError,
-        &[&["model unloaded", "model is unloaded", "model has crashed", "model crashed"]],
-    ),
-    loose(
-        Reason::ServerError,
-        &[&[
-            "unexpected error",
-            "something went wrong",
-            "unknown error",
-            "upstream error",
-            "服务器内部错误",
-            "内部错误",
-        ]],
-    )
-    .only(&[500, 502, 520])
-    .twist(Twist::Plain),
-    loose(
-        Reason::Overloaded,
-        &[&[
-            "service unavailable",
-            "temporarily unavailable",
-            "currently unavailable",
-            "service_unavailable",
-        ]],
-    )
-    .only(&[429, 500, 502, 503]),
 ];

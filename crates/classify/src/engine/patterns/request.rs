@@ -5,6 +5,55 @@ use steadfast_core::{Reason, Retry};
 use super::{Pattern, exact, loose};
 use crate::engine::codes::Twist;
 
+/// What a policy does to a request.
+const REFUSED: &[&str] = &[
+    "flagged",
+    "blocked",
+    "rejected",
+    "refused",
+    "filtered",
+    "violat",
+    "limited for",
+    "not allowed by",
+    "against our",
+    "违反",
+    "违规",
+    "拒绝",
+];
+
+/// Policies.
+const POLICY: &[&str] = &[
+    "policy",
+    "policies",
+    "safety",
+    "moderation",
+    "harmful",
+    "inappropriate",
+    "guideline",
+    "guardrail",
+    "terms of service",
+    "suspicious",
+    "cybersecurity",
+    "sensitive",
+    "敏感",
+    "审核",
+    "违禁",
+];
+
+/// Refusals by other policies than those on contents.
+const NO_POLICY: &[&str] = &[
+    "cloudflare",
+    "cors",
+    "data policy",
+    "control policy",
+    "based policy",
+    "routing",
+    "privacy",
+    "ip address",
+    "schema",
+    "rate limit",
+];
+
 /// Asked before the provider's own troubles: refusals and rules of the transcript quote words of
 /// all kinds.
 pub(super) const FIRST: &[Pattern] = &[
@@ -43,6 +92,7 @@ pub(super) const FIRST: &[Pattern] = &[
             "response was blocked",
             "prompt was blocked",
             "unsafe_generation",
+            "unsafe request",
             "content exists risk",
             "requires moderation",
             "input was flagged",
@@ -60,6 +110,35 @@ pub(super) const FIRST: &[Pattern] = &[
     )
     .veto(&["data policy", "cloudflare", "you have been blocked"])
     .not(&[402, 429, 503]),
+    // What came back was no answer: a client could not read it.
+    exact(
+        Reason::ServerError,
+        &[&[
+            "unexpected token <",
+            "unexpected token '<'",
+            "expecting value: line 1",
+            "expected start of the object",
+            "expected start of the array",
+            "eof while parsing",
+            "unexpected end of json",
+            "unexpected end of data",
+            "failed to parse response",
+            "no object generated",
+            "failed to parse the response",
+            "failed to decode response",
+            "invalid response body",
+            "invalid json response",
+            "invalid response from",
+            "could not parse response",
+            "unable to parse response",
+            "jsondecodeerror",
+            "invalid content-type",
+        ]],
+    )
+    .not(&[400, 401, 402, 403, 404, 413, 422, 429])
+    .veto(&["max_tokens", "context"]),
+    exact(Reason::ServerError, &[&["unexpected token", "unexpected character"], &["json", "html"]])
+        .not(&[400, 401, 402, 403, 404, 413, 422, 429]),
     // Rules of the transcript that every vendor has.
     exact(
         Reason::Format,
@@ -110,7 +189,9 @@ pub(super) const FIRST: &[Pattern] = &[
             "error parsing grammar",
             "failed to parse grammar",
             "unable to generate parser for this template",
-            "jinja exception",
+            "jinja",
+            "prompt template",
+            "chat template",
             "could not process image",
             "unable to process input image",
             "failed to decode image",
@@ -210,6 +291,9 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "unknown model",
             "no such model",
             "invalid model name passed in",
+            "you passed in model",
+            "llm provider not provided",
+            "unexpected model name",
             "not a valid model",
             "not a valid model id",
             "invalid model",
@@ -228,6 +312,8 @@ pub(super) const PATTERNS: &[Pattern] = &[
             "模型不存在",
             "无效的模型",
             "model_not_supported",
+            "model_not_available",
+            "requested model is not available",
             "there is no model",
             "model name is invalid",
             "please specify a valid model",
@@ -281,6 +367,16 @@ pub(super) const PATTERNS: &[Pattern] = &[
                 "is unavailable",
                 "not accessible",
                 "could not be found",
+                "not recognized",
+                "has been removed",
+                "is disabled",
+                "not registered",
+                "not installed",
+                "not served",
+                "not configured",
+                "not loaded",
+                "not valid",
+                "not enabled",
             ],
         ],
     )
@@ -334,118 +430,12 @@ pub(super) const PATTERNS: &[Pattern] = &[
     )
     .not(&[401, 402, 404, 413, 429, 503, 529])
     .veto(&["schema", "rate limit"]),
-    // Capabilities.
-    loose(
-        Reason::Unsupported,
-        &[&[
-            "does not support",
-            "doesn't support",
-            "do not support",
-            "don't support",
-            "not supported with this model",
-            "not supported by this model",
-            "not supported for this model",
-            "not supported by the model",
-            "not supported with the",
-            "not supported by model",
-            "is not supported by",
-            "is not supported for",
-            "is not supported with",
-            "is not supported on",
-            "is not supported in",
-            "are not supported",
-            "not a chat model",
-            "not multimodal",
-            "is not enabled for",
-            "not available for this model",
-            "isn't supported",
-            "is not supported",
-            "not currently supported",
-            "unsupported parameter",
-            "unsupported value",
-            "unsupported content",
-            "unsupported image",
-            "unsupported file",
-            "unsupportedparamserror",
-            "does not match any of the expected tags",
-            "--enable-auto-tool-choice",
-            "requires --",
-            "start it with `--embeddings`",
-            "start it with",
-            "not implemented",
-            "not yet supported",
-            "must be verified to",
-            "不支持",
-        ]],
-    )
-    .not(&[401, 402, 403, 404, 413, 429, 503, 529])
-    .veto(&["valid mime type", "image media type"]),
-    loose(
-        Reason::Unsupported,
-        &[&[
-            "does not support",
-            "not a chat model",
-            "that support",
-            "is not supported for this model",
-            "doesn't support",
-        ]],
-    )
-    .only(&[403, 404, 501]),
-    // The request, however else it is put.
-    loose(
-        Reason::Format,
-        &[&[
-            "invalid request",
-            "bad request",
-            "is required",
-            "are required",
-            "required parameter",
-            "unknown parameter",
-            "unrecognized request argument",
-            "unknown name",
-            "unexpected keyword",
-            "invalid parameter",
-            "invalid value",
-            "invalid type",
-            "invalid argument",
-            "invalid params",
-            "invalid_argument",
-            "invalid_request_error",
-            "validationexception",
-            "validation error",
-            "param incorrect",
-            "must be one of",
-            "must be a ",
-            "must be an ",
-            "must be either",
-            "must be less than",
-            "must be greater than",
-            "must be between",
-            "expected a ",
-            "expected an ",
-            "is malformed",
-            "is not of type",
-            "does not match",
-            "unable to submit request",
-            "参数",
-            "格式错误",
-        ]],
-    )
-    .only(&[400, 422, 500, 502]),
-    // Asked with nothing better to go by.
-    loose(
-        Reason::Auth,
-        &[&[
-            "permission denied",
-            "permission_denied",
-            "access denied",
-            "unauthorized",
-            "forbidden",
-            "unauthenticated",
-            "not authorized",
-            "permission to access",
-            "access to this",
-        ]],
-    )
-    .not(&[402, 404, 408, 413, 429, 500, 502, 503, 504, 529]),
+    loose(Reason::ContentFilter, &[REFUSED, POLICY])
+        .in_order(64)
+        .not(&[401, 402, 404, 413, 429, 500, 502, 503, 504, 529])
+        .veto(NO_POLICY),
+    loose(Reason::ContentFilter, &[POLICY, REFUSED])
+        .in_order(64)
+        .not(&[401, 402, 404, 413, 429, 500, 502, 503, 504, 529])
+        .veto(NO_POLICY),
 ];

@@ -180,6 +180,14 @@ pub(super) const PATTERNS: &[Pattern] = &[
                 "sequence length",
                 "input tokens",
                 "prompt tokens",
+                "prompt_tokens",
+                "input_tokens",
+                "context_length",
+                "context_window",
+                "max_seq_len",
+                "max_input_tokens",
+                "num_ctx",
+                "n_ctx",
                 "length of prompt",
                 "prompt length",
                 "number of tokens",
@@ -192,6 +200,9 @@ pub(super) const PATTERNS: &[Pattern] = &[
                 "larger than",
                 "greater than",
                 "more than",
+                "must be less than",
+                "less than",
+                "at most",
                 "over the limit",
                 "out of range",
                 "overflow",
@@ -208,6 +219,26 @@ pub(super) const PATTERNS: &[Pattern] = &[
     )
     .veto(NOT_THE_WINDOW)
     .only(&[400, 403, 413, 422, 500]),
+    loose(
+        Reason::ContextOverflow,
+        &[
+            &["prompt", "input", "context", "conversation", "messages", "chat history", "对话"],
+            &[
+                "too long",
+                "too large",
+                "is full",
+                "exceeds the maximum",
+                "exceeded the maximum",
+                "over the maximum",
+                "maximum length",
+                "过长",
+                "太长",
+            ],
+        ],
+    )
+    .in_order(24)
+    .veto(NOT_THE_WINDOW)
+    .only(&[400, 413, 422, 500]),
     loose(Reason::ContextOverflow, &[&["too many tokens", "fewer inputs", "shorter inputs"]])
         .veto(NOT_THE_WINDOW)
         .only(&[400, 413, 422]),
