@@ -154,7 +154,9 @@ fn chat(model: &str, stream: bool, key: &str) -> String {
 
 #[test]
 fn help_shows_examples() {
-    for command in [&[][..], &["demo"], &["serve"], &["check"], &["classify"], &["sim"]] {
+    for command in
+        [&[][..], &["demo"], &["serve"], &["check"], &["classify"], &["sim"], &["completions"]]
+    {
         let args = [command, &["--help"]].concat();
         let output = run(&args);
         let help = text(&output.stdout);
@@ -443,4 +445,15 @@ fn the_demo_as_json() {
     assert_eq!(report["failures"], serde_json::json!([]));
     assert!(report["steps"].as_array().is_some_and(|steps| !steps.is_empty()));
     assert!(report["wrongs"].as_array().is_some_and(|wrongs| !wrongs.is_empty()));
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        let script = text(&output.stdout);
+        assert!(script.contains("classify") && script.contains("once"), "{shell}: {script}");
+    }
+    assert_eq!(run(&["completions", "abacus"]).status.code(), Some(2));
 }

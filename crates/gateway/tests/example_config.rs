@@ -44,7 +44,8 @@ fn keys(table: &toml::Table, under: &str, found: &mut Vec<String>) {
 
 /// The maps, whose keys are names of the operator's own, are values here.
 fn has_own_keys(key: &str) -> bool {
-    !["providers.models", "providers.downgrades", "providers.headers"].contains(&key)
+    !["providers.models", "providers.downgrades", "providers.headers", "recovery.reasons"]
+        .contains(&key)
 }
 
 #[test]

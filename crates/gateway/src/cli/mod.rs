@@ -1,8 +1,9 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 mod check;
 mod classify;
@@ -50,6 +51,20 @@ enum Command {
     Classify(ClassifyArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
+    /// Completions for a shell, on standard output.
+    Completions(CompletionsArgs),
+}
+
+/// `steadfast completions`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast completions bash > /etc/bash_completion.d/steadfast
+  steadfast completions zsh > ~/.zfunc/_steadfast
+  steadfast completions fish > ~/.config/fish/completions/steadfast.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: Shell,
 }
 
 /// `steadfast demo`
@@ -155,6 +170,15 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Classify(args) => classify::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Completions(args) => {
+            clap_complete::generate(
+                args.shell,
+                &mut Cli::command(),
+                "steadfast",
+                &mut io::stdout(),
+            );
+            ExitCode::SUCCESS
+        }
     }
 }
 

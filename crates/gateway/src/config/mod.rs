@@ -13,7 +13,8 @@ pub use self::{
     error::{ConfigError, ConfigErrors},
     schema::{
         Auth, BreakerConfig, ChainsConfig, Config, CooldownConfig, FailoverConfig, ProviderConfig,
-        RetryConfig, ServerConfig, TenantConfig, TimeoutConfig, WhenExhausted,
+        RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, TenantConfig,
+        TimeoutConfig, WhenExhausted,
     },
     source::Source,
 };

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde::Deserialize;
-use steadfast_core::{Dialect, OnUnsupported};
+use steadfast_core::{Dialect, Failover, OnUnsupported, Scope};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -29,6 +29,8 @@ pub struct Config {
     pub timeout: TimeoutConfig,
     /// How long a provider rests after a failure, in seconds by reason.
     pub cooldown: CooldownConfig,
+    /// What each reason means.
+    pub recovery: RecoveryConfig,
 }
 
 /// `[server]`
@@ -263,6 +265,47 @@ pub struct TimeoutConfig {
     pub first_content_ms: Option<u64>,
     /// The longest a request may take with everything that is done for it, in milliseconds.
     pub pipeline_ms: Option<u64>,
+}
+
+/// `[recovery]`: what each reason means, where the operator knows better.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct RecoveryConfig {
+    /// The table to begin with.
+    pub preset: RecoveryPreset,
+    /// Cells of the table, by reason.
+    pub reasons: BTreeMap<String, RuleConfig>,
+}
+
+/// A table of what reasons mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum RecoveryPreset {
+    /// The library's own.
+    #[default]
+    Default,
+    /// Eight reasons: [`RecoveryTable::codebuddy`](steadfast_core::RecoveryTable::codebuddy).
+    Codebuddy,
+    /// Seven, three of them permanent: [`RecoveryTable::adr012`](steadfast_core::RecoveryTable::adr012).
+    Adr012,
+}
+
+/// `[recovery.reasons.REASON]`: the cells to change.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct RuleConfig {
+    /// Whether the same target may be asked again.
+    pub retry: Option<bool>,
+    /// Where else the call may go: `next_target`, `next_credential`, `next_model`,
+    /// `larger_window` or `never`.
+    pub failover: Option<Failover>,
+    /// What rests: `request`, `model_credential`, `model`, `credential` or `provider`.
+    pub scope: Option<Scope>,
+    /// Whether it does not pass by itself: rests an hour, doubling up to a day.
+    pub permanent: Option<bool>,
 }
 
 /// `[cooldown]`: seconds by reason; 0 means none.

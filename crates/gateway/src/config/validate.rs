@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use http::{HeaderName, HeaderValue};
-use steadfast_core::{Params, Reason};
+use steadfast_core::{Failover, Params, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Source};
 
@@ -225,6 +225,18 @@ impl Check<'_> {
                 self.fail(format!("cooldown.{reason}"), error.to_string());
             }
         }
+        for (reason, rule) in &config.recovery.reasons {
+            let key = format!("recovery.reasons.{reason}");
+            match reason.parse::<Reason>() {
+                Err(error) => self.fail(key, error.to_string()),
+                Ok(Reason::Safety) => self.fail(key, "what the safety guard stops stays stopped"),
+                Ok(_) => self.require(
+                    rule.failover != Some(Failover::Forbidden),
+                    format!("{key}.failover"),
+                    "`forbidden` is the safety guard's alone; write `never`",
+                ),
+            }
+        }
     }
 }
 
@@ -278,6 +290,10 @@ chain = ['a', 'b', 'a']
 failure_rate = 1.5
 [cooldown]
 tiredness = 3
+[recovery.reasons.safety]
+retry = true
+[recovery.reasons.format]
+failover = 'forbidden'
 ";
         let all = errors(text);
         for expected in [
@@ -292,10 +308,12 @@ tiredness = 3
             "failover.chain[2]: `a` stands there twice",
             "breaker.failure_rate: 1.5 is no rate",
             "cooldown.tiredness: `tiredness` is no reason",
+            "recovery.reasons.safety: what the safety guard stops stays stopped",
+            "recovery.reasons.format.failover: `forbidden` is the safety guard's alone",
         ] {
             assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
         }
-        assert_eq!(all.len(), 11, "{all:#?}");
+        assert_eq!(all.len(), 13, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
     }
 

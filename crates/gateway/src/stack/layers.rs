@@ -13,9 +13,9 @@ use steadfast::{
     retry::{RetryBackoffLayer, RetryPolicy},
     timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
 };
-use steadfast_core::{Backoff, Failover};
+use steadfast_core::{Backoff, Failover, Retry};
 
-use crate::config::{self, Config, ConfigErrors, ProviderConfig, Source, native};
+use crate::config::{self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, native};
 
 /// From how many tokens on a conversation takes the chain for large ones: three quarters of the
 /// 200,000 that are the usual window, since the count is an estimate from below.
@@ -209,14 +209,31 @@ fn optional_ms(value: Option<u64>, default: Option<Duration>) -> Option<Duration
     }
 }
 
+/// Names that are no reasons have been refused by the validation before.
 fn table(config: &Config) -> RecoveryTable {
-    config.cooldown.iter().fold(RecoveryTable::default(), |table, (reason, seconds)| {
-        match reason.parse::<Reason>() {
-            Ok(reason) => table.cooldown(reason, Duration::from_secs(*seconds)),
-            // Refused by the validation before.
-            Err(_) => table,
+    let mut table = match config.recovery.preset {
+        RecoveryPreset::Default => RecoveryTable::default(),
+        RecoveryPreset::Codebuddy => RecoveryTable::codebuddy(),
+        RecoveryPreset::Adr012 => RecoveryTable::adr012(),
+    };
+    for (reason, seconds) in &config.cooldown {
+        if let Ok(reason) = reason.parse::<Reason>() {
+            table = table.cooldown(reason, Duration::from_secs(*seconds));
         }
-    })
+    }
+    for (reason, given) in &config.recovery.reasons {
+        if let Ok(reason) = reason.parse::<Reason>() {
+            table = table.with(reason, |rule| {
+                if let Some(retry) = given.retry {
+                    rule.retry = if retry { Retry::Yes } else { Retry::No };
+                }
+                rule.failover = given.failover.unwrap_or(rule.failover);
+                rule.scope = given.scope.unwrap_or(rule.scope);
+                rule.permanent = given.permanent.unwrap_or(rule.permanent);
+            });
+        }
+    }
+    table
 }
 
 fn failover(config: &Config, table: &RecoveryTable) -> FailoverPolicy {
@@ -346,6 +363,15 @@ pipeline_ms = 90000
 [cooldown]
 rate_limit = 7
 timeout = 0
+
+[recovery]
+preset = "adr012"
+
+[recovery.reasons]
+auth = { permanent = false }
+unknown = { retry = true }
+format = { failover = "next_target" }
+server_error = { scope = "model" }
 "#;
 
     fn policies(text: &str) -> Policies {
@@ -384,6 +410,12 @@ timeout = 0
         assert_eq!(cooldown(Reason::RateLimit), Some(Duration::from_secs(7)));
         assert_eq!(cooldown(Reason::Timeout), None);
         assert_eq!(cooldown(Reason::Network), Reason::Network.rule().cooldown);
+        let rule = |reason| policies.table.rule(reason);
+        assert!(rule(Reason::Billing).permanent, "the preset's");
+        assert_eq!(rule(Reason::Unknown).retry, Retry::Yes);
+        assert_eq!(rule(Reason::Format).failover, Failover::NextTarget);
+        assert_eq!(rule(Reason::ServerError).scope, steadfast_core::Scope::Model);
+        assert!(!rule(Reason::Auth).permanent, "a cell outranks the preset");
     }
 
     #[test]

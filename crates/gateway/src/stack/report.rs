@@ -147,6 +147,16 @@ impl Lines<'_> {
             }
         }
 
+        let preset = format!("{:?}", config.recovery.preset).to_lowercase();
+        self.add(layer, "recovery.preset", preset);
+        for (name, _) in &config.recovery.reasons {
+            if let Ok(reason) = name.parse::<steadfast::Reason>() {
+                let rule = table.rule(reason);
+                let value = format!("{:?}, {:?}, {:?}", rule.retry, rule.failover, rule.scope);
+                self.add(layer, &format!("recovery.reasons.{reason}"), value);
+            }
+        }
+
         let layer = "retry";
         self.add(layer, "retry.retries", retry.retries);
         self.time(layer, "retry.base_ms", Some(retry.backoff.base()));

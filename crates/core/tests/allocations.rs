@@ -1,0 +1,57 @@
+//! What costs nothing costs nothing.
+
+use std::sync::Arc;
+
+use steadfast_core::{CallContext, Lease, RecoveryLog, Settle, Settled, Step, Target, Token};
+
+fn allocations(act: impl FnOnce()) -> u64 {
+    allocation_counter::measure(act).count_total
+}
+
+#[test]
+fn a_default_context_and_its_clones_allocate_nothing() {
+    assert_eq!(
+        allocations(|| {
+            let context = CallContext::default();
+            let clone = context.clone();
+            context.log.record(|| unreachable!("nobody listens"));
+            drop((context, clone));
+        }),
+        0
+    );
+    // The counter does count.
+    assert!(allocations(|| RecoveryLog::enabled().record(|| Step::new("a", "b"))) > 0);
+}
+
+#[test]
+fn a_lease_allocates_nothing() {
+    struct State;
+    impl Settle for State {
+        fn settle(&self, _: Settled<'_>) {}
+    }
+    let state = Arc::new(State);
+    assert_eq!(
+        allocations(|| {
+            let lease = |mark| {
+                Lease::new(state.clone(), Token { generation: 1, mark }, RecoveryLog::disabled())
+            };
+            lease(1).success(None);
+            drop(lease(2));
+        }),
+        0
+    );
+}
+
+#[test]
+fn a_target_is_cloned_compared_and_hashed_without_allocating() {
+    let target = Target::new("openai").with_model("gpt-4o").with_credential("main");
+    let same = Target::new("openai").with_model("gpt-4o").with_credential("main");
+    let known = std::collections::HashSet::from([same]);
+    assert_eq!(
+        allocations(|| {
+            let clone = target.clone();
+            assert!(known.contains(&clone));
+        }),
+        0
+    );
+}
