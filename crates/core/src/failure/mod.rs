@@ -1,13 +1,19 @@
 //! The one error of every service in a stack.
 
-use std::{borrow::Cow, error::Error, fmt, time::Duration};
+mod attempt;
+mod change;
+mod convert;
+
+use std::{borrow::Cow, error::Error, time::Duration};
 
 use http::StatusCode;
 
 use crate::{
-    Dialect, Failover, Fault, Reason, RecoveryTable, Retry, Scope, Target, TimeLimit, Upstream,
-    Usage, redact::redact,
+    Dialect, Failover, Fault, Reason, Retry, Scope, Target, TimeLimit, Upstream, Usage,
+    redact::redact,
 };
+
+pub use self::attempt::Attempt;
 
 /// A boxed error, the same type as `tower::BoxError`.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -64,64 +70,6 @@ pub struct Window {
     pub limit: Option<u64>,
     /// What the request would have needed, in tokens.
     pub requested: Option<u64>,
-}
-
-/// One target that was tried or skipped on the way to a failure.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Attempt {
-    /// Where it went.
-    pub target: Option<Target>,
-    /// Why it did not answer.
-    pub reason: Reason,
-    /// The status it answered with.
-    pub status: Option<StatusCode>,
-    /// Skipped without being asked: cooling, or not able to serve this request.
-    pub skipped: bool,
-    /// The bounded message that came back.
-    pub message: Box<str>,
-}
-
-impl Attempt {
-    /// What `failure` says about the attempt it ended.
-    pub fn from_failure(failure: &Failure) -> Self {
-        Self {
-            target: failure.0.target.clone(),
-            reason: failure.0.because.unwrap_or(failure.0.reason),
-            status: failure.0.status,
-            // It was not asked.
-            skipped: failure.0.because.is_some(),
-            message: failure.message().into(),
-        }
-    }
-
-    /// A target that was passed over.
-    pub fn skipped(target: Target, reason: Reason, message: impl AsRef<str>) -> Self {
-        Self {
-            target: Some(target),
-            reason,
-            status: None,
-            skipped: true,
-            message: redact(message.as_ref()),
-        }
-    }
-}
-
-impl fmt::Display for Attempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Some(target) => write!(f, "{target}: ")?,
-            None => f.write_str("call: ")?,
-        }
-        if self.skipped {
-            f.write_str("skipped, ")?;
-        }
-        self.reason.fmt(f)?;
-        if let Some(status) = self.status {
-            write!(f, " ({})", status.as_u16())?;
-        }
-        Ok(())
-    }
 }
 
 impl Failure {
@@ -334,285 +282,17 @@ impl Failure {
         }
     }
 
-    /// Judges anew: sets the reason and that reason's default verdict. A *forbidden* verdict
-    /// stays: nothing softens [`Reason::Safety`].
-    pub fn with_reason(self, reason: Reason) -> Self {
-        self.with_rule(reason, &reason.rule())
-    }
-
-    /// Judges anew by the operator's own table.
-    pub fn with_table(self, table: &RecoveryTable) -> Self {
-        let reason = self.0.reason;
-        self.with_rule(reason, table.rule(reason))
-    }
-
-    fn with_rule(mut self, reason: Reason, rule: &crate::Rule) -> Self {
-        if self.is_forbidden() {
-            return self;
-        }
-        self.0.reason = reason;
-        self.0.retry = rule.retry;
-        self.0.failover = rule.failover;
-        self.0.scope = rule.scope;
-        self.0.fault = rule.fault;
-        self.0.permanent = rule.permanent;
-        self
-    }
-
-    fn is_forbidden(&self) -> bool {
-        self.0.retry == Retry::Forbidden
-    }
-
-    /// Overrides whether the same target may be asked again. *Forbidden* can be set but never
-    /// taken back.
-    pub fn with_retry(mut self, retry: Retry) -> Self {
-        if !self.is_forbidden() {
-            self.0.retry = retry;
-            if retry == Retry::Forbidden {
-                self.0.failover = Failover::Forbidden;
-            }
-        }
-        self
-    }
-
-    /// Overrides where else the call may go, unless that is forbidden.
-    pub fn with_failover(mut self, failover: Failover) -> Self {
-        if !self.is_forbidden() {
-            if failover == Failover::Forbidden {
-                self.0.retry = Retry::Forbidden;
-            }
-            self.0.failover = failover;
-        }
-        self
-    }
-
-    /// Overrides what the failure says something about.
-    pub fn with_scope(mut self, scope: Scope) -> Self {
-        self.0.scope = scope;
-        self
-    }
-
-    /// Overrides who has to change something.
-    pub fn with_fault(mut self, fault: Fault) -> Self {
-        self.0.fault = fault;
-        self
-    }
-
-    /// Marks a failure that does not pass by itself.
-    pub fn with_permanent(mut self, permanent: bool) -> Self {
-        self.0.permanent = permanent;
-        self
-    }
-
-    /// Asks for a fallback model rather than the same one again.
-    pub fn with_wants_fallback(mut self) -> Self {
-        self.0.wants_fallback = true;
-        self
-    }
-
-    /// Notes that content had reached the caller.
-    pub fn with_delivered(mut self) -> Self {
-        self.0.delivered = true;
-        self
-    }
-
-    /// Sets the failure that a refusal of our own goes back to.
-    pub fn with_because(mut self, because: Option<Reason>) -> Self {
-        self.0.because = because;
-        self
-    }
-
-    /// Sets how long to wait.
-    pub fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
-        self.0.retry_after = wait;
-        self
-    }
-
-    /// Sets the provider's status.
-    pub fn with_status(mut self, status: StatusCode) -> Self {
-        self.0.status = Some(status);
-        self
-    }
-
-    /// Sets which of our time limits fired.
-    pub fn with_time_limit(mut self, limit: TimeLimit) -> Self {
-        self.0.limit = Some(limit);
-        self
-    }
-
-    /// Sets the numbers of an overflow.
-    pub fn with_window(mut self, window: Window) -> Self {
-        self.0.window = Some(window);
-        self
-    }
-
-    /// Sets what the failed call is known to have used.
-    pub fn with_usage(mut self, usage: Usage) -> Self {
-        self.0.usage = Some(usage);
-        self
-    }
-
-    /// Sets the target that failed.
-    pub fn with_target(mut self, target: Target) -> Self {
-        self.0.target = Some(target);
-        self
-    }
-
-    /// Sets the operator's message; bounded, secrets masked.
-    pub fn with_message(mut self, message: impl AsRef<str>) -> Self {
-        self.0.message = Cow::Owned(redact(message.as_ref()).into_string());
-        self
-    }
-
-    /// Sets what decided the reason.
-    pub fn with_evidence(mut self, evidence: impl Into<Cow<'static, str>>) -> Self {
-        self.0.evidence = evidence.into();
-        self
-    }
-
-    /// Sets the provider's id of the request.
-    pub fn with_request_id(mut self, id: impl Into<Box<str>>) -> Self {
-        self.0.request_id = Some(id.into());
-        self
-    }
-
-    /// Sets how many times a provider was asked.
-    pub fn with_attempts(mut self, attempts: u32) -> Self {
-        self.0.attempts = attempts;
-        self
-    }
-
-    /// Sets the targets tried and skipped, oldest first.
-    pub fn with_trail(mut self, trail: Vec<Attempt>) -> Self {
-        self.0.trail = trail;
-        self
-    }
-
-    /// Keeps the provider's answer.
-    pub fn with_upstream(mut self, upstream: Upstream) -> Self {
-        self.0.status = self.0.status.or(upstream.status);
-        self.0.upstream = Some(Box::new(upstream));
-        self
-    }
-
-    /// Keeps the error this failure was made of.
-    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
-        self.0.source = Some(source.into());
-        self
-    }
-
     /// What a settled lease is told when the service under it panicked.
     pub(crate) fn panicked() -> Self {
         Self::new(Reason::Unknown, "the service panicked while it handled the call")
             .with_evidence("panic")
-    }
-
-    /// The first failure in the `source()` chain of `error`, itself included; at most
-    /// [`MAX_CAUSES`] links are followed, so a cycle ends.
-    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Failure> {
-        let mut cause = Some(error);
-        for _ in 0..=MAX_CAUSES {
-            let error = cause?;
-            if let Some(failure) = error.downcast_ref() {
-                return Some(failure);
-            }
-            cause = error.source();
-        }
-        None
-    }
-
-    /// The same verdict without what can not be copied: source and provider's answer.
-    fn verdict(&self) -> Self {
-        let inner = &*self.0;
-        Self(Box::new(Inner {
-            message: inner.message.clone(),
-            evidence: inner.evidence.clone(),
-            request_id: inner.request_id.clone(),
-            target: inner.target.clone(),
-            usage: inner.usage,
-            trail: inner.trail.clone(),
-            upstream: inner.upstream.clone(),
-            source: None,
-            ..*inner
-        }))
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.reason.fmt(f)?;
-        if let Some(status) = self.0.status {
-            write!(f, " ({})", status.as_u16())?;
-        }
-        if let Some(target) = &self.0.target {
-            write!(f, " at {target}")?;
-        }
-        if !self.0.message.is_empty() {
-            write!(f, ": {}", self.0.message)?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &*self.0;
-        let mut out = f.debug_struct("Failure");
-        out.field("reason", &inner.reason)
-            .field("retry", &inner.retry)
-            .field("failover", &inner.failover)
-            .field("scope", &inner.scope)
-            .field("status", &inner.status)
-            .field("target", &inner.target)
-            .field("message", &inner.message)
-            .field("evidence", &inner.evidence)
-            .field("attempts", &inner.attempts);
-        if let Some(wait) = inner.retry_after {
-            out.field("retry_after", &wait);
-        }
-        if !inner.trail.is_empty() {
-            out.field("trail", &inner.trail);
-        }
-        if let Some(source) = &inner.source {
-            out.field("source", source);
-        }
-        out.finish_non_exhaustive()
-    }
-}
-
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn Error + 'static))
-    }
-}
-
-impl From<BoxError> for Failure {
-    /// Takes the failure out of the box, or finds one in its causes; anything else becomes
-    /// [`Reason::Unknown`] with the box as its source. So tower's own layers, which box their
-    /// errors, mix in.
-    fn from(error: BoxError) -> Self {
-        let error = match error.downcast::<Failure>() {
-            Ok(failure) => return *failure,
-            Err(error) => error,
-        };
-        match Failure::find(&*error) {
-            Some(found) => found.verdict().with_source(error),
-            None => Failure::new(Reason::Unknown, error.to_string())
-                .with_evidence("error")
-                .with_source(error),
-        }
-    }
-}
-
-impl From<std::convert::Infallible> for Failure {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RecoveryTable;
 
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]

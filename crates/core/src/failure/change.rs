@@ -1,0 +1,180 @@
+//! What may be said of a failure after it was made, and by whom it can not be unsaid.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::StatusCode;
+
+use super::{Attempt, BoxError, Failure, Window};
+use crate::{
+    Failover, Fault, Reason, RecoveryTable, Retry, Rule, Scope, Target, TimeLimit, Upstream, Usage,
+    redact::redact,
+};
+
+impl Failure {
+    /// Judges anew: sets the reason and that reason's default verdict. A *forbidden* verdict
+    /// stays: nothing softens [`Reason::Safety`].
+    pub fn with_reason(self, reason: Reason) -> Self {
+        self.with_rule(reason, &reason.rule())
+    }
+
+    /// Judges anew by the operator's own table.
+    pub fn with_table(self, table: &RecoveryTable) -> Self {
+        let reason = self.0.reason;
+        self.with_rule(reason, table.rule(reason))
+    }
+
+    fn with_rule(mut self, reason: Reason, rule: &Rule) -> Self {
+        if self.is_forbidden() {
+            return self;
+        }
+        self.0.reason = reason;
+        self.0.retry = rule.retry;
+        self.0.failover = rule.failover;
+        self.0.scope = rule.scope;
+        self.0.fault = rule.fault;
+        self.0.permanent = rule.permanent;
+        self
+    }
+
+    fn is_forbidden(&self) -> bool {
+        self.0.retry == Retry::Forbidden
+    }
+
+    /// Overrides whether the same target may be asked again. *Forbidden* can be set but never
+    /// taken back.
+    pub fn with_retry(mut self, retry: Retry) -> Self {
+        if !self.is_forbidden() {
+            self.0.retry = retry;
+            if retry == Retry::Forbidden {
+                self.0.failover = Failover::Forbidden;
+            }
+        }
+        self
+    }
+
+    /// Overrides where else the call may go, unless that is forbidden.
+    pub fn with_failover(mut self, failover: Failover) -> Self {
+        if !self.is_forbidden() {
+            if failover == Failover::Forbidden {
+                self.0.retry = Retry::Forbidden;
+            }
+            self.0.failover = failover;
+        }
+        self
+    }
+
+    /// Overrides what the failure says something about.
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.0.scope = scope;
+        self
+    }
+
+    /// Overrides who has to change something.
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.0.fault = fault;
+        self
+    }
+
+    /// Marks a failure that does not pass by itself.
+    pub fn with_permanent(mut self, permanent: bool) -> Self {
+        self.0.permanent = permanent;
+        self
+    }
+
+    /// Asks for a fallback model rather than the same one again.
+    pub fn with_wants_fallback(mut self) -> Self {
+        self.0.wants_fallback = true;
+        self
+    }
+
+    /// Notes that content had reached the caller.
+    pub fn with_delivered(mut self) -> Self {
+        self.0.delivered = true;
+        self
+    }
+
+    /// Sets the failure that a refusal of our own goes back to.
+    pub fn with_because(mut self, because: Option<Reason>) -> Self {
+        self.0.because = because;
+        self
+    }
+
+    /// Sets how long to wait.
+    pub fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.0.retry_after = wait;
+        self
+    }
+
+    /// Sets the provider's status.
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.0.status = Some(status);
+        self
+    }
+
+    /// Sets which of our time limits fired.
+    pub fn with_time_limit(mut self, limit: TimeLimit) -> Self {
+        self.0.limit = Some(limit);
+        self
+    }
+
+    /// Sets the numbers of an overflow.
+    pub fn with_window(mut self, window: Window) -> Self {
+        self.0.window = Some(window);
+        self
+    }
+
+    /// Sets what the failed call is known to have used.
+    pub fn with_usage(mut self, usage: Usage) -> Self {
+        self.0.usage = Some(usage);
+        self
+    }
+
+    /// Sets the target that failed.
+    pub fn with_target(mut self, target: Target) -> Self {
+        self.0.target = Some(target);
+        self
+    }
+
+    /// Sets the operator's message; bounded, secrets masked.
+    pub fn with_message(mut self, message: impl AsRef<str>) -> Self {
+        self.0.message = Cow::Owned(redact(message.as_ref()).into_string());
+        self
+    }
+
+    /// Sets what decided the reason.
+    pub fn with_evidence(mut self, evidence: impl Into<Cow<'static, str>>) -> Self {
+        self.0.evidence = evidence.into();
+        self
+    }
+
+    /// Sets the provider's id of the request.
+    pub fn with_request_id(mut self, id: impl Into<Box<str>>) -> Self {
+        self.0.request_id = Some(id.into());
+        self
+    }
+
+    /// Sets how many times a provider was asked.
+    pub fn with_attempts(mut self, attempts: u32) -> Self {
+        self.0.attempts = attempts;
+        self
+    }
+
+    /// Sets the targets tried and skipped, oldest first.
+    pub fn with_trail(mut self, trail: Vec<Attempt>) -> Self {
+        self.0.trail = trail;
+        self
+    }
+
+    /// Keeps the provider's answer.
+    pub fn with_upstream(mut self, upstream: Upstream) -> Self {
+        self.0.status = self.0.status.or(upstream.status);
+        self.0.upstream = Some(Box::new(upstream));
+        self
+    }
+
+    /// Keeps the error this failure was made of.
+    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+}

@@ -1,0 +1,110 @@
+//! A failure among other errors: found, shown, boxed and unboxed.
+
+use std::{error::Error, fmt};
+
+use super::{BoxError, Failure, Inner, MAX_CAUSES};
+use crate::Reason;
+
+impl Failure {
+    /// The first failure in the `source()` chain of `error`, itself included; at most
+    /// [`MAX_CAUSES`] links are followed, so a cycle ends.
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Failure> {
+        let mut cause = Some(error);
+        for _ in 0..=MAX_CAUSES {
+            let error = cause?;
+            if let Some(failure) = error.downcast_ref() {
+                return Some(failure);
+            }
+            cause = error.source();
+        }
+        None
+    }
+
+    /// The same verdict without what can not be copied: source and provider's answer.
+    fn verdict(&self) -> Self {
+        let inner = &*self.0;
+        Self(Box::new(Inner {
+            message: inner.message.clone(),
+            evidence: inner.evidence.clone(),
+            request_id: inner.request_id.clone(),
+            target: inner.target.clone(),
+            usage: inner.usage,
+            trail: inner.trail.clone(),
+            upstream: inner.upstream.clone(),
+            source: None,
+            ..*inner
+        }))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.reason.fmt(f)?;
+        if let Some(status) = self.0.status {
+            write!(f, " ({})", status.as_u16())?;
+        }
+        if let Some(target) = &self.0.target {
+            write!(f, " at {target}")?;
+        }
+        if !self.0.message.is_empty() {
+            write!(f, ": {}", self.0.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        let mut out = f.debug_struct("Failure");
+        out.field("reason", &inner.reason)
+            .field("retry", &inner.retry)
+            .field("failover", &inner.failover)
+            .field("scope", &inner.scope)
+            .field("status", &inner.status)
+            .field("target", &inner.target)
+            .field("message", &inner.message)
+            .field("evidence", &inner.evidence)
+            .field("attempts", &inner.attempts);
+        if let Some(wait) = inner.retry_after {
+            out.field("retry_after", &wait);
+        }
+        if !inner.trail.is_empty() {
+            out.field("trail", &inner.trail);
+        }
+        if let Some(source) = &inner.source {
+            out.field("source", source);
+        }
+        out.finish_non_exhaustive()
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+impl From<BoxError> for Failure {
+    /// Takes the failure out of the box, or finds one in its causes; anything else becomes
+    /// [`Reason::Unknown`] with the box as its source. So tower's own layers, which box their
+    /// errors, mix in.
+    fn from(error: BoxError) -> Self {
+        let error = match error.downcast::<Failure>() {
+            Ok(failure) => return *failure,
+            Err(error) => error,
+        };
+        match Failure::find(&*error) {
+            Some(found) => found.verdict().with_source(error),
+            None => Failure::new(Reason::Unknown, error.to_string())
+                .with_evidence("error")
+                .with_source(error),
+        }
+    }
+}
+
+impl From<std::convert::Infallible> for Failure {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
