@@ -69,6 +69,8 @@ pub struct ClientEvents<B> {
     asked: Asked,
     status: StatusCode,
     headers: HeaderMap,
+    /// Bytes read of the body.
+    read: usize,
 }
 
 enum Mode {
@@ -88,7 +90,7 @@ where
 {
     pub(crate) fn new(body: B, asked: Asked, status: StatusCode, headers: HeaderMap) -> Self {
         let mode = Mode::Unknown(BytesMut::new());
-        Self { body: Some(Box::pin(body)), mode, asked, status, headers }
+        Self { body: Some(Box::pin(body)), mode, asked, status, headers, read: 0 }
     }
 
     /// What was known before the first event.
@@ -176,15 +178,20 @@ where
     }
 
     fn check_size(&self) -> Result<(), Failure> {
-        let limit = self.asked.limits.answer;
         match &self.mode {
-            Mode::Whole(body) if body.len() > limit => Err(Failure::new(
-                Reason::ServerError,
-                format!("the answer is larger than {limit} bytes"),
-            )
-            .with_evidence("limit:answer")),
+            Mode::Whole(body) => self.bounded(body.len()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether an answer that is held whole may have `size` bytes.
+    fn bounded(&self, size: usize) -> Result<(), Failure> {
+        let limit = self.asked.limits.answer;
+        if size <= limit {
+            return Ok(());
+        }
+        let message = format!("the answer is larger than {limit} bytes");
+        Err(Failure::new(Reason::ServerError, message).with_evidence("limit:answer"))
     }
 
     fn whole(&self, body: &Bytes) -> Result<Event, Failure> {
@@ -275,6 +282,13 @@ where
                     let usage = *stream.usage();
                     match ready!(this.poll_chunk(cx)) {
                         Ok(Some(chunk)) => {
+                            this.read = this.read.saturating_add(chunk.len());
+                            // Nobody asked for a stream, so somebody collects it.
+                            if !this.asked.stream
+                                && let Err(failure) = this.bounded(this.read)
+                            {
+                                return Poll::Ready(Some(Err(this.fail(failure))));
+                            }
                             if let Mode::Stream(stream) = &mut this.mode {
                                 stream.push(chunk);
                             }

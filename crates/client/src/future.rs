@@ -17,12 +17,18 @@ use tokio::time::Sleep;
 
 use crate::{
     events::{Asked, ClientEvents},
+    headers::encoding,
     transport_failure,
 };
 
 /// The longest that is waited for the rest of an error's body, once what is kept of it is there:
 /// 100 ms, about what a new connection would take.
 const DRAIN_TIME: Duration = Duration::from_millis(100);
+
+/// The longest that is waited for an error's body: 5 s. Status and headers, with `retry-after`
+/// among them, are known by then and are the verdict: a body that hangs must not turn them into a
+/// timeout.
+const ERROR_TIME: Duration = Duration::from_secs(5);
 
 pin_project! {
     /// Waits for the head of a stream, or for the whole of an answer that is not streamed.
@@ -117,6 +123,22 @@ where
     B::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
+    if let Some(encoding) = encoding(&parts.headers) {
+        // What is compressed can not be read: neither an answer nor an error is looked for in it.
+        let failure = if parts.status.is_success() {
+            let message = format!(
+                "the provider sent its answer with content-encoding `{encoding}`, though none was \
+                 asked for"
+            );
+            Failure::new(Reason::ServerError, message).with_evidence("content-encoding")
+        } else {
+            let upstream =
+                Upstream::response(parts.status, parts.headers.clone(), bytes::Bytes::new())
+                    .with_dialect(asked.codec.dialect());
+            Failure::from_upstream(upstream)
+        };
+        return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
+    }
     if parts.status.is_success() {
         let events = ClientEvents::new(body, asked, parts.status, parts.headers);
         State::Opening { events: Some(events) }
@@ -128,6 +150,7 @@ where
             headers: parts.headers,
             kept: BytesMut::new(),
             drained: 0,
+            hurried: false,
             patience: None,
         };
         State::Refusal { reading }
@@ -143,7 +166,9 @@ struct Reading<B> {
     headers: HeaderMap,
     kept: BytesMut,
     drained: usize,
-    /// Runs once enough has been kept.
+    /// Enough has been kept, and the timer is the shorter one.
+    hurried: bool,
+    /// Runs while the body is waited for.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -168,11 +193,14 @@ where
                         break;
                     }
                 }
-                Poll::Pending if self.kept.len() < limits.error => return Poll::Pending,
                 Poll::Pending => {
-                    let timer = self
-                        .patience
-                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_TIME)));
+                    let enough = self.kept.len() >= limits.error;
+                    if enough && !std::mem::replace(&mut self.hurried, true) {
+                        self.patience = None;
+                    }
+                    let wait = if enough { DRAIN_TIME } else { ERROR_TIME };
+                    let timer =
+                        self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
                     ready!(timer.as_mut().poll(cx));
                     break;
                 }

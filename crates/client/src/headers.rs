@@ -83,3 +83,10 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
         value.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
     })
 }
+
+/// How a body is encoded, when it is: the word for it, bounded for messages.
+pub(crate) fn encoding(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim();
+    let plain = value.is_empty() || value.eq_ignore_ascii_case("identity");
+    (!plain).then(|| value.chars().take(32).collect())
+}

@@ -61,17 +61,17 @@ impl KeyRing {
     /// `None` when the key is missing or unknown.
     pub fn caller(&self, headers: &HeaderMap, query_key: Option<&str>) -> Option<Caller> {
         if self.open {
-            return Some(Caller::Anyone);
+            return is_local(headers).then_some(Caller::Anyone);
         }
         let key = presented(headers).or(query_key)?;
         self.tenants.get(&hash(key)).cloned().map(Caller::Tenant)
     }
 
     /// Whether `headers` carry the admin key. Without one configured, whoever reaches a loopback
-    /// address is the operator.
+    /// address is the operator, unless it is a page in the operator's browser.
     pub fn is_admin(&self, headers: &HeaderMap, loopback: bool) -> bool {
         match &self.admin {
-            None => loopback,
+            None => loopback && is_local(headers),
             Some(admin) => presented(headers).is_some_and(|key| hash(key) == *admin),
         }
     }
@@ -84,6 +84,27 @@ impl fmt::Debug for KeyRing {
             .field("open", &self.open)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a request without a key is from a program of this machine, as far as it says: it is
+/// addressed to a loopback name and comes from no page of another one. A browser says so of every
+/// page, so that none of them can spend the operator's money or, by a name of its own that leads
+/// to a loopback address, read the answers.
+fn is_local(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    host.is_none_or(is_loopback_name)
+        && origin.is_none_or(|origin| {
+            origin.split_once("://").is_some_and(|(_, authority)| is_loopback_name(authority))
+        })
+}
+
+/// Whether `authority`, a host and perhaps a port, is this machine by its loopback address.
+fn is_loopback_name(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<http::uri::Authority>() else { return false };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn presented(headers: &HeaderMap) -> Option<&str> {
@@ -183,6 +204,34 @@ mod tests {
         );
         let error = ring("[server]\nadmin_key='file:/nonexistent/key'").unwrap_err();
         assert!(error.to_string().contains("server.admin_key"), "{error}");
+    }
+
+    #[test]
+    fn without_keys_no_page_of_a_browser_is_served() {
+        let open = ring("[server]\nauth='none'").unwrap();
+        let served = |pairs: &[(&'static str, &'static str)]| {
+            let headers: HeaderMap = pairs
+                .iter()
+                .map(|(name, value)| {
+                    (http::HeaderName::from_static(name), HeaderValue::from_static(value))
+                })
+                .collect();
+            assert_eq!(open.is_admin(&headers, true), open.caller(&headers, None).is_some());
+            open.caller(&headers, None).is_some()
+        };
+        for local in ["localhost:8080", "127.0.0.1:8080", "LOCALHOST", "127.0.0.7", "[::1]:80"] {
+            assert!(served(&[("host", local)]), "{local}");
+        }
+        assert!(served(&[]), "HTTP/2 has no such header");
+        assert!(served(&[("host", "localhost:1"), ("origin", "http://localhost:3000")]));
+        for foreign in
+            ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", ""]
+        {
+            assert!(!served(&[("host", foreign)]), "{foreign}");
+        }
+        for page in ["https://evil.example", "null", "http://localhost.evil.example"] {
+            assert!(!served(&[("host", "127.0.0.1:8080"), ("origin", page)]), "{page}");
+        }
     }
 
     #[test]

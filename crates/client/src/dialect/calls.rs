@@ -6,7 +6,7 @@
 //! prompt cache is lost.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fmt::Write,
 };
 
@@ -33,9 +33,55 @@ pub(crate) struct Known {
     pub(crate) order: usize,
 }
 
-struct Open {
-    asked: String,
-    known: Known,
+/// The calls that wait for their results, found by id, by name, or by age, each in the same time
+/// however many there are: a conversation may come from anybody.
+#[derive(Default)]
+struct Open<'a> {
+    /// In the order of the calls; `None` once answered.
+    calls: Vec<Option<Known>>,
+    by_id: HashMap<&'a str, VecDeque<usize>>,
+    by_name: HashMap<&'a str, VecDeque<usize>>,
+    /// All before this one are answered.
+    oldest: usize,
+}
+
+impl<'a> Open<'a> {
+    fn push(&mut self, id: &'a str, name: &'a str, known: Known) {
+        let at = self.calls.len();
+        self.calls.push(Some(known));
+        self.by_id.entry(id).or_default().push_back(at);
+        self.by_name.entry(name).or_default().push_back(at);
+    }
+
+    /// The first call with this id.
+    fn take_id(&mut self, id: &str) -> Option<Known> {
+        first(self.by_id.get_mut(id)?, &mut self.calls)
+    }
+
+    /// The first call of this tool, else the first of all.
+    fn take_name(&mut self, name: Option<&str>) -> Option<Known> {
+        let named = name.and_then(|name| self.by_name.get_mut(name));
+        if let Some(known) = named.and_then(|calls| first(calls, &mut self.calls)) {
+            return Some(known);
+        }
+        while let Some(call) = self.calls.get_mut(self.oldest) {
+            self.oldest += 1;
+            if let Some(known) = call.take() {
+                return Some(known);
+            }
+        }
+        None
+    }
+}
+
+/// Takes the first of `queue` that is not answered.
+fn first(queue: &mut VecDeque<usize>, calls: &mut [Option<Known>]) -> Option<Known> {
+    while let Some(at) = queue.pop_front() {
+        if let Some(known) = calls.get_mut(at).and_then(Option::take) {
+            return Some(known);
+        }
+    }
+    None
 }
 
 impl Calls {
@@ -43,9 +89,9 @@ impl Calls {
     /// sent, are kept: its provider made them, and those messages may be sent as they were read.
     pub(crate) fn of(messages: &[Message], dialect: Dialect) -> Self {
         let mut calls = Self::default();
-        let mut used = HashSet::new();
-        let mut open: Vec<Open> = Vec::new();
-        let mut names: HashMap<String, String> = HashMap::new();
+        let mut used = Used::default();
+        let mut open = Open::default();
+        let mut names: HashMap<&str, &str> = HashMap::new();
         let mut order = 0;
         for (m, message) in messages.iter().enumerate() {
             for (p, part) in message.parts().iter().enumerate() {
@@ -55,31 +101,23 @@ impl Calls {
                         let id = if own && !call.id.is_empty() {
                             call.id.clone()
                         } else {
-                            unused(&call.id, order, &used)
+                            used.unused(&call.id, order)
                         };
-                        used.insert(id.clone());
-                        names.insert(call.id.clone(), call.name.clone());
+                        used.ids.insert(id.clone());
+                        names.insert(&call.id, &call.name);
                         let known = Known { id, name: call.name.clone(), order };
                         order += 1;
-                        open.push(Open { asked: call.id.clone(), known: known.clone() });
+                        open.push(&call.id, &call.name, known.clone());
                         known
                     }
                     Part::ToolResult(result) => {
-                        let by_id = |open: &Open| open.asked == result.id;
-                        let by_name = |open: &Open| {
-                            result.name.as_ref().is_some_and(|name| *name == open.known.name)
-                        };
                         let found = if result.id.is_empty() {
-                            open.iter().position(by_name).or(if open.is_empty() {
-                                None
-                            } else {
-                                Some(0)
-                            })
+                            open.take_name(result.name.as_deref())
                         } else {
-                            open.iter().position(by_id)
+                            open.take_id(&result.id)
                         };
                         match found {
-                            Some(at) => open.remove(at).known,
+                            Some(known) => known,
                             // An orphan, or a second answer: left for the provider to refuse.
                             None => Known {
                                 id: sanitised(&result.id)
@@ -87,7 +125,7 @@ impl Calls {
                                 name: result
                                     .name
                                     .clone()
-                                    .or_else(|| names.get(&result.id).cloned())
+                                    .or_else(|| Some((*names.get(&*result.id)?).to_owned()))
                                     .unwrap_or_else(|| "unknown".to_owned()),
                                 order,
                             },
@@ -107,17 +145,31 @@ impl Calls {
     }
 }
 
-/// An id for the call number `order` that every vendor takes and no other call has.
-fn unused(asked: &str, order: usize, used: &HashSet<String>) -> String {
-    let mut id = sanitised(asked).unwrap_or_else(|| format!("call_{order}"));
-    let mut again = 2;
-    while used.contains(&id) {
-        let suffix = format!("_{again}");
+/// The ids that calls have.
+#[derive(Default)]
+struct Used {
+    ids: HashSet<String>,
+    /// The last number that was added to an id to make it another.
+    again: HashMap<String, usize>,
+}
+
+impl Used {
+    /// An id for the call number `order` that every vendor takes and no other call has.
+    fn unused(&mut self, asked: &str, order: usize) -> String {
         let base = sanitised(asked).unwrap_or_else(|| format!("call_{order}"));
-        id = format!("{}{suffix}", &base[..base.len().min(MAX_ID - suffix.len())]);
-        again += 1;
+        if !self.ids.contains(&base) {
+            return base;
+        }
+        let again = self.again.entry(base.clone()).or_insert(1);
+        loop {
+            *again += 1;
+            let suffix = format!("_{again}");
+            let id = format!("{}{suffix}", &base[..base.len().min(MAX_ID - suffix.len())]);
+            if !self.ids.contains(&id) {
+                return id;
+            }
+        }
     }
-    id
 }
 
 /// `id` in the characters and the length that every vendor takes; `None` when it is empty. An id
@@ -224,6 +276,35 @@ mod tests {
             );
         }
         assert_eq!(calls.get(1, 0).unwrap().name, "g", "the name comes from the call");
+    }
+
+    #[test]
+    fn as_many_calls_as_fit_into_a_request_are_told_apart_at_once() {
+        // One by one each of these would be compared with each: tens of minutes.
+        const MANY: usize = 50_000;
+        for same in [false, true] {
+            let id = |n: usize| if same { "c".to_owned() } else { format!("c{n}") };
+            let messages = [
+                Message::new(
+                    Role::Assistant,
+                    (0..MANY).map(|n| Part::tool_call(id(n), "f", "{}")).collect(),
+                ),
+                Message::new(
+                    Role::User,
+                    (0..MANY)
+                        .rev()
+                        .map(|n| {
+                            Part::ToolResult(ToolResult { id: id(n), ..ToolResult::default() })
+                        })
+                        .collect(),
+                ),
+            ];
+            let calls = Calls::of(&messages, Dialect::OpenAi);
+            let ids: HashSet<_> = (0..MANY).map(|p| &calls.get(0, p).unwrap().id).collect();
+            assert_eq!(ids.len(), MANY);
+            let answered = calls.get(1, 0).unwrap();
+            assert_eq!(answered.order, if same { 0 } else { MANY - 1 });
+        }
     }
 
     #[test]

@@ -76,9 +76,11 @@ pub(crate) fn turns<'a>(
                     && !(instruction || last.instruction)
                     && (last.raw.is_none() || raw.is_none()) =>
             {
-                last.raw = None;
-                last.items.extend(items);
-                last.items.retain(|item| keep(item));
+                // Each is looked at once: there may be many neighbours.
+                if last.raw.take().is_some() {
+                    last.items.retain(|item| keep(item));
+                }
+                last.items.extend(items.into_iter().filter(|item| raw.is_none() || keep(item)));
             }
             _ => turns.push(Turn { model, instruction, items, raw }),
         }
@@ -148,4 +150,44 @@ pub(crate) fn opaque_text(opaque: &Opaque) -> Option<String> {
         _ => None,
     };
     text.filter(|_| block["source"]["type"] != "base64").map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_become_one_turn_and_each_part_is_looked_at_once() {
+        const MANY: usize = 1_000;
+        let messages: Vec<Message> =
+            (0..MANY).map(|n| Message::tool(format!("c{n}"), "result")).collect();
+        let calls = Calls::of(&messages, Dialect::Anthropic);
+        let looks = Cell::new(0);
+        let keep = |_: &Item<'_>| {
+            looks.set(looks.get() + 1);
+            true
+        };
+        let turns = turns(&messages, Dialect::Anthropic, &calls, |_| None, keep);
+        assert_eq!(turns.len(), 1);
+        assert_eq!(turns[0].items.len(), MANY);
+        assert_eq!(looks.get(), MANY);
+    }
+
+    #[test]
+    fn what_stood_in_a_turn_as_it_was_read_is_chosen_from_once_it_is_merged() {
+        let raw = RawJson::parse("{}").unwrap();
+        let messages = [Message::user("drop"), Message::user("keep"), Message::user("drop")];
+        let calls = Calls::default();
+        let keep = |item: &Item<'_>| item.part.as_text() == Some("keep");
+        for as_read in 0..3 {
+            let verbatim =
+                |message: &'_ Message| std::ptr::eq(message, &messages[as_read]).then_some(&raw);
+            let turns = turns(&messages, Dialect::Anthropic, &calls, verbatim, keep);
+            let kept: Vec<_> = turns.iter().flat_map(|turn| &turn.items).collect();
+            assert_eq!(turns.len(), 1, "{as_read}");
+            assert_eq!(kept.len(), 1, "{as_read}");
+        }
+    }
 }

@@ -401,6 +401,14 @@ async fn error_bodies_are_bounded_and_a_small_rest_is_read() {
         call(ask(Dialect::OpenAi, false), Reply { status: 500, kind: JSON, chunks }).await;
     assert_eq!(failure.unwrap_err().reason(), Reason::ServerError);
     assert_eq!(began.elapsed(), Duration::from_millis(100));
+    // Nor is a body that hangs: what is known by then is the verdict, not the wait.
+    let chunks = vec![Some(Ok("{\"error\":{".into())), None];
+    let began = tokio::time::Instant::now();
+    let (failure, probe) =
+        call(ask(Dialect::OpenAi, false), Reply { status: 429, kind: JSON, chunks }).await;
+    assert_eq!(failure.unwrap_err().reason(), Reason::RateLimit);
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+    assert!(probe.is_dropped());
     // A body that breaks off explains less and says the same.
     let broken = Some(Err(io::Error::other("x")));
     let chunks = vec![Some(Ok("half an ex".into())), broken];
@@ -411,6 +419,62 @@ async fn error_bodies_are_bounded_and_a_small_rest_is_read() {
         (failure.reason(), &failure.upstream().unwrap().body[..]),
         (Reason::Overloaded, &b"half an ex"[..])
     );
+}
+
+#[tokio::test]
+async fn what_comes_compressed_though_nobody_asked_is_named_and_not_read() {
+    for (status, stream, reason) in [
+        (200, false, Reason::ServerError),
+        (200, true, Reason::ServerError),
+        (429, false, Reason::RateLimit),
+    ] {
+        let service = service_fn(move |_: Request<ClientBody>| {
+            let body = ClientBody::from(&b"\x1f\x8b\x08\0\0\0\0\0"[..]);
+            let response = Response::builder()
+                .status(status)
+                .header("content-type", if stream { SSE } else { JSON })
+                .header("content-encoding", "gzip")
+                .header("retry-after", "7")
+                .body(body)
+                .unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let client = LlmClient::with_service(providers(), service);
+        let failure = client.oneshot(ask(Dialect::OpenAi, stream)).await.unwrap_err();
+        assert_eq!(failure.reason(), reason, "{failure}");
+        assert!(!failure.message().contains('\u{fffd}'), "{failure}");
+        if status == 200 {
+            assert!(failure.message().contains("`gzip`"), "{failure}");
+        } else {
+            let upstream = failure.upstream().unwrap();
+            assert_eq!(upstream.headers["retry-after"], "7");
+            assert!(upstream.body.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_asked_for_is_bounded_like_the_answer_it_is_collected_to() {
+    let piece = "data: {\"choices\":[{\"delta\":{\"content\":\"xxxxxxxx\"}}]}\n\n";
+    let mut limits = steadfast_client::Limits::default();
+    limits.answer = 1_000;
+    for (stream, evidence) in
+        [(false, "limit:answer"), (true, "stream ended without its terminal event")]
+    {
+        let service = service_fn(move |_: Request<ClientBody>| {
+            let chunks = (0..100).map(|_| Some(Ok(Bytes::from(piece)))).collect();
+            let Probe { polled, dropped } = Probe::default();
+            let body = Chunks { chunks, polled, dropped };
+            let response = Response::builder().header("content-type", SSE).body(body).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let client = LlmClient::with_service(providers(), service).with_limits(limits);
+        let failure = match client.oneshot(ask(Dialect::OpenAi, stream)).await {
+            Ok(answer) => answer.collect().await.unwrap_err(),
+            Err(failure) => failure,
+        };
+        assert_eq!(failure.evidence(), evidence, "{failure}");
+    }
 }
 
 #[tokio::test]

@@ -75,6 +75,8 @@ fn what_is_no_end() {
             Dialect::Anthropic,
             "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
         ),
+        // An end that does not say why.
+        (Dialect::Anthropic, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
         (
             Dialect::Gemini,
             "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"x\"}]}}]}\n\n",

@@ -44,6 +44,8 @@ pub struct ServerConfig {
     pub auth: Auth,
     /// The largest request body, in bytes: 32 MiB, which is what the largest providers take.
     pub body_limit: usize,
+    /// How long a caller may take to send a request, in seconds: 60, which is 32 MiB at 5 Mbit/s.
+    pub body_timeout_s: u64,
     /// How long a graceful shutdown waits for open streams, in seconds: 30, the usual grace of an
     /// orchestrator.
     pub shutdown_s: u64,
@@ -65,6 +67,7 @@ impl Default for ServerConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             auth: Auth::default(),
             body_limit: 32 * 1024 * 1024,
+            body_timeout_s: 60,
             shutdown_s: 30,
             keepalive_s: 15,
             forward_headers: vec!["anthropic-beta".to_owned()],

@@ -78,6 +78,7 @@ impl Check<'_> {
             );
         }
         self.require(server.body_limit > 0, "server.body_limit", "must be above 0 bytes");
+        self.require(server.body_timeout_s > 0, "server.body_timeout_s", "must be above 0 seconds");
         self.require(server.keepalive_s > 0, "server.keepalive_s", "must be above 0 seconds");
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");

@@ -11,7 +11,7 @@ use http::{HeaderMap, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
 use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Deadline, Dialect, Failure, Priority, Reason,
+    CallContext, ChatRequest, ChatResponse, Deadline, Dialect, Failure, Fault, Priority, Reason,
 };
 use tower::{Service, ServiceExt};
 
@@ -23,6 +23,10 @@ use super::{
     stream::{StreamBody, Writer},
 };
 use crate::keys::Caller;
+
+/// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
+/// tuned ones below 300. Names go into logs, metrics and what is remembered of targets.
+const MAX_MODEL: usize = 512;
 
 /// What Gemini's dialect says in the address.
 pub(super) struct GeminiRoute {
@@ -82,16 +86,26 @@ async fn read(
 ) -> Result<ChatRequest, Failure> {
     let caller =
         app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
-            Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
+            Failure::refused(Reason::Auth, reply::NO_KEY)
                 .with_status(http::StatusCode::UNAUTHORIZED)
                 .with_evidence("gateway key")
         })?;
-    let body = collect(body, app.0.body_limit).await?;
+    plain(&parts.headers)?;
+    let late = || {
+        Failure::refused(Reason::Timeout, "the request body did not arrive in time")
+            .with_status(http::StatusCode::REQUEST_TIMEOUT)
+            .with_fault(Fault::Caller)
+            .with_evidence("request body")
+    };
+    let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit))
+        .await
+        .map_err(|_| late())??;
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
     });
     let mut request = codec(dialect).decode_request(&body, route)?;
+    named(&request.model)?;
     request.context = context(&parts.headers, caller);
     for name in &app.0.forward {
         for value in parts.headers.get_all(name) {
@@ -99,6 +113,32 @@ async fn read(
         }
     }
     Ok(request)
+}
+
+/// Whether the body can be read as it comes.
+fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            let message = "the request body is compressed, which this gateway does not unpack; \
+                           send it without content-encoding";
+            Err(Failure::refused(Reason::Format, message)
+                .with_status(http::StatusCode::UNSUPPORTED_MEDIA_TYPE)
+                .with_evidence("content-encoding"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `model` can be a name. What is no name is refused before anything remembers it.
+fn named(model: &str) -> Result<(), Failure> {
+    let problem = if model.len() > MAX_MODEL {
+        format!("has {} bytes; a name has at most {MAX_MODEL}", model.len())
+    } else if model.contains(char::is_control) {
+        "has a line end or another control character in it".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {

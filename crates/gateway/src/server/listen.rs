@@ -1,6 +1,13 @@
 //! Accepting connections, and closing them well.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::Router;
 use hyper_util::{
@@ -8,12 +15,20 @@ use hyper_util::{
     server::{conn::auto::Builder, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::Sleep,
+};
 use tower::ServiceExt;
 
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
 /// enough that slow ones can not hold every connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a silent HTTP/2 connection is asked whether it is alive, and how long the answer may
+/// take: a client that vanished must not hold its streams until the network notices.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
 /// Wait after `accept` failed, which means the process is out of file descriptors: the connections
 /// it has must end first.
@@ -40,8 +55,10 @@ pub async fn serve(
 ) -> io::Result<usize> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let graceful = GracefulShutdown::new();
+    // Held once by each connection.
+    let open = Arc::new(());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let (stream, remote) = tokio::select! {
@@ -62,10 +79,15 @@ pub async fn serve(
                 router.clone().oneshot(request.map(axum::body::Body::new))
             });
         let connection = builder
-            .serve_connection(TokioIo::new(no_delay(stream)), TowerToHyperService::new(service))
+            .serve_connection(
+                TokioIo::new(Greeting::of(no_delay(stream))),
+                TowerToHyperService::new(service),
+            )
             .into_owned();
         let connection = graceful.watch(connection);
+        let held = open.clone();
         tokio::spawn(async move {
+            let _held = held;
             if let Err(error) = connection.await {
                 // A client that went away is its own business.
                 tracing::debug!(name: "steadfast::gateway::connection_ended", target: "steadfast::gateway", %remote, %error, "a connection ended badly");
@@ -73,11 +95,10 @@ pub async fn serve(
         });
     }
     drop(listener);
-    let open = graceful.count();
-    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open, grace_s = grace.as_secs(), "waiting for the answers under way");
+    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = graceful.count(), grace_s = grace.as_secs(), "waiting for the answers under way");
     let cut = tokio::select! {
         () = graceful.shutdown() => 0,
-        () = tokio::time::sleep(grace) => open,
+        () = tokio::time::sleep(grace) => Arc::strong_count(&open) - 1,
     };
     Ok(cut)
 }
@@ -88,4 +109,79 @@ fn no_delay(stream: TcpStream) -> TcpStream {
         tracing::debug!(name: "steadfast::gateway::nodelay_failed", target: "steadfast::gateway", %error, "small writes may be delayed");
     }
     stream
+}
+
+/// What a client of HTTP/2 says first; until it can be told from HTTP/1, the timers of neither run.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection whose client has to say which HTTP it speaks within [`HEADER_TIMEOUT`]. Else one
+/// that says nothing would stay for ever.
+struct Greeting {
+    stream: TcpStream,
+    /// How much of [`PREFACE`] has come.
+    seen: usize,
+    /// `None` once it is known what the client speaks.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl Greeting {
+    fn of(stream: TcpStream) -> Self {
+        let patience = Some(Box::pin(tokio::time::sleep(HEADER_TIMEOUT)));
+        Self { stream, seen: 0, patience }
+    }
+}
+
+impl AsyncRead for Greeting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if let Some(patience) = &mut this.patience {
+            let new = buf.filled().get(before..).unwrap_or_default();
+            let wanted = PREFACE.get(this.seen..).unwrap_or_default();
+            if new.iter().zip(wanted).any(|(a, b)| a != b) || new.len() >= wanted.len() {
+                this.patience = None;
+            } else {
+                this.seen += new.len();
+                if read.is_pending() && patience.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Greeting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }

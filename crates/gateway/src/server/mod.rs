@@ -20,7 +20,7 @@ use std::{
 
 use axum::{
     Router,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     response::Response,
     routing::{get, post},
 };
@@ -43,6 +43,7 @@ struct Inner {
     keys: KeyRing,
     metrics: Metrics,
     body_limit: usize,
+    body_timeout: Duration,
     keepalive: Duration,
     forward: Vec<http::HeaderName>,
     draining: AtomicBool,
@@ -66,6 +67,7 @@ impl App {
             keys: KeyRing::read(config, source)?,
             metrics: Metrics::default(),
             body_limit: config.server.body_limit,
+            body_timeout: Duration::from_secs(config.server.body_timeout_s),
             keepalive: Duration::from_secs(config.server.keepalive_s),
             forward,
             draining: AtomicBool::new(false),
@@ -122,7 +124,16 @@ async fn anthropic(State(app): State<App>, request: Request) -> Response {
 }
 
 /// `models/{model}:{method}`; a model's name may have slashes in it.
-async fn gemini(State(app): State<App>, Path(call): Path<String>, request: Request) -> Response {
+async fn gemini(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    let Ok(Path(call)) = path else {
+        let message = "the model in the address is not valid UTF-8";
+        let failure = Failure::refused(Reason::Format, message);
+        return reply::refused(Dialect::Gemini, &failure, &reply::request_id(request.headers()));
+    };
     let (model, method) = call.rsplit_once(':').unwrap_or((&call, ""));
     let stream = match method {
         "generateContent" => false,

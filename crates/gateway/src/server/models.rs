@@ -77,7 +77,7 @@ fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Optio
     if app.0.keys.caller(headers, chat::query(uri, "key").as_deref()).is_some() {
         return None;
     }
-    let failure = Failure::refused(Reason::Auth, "the gateway key is missing or unknown")
-        .with_status(http::StatusCode::UNAUTHORIZED);
+    let failure =
+        Failure::refused(Reason::Auth, reply::NO_KEY).with_status(http::StatusCode::UNAUTHORIZED);
     Some(reply::refused(dialect, &failure, &reply::request_id(headers)))
 }

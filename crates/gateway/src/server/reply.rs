@@ -18,6 +18,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// What the vendors' SDKs obey over the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// What a caller is told who may not ask.
+pub(super) const NO_KEY: &str = "the gateway key is missing or unknown; a gateway without keys answers \
+                                 programs of its own machine only, at a loopback address and from \
+                                 no page of another host";
+
 /// Longest recovery log in a header, in bytes: well below the 8 KiB that common proxies allow for
 /// all headers together.
 const MAX_RECOVERY: usize = 1_500;

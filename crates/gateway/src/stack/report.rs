@@ -110,6 +110,7 @@ impl Lines<'_> {
         self.add("server", "server.auth", format!("{:?}", server.auth).to_lowercase());
         self.add("server", "tenants", config.tenants.len());
         self.add("server", "server.body_limit", format_args!("{} bytes", server.body_limit));
+        self.add("server", "server.body_timeout_s", format_args!("{} s", server.body_timeout_s));
         self.add("server", "server.keepalive_s", format_args!("{} s", server.keepalive_s));
         self.add("server", "server.shutdown_s", format_args!("{} s", server.shutdown_s));
         self.list("server", "server.forward_headers", &server.forward_headers);
@@ -149,7 +150,7 @@ impl Lines<'_> {
 
         let preset = format!("{:?}", config.recovery.preset).to_lowercase();
         self.add(layer, "recovery.preset", preset);
-        for (name, _) in &config.recovery.reasons {
+        for name in config.recovery.reasons.keys() {
             if let Ok(reason) = name.parse::<steadfast::Reason>() {
                 let rule = table.rule(reason);
                 let value = format!("{:?}, {:?}, {:?}", rule.retry, rule.failover, rule.scope);

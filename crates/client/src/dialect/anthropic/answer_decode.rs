@@ -111,6 +111,8 @@ pub(super) struct Frames {
     usage: Wire,
     next: u32,
     open: Vec<Open>,
+    /// The stop reason has come.
+    stopped: bool,
 }
 
 /// A block that has begun and not ended.
@@ -191,11 +193,18 @@ impl DecodeFrames for Frames {
                 if let Some(raw) = event.delta {
                     let change: Change = serde_json::from_str(raw.get()).map_err(malformed)?;
                     if let Some(word) = change.stop_reason {
+                        self.stopped = true;
                         deltas.push(Delta::Stop(words::stop(&word, change.stop_sequence)));
                     }
                 }
                 let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
                 deltas.extend(usage.map(Delta::Usage));
+            }
+            // As in a whole answer: an end that does not say why is none. Written in another
+            // dialect it would be an end made up.
+            "message_stop" if !self.stopped => {
+                return Err(fault::cut_off(DIALECT)
+                    .with_message("the anthropic stream said message_stop without a stop_reason"));
             }
             "message_stop" => deltas.push(Delta::End),
             // The vendor adds kinds of events; who does not know them is to pass over them.

@@ -1,5 +1,7 @@
 //! A request for a provider, written.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use steadfast_core::{
@@ -156,10 +158,11 @@ const ANY_OBJECT: &str = r#"{"type":"object"}"#;
 /// The tools that were called, when none are declared.
 fn called(request: &ChatRequest) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     if request.tools.is_empty() {
         let parts = request.messages.iter().flat_map(|message| message.parts());
         for call in parts.filter_map(Part::as_tool_call) {
-            if !names.contains(&call.name.as_str()) {
+            if seen.insert(call.name.as_str()) {
                 names.push(&call.name);
             }
         }

@@ -1,0 +1,156 @@
+//! Callers that send what nobody should, and those that send nothing.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::{future::pending, time::Duration};
+
+use axum::{body::Body, response::Response};
+use http::{Request, StatusCode, header};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use steadfast_gateway::{
+    config::Source,
+    server::{App, serve},
+    stack::Gateway,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tower::ServiceExt;
+
+/// A gateway whose only provider is never to be asked.
+fn app() -> App {
+    let source = Source::text(
+        "[server]\nauth = 'none'\n[[providers]]\nname = 'p'\ndialect = 'openai'\n\
+         base_url = 'http://127.0.0.1:1'\n",
+    );
+    let config = source.parse().unwrap();
+    config.validate(&source).unwrap();
+    let gateway = Gateway::connect(&config, &source).unwrap();
+    App::new(&config, &source, gateway).unwrap()
+}
+
+async fn said(response: Response) -> String {
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    body["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn what_is_no_name_of_a_model_is_refused_and_remembered_nowhere() {
+    let app = app();
+    for (model, expected) in [("m".repeat(513), "513 bytes"), ("a\nINFO forged".into(), "line end")]
+    {
+        let body = serde_json::json!({
+            "model": model, "messages": [{"role": "user", "content": "hi"}],
+        });
+        let request =
+            Request::post("/v1/chat/completions").body(Body::from(body.to_string())).unwrap();
+        let answer = app.router().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(answer.headers()["x-steadfast-attempts"], "0");
+        let said = said(answer).await;
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(app.gateway().handles().breaker.snapshot().is_empty());
+    assert!(app.gateway().handles().failover.snapshot().targets().is_empty());
+}
+
+#[tokio::test]
+async fn a_compressed_request_is_named_as_one() {
+    let request = Request::post("/v1/chat/completions")
+        .header(header::CONTENT_ENCODING, "gzip")
+        .body(Body::from(&b"\x1f\x8b\x08"[..]))
+        .unwrap();
+    let answer = app().router().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert!(said(answer).await.contains("compressed"));
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_text_is_refused_in_the_callers_dialect() {
+    let request = Request::post("/v1beta/models/%ff:generateContent").body(Body::empty()).unwrap();
+    let answer = app().router().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    assert!(said(answer).await.contains("UTF-8"));
+}
+
+/// Waits for the server to end the connection, at most `wait` on the paused clock.
+async fn ends(stream: &mut TcpStream, wait: u64) -> bool {
+    let mut rest = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(wait), stream.read_to_end(&mut rest)).await;
+    end.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_say_what_it_speaks_is_let_go() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let router = app().router();
+    let server = tokio::spawn(serve(listener, router, pending(), Duration::ZERO));
+    for first in ["", "P", "PRI * HTTP/2.0\r\n"] {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        assert!(ends(&mut stream, 60).await, "after {first:?}");
+    }
+    server.abort();
+}
+
+#[tokio::test]
+async fn only_what_is_still_busy_at_the_end_was_cut() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = tokio::spawn(serve(
+        listener,
+        app().router(),
+        async { drop(stopped.await) },
+        Duration::from_millis(200),
+    ));
+    // One in the middle of its body, two that are idle.
+    let mut open = Vec::new();
+    for body in ["content-length: 9\r\n\r\n{", "", ""] {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let head = if body.is_empty() {
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned()
+        } else {
+            format!("POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n{body}")
+        };
+        stream.write_all(head.as_bytes()).await.unwrap();
+        if body.is_empty() {
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+        }
+        open.push(stream);
+    }
+    stop.send(()).unwrap();
+    assert_eq!(server.await.unwrap().unwrap(), 1);
+}
+
+/// A body that begins and never goes on.
+struct Begun(bool);
+
+impl http_body::Body for Begun {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        if std::mem::replace(&mut self.0, true) {
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(Some(Ok(http_body::Frame::data("{".into()))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_ends_is_given_up() {
+    let began = tokio::time::Instant::now();
+    let request = Request::post("/v1/messages").body(Body::new(Begun(false))).unwrap();
+    let answer = app().router().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+    assert_eq!(began.elapsed().as_secs(), 60);
+    assert!(said(answer).await.contains("in time"));
+}
