@@ -42,6 +42,9 @@ pub struct SseFrame {
     pub retry: Option<u64>,
     /// Whether it has a comment, as keep-alives do.
     pub comment: bool,
+    /// Whether it has a line that is no field of the specification. Without data beside it, that
+    /// is what a damaged `data:` line looks like.
+    pub stray: bool,
 }
 
 /// An event larger than the parser was told to hold.
@@ -252,7 +255,8 @@ impl SseFrame {
                 b"retry" => {
                     frame.retry = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
                 }
-                _ => {}
+                b"id" => {}
+                _ => frame.stray = true,
             }
         }
         if let Some(joined) = joined {

@@ -3,7 +3,7 @@
 mod ending;
 mod trouble;
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
@@ -38,6 +38,8 @@ pub(crate) struct Course {
     /// The most attempts it may have in all.
     max_attempts: u32,
     session: Option<(u64, Option<Stay>)>,
+    /// It has been looked for a target to ask as well; that is done once.
+    hedged: bool,
     /// Made when the first thing goes wrong.
     trouble: Option<Box<Trouble>>,
 }
@@ -91,6 +93,7 @@ impl Course {
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
             session: session.map(|key| (key, shared.sessions.find(key))),
+            hedged: false,
             trouble: None,
             shared: shared.clone(),
             route,
@@ -306,6 +309,7 @@ impl Course {
 
     /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
     pub(crate) fn hedge(&mut self, main: u8) -> Option<Choice> {
+        self.hedged = true;
         let after = self.policy().hedge?;
         if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
             return None;
@@ -404,6 +408,9 @@ impl Course {
         let context = request.context_mut();
         context.target = Some(slot.target.clone());
         context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
+        if let Some(max) = self.share(choice, context.attempts) {
+            context.max_attempts = NonZeroU32::new(max);
+        }
         context.alternatives = choice.alternatives;
         if context.budget.is_none() {
             // A success counts here; the layers below put back what they have drawn.
@@ -411,6 +418,20 @@ impl Course {
         }
         request.adapt(slot.profile(self.is_foreign(slot)))?;
         Ok(lease)
+    }
+
+    /// Up to which attempt the layers below may go for `choice`, when that is less than for the
+    /// whole call. Of two attempts at once neither sees what the other one spends: so one is set
+    /// aside for the second as long as there may be one, and the second has no more than that.
+    fn share(&self, choice: Choice, attempts: u32) -> Option<u32> {
+        if self.max_attempts == u32::MAX {
+            return None;
+        }
+        if choice.beside > 0 {
+            return Some(attempts.saturating_add(1));
+        }
+        let two = self.policy().hedge.is_some() && !self.hedged && self.route.providers > 1;
+        (two && !choice.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
     }
 
     /// Whether the history was written by somebody else. Without a session it is taken to be the

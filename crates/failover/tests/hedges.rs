@@ -137,6 +137,33 @@ async fn within_the_attempts_and_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_at_once_have_no_more_attempts_together_than_one() {
+    let world = World::new();
+    world.set("a", after(secs(5), fail(Reason::ServerError)));
+    world.set("b", after(secs(5), fail(Reason::ServerError)));
+    let seen = |max, already| {
+        let mut request = Ask::new();
+        request.context.max_attempts = NonZeroU32::new(max);
+        request.context.attempts = already;
+        let world = &world;
+        async move {
+            world.calls();
+            let _ = ask(&hedging(), world, request).await;
+            let context = |seen: &Seen| {
+                let context = &seen.ask.context;
+                (context.attempts, context.max_attempts.unwrap().get())
+            };
+            world.seen().iter().map(context).collect::<Vec<_>>()
+        }
+    };
+    // The first may retry all but one of them, which is the second's; the third has what is left.
+    assert_eq!(seen(5, 0).await, [(0, 4), (1, 2), (2, 5)]);
+    assert_eq!(seen(6, 1).await, [(1, 5), (2, 3), (3, 6)]);
+    // With one left there is no second, and nothing to set aside for it.
+    assert_eq!(seen(3, 2).await, [(2, 3)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropping_the_call_drops_both() {
     let world = World::new();
     world.set("a", Act::Hang).set("b", Act::Hang);

@@ -103,9 +103,8 @@ where
         };
         // What is held back was never seen and never will be.
         this.body.set(None);
-        *this.hold = None;
-        let delivered = this.clocks.is_delivered();
-        Poll::Ready(Some(Err(if delivered { failure.with_delivered() } else { failure })))
+        let held = this.hold.take().is_some_and(|hold| hold.is_holding());
+        Poll::Ready(Some(Err(this.clocks.told(failure, held))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -152,8 +152,14 @@ impl Clocks {
         self.delivered = true;
     }
 
-    pub(crate) fn is_delivered(&self) -> bool {
-        self.delivered
+    /// `failure`, which says whether content has reached the caller. What is under this layer
+    /// may take content for delivered that is `held` back here.
+    pub(crate) fn told(&self, failure: Failure, held: bool) -> Failure {
+        match (self.delivered, held) {
+            (true, _) => failure.with_delivered(),
+            (false, true) => failure.without_delivered(),
+            (false, false) => failure,
+        }
     }
 
     /// The beginning of the answer is measured from now on for `floor`'s window. What began is

@@ -41,9 +41,8 @@ impl<S> StallEvents<S> {
     /// The end: whatever is held back was never seen and never will be.
     fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Event, Failure>>> {
         self.events = None;
-        self.hold = None;
-        let delivered = self.clocks.is_delivered();
-        Poll::Ready(Some(Err(if delivered { failure.with_delivered() } else { failure })))
+        let held = self.hold.take().is_some_and(|hold| hold.is_holding());
+        Poll::Ready(Some(Err(self.clocks.told(failure, held))))
     }
 }
 

@@ -86,6 +86,11 @@ impl<T> Hold<T> {
         self.pieces.is_empty()
     }
 
+    /// Whether what came since the first content is held back still.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.phase == Phase::Holding
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.pieces.iter()
     }

@@ -336,9 +336,16 @@ async fn the_terminal_event_ends_the_holding_back_even_if_the_connection_stays()
 
 #[tokio::test(start_paused = true)]
 async fn what_is_held_back_when_the_answer_breaks_was_never_delivered() {
-    let events = Timed::new([(ms(1), text("half")), (ms(1), Err(cut()))]);
+    // Also when what is under this layer, which had handed it on, says it was.
+    for cut in [cut(), cut().with_delivered()] {
+        let events = Timed::new([(ms(1), text("half")), (ms(1), Err(cut))]);
+        let (said, failure, _) = run(&floored(), ask(|_| ()), secs(0), events).await;
+        assert_eq!((said.as_str(), failure.unwrap().is_delivered()), ("", false));
+    }
+    let fast = "x".repeat(50);
+    let events = Timed::new([(ms(1), text(&fast)), (ms(1), Err(cut().with_delivered()))]);
     let (said, failure, _) = run(&floored(), ask(|_| ()), secs(0), events).await;
-    assert_eq!((said.as_str(), failure.unwrap().is_delivered()), ("", false));
+    assert_eq!((said, failure.unwrap().is_delivered()), (fast, true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,15 @@ pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error)
     .with_evidence("malformed")
 }
 
+/// A frame without data that has a line which is no field: a part of the answer is lost in it.
+pub(crate) fn stray(dialect: Dialect) -> Failure {
+    Failure::new(
+        Reason::ServerError,
+        format!("the provider sent a frame that is no event of a {dialect} stream"),
+    )
+    .with_evidence("malformed")
+}
+
 /// The stream ended too early.
 pub(crate) fn cut_off(dialect: Dialect) -> Failure {
     Failure::new(Reason::Network, format!("the {dialect} stream ended without its terminal event"))

@@ -124,6 +124,7 @@ impl StreamDecoder {
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => self.frames.decode(frame, data, &mut deltas)?,
+            None if frame.stray => return Err(fault::stray(self.dialect)),
             None => deltas.push(Delta::Ping),
         }
         Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw.clone()), deltas))

@@ -214,3 +214,21 @@ fn whole_answers_without_their_end_are_failures() {
     let empty = codec(Dialect::OpenAi).decode_answer(&"{\"success\":false}".into());
     assert_eq!(empty.unwrap_err().evidence(), "incomplete");
 }
+
+#[test]
+fn a_damaged_field_name_is_not_a_frame_to_pass_over() {
+    for dialect in Dialect::ALL {
+        let frames = split(dialect);
+        let spoils = ["\u{fffd}data: {\"x\":1}", "dadata: {}", "data"];
+        for (at, spoil) in (0..frames.len()).zip(spoils.iter().cycle()) {
+            let mut damaged = frames.clone();
+            damaged[at] = format!("{spoil}\n\n");
+            let (events, failure) = read(dialect, &damaged.concat());
+            assert!(failure.is_some(), "{dialect}: frame {at} is lost in {spoil:?}");
+            assert!(!events.iter().any(Event::is_end));
+        }
+        // What the specification knows, and comments, are still no harm.
+        let harmless = ["id: 7\n\n", ": hello\n\n", "retry: 100\n\n", "event: ping\n\n"].concat();
+        assert!(read(dialect, &(harmless + &frames.concat())).1.is_none(), "{dialect}");
+    }
+}

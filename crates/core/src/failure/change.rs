@@ -93,6 +93,12 @@ impl Failure {
         self
     }
 
+    /// Notes that no content had reached the caller after all: a layer above held it back.
+    pub fn without_delivered(mut self) -> Self {
+        self.0.delivered = false;
+        self
+    }
+
     /// Sets the failure that a refusal of our own goes back to.
     pub fn with_because(mut self, because: Option<Reason>) -> Self {
         self.0.because = because;
