@@ -42,8 +42,8 @@ pub struct SseFrame {
     pub retry: Option<u64>,
     /// Whether it has a comment, as keep-alives do.
     pub comment: bool,
-    /// Whether it has a line that is no field of the specification. Without data beside it, that
-    /// is what a damaged `data:` line looks like.
+    /// Whether it has a line that is no field of the specification, or no data and bytes that are
+    /// no text. Without data that is what a damaged frame looks like.
     pub stray: bool,
 }
 
@@ -262,6 +262,8 @@ impl SseFrame {
         if let Some(joined) = joined {
             frame.data = Some(joined.freeze());
         }
+        // An event stream is UTF-8; with data, whoever reads that will see.
+        frame.stray |= frame.data.is_none() && std::str::from_utf8(&raw).is_err();
         frame.raw = raw;
         frame
     }

@@ -227,6 +227,10 @@ fn a_damaged_field_name_is_not_a_frame_to_pass_over() {
             assert!(failure.is_some(), "{dialect}: frame {at} is lost in {spoil:?}");
             assert!(!events.iter().any(Event::is_end));
         }
+        let mut damaged = frames.concat().into_bytes();
+        damaged.splice(0..0, *b"event: contdata: \xff\xfe\n\n");
+        let (_, failure) = read_stream(dialect, [Bytes::from(damaged)]);
+        assert!(failure.is_some(), "{dialect}: bytes that are no text");
         // What the specification knows, and comments, are still no harm.
         let harmless = ["id: 7\n\n", ": hello\n\n", "retry: 100\n\n", "event: ping\n\n"].concat();
         assert!(read(dialect, &(harmless + &frames.concat())).1.is_none(), "{dialect}");
