@@ -1,0 +1,1 @@
+//! The contract that every tower layer should pass, as one macro.
