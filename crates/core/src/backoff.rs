@@ -133,9 +133,16 @@ impl Backoff {
     }
 }
 
-/// `duration x fraction` without panicking on what a `Duration` can not hold.
+/// `duration x fraction`, rounded down to nanoseconds, so that a fraction below 1 stays below the
+/// whole. What nanoseconds can not hold is as long as they can: five centuries.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "casts of floats saturate, and a delay by chance is no exact number"
+)]
 fn scale(duration: Duration, fraction: f64) -> Duration {
-    Duration::try_from_secs_f64(duration.as_secs_f64() * fraction).unwrap_or(Duration::MAX)
+    Duration::from_nanos((duration.as_nanos() as f64 * fraction) as u64)
 }
 
 #[cfg(test)]

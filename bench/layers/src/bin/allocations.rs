@@ -1,0 +1,9 @@
+//! Counts the allocations of every case. Apart from the timed binary, because counting takes time.
+
+use steadfast_bench_layers::report::count;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    print!("{}", count(&runtime, |act| allocation_counter::measure(act).count_total));
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Everything that is measured, table by table.
+
+use tokio::runtime::Runtime;
+
+use crate::{
+    drive::{Case, case},
+    ours, peers,
+    subject::{Answers, Ask, EveryOther, Number},
+};
+
+/// Cases that share a bare service.
+#[derive(Debug)]
+pub struct Table {
+    /// Its heading.
+    pub title: &'static str,
+    /// What the bare service does, and what else is to be known.
+    pub about: &'static str,
+    /// How many of what is priced are in one call of a case.
+    pub per_call: u32,
+    /// The service without any layer.
+    pub bare: Case,
+    /// Of this project, of tower, of tower-resilience.
+    pub columns: [Vec<Case>; 3],
+}
+
+/// Pieces in the stream of which one event is priced.
+const EVENTS: u32 = 1_000;
+
+/// Everything that is measured. `runtime` is the one the cases will run in.
+pub fn tables(runtime: &Runtime) -> Vec<Table> {
+    let _inside = runtime.enter();
+    vec![
+        Table {
+            title: "a call, its answer read to the end",
+            about: "The bare service answers at once with a stream of one piece and the end. Ours \
+                    judge the answer when it has ended; the others are done with it at its head.",
+            per_call: 1,
+            bare: case("bare", Answers { pieces: 1 }, Ask::default()),
+            columns: [ours::answers(1), peers::tower_answers(1), peers::resilience_answers(1)],
+        },
+        Table {
+            title: "a call whose reply is a plain value",
+            about: "The bare service answers at once with a number.",
+            per_call: 1,
+            bare: case("bare", Number, Ask::default()),
+            columns: [ours::numbers(), peers::tower_numbers(), peers::resilience_numbers()],
+        },
+        Table {
+            title: "an event of a stream",
+            about: "Of a stream of 1,000 pieces. The others do not look at what comes after the \
+                    head, so there is nothing to compare.",
+            per_call: EVENTS,
+            bare: case("bare", Answers { pieces: EVENTS }, Ask::default()),
+            columns: [ours::answers(EVENTS), vec![], vec![]],
+        },
+        Table {
+            title: "a call refused",
+            about: "By an open breaker; tower's nearest is a load shedder over a service that is \
+                    never ready. The refusal is a typed failure with the time to come back.",
+            per_call: 1,
+            bare: case("bare", Number, Ask::default()),
+            columns: [
+                vec![ours::refused()],
+                vec![peers::tower_refused()],
+                vec![peers::resilience_refused(runtime)],
+            ],
+        },
+        Table {
+            title: "a call that fails, and then does not",
+            about: "The bare row is one call of a service that fails every other one, so what is \
+                    left is the price of the layer and of one more such call. No wait between \
+                    attempts; tower-resilience's retry always goes through a timer and is left out.",
+            per_call: 1,
+            bare: case("bare", Number, Ask::default()),
+            columns: [
+                vec![ours::retried(), ours::failed_over()],
+                vec![peers::tower_retried()],
+                vec![peers::resilience_failed_over()],
+            ],
+        },
+        Table {
+            title: "the failure itself",
+            about: "What the bare failure in the table above costs, for whoever wants to subtract it.",
+            per_call: 1,
+            bare: case("bare", Number, Ask::default()),
+            columns: [vec![failing()], vec![], vec![]],
+        },
+    ]
+}
+
+/// Makes and drops what [`EveryOther`] fails with, and its answer.
+fn failing() -> Case {
+    let mut service = EveryOther::default();
+    Case {
+        name: "a failure made and dropped",
+        run: Box::new(move |calls| {
+            for _ in 0..calls {
+                for _ in 0..2 {
+                    let reply = tower::Service::call(&mut service, Ask::default());
+                    drop(std::hint::black_box(reply));
+                }
+            }
+        }),
+    }
+}

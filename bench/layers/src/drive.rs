@@ -1,0 +1,100 @@
+//! The loop around a service.
+
+use std::{
+    fmt,
+    hint::black_box,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+
+use futures_core::Stream;
+use steadfast_core::{ChatResponse, Events};
+use tower::Service;
+
+use crate::subject::Ask;
+
+/// A service, ready to be called again and again.
+pub struct Case {
+    /// What it is called in the table.
+    pub name: &'static str,
+    /// Makes that many calls.
+    pub run: Box<dyn FnMut(u32) + Send>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Case").field(&self.name).finish()
+    }
+}
+
+/// What a caller does with a reply.
+pub(crate) trait Use {
+    /// Takes it to its end.
+    fn use_up(self, context: &mut Context<'_>);
+}
+
+impl Use for u64 {
+    fn use_up(self, _: &mut Context<'_>) {
+        black_box(self);
+    }
+}
+
+impl<S: Events + Unpin> Use for ChatResponse<S> {
+    fn use_up(mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(Some(event)) = Pin::new(&mut self).poll_next(context) {
+            black_box(&event);
+        }
+    }
+}
+
+/// Calls `service` and reads what it answers, all on the spot: nothing here ever waits.
+pub(crate) fn case<S>(name: &'static str, service: S, ask: Ask) -> Case
+where
+    S: Service<Ask> + Send + 'static,
+    S::Response: Use,
+{
+    case_of(name, service, ask, |reply: Result<S::Response, S::Error>, context| {
+        if let Ok(reply) = reply {
+            reply.use_up(context);
+        } else {
+            unreachable!("the service answers");
+        }
+    })
+}
+
+/// The same for a service that refuses.
+pub(crate) fn refusal<S>(name: &'static str, service: S, ask: Ask) -> Case
+where
+    S: Service<Ask> + Send + 'static,
+{
+    case_of(name, service, ask, |reply: Result<S::Response, S::Error>, _| {
+        assert!(black_box(reply).is_err());
+    })
+}
+
+fn case_of<S>(
+    name: &'static str,
+    mut service: S,
+    ask: Ask,
+    end: impl Fn(Result<S::Response, S::Error>, &mut Context<'_>) + Send + 'static,
+) -> Case
+where
+    S: Service<Ask> + Send + 'static,
+{
+    let run = move |calls| {
+        let context = &mut Context::from_waker(Waker::noop());
+        for _ in 0..calls {
+            assert!(service.poll_ready(context).is_ready());
+            let mut future = pin!(service.call(black_box(ask.clone())));
+            let reply = loop {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(reply) => break reply,
+                    // Nothing here waits for the world, but some for another thread.
+                    Poll::Pending => std::thread::yield_now(),
+                }
+            };
+            end(reply, context);
+        }
+    };
+    Case { name, run: Box::new(run) }
+}

@@ -1,0 +1,132 @@
+//! The layers of this project as they come, each alone and together.
+
+use std::time::Duration;
+
+use steadfast_breaker::CircuitBreakerLayer;
+use steadfast_classify::ClassifyLayer;
+use steadfast_core::{Call, Jitter, Reason, RecoveryTable, Target};
+use steadfast_failover::{Chain, CooldownFailoverLayer};
+use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
+use steadfast_timeout::{DeadlineLayer, StallTimeoutLayer};
+use tower::{Layer, ServiceBuilder};
+
+use crate::{
+    drive::{Case, case, refusal},
+    subject::{Answers, Ask, EveryOther, Number},
+};
+
+const PROVEN: &str = "the chain is not empty";
+
+fn ask() -> Ask {
+    let mut ask = Ask::default();
+    ask.context_mut().target = Some(target());
+    ask
+}
+
+fn target() -> Target {
+    Target::new("openai").with_model("gpt-4o")
+}
+
+fn failover() -> CooldownFailoverLayer {
+    CooldownFailoverLayer::new(Chain::new(["openai", "anthropic"]).expect(PROVEN))
+}
+
+/// Around a service that answers with a stream of `pieces`, judged at its end.
+pub(crate) fn answers(pieces: u32) -> Vec<Case> {
+    let inner = Answers { pieces };
+    let five = || {
+        ServiceBuilder::new()
+            .layer(failover())
+            .layer(RetryBackoffLayer::transient())
+            .layer(CircuitBreakerLayer::default())
+            .layer(StallTimeoutLayer::default())
+            .layer(ClassifyLayer::default())
+            .service(inner)
+    };
+    vec![
+        case("classify", ClassifyLayer::default().layer(inner), ask()),
+        case("retry", RetryBackoffLayer::transient().layer(inner), ask()),
+        case("breaker", CircuitBreakerLayer::default().layer(inner), ask()),
+        case("failover", failover().layer(inner), ask()),
+        case("stall timeout", StallTimeoutLayer::default().layer(inner), ask()),
+        case("deadline", DeadlineLayer::default().layer(inner), ask()),
+        case("five", five(), ask()),
+        case("five and the deadline", DeadlineLayer::default().layer(five()), ask()),
+    ]
+}
+
+/// Around a service that answers with a number, judged at once.
+pub(crate) fn numbers() -> Vec<Case> {
+    let four = ServiceBuilder::new()
+        .layer(failover().at_once())
+        .layer(RetryBackoffLayer::transient().at_once())
+        .layer(CircuitBreakerLayer::default().at_once())
+        .layer(StallTimeoutLayer::default().at_once())
+        .service(Number);
+    vec![
+        case("retry", RetryBackoffLayer::transient().at_once().layer(Number), ask()),
+        case("breaker", CircuitBreakerLayer::default().at_once().layer(Number), ask()),
+        case("failover", failover().at_once().layer(Number), ask()),
+        case("stall timeout", StallTimeoutLayer::default().at_once().layer(Number), ask()),
+        case("deadline", DeadlineLayer::default().at_once().layer(Number), ask()),
+        case("four", four, ask()),
+    ]
+}
+
+/// A breaker that is open.
+pub(crate) fn refused() -> Case {
+    let layer = CircuitBreakerLayer::default().at_once();
+    let hour = Duration::from_secs(3_600);
+    layer.handle().trip(&Some(target()), Reason::Overloaded, hour);
+    let mut ask = ask();
+    ask.context.alternatives = 1;
+    refusal("breaker", layer.layer(Number), ask)
+}
+
+/// The first attempt fails, the second one answers; no wait between them.
+pub(crate) fn retried() -> Case {
+    // Drawn from below one nanosecond, so that no timer is in what is measured.
+    let nano = Duration::from_nanos(1);
+    let policy = RetryPolicy::transient()
+        .with_delays(nano, nano, Jitter::Full)
+        .expect("a nanosecond is above zero");
+    let layer = RetryBackoffLayer::new(policy).expect("it was valid").at_once();
+    case("retry", layer.layer(EveryOther::default()), ask())
+}
+
+/// The first target fails, the second one answers; nothing cools.
+pub(crate) fn failed_over() -> Case {
+    let table = RecoveryTable::default().cooldown(Reason::ServerError, Duration::ZERO);
+    let layer = failover().table(table).at_once();
+    case("failover", layer.layer(EveryOther::default()), ask())
+}
+
+/// What several threads share: one layer, a service each, on `keys` targets.
+pub(crate) fn shared(name: &'static str, threads: usize, keys: usize) -> Vec<Case> {
+    let breaker = CircuitBreakerLayer::default().at_once();
+    let retry = RetryBackoffLayer::transient().at_once();
+    let failover = failover().at_once();
+    let stall = StallTimeoutLayer::default().at_once();
+    (0..threads)
+        .map(|thread| {
+            let mut ask = Ask::default();
+            let key = thread % keys;
+            ask.context_mut().target = Some(Target::new("openai").with_model(format!("m{key}")));
+            match name {
+                "breaker" => case("breaker", breaker.layer(Number), ask),
+                "retry" => case("retry", retry.layer(Number), ask),
+                "failover" => case("failover", failover.layer(Number), ask),
+                _ => {
+                    let four = ServiceBuilder::new()
+                        .layer(failover.clone())
+                        .layer(retry.clone())
+                        .layer(breaker.clone())
+                        .layer(stall.clone())
+                        .service(Number);
+                    case("four", four, ask)
+                }
+            }
+        })
+        .collect()
+}
+
