@@ -46,6 +46,13 @@ pub const TRIO: [(&str, Dialect); 3] =
 #[derive(Clone, Debug)]
 pub struct Net(Arc<[SimProvider]>);
 
+impl Net {
+    /// The network of these providers.
+    pub fn new(sims: &[SimProvider]) -> Self {
+        Self(sims.into())
+    }
+}
+
 impl Service<Request<ClientBody>> for Net {
     type Response = Response<SimBody>;
     type Error = SimError;
@@ -109,7 +116,7 @@ pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
             .with_wire(Wire::default())
             .with_credential(Credential::new("main", "sk-0123456789abcdef"))
     });
-    LlmClient::with_service(Providers::new(providers).unwrap(), Net(sims.into()))
+    LlmClient::with_service(Providers::new(providers).unwrap(), Net::new(sims))
 }
 
 /// One of these providers as a target: whatever model is asked for, it is sent one that it has.
@@ -136,6 +143,8 @@ pub struct Got {
     pub in_answer: bool,
     /// From the call to its end, on tokio's clock.
     pub took: Duration,
+    /// What came after the end or after the first error: nothing should.
+    pub after_end: Option<String>,
 }
 
 impl Got {
@@ -145,6 +154,13 @@ impl Got {
     ///
     /// When anything comes after the end or after the first error.
     pub async fn of(service: &ChatService, request: ChatRequest) -> Self {
+        let got = Self::heard(service, request).await;
+        assert_eq!(got.after_end, None, "after the end");
+        got
+    }
+
+    /// The same, for who looks at [`after_end`](Self::after_end).
+    pub async fn heard(service: &ChatService, request: ChatRequest) -> Self {
         let begun = Instant::now();
         match service.clone().oneshot(request).await {
             Err(failure) => Self {
@@ -153,6 +169,7 @@ impl Got {
                 failure: Some(failure),
                 in_answer: false,
                 took: begun.elapsed(),
+                after_end: None,
             },
             Ok(response) => {
                 let (head, events) = response.into_parts();
@@ -178,12 +195,15 @@ impl Got {
             }
         }
         let took = begun.elapsed();
+        let mut after_end = None;
         for _ in 0..3 {
             let again = Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop()));
-            assert!(matches!(again, Poll::Ready(None)), "after the end came {again:?}");
+            if !matches!(again, Poll::Ready(None)) {
+                after_end.get_or_insert_with(|| format!("{again:?}"));
+            }
         }
         let in_answer = failure.is_some();
-        Self { seen: Some(seen), events, failure, in_answer, took }
+        Self { seen: Some(seen), events, failure, in_answer, took, after_end }
     }
 
     /// The whole answer.

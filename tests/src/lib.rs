@@ -1,4 +1,5 @@
 //! Helpers of the integration tests.
 
+#[cfg(feature = "gateway")]
 pub mod gateway;
 pub mod harness;

@@ -2,6 +2,10 @@
 //!
 //! Plain `cargo` calls with the right flags, so that a person, the editor and CI run the same.
 
+mod chaos;
+mod fuzz;
+mod sdk;
+
 use std::{
     env,
     path::Path,
@@ -18,19 +22,23 @@ const LAYERS: &[&str] = &[
     "steadfast-timeout",
     "steadfast-client",
     "steadfast-sim",
+    "steadfast-testkit",
     "steadfast",
 ];
 
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  test       every test of the workspace, doc tests included
+  test       every test of the workspace, doc tests and the vendors' SDKs included
   fmt        rustfmt, check only
   lint       clippy on everything, warnings are errors
   docs       rustdoc, warnings are errors
   features   each layer crate alone, with each of its features
   examples   build and run the examples
   demo       the demo once, in release mode
+  chaos      ten thousand seeds of the whole stack in bad weather; part of `test`
+  fuzz       every fuzz target for 5 minutes; `fuzz [--seconds N] [target...]`
+  sdk        the vendors' SDKs against the gateway; `sdk [word...]` those with the words in their name
   deny       licences, advisories and duplicate versions (when cargo-deny is installed)
   ci         all of the above";
 
@@ -45,6 +53,9 @@ fn main() -> ExitCode {
         "features" => features(),
         "examples" => examples(),
         "demo" => demo(),
+        "chaos" => chaos::run(&rest),
+        "fuzz" => fuzz::run(&rest),
+        "sdk" => sdk::run(&rest),
         "deny" => deny(),
         "ci" => ci(),
         _ => {
@@ -69,17 +80,25 @@ fn ci() -> Result<(), String> {
     test(&[])?;
     examples()?;
     demo()?;
-    deny()
+    deny()?;
+    fuzz::run(&["--seconds".to_owned(), "5".to_owned()])
 }
 
 fn test(rest: &[String]) -> Result<(), String> {
     let mut args = vec!["test", "--workspace", "--all-features", "--locked"];
     args.extend(rest.iter().map(String::as_str));
-    cargo("test", &args, &[])
+    cargo("test", &args, &[])?;
+    // Whoever wants some tests named them.
+    if !rest.is_empty() {
+        return Ok(());
+    }
+    chaos::run(&[])?;
+    sdk::run(&[])
 }
 
 fn fmt() -> Result<(), String> {
-    cargo("fmt", &["fmt", "--all", "--check"], &[])
+    cargo("fmt", &["fmt", "--all", "--check"], &[])?;
+    cargo("fmt", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"], &[])
 }
 
 fn lint() -> Result<(), String> {
@@ -138,7 +157,13 @@ fn features_of(name: &str) -> Result<Vec<String>, String> {
 }
 
 fn examples() -> Result<(), String> {
-    for name in ["example-axum-service", "example-raw-hyper"] {
+    for name in [
+        "example-axum-service",
+        "example-raw-hyper",
+        "example-reqwest",
+        "example-async-openai",
+        "example-streaming-failover",
+    ] {
         cargo("examples", &["run", "--quiet", "--locked", "-p", name], &[])?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use tokio::runtime::Runtime;
 use crate::{
     drive::{Case, case},
     ours, peers,
-    subject::{Answers, Ask, EveryOther, Number},
+    subject::{Answers, EveryOther, Number},
 };
 
 /// Cases that share a bare service.
@@ -35,14 +35,14 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             about: "The bare service answers at once with a stream of one piece and the end. Ours \
                     judge the answer when it has ended; the others are done with it at its head.",
             per_call: 1,
-            bare: case("bare", Answers { pieces: 1 }, Ask::default()),
+            bare: case("bare", Answers { pieces: 1 }, ours::ask()),
             columns: [ours::answers(1), peers::tower_answers(1), peers::resilience_answers(1)],
         },
         Table {
             title: "a call whose reply is a plain value",
             about: "The bare service answers at once with a number.",
             per_call: 1,
-            bare: case("bare", Number, Ask::default()),
+            bare: case("bare", Number, ours::ask()),
             columns: [ours::numbers(), peers::tower_numbers(), peers::resilience_numbers()],
         },
         Table {
@@ -50,7 +50,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             about: "Of a stream of 1,000 pieces. The others do not look at what comes after the \
                     head, so there is nothing to compare.",
             per_call: EVENTS,
-            bare: case("bare", Answers { pieces: EVENTS }, Ask::default()),
+            bare: case("bare", Answers { pieces: EVENTS }, ours::ask()),
             columns: [ours::answers(EVENTS), vec![], vec![]],
         },
         Table {
@@ -58,7 +58,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             about: "By an open breaker; tower's nearest is a load shedder over a service that is \
                     never ready. The refusal is a typed failure with the time to come back.",
             per_call: 1,
-            bare: case("bare", Number, Ask::default()),
+            bare: case("bare", Number, ours::ask()),
             columns: [
                 vec![ours::refused()],
                 vec![peers::tower_refused()],
@@ -71,7 +71,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
                     left is the price of the layer and of one more such call. No wait between \
                     attempts; tower-resilience's retry always goes through a timer and is left out.",
             per_call: 1,
-            bare: case("bare", Number, Ask::default()),
+            bare: case("bare", Number, ours::ask()),
             columns: [
                 vec![ours::retried(), ours::failed_over()],
                 vec![peers::tower_retried()],
@@ -82,7 +82,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             title: "the failure itself",
             about: "What the bare failure in the table above costs, for whoever wants to subtract it.",
             per_call: 1,
-            bare: case("bare", Number, Ask::default()),
+            bare: case("bare", Number, ours::ask()),
             columns: [vec![failing()], vec![], vec![]],
         },
     ]
@@ -96,7 +96,7 @@ fn failing() -> Case {
         run: Box::new(move |calls| {
             for _ in 0..calls {
                 for _ in 0..2 {
-                    let reply = tower::Service::call(&mut service, Ask::default());
+                    let reply = tower::Service::call(&mut service, ours::ask());
                     drop(std::hint::black_box(reply));
                 }
             }

@@ -1,5 +1,6 @@
 //! Prints the tables of `docs/performance.md` about layers; `--quick` in a few seconds.
-//! `--profile "retry" 1` runs one case of one of our tables for ever, for a profiler to look at.
+//! `--profile "retry" 1 100000` makes that many calls of one case in the second table, for a profiler
+//! or a counter of instructions to look at.
 
 use std::{env, process::Command};
 
@@ -14,16 +15,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match args.as_slice() {
         [] => print(&runtime, 400),
         [quick] if quick == "--quick" => print(&runtime, 40),
-        [profile, case, table] if profile == "--profile" => {
+        [profile, case, table, calls] if profile == "--profile" => {
             let table = tables(&runtime).into_iter().nth(table.parse()?).ok_or("no such table")?;
             let [ours, ..] = table.columns;
-            let found = ours.into_iter().find(|one| one.name == case).ok_or("no such case")?;
+            let mut all = ours.into_iter().chain([table.bare]);
+            let found = all.find(|one| one.name == case).ok_or("no such case")?;
             let (mut run, _inside) = (found.run, runtime.enter());
-            loop {
-                run(1_000);
-            }
+            run(calls.parse()?);
+            Ok(())
         }
-        _ => Err("usage: steadfast-bench-layers [--quick | --profile <case> <table>]".into()),
+        _ => Err("usage: steadfast-bench-layers [--quick | --profile <case> <table> <calls>]".into()),
     }
 }
 

@@ -17,7 +17,8 @@ use crate::{
 
 const PROVEN: &str = "the chain is not empty";
 
-fn ask() -> Ask {
+/// A request that says where it goes, as most do.
+pub(crate) fn ask() -> Ask {
     let mut ask = Ask::default();
     ask.context_mut().target = Some(target());
     ask
@@ -111,8 +112,10 @@ pub(crate) fn shared(name: &'static str, threads: usize, keys: usize) -> Vec<Cas
         .map(|thread| {
             let mut ask = Ask::default();
             let key = thread % keys;
+            // Two requests have the same target, but each its own value of it.
             ask.context_mut().target = Some(Target::new("openai").with_model(format!("m{key}")));
             match name {
+                "bare" => case("bare", Number, ask),
                 "breaker" => case("breaker", breaker.layer(Number), ask),
                 "retry" => case("retry", retry.layer(Number), ask),
                 "failover" => case("failover", failover.layer(Number), ask),

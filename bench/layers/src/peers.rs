@@ -17,6 +17,7 @@ use tower_resilience_timelimiter::{FixedTimeout, TimeLimiterLayer};
 
 use crate::{
     drive::{Case, case, refusal},
+    ours,
     subject::{Answers, Ask, Busy, EveryOther, Number},
 };
 
@@ -55,7 +56,7 @@ fn limit() -> ConcurrencyLimitLayer {
 /// Tower's layers around a service that answers with a stream of `pieces`.
 pub(crate) fn tower_answers(pieces: u32) -> Vec<Case> {
     let inner = Answers { pieces };
-    let ask = Ask::default;
+    let ask = ours::ask;
     let all = ServiceBuilder::new()
         .layer(tower_retry())
         .layer(TimeoutLayer::new(MINUTE))
@@ -72,7 +73,7 @@ pub(crate) fn tower_answers(pieces: u32) -> Vec<Case> {
 
 /// Tower's layers around a service that answers with a number.
 pub(crate) fn tower_numbers() -> Vec<Case> {
-    let ask = Ask::default;
+    let ask = ours::ask;
     let all = ServiceBuilder::new()
         .layer(tower_retry())
         .layer(TimeoutLayer::new(MINUTE))
@@ -88,11 +89,11 @@ pub(crate) fn tower_numbers() -> Vec<Case> {
 }
 
 pub(crate) fn tower_refused() -> Case {
-    refusal("shed", LoadShedLayer::new().layer(Busy), Ask::default())
+    refusal("shed", LoadShedLayer::new().layer(Busy), ours::ask())
 }
 
 pub(crate) fn tower_retried() -> Case {
-    case("retry", tower_retry().layer(EveryOther::default()), Ask::default())
+    case("retry", tower_retry().layer(EveryOther::default()), ours::ask())
 }
 
 fn breaker() -> CircuitBreakerLayer<DefaultClassifier> {
@@ -123,7 +124,7 @@ where
 macro_rules! resilience {
     ($inner:expr, $reply:ty) => {{
         let inner = $inner;
-        let ask = Ask::default;
+        let ask = ours::ask;
         type Inner = Failure;
         let fallback = FallbackLayer::<Ask, $reply, Inner>::tower_service(inner);
         let all = ServiceBuilder::new()
@@ -156,18 +157,18 @@ pub(crate) fn resilience_numbers() -> Vec<Case> {
 pub(crate) fn resilience_refused(runtime: &tokio::runtime::Runtime) -> Case {
     let service = breaker().layer(Number);
     runtime.block_on(service.force_open());
-    refusal("breaker", service, Ask::default())
+    refusal("breaker", service, ours::ask())
 }
 
 /// A fallback that is a number.
 pub(crate) fn resilience_failed_over() -> Case {
     let layer = FallbackLayer::<Ask, u64, Failure>::tower_service(Number);
-    case("fallback", layer.layer(EveryOther::default()), Ask::default())
+    case("fallback", layer.layer(EveryOther::default()), ours::ask())
 }
 
 /// One layer shared by so many threads.
 pub(crate) fn resilience_shared(threads: usize) -> Vec<Case> {
     let layer = breaker();
     let service = layer.layer(Number);
-    (0..threads).map(|_| case("breaker", service.clone(), Ask::default())).collect()
+    (0..threads).map(|_| case("breaker", service.clone(), ours::ask())).collect()
 }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 
-use crate::{Case, drive, measure::quartile, ours, peers, subject};
+use crate::{Case, measure::quartile, ours, peers};
 
 /// How long the threads run at a time.
 const TURN: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ const SETTINGS: [(usize, usize); 4] = [(1, 1), (2, 1), (8, 1), (8, 16)];
 
 /// Measures the layers that share state.
 pub fn rows(handle: &Handle, rounds: usize) -> Vec<Row> {
-    let bare = |threads: usize, _| (0..threads).map(|_| bare_case()).collect::<Vec<_>>();
+    let bare = |threads, keys| ours::shared("bare", threads, keys);
     let bare = measured(handle, rounds, bare);
     let mut rows: Vec<Row> = ["retry", "breaker", "failover", "four"]
         .into_iter()
@@ -52,10 +52,6 @@ pub fn rows(handle: &Handle, rounds: usize) -> Vec<Row> {
         }
     }
     rows
-}
-
-fn bare_case() -> Case {
-    drive::case("bare", subject::Number, subject::Ask::default())
 }
 
 fn measured(

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::Hash,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -12,7 +13,8 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    CallContext, Keep, Keyed, Outcome, Reason, RecoveryLog, Settle, Settled, Step, Target, Token,
+    CallContext, Keep, Keyed, Near, Outcome, Reason, RecoveryLog, Settle, Settled, Step, Target,
+    Token,
 };
 use tokio::{sync::broadcast, time::Instant};
 
@@ -88,6 +90,45 @@ pub(crate) struct Cell<K> {
     common: Arc<Common<K>>,
 }
 
+/// The breaker a service used last.
+pub(crate) enum Last<K> {
+    /// For the first time in a row: a service that is used once, or goes from key to key, allocates
+    /// nothing.
+    New(Arc<Cell<K>>),
+    Near(Near<Cell<K>>),
+}
+
+impl<K: Clone + Send + Sync + 'static> Last<K> {
+    #[inline]
+    pub(crate) fn settle(&self) -> Arc<dyn Settle> {
+        match self {
+            Self::New(cell) => cell.clone(),
+            Self::Near(cell) => cell.settle(),
+        }
+    }
+}
+
+impl<K> Deref for Last<K> {
+    type Target = Cell<K>;
+
+    #[inline]
+    fn deref(&self) -> &Cell<K> {
+        match self {
+            Self::New(cell) => cell,
+            Self::Near(cell) => cell,
+        }
+    }
+}
+
+impl<K> Clone for Last<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::New(cell) => Self::New(cell.clone()),
+            Self::Near(cell) => Self::Near(cell.clone()),
+        }
+    }
+}
+
 /// Why and for how long a call is not let through.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
@@ -111,14 +152,23 @@ where
         Self { cells: Keyed::new(common.policy.keys), common: Arc::new(common) }
     }
 
-    /// The breaker of `key`: `last`, when it is that, without asking the map; else it becomes
-    /// that.
+    /// The breaker of `key`: `last`, when it is that, without asking the map; else it becomes that.
     #[inline]
-    pub(crate) fn find<'a>(&self, last: &'a mut Option<Arc<Cell<K>>>, key: &K) -> &'a Arc<Cell<K>> {
-        if last.as_ref().is_some_and(|cell| cell.key != *key || cell.is_evicted()) {
-            *last = None;
+    pub(crate) fn find<'a>(&self, last: &'a mut Option<Last<K>>, key: &K) -> &'a Last<K> {
+        if !matches!(last, Some(Last::Near(cell)) if cell.is_for(key)) {
+            *last = Some(self.find_other(last.take(), key));
         }
-        last.get_or_insert_with(|| self.get_or_insert(key, Instant::now()))
+        last.get_or_insert_with(|| unreachable!("it has just been put there"))
+    }
+
+    #[cold]
+    fn find_other(&self, last: Option<Last<K>>, key: &K) -> Last<K> {
+        let find = || self.get_or_insert(key, Instant::now());
+        match last {
+            // The second time in a row, so probably a third time.
+            Some(Last::New(cell)) if cell.is_for(key) => Last::Near(Near::new(cell)),
+            _ => Last::New(find()),
+        }
     }
 
     pub(crate) fn get_or_insert(&self, key: &K, now: Instant) -> Arc<Cell<K>> {
@@ -375,9 +425,11 @@ impl<K: Clone> Cell<K> {
     }
 }
 
-impl<K> Cell<K> {
-    fn is_evicted(&self) -> bool {
-        self.evicted.load(Ordering::Relaxed)
+impl<K: PartialEq> Cell<K> {
+    /// Whether it is the breaker of `key`, as far as the map is concerned.
+    #[inline]
+    fn is_for(&self, key: &K) -> bool {
+        self.key == *key && !self.evicted.load(Ordering::Relaxed)
     }
 }
 

@@ -7,13 +7,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Lease, Target, Tracking, UntilEnd};
+use steadfast_core::{Call, Failure, Lease, Near, Target, Tracking, UntilEnd};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
     BreakerHandle, ByTarget, KeyBy, ResponseFuture,
-    cell::{Cell, Shared},
+    cell::{Last, Shared},
     future::Refusal,
 };
 
@@ -26,14 +26,14 @@ pub struct CircuitBreaker<S, K = Option<Target>, By = ByTarget, T = UntilEnd> {
     inner: S,
     by: By,
     tracking: T,
-    shared: Arc<Shared<K>>,
+    shared: Near<Shared<K>>,
     /// The breaker used last: most services are used for one target, or for the same again.
-    last: Option<Arc<Cell<K>>>,
+    last: Option<Last<K>>,
 }
 
 impl<S, K, By, T> CircuitBreaker<S, K, By, T> {
     pub(crate) fn new(inner: S, by: By, tracking: T, shared: Arc<Shared<K>>) -> Self {
-        Self { inner, by, tracking, shared, last: None }
+        Self { inner, by, tracking, shared: Near::new(shared), last: None }
     }
 
     /// The service inside.
@@ -53,7 +53,7 @@ impl<S, K, By, T> CircuitBreaker<S, K, By, T> {
 
     /// A handle on the state of the layer that made this.
     pub fn handle(&self) -> BreakerHandle<K> {
-        BreakerHandle::new(self.shared.clone())
+        BreakerHandle::new(self.shared.shared().clone())
     }
 }
 
@@ -89,7 +89,7 @@ where
             }
         };
         // Made before the inner service is called: should that panic, the lease settles.
-        let mut lease = Lease::new(cell.clone(), token, context.log.clone());
+        let mut lease = Lease::new(cell.settle(), token, context.log.clone());
         if shared.common.policy.slow.is_some() {
             lease = lease.started(Instant::now());
         }

@@ -4,8 +4,13 @@
 //! (statuses, headers) or refines what it found (waits, quotas, numbers).
 
 mod answered;
+mod block;
 mod codes;
 mod facts;
+mod headers;
+mod index;
+mod keys;
+mod map;
 mod numbers;
 mod patterns;
 mod prose;
@@ -17,7 +22,7 @@ mod unwrap;
 mod walk;
 mod window;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::OnceCell};
 
 use http::StatusCode;
 use smallvec::SmallVec;
@@ -27,21 +32,28 @@ use self::{
     answered::answered,
     codes::{Code, Twist, Weight},
     facts::{Facts, Field, Hit, Rank},
-    patterns::{Found, Tier},
-    refine::{from_headers, refine},
+    headers::Headers,
+    numbers::{Numbers, Positions},
+    patterns::{Circumstance, Found, Tier},
+    refine::refine,
 };
 use crate::{Evidence, Transport, Verdict};
 
-pub(crate) use self::{
-    answered::{has_stop, is_error_event},
-    patterns::warm,
-};
+pub(crate) use self::answered::{has_stop, is_error_event};
 
 /// How much of a body is read. Errors are a few hundred bytes; more is an echo or a web page.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
 /// Most of a message kept on its way to a failure, which bounds it further.
 const MAX_MESSAGE: usize = 4_096;
+
+/// Builds the tables now rather than at the first failure.
+pub(crate) fn warm() {
+    patterns::warm();
+    codes::warm();
+    keys::warm();
+    headers::warm();
+}
 
 /// Judges `evidence`; `None` when it is fine.
 pub(crate) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
@@ -62,7 +74,7 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
 
 /// The body, unless it is compressed.
 fn readable<'a>(evidence: &Evidence<'a>) -> &'a [u8] {
-    match evidence.header("content-encoding") {
+    match evidence.header(http::header::CONTENT_ENCODING) {
         None | Some("identity") => evidence.body,
         Some(_) => &[],
     }
@@ -77,7 +89,8 @@ fn connection(evidence: &Evidence<'_>, transport: Transport) -> Verdict {
     if certificate {
         verdict.retry = Some(Retry::No);
     }
-    verdict.retry_after = from_headers(evidence);
+    let headers = Headers::of(evidence.headers);
+    verdict.retry_after = retry_after::from_headers(&headers, || evidence.now());
     verdict.message = text.trim().to_owned();
     verdict
 }
@@ -86,7 +99,7 @@ fn connection(evidence: &Evidence<'_>, transport: Transport) -> Verdict {
 fn redirected(evidence: &Evidence<'_>) -> Verdict {
     let status = evidence.status.map_or(0, |status| status.as_u16());
     let mut verdict = Verdict::new(Reason::Unknown, format!("status:{status}"));
-    let location = evidence.header("location").unwrap_or("an unnamed place");
+    let location = evidence.header(http::header::LOCATION).unwrap_or("an unnamed place");
     verdict.message = format!("redirected to {location}; the provider's base URL looks wrong");
     verdict
 }
@@ -108,7 +121,7 @@ impl Finding {
     fn code(hit: &Hit) -> Self {
         let evidence = match hit.field {
             Field::Header => Cow::Borrowed("header:x-amzn-errortype"),
-            _ => Cow::Owned(format!("code:{}", hit.code.name)),
+            _ => Cow::Owned(["code:", hit.code.name].concat()),
         };
         let Code { reason, twist, .. } = hit.code;
         Self { reason, twist, retry: None, rank: hit.rank, evidence }
@@ -133,6 +146,15 @@ impl Finding {
 struct Lowered {
     rank: Rank,
     text: String,
+    positions: OnceCell<Positions>,
+}
+
+impl Lowered {
+    /// It with its numbers, which are looked for once.
+    fn numbers(&self) -> Numbers<'_> {
+        let at = self.positions.get_or_init(|| numbers::positions(&self.text));
+        Numbers { text: &self.text, at }
+    }
 }
 
 /// What kinds of texts the patterns may ask for.
@@ -152,10 +174,9 @@ fn error(evidence: &Evidence<'_>, text: &str, http: Option<u16>) -> Verdict {
     } else {
         unwrap::read(&mut facts, text, 0, Cow::Borrowed);
     }
-    for name in ["x-amzn-errortype", "x-ms-error-code"] {
-        if let Some(value) = evidence.header(name) {
-            facts.code(Rank::default(), Field::Header, value);
-        }
+    let headers = Headers::of(evidence.headers);
+    for name in headers.errors() {
+        facts.code(Rank::default(), Field::Header, name);
     }
     facts.settle();
     facts.google |= evidence.dialect == Some(Dialect::Gemini)
@@ -173,10 +194,12 @@ fn error(evidence: &Evidence<'_>, text: &str, http: Option<u16>) -> Verdict {
         cerebras: evidence.provider.is_some_and(|name| is(name, &["cerebras"])),
     };
     let found = in_order(&facts, &lowered, status, circumstances);
-    let found = relay(found, http, &facts, from_headers(evidence).is_some());
-    let mut verdict = refine(evidence, found, &facts, &lowered);
+    let found = relay(found, http, &facts, || {
+        retry_after::from_headers(&headers, || evidence.now()).is_some()
+    });
+    let mut verdict = refine(evidence, &headers, found, &facts, &lowered);
     verdict.message = message(&facts, text);
-    verdict.request_id = request_id(evidence, &facts);
+    verdict.request_id = request_id(&headers, &facts);
     verdict
 }
 
@@ -190,7 +213,7 @@ fn lower(facts: &Facts<'_>) -> SmallVec<[Lowered; 4]> {
             if memchr::memchr(0xE2, lower.as_bytes()).is_some() {
                 lower = lower.replace(['’', '‘'], "'").replace(['“', '”'], "\"");
             }
-            Lowered { rank: text.rank, text: lower }
+            Lowered { rank: text.rank, text: lower, positions: OnceCell::new() }
         })
         .collect()
 }
@@ -201,10 +224,10 @@ fn scan(lowered: &[Lowered], circumstances: Circumstances) -> SmallVec<[Found; 2
         .map(|lower| {
             let mut found = patterns::scan(&lower.text);
             if circumstances.google {
-                found.note(patterns::GOOGLE);
+                found.note(Circumstance::Google);
             }
             if circumstances.cerebras {
-                found.note(patterns::CEREBRAS);
+                found.note(Circumstance::Cerebras);
             }
             found
         })
@@ -225,13 +248,13 @@ fn in_order(
     let scanned = scan(lowered, circumstances);
     let words = |tier: Tier| {
         lowered.iter().zip(&scanned).find_map(|(lower, found)| {
-            let (pattern, phrase) = patterns::decide(tier, found, &lower.text, status)?;
+            let (pattern, evidence) = patterns::decide(tier, found, &lower.text, status)?;
             Some(Finding {
                 reason: pattern.reason,
                 twist: pattern.twist,
                 retry: pattern.retry,
                 rank: lower.rank,
-                evidence: Cow::Owned(format!("pattern:{phrase}")),
+                evidence: Cow::Borrowed(evidence),
             })
         })
     };
@@ -247,7 +270,7 @@ fn asked_to_wait(lowered: &[Lowered], status: Option<u16>) -> Option<Finding> {
     if status.is_some() {
         return None;
     }
-    lowered.iter().find_map(|lower| retry_after::from_text(&lower.text))?;
+    lowered.iter().find_map(|lower| retry_after::from_text(lower.numbers()))?;
     Some(Finding { evidence: Cow::Borrowed("a wait"), ..Finding::plain(Reason::RateLimit) })
 }
 
@@ -270,7 +293,7 @@ fn weak(facts: &Facts<'_>, status: Option<u16>) -> Finding {
                 && !(own(*reason) && matches!(status, Some(400 | 422)))
         });
         if let Some((rank, reason, name)) = guess {
-            let evidence = Cow::Owned(format!("name:{}", prose::head(name, 64)));
+            let evidence = Cow::Owned(["name:", prose::head(name, 64)].concat());
             return Finding { rank, evidence, ..Finding::plain(reason) };
         }
     }
@@ -312,11 +335,16 @@ fn by_status(status: u16) -> Reason {
 
 /// A relay's own 401, 402 or 403 stands against what its upstream is quoted with, unless the
 /// quote explains it.
-fn relay(found: Finding, http: Option<u16>, facts: &Facts<'_>, says_when: bool) -> Finding {
+fn relay(
+    found: Finding,
+    http: Option<u16>,
+    facts: &Facts<'_>,
+    says_when: impl FnOnce() -> bool,
+) -> Finding {
     // OpenRouter's 402 for credit that is in flight passes by itself; it says when.
     let in_flight = facts.hits.iter().any(|hit| hit.code.name == "openrouter_in_flight_budget");
     match http {
-        Some(402) if in_flight && says_when => Finding {
+        Some(402) if in_flight && says_when() => Finding {
             reason: Reason::RateLimit,
             evidence: Cow::Borrowed("code:openrouter_in_flight_budget"),
             ..found
@@ -343,21 +371,7 @@ fn message(facts: &Facts<'_>, text: &str) -> String {
     prose::head(inner.trim(), MAX_MESSAGE).to_owned()
 }
 
-/// Where providers put a request's id, most specific first.
-const REQUEST_IDS: [&str; 9] = [
-    "request-id",
-    "x-request-id",
-    "x-amzn-requestid",
-    "apim-request-id",
-    "x-ms-request-id",
-    "x-goog-request-id",
-    "x-kong-request-id",
-    "x-generation-id",
-    "cf-ray",
-];
-
-fn request_id(evidence: &Evidence<'_>, facts: &Facts<'_>) -> Option<Box<str>> {
-    let header = || REQUEST_IDS.iter().find_map(|name| evidence.header(name));
-    let id = facts.request_id.as_deref().or_else(header)?;
+fn request_id(headers: &Headers<'_>, facts: &Facts<'_>) -> Option<Box<str>> {
+    let id = facts.request_id.as_deref().or_else(|| headers.request_id())?;
     Some(prose::head(id, 128).into())
 }

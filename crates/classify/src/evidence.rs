@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::LazyLock, time::SystemTime};
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use steadfast_core::{Dialect, Upstream};
 
 /// How a connection failed.
@@ -176,7 +176,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// A header as text.
-    pub(crate) fn header(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn header(&self, name: HeaderName) -> Option<&'a str> {
         if self.headers.is_empty() {
             return None;
         }

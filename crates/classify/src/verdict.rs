@@ -132,7 +132,8 @@ impl Verdict {
         if let Some(window) = self.window {
             failure = failure.with_window(window);
         }
-        if !self.message.is_empty() {
+        // Control characters alone say nothing.
+        if self.message.contains(|c: char| !(c.is_whitespace() || c.is_control())) {
             failure = failure.with_message(&self.message);
         }
         if let Some(id) = self.request_id {

@@ -219,3 +219,15 @@ fn a_wait_of_hours_is_kept_as_a_hint() {
     assert_eq!(verdict.retry_after, Some(Duration::from_secs(432)));
     assert_eq!(verdict.retry, Some(Retry::No));
 }
+
+#[test]
+fn a_body_of_control_characters_is_told_as_an_empty_one() {
+    let upstream = steadfast_core::Upstream::response(
+        StatusCode::BAD_GATEWAY,
+        HeaderMap::new(),
+        &b"\0\0\x01\n"[..],
+    );
+    let failure = steadfast_core::Failure::from_upstream(upstream);
+    let judged = Classifier::default().failure(failure, None);
+    assert_eq!(judged.message(), "HTTP 502 with an empty body");
+}

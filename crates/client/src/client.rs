@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body;
 use http_body_util::Full;
 use steadfast_core::{BoxError, ChatRequest, ChatResponse, Failure, Fault, Reason, Target};
@@ -165,17 +165,23 @@ fn http_request(
     body: Bytes,
 ) -> Result<Request<ClientBody>, Failure> {
     let codec = endpoint.codec;
-    let uri = format!("{}{}", endpoint.base_url, codec.path(&request.model, request.stream));
-    let mut http = Request::builder().method(Method::POST).uri(uri).body(Full::new(body)).map_err(
-        |error| {
-            Failure::refused(
-                Reason::Format,
-                format!("the model `{}` gives no valid address: {error}", request.model),
-            )
-            .with_evidence("client:address")
-        },
-    )?;
+    let mut http = Request::new(Full::new(body));
+    *http.method_mut() = Method::POST;
+    *http.uri_mut() = match &endpoint.uri {
+        Some(uri) => uri.clone(),
+        None => format!("{}{}", endpoint.base_url, codec.path(&request.model, request.stream))
+            .parse::<Uri>()
+            .map_err(|error| {
+                Failure::refused(
+                    Reason::Format,
+                    format!("the model `{}` gives no valid address: {error}", request.model),
+                )
+                .with_evidence("client:address")
+            })?,
+    };
     let headers = http.headers_mut();
+    // With room for those of the transport.
+    *headers = HeaderMap::with_capacity(12);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let accept = if request.stream { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
@@ -201,7 +207,11 @@ fn http_request(
             headers.append(name, value.clone());
         }
     }
-    headers.insert(ATTEMPT, request.context.attempts.saturating_add(1).into());
+    let attempt = match request.context.attempts {
+        0 => HeaderValue::from_static("1"),
+        before => before.saturating_add(1).into(),
+    };
+    headers.insert(ATTEMPT, attempt);
     if let Some(key) = key {
         headers.insert(&key.header, key.value.clone());
     }

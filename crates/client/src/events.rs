@@ -3,12 +3,12 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
-use http::{HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use steadfast_core::{BoxError, Event, Failure, Head, Reason, RecoveryLog, Target, Upstream};
 
@@ -71,6 +71,10 @@ pub struct ClientEvents<B> {
     headers: HeaderMap,
     /// Bytes read of the body.
     read: usize,
+    /// The connection under it, when that can be moved on.
+    connection: Connection,
+    /// Whether more may have arrived than the connection has handed over.
+    more: bool,
 }
 
 enum Mode {
@@ -88,9 +92,18 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    pub(crate) fn new(body: B, asked: Asked, status: StatusCode, headers: HeaderMap) -> Self {
-        let mode = Mode::Unknown(BytesMut::new());
-        Self { body: Some(Box::pin(body)), mode, asked, status, headers, read: 0 }
+    pub(crate) fn new(
+        body: B,
+        asked: Asked,
+        status: StatusCode,
+        headers: HeaderMap,
+        extensions: &Extensions,
+    ) -> Self {
+        let connection = Connection::of(extensions);
+        let more = connection.is_known();
+        let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(BytesMut::new()));
+        let headers = if asked.stream { apart(headers) } else { headers };
+        Self { body, mode, asked, status, headers, read: 0, connection, more }
     }
 
     /// What was known before the first event.
@@ -128,7 +141,29 @@ where
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(None)) };
         loop {
-            return Poll::Ready(match ready!(body.as_mut().poll_frame(cx)) {
+            let frame = if !self.more {
+                ready!(body.as_mut().poll_frame(cx))
+            } else {
+                // What is found by moving the connection on needs nobody to be woken.
+                match body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(frame) => frame,
+                    Poll::Pending => {
+                        self.more = false;
+                        match self.connection.drive() {
+                            true => {
+                                let quiet = &mut Context::from_waker(Waker::noop());
+                                match body.as_mut().poll_frame(quiet) {
+                                    Poll::Ready(frame) => frame,
+                                    Poll::Pending => continue,
+                                }
+                            }
+                            false => continue,
+                        }
+                    }
+                }
+            };
+            self.more = self.connection.is_known();
+            return Poll::Ready(match frame {
                 None => {
                     self.body = None;
                     Ok(None)
@@ -249,6 +284,40 @@ where
     }
 }
 
+/// The connection an answer comes over; see [`crate::drive`].
+#[derive(Debug)]
+struct Connection {
+    #[cfg(feature = "hyper")]
+    link: Option<crate::drive::Link>,
+}
+
+impl Connection {
+    #[cfg(feature = "hyper")]
+    fn of(extensions: &Extensions) -> Self {
+        Self { link: extensions.get().cloned() }
+    }
+
+    #[cfg(not(feature = "hyper"))]
+    fn of(_: &Extensions) -> Self {
+        Self {}
+    }
+
+    fn is_known(&self) -> bool {
+        #[cfg(feature = "hyper")]
+        return self.link.is_some();
+        #[cfg(not(feature = "hyper"))]
+        false
+    }
+
+    /// Moves it on; whether that was possible.
+    fn drive(&self) -> bool {
+        #[cfg(feature = "hyper")]
+        return self.link.as_ref().is_some_and(crate::drive::Link::drive);
+        #[cfg(not(feature = "hyper"))]
+        false
+    }
+}
+
 impl<B> Stream for ClientEvents<B>
 where
     B: Body,
@@ -338,6 +407,19 @@ where
             Err(failure) => Err(self.fail(failure)),
         }
     }
+}
+
+/// `headers` in memory of their own: those that were read share the connection's buffer, which
+/// would stay as long as a stream does.
+fn apart(mut headers: HeaderMap) -> HeaderMap {
+    for value in headers.values_mut() {
+        // It was one before.
+        if let Ok(mut own) = HeaderValue::from_bytes(value.as_bytes()) {
+            own.set_sensitive(value.is_sensitive());
+            *value = own;
+        }
+    }
+    headers
 }
 
 /// Whether a body that begins with `seen` is a stream; `None` when that can not be told yet.

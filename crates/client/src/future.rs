@@ -140,7 +140,7 @@ where
         return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let events = ClientEvents::new(body, asked, parts.status, parts.headers);
+        let events = ClientEvents::new(body, asked, parts.status, parts.headers, &parts.extensions);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {

@@ -46,6 +46,8 @@
 
 mod client;
 pub mod dialect;
+#[cfg(feature = "hyper")]
+mod drive;
 mod events;
 mod fail;
 mod future;

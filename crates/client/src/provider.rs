@@ -174,6 +174,8 @@ pub(crate) struct Endpoint {
     pub(crate) codec: &'static dyn Codec,
     /// Scheme, host and path, without a slash at its end.
     pub(crate) base_url: String,
+    /// The address of every request, where model and streaming are no part of it.
+    pub(crate) uri: Option<Uri>,
     pub(crate) credentials: Vec<Key>,
     pub(crate) headers: HeaderMap,
     pub(crate) wire: Wire,
@@ -312,7 +314,10 @@ impl Endpoint {
             max_completion_tokens: host.ends_with("openai.com") || host.ends_with("azure.com"),
             ..Wire::default()
         });
-        Ok(Self { name, codec, base_url, credentials: keys, headers: all, wire })
+        let path = codec.path("a", false);
+        let fixed = path == codec.path("b", true);
+        let uri = fixed.then(|| format!("{base_url}{path}").parse().ok()).flatten();
+        Ok(Self { name, codec, base_url, uri, credentials: keys, headers: all, wire })
     }
 }
 

@@ -25,7 +25,9 @@ pub const MAX_EVENT: usize = 16 * 1024 * 1024;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// One frame: the lines up to and with an empty one.
+/// One frame: the lines up to and with an empty one. An empty line where no frame has begun is a
+/// frame of its own, with nothing in it: some providers keep silent streams open with those, and
+/// however many come, none is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SseFrame {
@@ -133,9 +135,9 @@ impl SseParser {
         self.scan = Scan::default();
         let frame = self.frame(Bytes::new());
         match (whole, blank) {
-            (true, _) => Rest::Frame(frame),
-            (false, true) => Rest::Blank(frame.raw),
-            (false, false) => Rest::Incomplete(frame),
+            (true, true) => Rest::Blank(frame.raw),
+            (true, false) => Rest::Frame(frame),
+            (false, _) => Rest::Incomplete(frame),
         }
     }
 
@@ -157,7 +159,8 @@ impl SseParser {
 pub enum Rest {
     /// Nothing.
     Nothing,
-    /// Empty lines.
+    /// An empty line, of which it could not be told before that it was over: it ends with a
+    /// carriage return, and a line feed might have followed.
     Blank(Bytes),
     /// A whole frame whose end could not be told before: its last line ends with a carriage
     /// return, and a line feed might have followed.
@@ -171,7 +174,7 @@ pub enum Rest {
 struct Scan {
     /// The current line has bytes.
     in_line: bool,
-    /// The frame has a line that is not empty: leading empty lines end nothing.
+    /// The frame has a line that is not empty.
     any: bool,
     /// The last byte was a carriage return, and a line feed may belong to it.
     after_cr: bool,
@@ -201,11 +204,10 @@ impl Scan {
             at += line + 1;
             self.in_line = false;
             self.any |= !empty;
-            let ends = empty && self.any;
             if chunk[at - 1] == b'\r' {
                 self.after_cr = true;
-                self.ends = ends;
-            } else if ends {
+                self.ends = empty;
+            } else if empty {
                 *self = Self::default();
                 return Some(at);
             }
@@ -270,8 +272,18 @@ impl SseFrame {
 }
 
 /// The lines of `text` that are not empty, without their ends.
-fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    text.split(|byte| matches!(byte, b'\r' | b'\n')).filter(|line| !line.is_empty())
+fn lines(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        while !text.is_empty() {
+            let end = memchr::memchr2(b'\r', b'\n', text).unwrap_or(text.len());
+            let (line, rest) = text.split_at(end);
+            text = rest.get(1..).unwrap_or_default();
+            if !line.is_empty() {
+                return Some(line);
+            }
+        }
+        None
+    })
 }
 
 #[cfg(test)]
@@ -309,7 +321,6 @@ mod tests {
             (": note\n\n", None, None),
             ("data\n\n", None, Some("")),
             ("event: x\n\n", Some("x"), None),
-            ("\n\n\r\ndata: a\n\n", None, Some("a")),
             ("datax: no\ndata: a\nnonsense\n\n", None, Some("a")),
         ] {
             let (frames, _) = read(&[text.as_bytes()]);
@@ -328,7 +339,26 @@ mod tests {
         assert!(matches!(read(&[b"data: a\n\ndata: b"]).1, Rest::Incomplete(f) if data(&f) == "b"));
         assert!(matches!(read(&[b"data: a\n"]).1, Rest::Incomplete(f) if data(&f) == "a"));
         assert!(matches!(read(&[b"data: a\r\r"]).1, Rest::Frame(f) if data(&f) == "a"));
-        assert!(matches!(read(&[b"data: a\n\n\n\n"]).1, Rest::Blank(_)));
+        assert!(matches!(read(&[b"data: a\n\n\r"]).1, Rest::Blank(raw) if raw == "\r"));
+    }
+
+    #[test]
+    fn empty_lines_between_frames_are_frames_and_are_not_held() {
+        let (frames, rest) = read(&[b"\n\r\n\rdata: a\n\n\n"]);
+        let raw: Vec<&[u8]> = frames.iter().map(|frame| &frame.raw[..]).collect();
+        assert_eq!(raw, [&b"\n"[..], b"\r\n", b"\r", b"data: a\n\n", b"\n"]);
+        assert_eq!(rest, Rest::Nothing);
+        for blank in [0, 1, 2, 4] {
+            let frame = &frames[blank];
+            assert!(frame.data.is_none() && !frame.comment && !frame.stray);
+        }
+        // A provider that keeps the stream open with them, for longer than an event may be.
+        let mut parser = SseParser::with_limit(4);
+        for _ in 0..1_000 {
+            parser.push("\r".into());
+            while parser.next_frame().unwrap().is_some() {}
+            assert!(parser.partial.len() <= 1);
+        }
     }
 
     #[test]

@@ -11,18 +11,27 @@ use std::{
 };
 
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
+use hyper::{
+    body::Incoming,
+    rt::{Read, ReadBufCursor, Write},
+};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{self, Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    client::legacy::{
+        self, Client,
+        connect::{Connected, Connection, HttpConnector},
+    },
+    rt::TokioTimer,
 };
 use pin_project_lite::pin_project;
 use steadfast_core::BoxError;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use crate::{ClientBody, LlmClient, Providers};
+use crate::{
+    ClientBody, LlmClient, Providers,
+    drive::{Link, Spawn},
+};
 
 /// How long a connection may take until it can be used, name, TCP and TLS together: 10 s. Ten
 /// times what the slowest good path takes; the vendors' SDKs wait 5 to 10.
@@ -74,7 +83,7 @@ impl Transport {
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
+        let client = Client::builder(Spawn)
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
@@ -132,7 +141,7 @@ where
     C: Service<Uri>,
     C::Error: Into<BoxError>,
 {
-    type Response = C::Response;
+    type Response = Linked<C::Response>;
     type Error = BoxError;
     type Future = Connecting<C::Future>;
 
@@ -159,16 +168,70 @@ where
     F: Future<Output = Result<T, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<T, BoxError>;
+    type Output = Result<Linked<T>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if let Poll::Ready(connected) = this.connecting.poll(cx) {
-            return Poll::Ready(connected.map_err(Into::into));
+            let linked = |stream| Linked { stream, link: Link::default() };
+            return Poll::Ready(connected.map(linked).map_err(Into::into));
         }
         this.limit.as_mut().poll(cx).map(|()| {
             let message = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
             Err(io::Error::new(io::ErrorKind::TimedOut, message).into())
         })
+    }
+}
+
+/// A stream that finds the connection it is read by, so that its answers can move that on.
+struct Linked<T> {
+    stream: T,
+    link: Link,
+}
+
+impl<T: Connection> Connection for Linked<T> {
+    fn connected(&self) -> Connected {
+        self.stream.connected().extra(self.link.clone())
+    }
+}
+
+impl<T: Read + Unpin> Read for Linked<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.link.find();
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<T: Write + Unpin> Write for Linked<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

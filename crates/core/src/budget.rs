@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{Lease, Outcome, Reason, RecoveryLog, Settle, Settled, Token};
+use crate::{Lease, Near, Outcome, Reason, RecoveryLog, Settle, Settled, Token};
 
 /// What retries cost and how many there may be; plain fields.
 ///
@@ -47,7 +47,7 @@ impl Default for BudgetPolicy {
 /// [`drawing`](Self::drawing) handle, or one success would count once a layer.
 #[derive(Clone)]
 pub struct RetryBudget {
-    bucket: Arc<Bucket>,
+    bucket: Near<Bucket>,
     /// Whether successes that took nothing out put something back.
     refills: bool,
 }
@@ -79,7 +79,7 @@ impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
         let bucket = Bucket { policy, tokens: AtomicU32::new(policy.capacity) };
-        Self { bucket: Arc::new(bucket), refills: true }
+        Self { bucket: Near::new(Arc::new(bucket)), refills: true }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -100,6 +100,12 @@ impl RetryBudget {
     #[must_use]
     pub fn drawing(&self) -> Self {
         Self { bucket: self.bucket.clone(), refills: false }
+    }
+
+    /// The same bucket, counted apart from the clones of this handle: see [`Near`].
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self { bucket: self.bucket.renewed(), refills: self.refills }
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
@@ -125,10 +131,22 @@ impl RetryBudget {
     }
 
     /// A lease that [refunds](Self::refund) when the answer it is handed to has ended well, and
-    /// not before: a stream that dies half way puts nothing back. Allocates nothing.
+    /// not before: a stream that dies half way puts nothing back. While the bucket is full, the
+    /// answer to a call that took nothing has nothing to put back, and the lease is
+    /// [`idle`](Lease::idle). Allocates nothing.
+    #[inline]
     pub fn lease(&self, withdrawal: Withdrawal) -> Lease {
+        if withdrawal.0 == 0 && (!self.refills || self.is_full()) {
+            return Lease::idle();
+        }
         let token = Token { generation: 0, mark: self.worth(withdrawal).into() };
-        Lease::new(self.bucket.clone(), token, RecoveryLog::disabled())
+        Lease::new(self.bucket.settle(), token, RecoveryLog::disabled())
+    }
+
+    /// Whether nothing is missing.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.remaining() >= self.bucket.policy.capacity
     }
 
     /// What a success puts back.
@@ -207,7 +225,7 @@ mod tests {
         drop(budget.lease(withdrawal));
         budget.lease(withdrawal).failure(&crate::Failure::new(Reason::Network, "cut"));
         assert_eq!(budget.remaining(), 486);
-        budget.lease(withdrawal).success(None);
+        budget.lease(withdrawal).success();
         assert_eq!(budget.remaining(), 500);
     }
 

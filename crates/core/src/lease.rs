@@ -48,7 +48,8 @@ pub struct Settled<'a> {
     /// From [`Lease::started`] to the first content; `None` when there was none, or when nobody
     /// asked for it.
     pub first_content: Option<Duration>,
-    /// What the answer used, as far as reported.
+    /// What the answer used, as far as reported; of an answer that arrived whole only when somebody
+    /// asked for it ([`Lease::metered`]).
     pub usage: Option<&'a Usage>,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
@@ -62,11 +63,14 @@ pub struct Settled<'a> {
 /// moving on the generation.
 #[must_use = "a dropped lease counts as cancelled"]
 pub struct Lease {
-    /// `None` once settled.
+    /// `None` once settled, and when nobody waits for it.
     settle: Option<Arc<dyn Settle>>,
     token: Token,
     log: RecoveryLog,
     timing: Timing,
+    metered: bool,
+    /// Boxed: most never ask.
+    usage: Option<Box<Usage>>,
 }
 
 #[derive(Clone, Copy)]
@@ -80,7 +84,28 @@ impl Lease {
     /// A lease on `state`.
     #[inline]
     pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
-        Self { settle: Some(state), token, log, timing: Timing::Untimed }
+        Self {
+            settle: Some(state),
+            token,
+            log,
+            timing: Timing::Untimed,
+            metered: false,
+            usage: None,
+        }
+    }
+
+    /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
+    #[inline]
+    pub const fn idle() -> Self {
+        let token = Token { generation: 0, mark: 0 };
+        let log = RecoveryLog::disabled();
+        Self { settle: None, token, log, timing: Timing::Untimed, metered: false, usage: None }
+    }
+
+    /// Whether nobody waits for it.
+    #[inline]
+    pub const fn is_idle(&self) -> bool {
+        self.settle.is_none()
     }
 
     /// Asks for the time from `at` to the first content. Without it the clock is not read.
@@ -88,6 +113,19 @@ impl Lease {
     pub fn started(mut self, at: Instant) -> Self {
         self.timing = Timing::Waiting(at);
         self
+    }
+
+    /// Asks for what the answer uses. Without it nothing is added up.
+    #[inline]
+    pub fn metered(mut self) -> Self {
+        self.metered = true;
+        self
+    }
+
+    /// Whether it wants to know when content comes.
+    #[inline]
+    pub const fn awaits_content(&self) -> bool {
+        matches!(self.timing, Timing::Waiting(_))
     }
 
     /// Notes that content has come; the first call counts.
@@ -98,16 +136,39 @@ impl Lease {
         }
     }
 
+    /// Whether somebody asked for what the answer uses.
+    #[inline]
+    pub const fn is_metered(&self) -> bool {
+        self.metered
+    }
+
+    /// Notes what the answer says it has used so far. Later reports complete earlier ones.
+    pub fn used(&mut self, usage: &Usage) {
+        if self.metered {
+            self.usage.get_or_insert_default().update(usage);
+        }
+    }
+
+    /// Takes it out of its place and leaves an [idle](Self::idle) one there.
+    #[inline]
+    pub const fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::idle())
+    }
+
     /// The answer arrived whole.
     #[inline]
-    pub fn success(mut self, usage: Option<&Usage>) {
-        self.content();
-        self.settle(Outcome::Success, usage);
+    pub fn success(mut self) {
+        if let Some(state) = self.settle.take() {
+            self.content();
+            self.tell(&*state, Outcome::Success, None);
+        }
     }
 
     /// The answer failed.
     pub fn failure(mut self, failure: &Failure) {
-        self.settle(Outcome::Failure(failure), failure.usage());
+        if let Some(state) = self.settle.take() {
+            self.tell(&*state, Outcome::Failure(failure), failure.usage());
+        }
     }
 
     /// The caller stopped listening; the same as dropping the lease.
@@ -119,25 +180,31 @@ impl Lease {
     }
 
     #[inline]
-    fn settle(&mut self, outcome: Outcome<'_>, usage: Option<&Usage>) {
-        let Some(state) = self.settle.take() else { return };
+    fn tell(&self, state: &dyn Settle, outcome: Outcome<'_>, usage: Option<&Usage>) {
         let first_content = match self.timing {
             Timing::Began(took) => Some(took),
             Timing::Untimed | Timing::Waiting(_) => None,
         };
+        let usage = usage.or(self.usage.as_deref());
         state.settle(Settled { token: self.token, outcome, first_content, usage, log: &self.log });
+    }
+
+    /// Dropped before its time.
+    #[cold]
+    fn abandon(&self, state: &dyn Settle) {
+        if std::thread::panicking() {
+            self.tell(state, Outcome::Failure(&Failure::panicked()), None);
+        } else {
+            self.tell(state, Outcome::Cancelled, None);
+        }
     }
 }
 
 impl Drop for Lease {
     #[inline]
     fn drop(&mut self) {
-        if self.settle.is_some() {
-            if std::thread::panicking() {
-                self.settle(Outcome::Failure(&Failure::panicked()), None);
-            } else {
-                self.settle(Outcome::Cancelled, None);
-            }
+        if let Some(state) = self.settle.take() {
+            self.abandon(&*state);
         }
     }
 }
@@ -179,7 +246,7 @@ mod tests {
     #[test]
     fn settles_once_whatever_happens() {
         let book = Arc::new(Book::default());
-        lease(&book, 1).success(None);
+        lease(&book, 1).success();
         lease(&book, 2).failure(&Failure::new(Reason::Timeout, ""));
         drop(lease(&book, 3));
         lease(&book, 4).cancel();
@@ -198,6 +265,8 @@ mod tests {
             [(1, "success"), (2, "timeout"), (3, "cancelled"), (4, "cancelled"), (6, "unknown")];
         assert_eq!(told, expected.map(|(mark, how)| (mark, how.to_owned())));
         assert_eq!(Arc::strong_count(&book), 1, "nothing is held afterwards");
+        assert!(Lease::idle().is_idle());
+        Lease::idle().success();
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,7 +277,7 @@ mod tests {
         lease.content();
         tokio::time::advance(Duration::from_secs(5)).await;
         lease.content();
-        lease.success(None);
+        lease.success();
         assert_eq!(book.0.lock()[0].2, Some(Duration::from_secs(2)));
     }
 }

@@ -25,8 +25,10 @@ mod keyed;
 mod lease;
 mod limit;
 mod log;
+mod near;
 mod reason;
 mod redact;
+mod tally;
 mod target;
 pub mod time;
 mod track;
@@ -40,8 +42,8 @@ pub use self::{
     chat::{
         ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventStream, Events, Extra,
         Frame, FrameKind, Head, InvalidJson, Media, MediaKind, MediaSource, Message, Opaque,
-        Origin, Params, Part, RawJson, ResponseFormat, Role, SharedVec, Stop, StopReason, Text,
-        Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+        Origin, OriginFields, Params, Part, RawJson, ResponseFormat, Role, SharedVec, Stop,
+        StopReason, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
     },
     context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
@@ -50,14 +52,18 @@ pub use self::{
     lease::{Lease, Outcome, Settle, Settled, Token},
     limit::TimeLimit,
     log::{MAX_STEPS, RecoveryLog, Step},
+    near::Near,
     reason::{
         Failover, Fault, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
         RecoveryTable, Retry, Rule, Scope,
     },
     redact::{MAX_MESSAGE, redact},
+    tally::Tally,
     target::Target,
     time::Deadline,
-    track::{AtOnce, Commit, Peek, Peeked, Track, TrackedBody, TrackedEvents, Tracking, UntilEnd},
+    track::{
+        AtOnce, CommittedEvents, Look, Peek, Track, TrackedBody, TrackedEvents, Tracking, UntilEnd,
+    },
     upstream::Upstream,
     usage::Usage,
 };

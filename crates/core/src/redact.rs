@@ -31,7 +31,7 @@ pub fn redact(text: &str) -> Box<str> {
             let mut chars = rest.chars();
             let Some(c) = chars.next() else { break };
             if c.is_whitespace() || c.is_control() {
-                if !out.ends_with(' ') {
+                if !out.is_empty() && !out.ends_with(' ') {
                     out.push(' ');
                 }
             } else {
@@ -48,6 +48,8 @@ pub fn redact(text: &str) -> Box<str> {
         }
         rest = tail;
     }
+    // A control character at the end has become a space.
+    out.truncate(out.trim_end().len());
     if out.len() > MAX_MESSAGE {
         let mut cut = MAX_MESSAGE;
         while !out.is_char_boundary(cut) {
@@ -106,6 +108,7 @@ mod tests {
             ("GET /v1beta/models?key=abcdefgh12345", "GET /v1beta/models?key=[redacted]"),
             ("uses sk-learn and the bearer of news", "uses sk-learn and the bearer of news"),
             ("a\n\n  b", "a b"),
+            ("a \u{0}", "a"),
         ] {
             assert_eq!(&*redact(text), expected);
         }
@@ -115,6 +118,12 @@ mod tests {
         #[test]
         fn never_panics_never_grows(text in "\\PC{0,3000}") {
             prop_assert!(redact(&text).len() <= MAX_MESSAGE + MASK.len() + '…'.len_utf8());
+        }
+
+        #[test]
+        fn once_is_enough(text in "(\\PC|\\pC|Bearer |key=|sk-abcdefghijklmnop| ){0,1200}") {
+            let once = redact(&text);
+            prop_assert_eq!(redact(&once), once);
         }
 
         #[test]

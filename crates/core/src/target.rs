@@ -6,10 +6,12 @@ use std::{
     sync::Arc,
 };
 
+use crate::Near;
+
 /// Where a call goes: a provider, and optionally a model and the *name* of a credential there
 /// (never the secret). Cheap to clone, compare and hash: it is the usual key of per-target state.
 #[derive(Clone)]
-pub struct Target(Arc<Inner>);
+pub struct Target(Near<Inner>);
 
 struct Inner {
     provider: Box<str>,
@@ -50,7 +52,13 @@ impl Target {
             &model,
             &credential,
         ));
-        Self(Arc::new(Inner { provider, model, credential, hash }))
+        Self(Near::new(Arc::new(Inner { provider, model, credential, hash })))
+    }
+
+    /// The same target, counted apart from the clones of this one: see [`Near`].
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self(self.0.renewed())
     }
 
     /// The provider's name.
@@ -71,7 +79,7 @@ impl Target {
 
 impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(self.0.shared(), other.0.shared())
             || (self.0.hash == other.0.hash
                 && self.0.provider == other.0.provider
                 && self.0.model == other.0.model

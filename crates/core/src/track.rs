@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::{self, Future},
+    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep};
 
-use crate::{ChatResponse, Event, Events, Failure, Lease, Usage};
+use crate::{ChatResponse, Event, Events, Failure, Lease};
 
 /// A reply whose end comes after its head.
 ///
@@ -24,19 +24,28 @@ pub trait Track: Sized {
     /// The reply with a lease that settles when it ends.
     type Tracked;
 
-    /// The reply after its first content has come.
+    /// The same, after its first content has come.
     type Committed;
 
-    /// Waits for the first content.
-    type Commit: Future<Output = Result<Self::Committed, Failure>>;
+    /// What was read while looking for the first content; empty at first.
+    type Look: Default;
 
     /// Hands `lease` to the reply: it settles when the body or stream ends, fails or is dropped.
     fn track(self, lease: Lease) -> Self::Tracked;
 
     /// Waits until the first content is there, so that a reply which fails before can be replaced
-    /// unnoticed. Nothing is lost: what was read on the way is delivered first. When `peek` is
-    /// exceeded the reply is handed on as it is.
-    fn commit(self, peek: Peek) -> Self::Commit;
+    /// unnoticed. What is read on the way goes into `look`. When `peek` is exceeded the waiting is
+    /// over too. After an error the reply is over.
+    fn poll_content(
+        &mut self,
+        look: &mut Self::Look,
+        peek: Peek,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>>;
+
+    /// Hands `lease` to the reply, as [`track`](Self::track) does, after `look` has found its first
+    /// content. Nothing is lost: what was read on the way is delivered first.
+    fn commit(self, look: Self::Look, lease: Lease) -> Self::Committed;
 }
 
 /// How far to look for the first content.
@@ -62,14 +71,23 @@ pub trait Tracking<R> {
     type Tracked;
     /// See [`Track::Committed`].
     type Committed;
-    /// See [`Track::Commit`].
-    type Commit: Future<Output = Result<Self::Committed, Failure>>;
+    /// See [`Track::Look`].
+    type Look: Default;
 
     /// See [`Track::track`].
     fn track(&self, reply: R, lease: Lease) -> Self::Tracked;
 
+    /// See [`Track::poll_content`].
+    fn poll_content(
+        &self,
+        reply: &mut R,
+        look: &mut Self::Look,
+        peek: Peek,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>>;
+
     /// See [`Track::commit`].
-    fn commit(&self, reply: R, peek: Peek) -> Self::Commit;
+    fn commit(&self, reply: R, look: Self::Look, lease: Lease) -> Self::Committed;
 }
 
 /// The reply is over when its body or stream has ended. The default.
@@ -83,29 +101,56 @@ pub struct AtOnce;
 impl<R: Track> Tracking<R> for UntilEnd {
     type Tracked = R::Tracked;
     type Committed = R::Committed;
-    type Commit = R::Commit;
+    type Look = R::Look;
 
+    #[inline]
     fn track(&self, reply: R, lease: Lease) -> R::Tracked {
         reply.track(lease)
     }
 
-    fn commit(&self, reply: R, peek: Peek) -> R::Commit {
-        reply.commit(peek)
+    #[inline]
+    fn poll_content(
+        &self,
+        reply: &mut R,
+        look: &mut R::Look,
+        peek: Peek,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        reply.poll_content(look, peek, cx)
+    }
+
+    #[inline]
+    fn commit(&self, reply: R, look: R::Look, lease: Lease) -> R::Committed {
+        reply.commit(look, lease)
     }
 }
 
 impl<R> Tracking<R> for AtOnce {
     type Tracked = R;
     type Committed = R;
-    type Commit = future::Ready<Result<R, Failure>>;
+    type Look = ();
 
+    #[inline]
     fn track(&self, reply: R, lease: Lease) -> R {
-        lease.success(None);
+        lease.success();
         reply
     }
 
-    fn commit(&self, reply: R, _: Peek) -> Self::Commit {
-        future::ready(Ok(reply))
+    #[inline]
+    fn poll_content(
+        &self,
+        _: &mut R,
+        (): &mut (),
+        _: Peek,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn commit(&self, reply: R, (): (), lease: Lease) -> R {
+        lease.success();
+        reply
     }
 }
 
@@ -114,35 +159,68 @@ where
     B::Error: Into<Failure>,
 {
     type Tracked = http::Response<TrackedBody<B>>;
-    /// A body is bytes: what in it is content, only its reader knows. So it counts from its head.
-    type Committed = Self;
-    type Commit = future::Ready<Result<Self, Failure>>;
+    type Committed = Self::Tracked;
+    type Look = ();
 
+    #[inline]
     fn track(self, lease: Lease) -> Self::Tracked {
         self.map(|body| TrackedBody::new(body, lease))
     }
 
-    fn commit(self, _: Peek) -> Self::Commit {
-        future::ready(Ok(self))
+    /// A body is bytes: what in it is content, only its reader knows. So it counts from its head.
+    #[inline]
+    fn poll_content(
+        &mut self,
+        (): &mut (),
+        _: Peek,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn commit(self, (): (), lease: Lease) -> Self::Committed {
+        self.track(lease)
     }
 }
 
 impl<S: Events + Unpin> Track for ChatResponse<S> {
     type Tracked = ChatResponse<TrackedEvents<S>>;
-    type Committed = ChatResponse<Peeked<S>>;
-    type Commit = Commit<S>;
+    type Committed = ChatResponse<CommittedEvents<S>>;
+    type Look = Look;
 
+    #[inline]
     fn track(self, lease: Lease) -> Self::Tracked {
-        self.map(|events| TrackedEvents {
-            events,
-            lease: Some(lease),
-            usage: Usage::default(),
-            ended: false,
-        })
+        let begun = self.begun;
+        let mut tracked = self.map(|events| TrackedEvents { events, lease, ended: false });
+        // What is added here lets everything through as it comes.
+        tracked.begun = begun;
+        tracked
     }
 
-    fn commit(self, peek: Peek) -> Self::Commit {
-        Commit { response: Some(self), seen: Seen::new(), held: 0, peek, timer: None }
+    fn poll_content(
+        &mut self,
+        look: &mut Look,
+        peek: Peek,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        // A layer further in has looked already, and has it at hand.
+        if self.begun {
+            look.found = true;
+            return Poll::Ready(Ok(()));
+        }
+        look.poll(self, peek, cx)
+    }
+
+    #[inline]
+    fn commit(self, look: Look, lease: Lease) -> Self::Committed {
+        let Look { mut seen, found, .. } = look;
+        seen.reverse();
+        let delivered = false;
+        let mut committed =
+            self.map(|events| CommittedEvents { events, seen, lease, delivered, ended: false });
+        committed.begun = found;
+        committed
     }
 }
 
@@ -151,26 +229,21 @@ pin_project! {
     pub struct TrackedBody<B> {
         #[pin]
         body: B,
-        lease: Option<Lease>,
+        // Idle once it has settled.
+        lease: Lease,
         ended: bool,
     }
 }
 
 impl<B: Body> TrackedBody<B> {
     /// `body`, whose end settles `lease`.
-    pub fn new(body: B, lease: Lease) -> Self {
-        let mut this = Self { body, lease: Some(lease), ended: false };
+    #[inline]
+    pub fn new(body: B, mut lease: Lease) -> Self {
         // A server never polls a body that is empty from the start.
-        if this.body.is_end_stream() {
-            settle_success(&mut this.lease, None);
+        if body.is_end_stream() {
+            lease.take().success();
         }
-        this
-    }
-}
-
-fn settle_success(lease: &mut Option<Lease>, usage: Option<&Usage>) {
-    if let Some(lease) = lease.take() {
-        lease.success(usage);
+        Self { body, lease, ended: false }
     }
 }
 
@@ -192,26 +265,22 @@ where
         let polled = ready!(this.body.as_mut().poll_frame(cx));
         Poll::Ready(match polled {
             Some(Ok(frame)) => {
-                if let Some(lease) = this.lease.as_mut() {
-                    lease.content();
-                }
+                this.lease.content();
                 // Whoever reads a body of known length stops at its last byte.
                 if this.body.is_end_stream() {
-                    settle_success(this.lease, None);
+                    this.lease.take().success();
                 }
                 Some(Ok(frame))
             }
             Some(Err(error)) => {
                 *this.ended = true;
                 let failure = error.into();
-                if let Some(lease) = this.lease.take() {
-                    lease.failure(&failure);
-                }
+                this.lease.take().failure(&failure);
                 Some(Err(failure))
             }
             None => {
                 *this.ended = true;
-                settle_success(this.lease, None);
+                this.lease.take().success();
                 None
             }
         })
@@ -232,50 +301,56 @@ impl<B> fmt::Debug for TrackedBody<B> {
     }
 }
 
+/// Takes note of what comes of an answer.
+#[inline]
+fn note(polled: &Poll<Option<Result<Event, Failure>>>, lease: &mut Lease, ended: &mut bool) {
+    match polled {
+        Poll::Pending => {}
+        Poll::Ready(Some(Ok(event))) => {
+            if lease.is_metered()
+                && let Some(usage) = event.usage()
+            {
+                lease.used(usage);
+            }
+            if lease.awaits_content() && event.is_content() {
+                lease.content();
+            }
+            // Whoever has the terminal event need not ask again.
+            if !lease.is_idle() && event.is_end() {
+                lease.take().success();
+            }
+        }
+        Poll::Ready(Some(Err(failure))) => {
+            *ended = true;
+            lease.take().failure(failure);
+        }
+        Poll::Ready(None) => {
+            *ended = true;
+            lease.take().success();
+        }
+    }
+}
+
 /// Events with a lease on them. Ends for good after its first error.
 pub struct TrackedEvents<S> {
     events: S,
-    lease: Option<Lease>,
-    usage: Usage,
+    /// Idle once it has settled.
+    lease: Lease,
     ended: bool,
 }
 
 impl<S: Events + Unpin> Stream for TrackedEvents<S> {
     type Item = Result<Event, Failure>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.ended {
             return Poll::Ready(None);
         }
-        let polled = ready!(Pin::new(&mut self.events).poll_next(cx));
-        let this = &mut *self;
-        match &polled {
-            Some(Ok(event)) => {
-                if let Some(usage) = event.usage() {
-                    this.usage.update(usage);
-                }
-                if let Some(lease) = &mut this.lease
-                    && event.is_content()
-                {
-                    lease.content();
-                }
-                // Whoever has the terminal event need not ask again.
-                if event.is_end() {
-                    settle_success(&mut this.lease, Some(&this.usage));
-                }
-            }
-            Some(Err(failure)) => {
-                this.ended = true;
-                if let Some(lease) = this.lease.take() {
-                    lease.failure(failure);
-                }
-            }
-            None => {
-                this.ended = true;
-                settle_success(&mut this.lease, Some(&this.usage));
-            }
-        }
-        Poll::Ready(polled)
+        let polled = Pin::new(&mut this.events).poll_next(cx);
+        note(&polled, &mut this.lease, &mut this.ended);
+        polled
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -293,64 +368,45 @@ impl<S> fmt::Debug for TrackedEvents<S> {
 /// needs no memory of its own.
 type Seen = SmallVec<[Event; 1]>;
 
-/// Waits for the first content of a [`ChatResponse`]; see [`Track::commit`].
-#[must_use = "futures do nothing unless polled"]
-pub struct Commit<S> {
-    /// `None` once ready.
-    response: Option<ChatResponse<S>>,
+/// What was read of a [`ChatResponse`] while looking for its first content; see
+/// [`Track::poll_content`].
+#[derive(Default)]
+pub struct Look {
     seen: Seen,
     held: usize,
-    peek: Peek,
+    /// Content is there, or the end.
+    found: bool,
     /// Armed when there is something to wait for.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: Events + Unpin> Commit<S> {
-    fn done(&mut self) -> Poll<Result<ChatResponse<Peeked<S>>, Failure>> {
-        let mut seen = std::mem::take(&mut self.seen);
-        seen.reverse();
-        Poll::Ready(match self.response.take() {
-            Some(response) => {
-                Ok(response.map(|events| Peeked { seen, events, delivered: false, ended: false }))
-            }
-            None => {
-                Err(Failure::new(crate::Reason::Unknown, "`Commit` was polled after it was ready"))
-            }
-        })
-    }
-}
-
-impl<S: Events + Unpin> Future for Commit<S> {
-    type Output = Result<ChatResponse<Peeked<S>>, Failure>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        while let Some(response) = &mut this.response {
-            match Pin::new(response).poll_next(cx) {
+impl Look {
+    fn poll<S: Events + Unpin>(
+        &mut self,
+        response: &mut ChatResponse<S>,
+        peek: Peek,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            match Pin::new(&mut *response).poll_next(cx) {
                 Poll::Ready(Some(Ok(event))) => {
-                    let enough = event.is_content() || event.is_end();
-                    this.held += event.size();
-                    this.seen.push(event);
-                    if enough || this.held > this.peek.bytes {
-                        break;
+                    self.found = event.is_content() || event.is_end();
+                    self.held += event.size();
+                    self.seen.push(event);
+                    if self.found || self.held > peek.bytes {
+                        return Poll::Ready(Ok(()));
                     }
                 }
-                Poll::Ready(Some(Err(failure))) => {
-                    this.response = None;
-                    return Poll::Ready(Err(failure));
-                }
-                Poll::Ready(None) => break,
+                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    let time = this.peek.time;
-                    let timer = this
+                    let timer = self
                         .timer
-                        .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(far(time))));
-                    ready!(timer.as_mut().poll(cx));
-                    break;
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(far(peek.time))));
+                    return timer.as_mut().poll(cx).map(Ok);
                 }
             }
         }
-        this.done()
     }
 }
 
@@ -360,48 +416,48 @@ fn far(time: Duration) -> Instant {
     now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(31_536_000))
 }
 
-impl<S> fmt::Debug for Commit<S> {
+impl fmt::Debug for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Commit").field("seen", &self.seen.len()).finish_non_exhaustive()
+        f.debug_struct("Look").field("seen", &self.seen.len()).finish_non_exhaustive()
     }
 }
 
-/// Events of which the first have been looked at. A failure after content says so
-/// ([`Failure::is_delivered`]). Ends for good after its first error.
-pub struct Peeked<S> {
+/// Events of which the first have been looked at, with a lease on them. A failure after content
+/// says so ([`Failure::is_delivered`]). Ends for good after its first error.
+pub struct CommittedEvents<S> {
+    events: S,
     /// The last one first.
     seen: Seen,
-    events: S,
+    /// Idle once it has settled.
+    lease: Lease,
     delivered: bool,
     ended: bool,
 }
 
-impl<S: Events + Unpin> Stream for Peeked<S> {
+impl<S: Events + Unpin> Stream for CommittedEvents<S> {
     type Item = Result<Event, Failure>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
         if this.ended {
             return Poll::Ready(None);
         }
         let polled = match this.seen.pop() {
-            Some(event) => Some(Ok(event)),
-            None => ready!(Pin::new(&mut this.events).poll_next(cx)),
+            Some(event) => Poll::Ready(Some(Ok(event))),
+            None => match Pin::new(&mut this.events).poll_next(cx) {
+                Poll::Ready(Some(Err(failure))) if this.delivered => {
+                    Poll::Ready(Some(Err(failure.with_delivered())))
+                }
+                polled => polled,
+            },
         };
-        Poll::Ready(match polled {
-            Some(Ok(event)) => {
-                this.delivered |= event.is_content();
-                Some(Ok(event))
-            }
-            Some(Err(failure)) => {
-                this.ended = true;
-                Some(Err(if this.delivered { failure.with_delivered() } else { failure }))
-            }
-            None => {
-                this.ended = true;
-                None
-            }
-        })
+        if !this.delivered
+            && let Poll::Ready(Some(Ok(event))) = &polled
+        {
+            this.delivered = event.is_content();
+        }
+        note(&polled, &mut this.lease, &mut this.ended);
+        polled
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -411,8 +467,11 @@ impl<S: Events + Unpin> Stream for Peeked<S> {
     }
 }
 
-impl<S> fmt::Debug for Peeked<S> {
+impl<S> fmt::Debug for CommittedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peeked").field("seen", &self.seen.len()).finish_non_exhaustive()
+        f.debug_struct("CommittedEvents")
+            .field("seen", &self.seen.len())
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
     }
 }

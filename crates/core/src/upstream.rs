@@ -1,11 +1,14 @@
 //! What a provider said when it refused: the raw evidence that classification reads.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header};
 
 use crate::Dialect;
+
+/// How much of a body is read for its message, which is bounded further: 4 KiB.
+const MAX_READ: usize = 4_096;
 
 /// A provider's refusal as it came off the wire: status, headers and the first part of the body,
 /// or the data of a stream's error event.
@@ -40,6 +43,29 @@ impl Upstream {
         }
     }
 
+    /// What it says to an operator: the beginning of its body. Empty when there is nothing in it.
+    pub(crate) fn words(&self) -> Cow<'_, str> {
+        let encoding = self.headers.get(header::CONTENT_ENCODING);
+        match encoding.map(|encoding| String::from_utf8_lossy(encoding.as_bytes())) {
+            Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
+                let status = self.status.map_or(200, |status| status.as_u16());
+                format!("HTTP {status} with a body in content-encoding `{encoding}`, not read")
+                    .into()
+            }
+            _ => String::from_utf8_lossy(&self.body[..self.body.len().min(MAX_READ)]),
+        }
+    }
+
+    /// What is said when it says nothing.
+    pub(crate) fn silence(&self) -> String {
+        match self.status {
+            Some(status) if !status.is_success() => {
+                format!("HTTP {} with an empty body", status.as_u16())
+            }
+            _ => "an error without a word about it".to_owned(),
+        }
+    }
+
     /// Says which dialect the provider speaks.
     #[must_use]
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
@@ -57,5 +83,33 @@ impl fmt::Debug for Upstream {
             .field("body", &format_args!("{} bytes", self.body.len()))
             .field("dialect", &self.dialect)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Failure;
+
+    #[test]
+    fn a_failure_says_something_whatever_the_body_is() {
+        let said = |status: u16, encoding: Option<&'static str>, body: &'static str| {
+            let mut headers = HeaderMap::new();
+            if let Some(encoding) = encoding {
+                headers.insert("content-encoding", http::HeaderValue::from_static(encoding));
+            }
+            let status = StatusCode::from_u16(status).unwrap();
+            let failure = Failure::from_upstream(Upstream::response(status, headers, body));
+            failure.message().to_owned()
+        };
+        assert_eq!(said(503, None, ""), "HTTP 503 with an empty body");
+        assert_eq!(said(404, None, " \r\n\u{0}"), "HTTP 404 with an empty body");
+        assert_eq!(said(503, Some("identity"), "busy"), "busy");
+        assert_eq!(
+            said(429, Some("gzip"), "\u{1f}\u{8b}garbage"),
+            "HTTP 429 with a body in content-encoding `gzip`, not read"
+        );
+        let event = Failure::from_upstream(Upstream::event(""));
+        assert_eq!(event.message(), "an error without a word about it");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,8 +14,8 @@ use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use steadfast_core::{
-    ChatResponse, Delta, Dialect, Event, Failure, Head, Lease, Outcome, Peek, Reason, RecoveryLog,
-    Settle, Settled, Stop, StopReason, Token, Track, Usage,
+    ChatResponse, Delta, Dialect, Event, Failure, Head, Lease, Look, Outcome, Peek, Reason,
+    RecoveryLog, Settle, Settled, Stop, StopReason, Token, Track, Usage,
 };
 use tokio_test::{assert_pending, assert_ready, task};
 
@@ -35,7 +36,7 @@ impl Settle for Book {
 
 impl Book {
     fn lease(self: &Arc<Self>) -> Lease {
-        Lease::new(self.clone(), Token::default(), RecoveryLog::disabled())
+        Lease::new(self.clone(), Token::default(), RecoveryLog::disabled()).metered()
     }
 
     fn told(&self) -> Vec<String> {
@@ -126,12 +127,19 @@ fn answer(acts: impl IntoIterator<Item = Act<Event>>) -> ChatResponse<Script<Eve
     ChatResponse::new(Head::new(Dialect::OpenAi), Script::new(acts))
 }
 
+/// Waits for the first content, as a layer does.
+async fn commit<R: Track>(mut reply: R, peek: Peek) -> Result<R::Committed, Failure> {
+    let mut look = R::Look::default();
+    poll_fn(|cx| reply.poll_content(&mut look, peek, cx)).await?;
+    Ok(reply.commit(look, Lease::idle()))
+}
+
 async fn drain<S>(stream: &mut S) -> Vec<Result<Event, Reason>>
 where
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
     let mut all = Vec::new();
-    while let Some(item) = std::future::poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await {
+    while let Some(item) = poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await {
         all.push(item.map_err(|failure| failure.reason()));
     }
     all
@@ -152,7 +160,7 @@ async fn a_reader_that_stops_at_the_terminal_event_has_had_it_all() {
     let mut response = answer([say("hi"), end(), Act::Wait]).track(book.lease());
     let mut task = task::spawn(async {
         for _ in 0..2 {
-            std::future::poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await;
+            poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await;
         }
     });
     assert_ready!(task.poll());
@@ -188,7 +196,7 @@ async fn bodies_settle_at_their_last_byte_even_when_nobody_asks_for_more() {
     let mut body = http::Response::new(script).track(book.lease()).into_body();
     assert_eq!(body.size_hint().exact(), Some(7), "the length passes through");
     for _ in 0..2 {
-        std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap().unwrap();
+        poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap().unwrap();
     }
     assert!(body.is_end_stream());
     drop(body);
@@ -203,7 +211,7 @@ async fn a_body_is_fused_after_its_first_error() {
     let book = Arc::new(Book::default());
     let script = Script::new([data("a"), Act::Fail, data("zombie")]);
     let mut body = http::Response::new(script).track(book.lease()).into_body();
-    let mut next = async || std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+    let mut next = async || poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
     assert!(next().await.unwrap().is_ok());
     assert!(next().await.unwrap().is_err());
     assert!(next().await.is_none());
@@ -212,11 +220,8 @@ async fn a_body_is_fused_after_its_first_error() {
 
 #[tokio::test]
 async fn commit_loses_nothing_and_waits_for_content_alone() {
-    let mut response =
-        answer([start(), Act::Item(Event::new([Delta::Ping])), say(""), say("hi"), end()])
-            .commit(Peek::default())
-            .await
-            .unwrap();
+    let acts = [start(), Act::Item(Event::new([Delta::Ping])), say(""), say("hi"), end()];
+    let mut response = commit(answer(acts), Peek::default()).await.unwrap();
     let seen = drain(&mut response).await;
     assert_eq!(seen.len(), 5);
     assert_eq!(seen[3], Ok(Event::new([Delta::Text { index: 0, text: "hi".into() }])));
@@ -224,16 +229,16 @@ async fn commit_loses_nothing_and_waits_for_content_alone() {
 
 #[tokio::test]
 async fn commit_fails_with_what_fails_before_content() {
-    let failure = answer([start(), Act::Fail]).commit(Peek::default()).await.unwrap_err();
+    let failure = commit(answer([start(), Act::Fail]), Peek::default()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Network);
     assert!(!failure.is_delivered());
 }
 
 #[tokio::test]
 async fn what_fails_after_content_says_so() {
-    let mut response = answer([say("hi"), Act::Fail]).commit(Peek::default()).await.unwrap();
+    let mut response = commit(answer([say("hi"), Act::Fail]), Peek::default()).await.unwrap();
     let mut failed = None;
-    while let Some(item) = std::future::poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await {
+    while let Some(item) = poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await {
         failed = item.err();
     }
     assert!(failed.unwrap().is_delivered());
@@ -242,7 +247,7 @@ async fn what_fails_after_content_says_so() {
 #[tokio::test(start_paused = true)]
 async fn commit_is_bounded_in_time() {
     let peek = Peek { time: Duration::from_secs(5), ..Peek::default() };
-    let mut commit = task::spawn(answer([start(), Act::Wait]).commit(peek));
+    let mut commit = task::spawn(commit(answer([start(), Act::Wait]), peek));
     assert_pending!(commit.poll());
     tokio::time::advance(Duration::from_millis(4_999)).await;
     assert_pending!(commit.poll());
@@ -254,12 +259,31 @@ async fn commit_is_bounded_in_time() {
 async fn commit_is_bounded_in_bytes() {
     let peek = Peek { bytes: 2_000, ..Peek::default() };
     let pings = (0..1_000).map(|_| Act::Item(Event::new([Delta::Ping])));
-    let mut response = answer(pings).commit(peek).await.unwrap();
+    let mut response = commit(answer(pings), peek).await.unwrap();
     assert_eq!(drain(&mut response).await.len(), 1_000);
 }
 
 #[tokio::test]
 async fn an_answer_that_ends_without_content_is_handed_on() {
-    let mut response = answer([start(), end()]).commit(Peek::default()).await.unwrap();
+    let mut response = commit(answer([start(), end()]), Peek::default()).await.unwrap();
     assert_eq!(drain(&mut response).await.len(), 2);
+}
+
+#[tokio::test]
+async fn whoever_looks_second_finds_it_at_hand() {
+    // What lets everything through changes nothing; what is put between might hold something back.
+    for (between, seen) in [(false, "seen: 0"), (true, "seen: 2")] {
+        let inner = commit(answer([start(), say("hi"), Act::Wait]), Peek::default()).await.unwrap();
+        let mut outer = inner.track(Lease::idle());
+        if between {
+            outer = outer.map(|events| events);
+        }
+        let mut look = Look::default();
+        poll_fn(|cx| outer.poll_content(&mut look, Peek::default(), cx)).await.unwrap();
+        assert!(format!("{look:?}").contains(seen), "{look:?}");
+        let mut response = outer.commit(look, Lease::idle());
+        let first = poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await;
+        let start = Event::new([Delta::Start { id: None, model: None }]);
+        assert_eq!(first.unwrap().unwrap(), start);
+    }
 }

@@ -221,6 +221,27 @@ fn s9_gemini_keeps_an_empty_text_that_carries_a_signature() {
     );
 }
 
+#[test]
+fn s9_an_empty_text_is_empty_when_its_signature_is_not_sent() {
+    let signed =
+        |signature: &str| Part::Text(Text { signature: Some(signature.into()), ..Text::default() });
+    let history = |part| request(vec![u("x"), model(vec![part, Part::text("a")]), u("y")]);
+    // A signature of no bytes is none.
+    mends(
+        history(signed("")),
+        &rules(Gemini),
+        &[(Rule::Empty, "empty text parameter")],
+        vec![u("x"), a("a"), u("y")],
+    );
+    // One of another model is taken away, and the text with it.
+    let mut other = rules(Gemini);
+    other.foreign_history = true;
+    let mut mended = history(signed("sig"));
+    assert_eq!(repair(&mut mended, &other).unrepaired, []);
+    assert_eq!(&*mended.messages, [u("x"), a("a"), u("y")]);
+    untouched(&mut mended, &other);
+}
+
 // S10
 
 #[test]

@@ -3,41 +3,44 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Failure, Lease, Peek, Tracking};
+use steadfast_core::{Failure, Lease, Peek, Reason, Tracking};
 
 pin_project! {
-    /// One attempt at one target. Dropping it ends the call and frees its place in the books.
-    pub(crate) struct Attempt<F, C> {
+    /// One attempt at one target: the call's future of type `F`, the reply of type `R`, and what has
+    /// been read of it. Dropping it ends the call and frees its place in the books.
+    pub(crate) struct Attempt<F, R, L> {
         #[pin]
-        stage: Stage<F, C>,
+        stage: Stage<F, R, L>,
         // Which candidate.
         slot: u8,
-        // `None` once the outcome is known.
-        lease: Option<Lease>,
+        // Idle once the outcome is known.
+        lease: Lease,
     }
 }
 
 pin_project! {
     #[project = StageProjection]
-    enum Stage<F, C> {
+    enum Stage<F, R, L> {
         // The target has not answered.
         Calling { #[pin] call: F },
-        // It has, but there is no content yet.
-        Committing { #[pin] commit: C },
+        // It has, but there is no content yet. `None` once there is.
+        Looking { reply: Option<R>, look: L },
     }
 }
 
-/// An attempt's answer: whatever it is, and the place it holds in the books.
-pub(crate) type Answer<R> = Result<(R, Lease), Failure>;
+/// An attempt's answer: the reply, what was read of it, and the place it holds in the books.
+pub(crate) type Answer<R, L> = Result<(R, L, Lease), Failure>;
 
-impl<F, C> Attempt<F, C> {
+impl<F, R, L: Default> Attempt<F, R, L> {
+    #[inline]
     pub(crate) fn new(call: F, slot: u8, lease: Lease) -> Self {
-        Self { stage: Stage::Calling { call }, slot, lease: Some(lease) }
+        Self { stage: Stage::Calling { call }, slot, lease }
     }
 
     pub(crate) fn slot(&self) -> u8 {
@@ -45,49 +48,63 @@ impl<F, C> Attempt<F, C> {
     }
 
     /// Polls for the first content. A failure has been told to the lease when this returns it.
-    pub(crate) fn poll<R, E, T>(
+    #[inline]
+    pub(crate) fn poll<E, T>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         tracking: &T,
         peek: Peek,
-    ) -> Poll<Answer<T::Committed>>
+    ) -> Poll<Answer<R, L>>
     where
         F: Future<Output = Result<R, E>>,
         E: Into<Failure>,
-        T: Tracking<R, Commit = C>,
-        C: Future<Output = Result<T::Committed, Failure>>,
+        T: Tracking<R, Look = L>,
     {
         let mut this = self.project();
-        let outcome = loop {
-            match this.stage.as_mut().project() {
-                StageProjection::Calling { call } => match ready!(call.poll(cx)) {
-                    Ok(reply) => {
-                        let commit = tracking.commit(reply, peek);
-                        this.stage.set(Stage::Committing { commit });
+        let failure = match this.stage.as_mut().project() {
+            StageProjection::Calling { call } => match ready!(call.poll(cx)) {
+                Ok(mut reply) => {
+                    let mut look = L::default();
+                    match tracking.poll_content(&mut reply, &mut look, peek, cx) {
+                        Poll::Ready(Ok(())) => {
+                            return Poll::Ready(Ok((reply, look, this.lease.take())));
+                        }
+                        Poll::Ready(Err(failure)) => failure,
+                        Poll::Pending => {
+                            this.stage.set(Stage::Looking { reply: Some(reply), look });
+                            return Poll::Pending;
+                        }
                     }
-                    Err(error) => break Err(error.into()),
-                },
-                StageProjection::Committing { commit } => break ready!(commit.poll(cx)),
+                }
+                Err(error) => error.into(),
+            },
+            StageProjection::Looking { reply: place, look } => {
+                let Some(mut reply) = place.take() else {
+                    return Poll::Ready(Err(polled_again()));
+                };
+                match tracking.poll_content(&mut reply, look, peek, cx) {
+                    Poll::Ready(Ok(())) => {
+                        return Poll::Ready(Ok((reply, mem::take(look), this.lease.take())));
+                    }
+                    Poll::Ready(Err(failure)) => failure,
+                    Poll::Pending => {
+                        *place = Some(reply);
+                        return Poll::Pending;
+                    }
+                }
             }
         };
-        let Some(lease) = this.lease.take() else {
-            return Poll::Ready(Err(Failure::new(
-                steadfast_core::Reason::Unknown,
-                "an attempt was polled after its outcome was known",
-            )));
-        };
-        Poll::Ready(match outcome {
-            Ok(reply) => Ok((reply, lease)),
-            Err(failure) => {
-                lease.failure(&failure);
-                Err(failure)
-            }
-        })
+        this.lease.take().failure(&failure);
+        Poll::Ready(Err(failure))
     }
 }
 
-impl<F, C> fmt::Debug for Attempt<F, C> {
+impl<F, R, L> fmt::Debug for Attempt<F, R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attempt").field("slot", &self.slot).finish_non_exhaustive()
     }
+}
+
+fn polled_again() -> Failure {
+    Failure::refused(Reason::Unknown, "an attempt was polled after its outcome was known")
 }

@@ -3,13 +3,13 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{Keep, Keyed, KeyedPolicy, Scope, Target};
+use steadfast_core::{Keep, Keyed, KeyedPolicy, RetryBudget, Scope, Target};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
@@ -22,7 +22,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) policy: FailoverPolicy,
+    /// What every target after the first is paid from.
+    pub(crate) budget: Option<RetryBudget>,
     records: Keyed<Target, Record>,
+    /// Records whose `until` is not 0: without any, nobody has to look at one.
+    cooling: Arc<AtomicUsize>,
     /// Moves on when something cools, recovers or is reset.
     generation: AtomicU64,
     /// Names probes; 0 is none.
@@ -40,6 +44,8 @@ pub(crate) struct Record {
     /// When its cooldown ends, in nanoseconds since the epoch of the book; 0 when it does not
     /// cool. So a call looks at a healthy target without a lock and without reading the clock.
     until: AtomicU64,
+    /// How many records of the book have one.
+    cooling: Arc<AtomicUsize>,
     /// Whether a success would change more than its own time.
     troubled: AtomicBool,
     /// The last success, as `until`.
@@ -54,11 +60,19 @@ impl Keep for Record {
     }
 }
 
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.rest_until(0);
+    }
+}
+
 impl Book {
-    pub(crate) fn new(policy: FailoverPolicy) -> Self {
+    pub(crate) fn new(policy: FailoverPolicy, budget: Option<RetryBudget>) -> Self {
         Self {
             policy,
+            budget,
             records: Keyed::new(KeyedPolicy::default()),
+            cooling: Arc::default(),
             generation: AtomicU64::new(0),
             probes: AtomicU64::new(0),
             epoch: Instant::now(),
@@ -68,12 +82,20 @@ impl Book {
 
     /// The record of `key`.
     pub(crate) fn record(&self, key: &Target, scope: Scope) -> Arc<Record> {
-        self.records.get_or_insert_with(key, Instant::now(), || Record::new(key.clone(), scope))
+        self.records.get_or_insert_with(key, Instant::now(), || {
+            Record::new(key.clone(), scope, self.cooling.clone())
+        })
     }
 
     /// The record of `key`, if there is one.
     pub(crate) fn find(&self, key: &Target) -> Option<Arc<Record>> {
         self.records.get(key)
+    }
+
+    /// Whether anything may be cooling: if not, nobody needs the time to know.
+    #[inline]
+    pub(crate) fn may_cool(&self) -> bool {
+        self.cooling.load(Ordering::Relaxed) != 0
     }
 
     /// The generation a call is admitted under.
@@ -100,7 +122,7 @@ impl Book {
         let cooling = health.cooling(now);
         if cooling.is_none() {
             // Its rest is over: from here on it costs nobody a look.
-            record.until.store(0, Ordering::Relaxed);
+            record.rest_until(0);
         }
         cooling.map(|cooldown| (cooldown, health.probing(now)))
     }
@@ -126,12 +148,27 @@ impl Book {
         self.publish();
     }
 
-    /// Whether the success ended a cooldown.
-    pub(crate) fn succeed(&self, record: &Record, now: Instant, admitted: u64) -> bool {
-        record.touch(self.nanos(now));
-        if !record.troubled.load(Ordering::Relaxed) {
-            return false;
+    /// Notes a success of everything in `records`; calls `recovered` with those whose cooldown that
+    /// ended.
+    #[inline]
+    pub(crate) fn succeed<'a>(
+        &self,
+        records: impl Iterator<Item = &'a Arc<Record>>,
+        admitted: u64,
+        mut recovered: impl FnMut(&'a Record),
+    ) {
+        let now = Instant::now();
+        let nanos = self.nanos(now);
+        for record in records {
+            record.touch(nanos);
+            if record.troubled.load(Ordering::Relaxed) && self.recover(record, now, admitted) {
+                recovered(record);
+            }
         }
+    }
+
+    #[cold]
+    fn recover(&self, record: &Record, now: Instant, admitted: u64) -> bool {
         let next = self.next();
         let recovered = record.change(self, |health| health.succeed(now, admitted, next));
         self.publish();
@@ -234,20 +271,31 @@ impl Book {
 }
 
 impl Record {
-    fn new(key: Target, scope: Scope) -> Self {
+    fn new(key: Target, scope: Scope, cooling: Arc<AtomicUsize>) -> Self {
         Self {
             key,
             scope,
             health: Mutex::default(),
             until: AtomicU64::new(0),
+            cooling,
             troubled: AtomicBool::new(false),
             success: AtomicU64::new(0),
         }
     }
 
-    /// Whether it may be cooling: if not, nobody needs the time to know.
+    /// Whether it may be cooling.
     pub(crate) fn may_cool(&self) -> bool {
         self.until.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets when the cooldown ends, under the lock of the health.
+    fn rest_until(&self, until: u64) {
+        match (self.until.swap(until, Ordering::Relaxed), until) {
+            (0, 0) => {}
+            (0, _) => drop(self.cooling.fetch_add(1, Ordering::Relaxed)),
+            (_, 0) => drop(self.cooling.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     /// Notes a success. A tenth of a second is exact enough, and keeps busy threads from fighting
@@ -265,7 +313,7 @@ impl Record {
         let mut health = self.health.lock();
         let out = change(&mut health);
         let until = health.until().map_or(0, |until| book.nanos(until));
-        self.until.store(until, Ordering::Relaxed);
+        self.rest_until(until);
         self.troubled.store(health.is_troubled(), Ordering::Relaxed);
         out
     }

@@ -7,7 +7,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
-    Call, Deadline, Failover, Failure, Lease, Needs, Reason, RecoveryLog, RetryBudget,
+    Call, CallContext, Deadline, Failover, Failure, Lease, Needs, Reason, RecoveryLog, RetryBudget,
 };
 use tokio::time::Instant;
 
@@ -17,9 +17,9 @@ use crate::{
     policy::{FailoverPolicy, WhenExhausted},
     route::Route,
     select::{self, Limits, Plan, Set, Skip, View},
-    service::Shared,
     slot::{self, Slot},
-    sticky::Stay,
+    sticky::{Sessions, Stay},
+    straight::Session,
 };
 
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
@@ -27,17 +27,17 @@ const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
 /// One call's way through its candidates.
 #[derive(Debug)]
 pub(crate) struct Course {
-    shared: Arc<Shared>,
     route: Arc<Route>,
     needs: Needs,
     log: RecoveryLog,
+    /// The call's own; what the layer has goes before it.
     budget: Option<RetryBudget>,
     deadline: Option<Deadline>,
     /// Attempts made before the call came here.
     before: u32,
     /// The most attempts it may have in all.
     max_attempts: u32,
-    session: Option<(u64, Option<Stay>)>,
+    session: Session,
     /// It has been looked for a target to ask as well; that is done once.
     hedged: bool,
     /// Made when the first thing goes wrong.
@@ -67,45 +67,37 @@ pub(crate) struct Choice {
 }
 
 impl Course {
-    pub(crate) fn new<Req: Call>(
-        shared: &Arc<Shared>,
-        request: &Req,
-        needs: Option<Needs>,
-        chain: Option<&str>,
+    pub(crate) fn new(
+        route: Arc<Route>,
+        context: &CallContext,
+        needs: Needs,
+        session: Session,
     ) -> Self {
-        let context = request.context();
-        let (route, known) = shared.chains.route(chain, request.model(), &shared.book);
-        if let (false, Some(chain)) = (known, chain) {
-            event::unknown_chain(chain);
-        }
-        let needs = match needs {
-            Some(needs) => needs,
-            // Telling them takes a walk over the conversation.
-            None if route.choosy => request.needs(),
-            None => Needs::default(),
-        };
-        let session = shared.sessions.key(context);
         Self {
             needs,
+            session,
             log: context.log.clone(),
-            budget: shared.budget.as_ref().or(context.budget.as_ref()).cloned(),
+            budget: context.budget.clone(),
             deadline: context.deadline,
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
-            session: session.map(|key| (key, shared.sessions.find(key))),
             hedged: false,
             trouble: None,
-            shared: shared.clone(),
             route,
         }
     }
 
     pub(crate) fn policy(&self) -> &FailoverPolicy {
-        &self.shared.book.policy
+        self.route.policy()
     }
 
-    fn slot(&self, at: u8) -> &Arc<Slot> {
-        &self.route.slots[usize::from(at)]
+    fn slot(&self, at: u8) -> &Slot {
+        self.route.slot(at)
+    }
+
+    /// What is drawn from: the layer's budget, or the call's.
+    fn budget(&self) -> Option<&RetryBudget> {
+        self.route.budget.as_ref().or(self.budget.as_ref())
     }
 
     fn trouble(&mut self) -> &mut Trouble {
@@ -156,7 +148,7 @@ impl Course {
         let elsewhere = |stay: &Stay| !stay.seats(first);
         if route.choosy
             || self.session.as_ref().is_some_and(|(_, stay)| stay.as_ref().is_some_and(elsewhere))
-            || route.slots.iter().any(|slot| slot.may_cool())
+            || route.may_cool()
         {
             return None;
         }
@@ -171,7 +163,7 @@ impl Course {
     }
 
     fn may_wait(&self) -> bool {
-        matches!(self.policy().when_exhausted, WhenExhausted::Wait(_))
+        self.policy().may_wait()
     }
 
     fn views(&self, now: Instant) -> SmallVec<[View; 8]> {
@@ -336,7 +328,7 @@ impl Course {
     }
 
     fn withdraw(&mut self, reason: Reason) -> bool {
-        let Some(budget) = &self.budget else { return true };
+        let Some(budget) = self.budget() else { return true };
         let Some(taken) = budget.withdraw(reason) else { return false };
         let trouble = self.trouble();
         trouble.withdrawn = Some(trouble.withdrawn.map_or(taken, |before| before.and(taken)));
@@ -404,7 +396,8 @@ impl Course {
         let slot = self.slot(choice.slot);
         let withdrawn = self.trouble.as_ref().and_then(|trouble| trouble.withdrawn);
         // Before anything can go wrong: it gives the probe's place back.
-        let lease = slot::lease(slot, choice.mark, &self.log, self.budget.as_ref(), withdrawn);
+        let (at, mark) = (choice.slot, choice.mark);
+        let lease = slot::lease(&self.route, at, mark, &self.log, self.budget(), withdrawn);
         let context = request.context_mut();
         context.target = Some(slot.target.clone());
         context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
@@ -414,7 +407,7 @@ impl Course {
         context.alternatives = choice.alternatives;
         if context.budget.is_none() {
             // A success counts here; the layers below put back what they have drawn.
-            context.budget = self.shared.budget.as_ref().map(RetryBudget::drawing);
+            context.budget = self.route.budget.as_ref().map(RetryBudget::drawing);
         }
         request.adapt(slot.profile(self.is_foreign(slot)))?;
         Ok(lease)
@@ -450,11 +443,13 @@ impl Course {
     }
 
     /// The attempt at `at` answered.
-    pub(crate) fn answered(&self, at: u8) {
+    #[inline]
+    pub(crate) fn answered(&self, at: u8, sessions: &Sessions) {
         if let Some((key, _)) = self.session {
-            self.shared.sessions.note(key, &self.slot(at).target, Instant::now());
+            sessions.note(key, &self.slot(at).target, Instant::now());
         }
     }
+
     /// The request could not be made to fit `at`.
     pub(crate) fn unfit(&mut self, at: u8, failure: Failure) {
         let failure = self.place(at, failure);

@@ -3,29 +3,35 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, Lease, Reason, Tracking};
-use tokio::time::Sleep;
+use steadfast_core::{Call, Failure, Near, Needs, Reason, Tracking};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
     attempt::Attempt,
-    course::{Choice, Course, Next},
+    course::Course,
+    journey::Journey,
+    route::Route,
+    service::Shared,
+    straight::{self, Kept, Session},
 };
-
-/// A reply whose first content has come.
-pub(crate) type Committed<T, R> = <T as Tracking<R>>::Committed;
 
 /// What a call answers: the inner service's reply of type `R`, after its first content and with a
 /// lease on it.
-pub type Reply<T, R> = <T as Tracking<Committed<T, R>>>::Tracked;
+pub type Reply<T, R> = <T as Tracking<R>>::Committed;
 
-type Lane<S, Req, T> =
-    Attempt<<S as Service<Req>>::Future, <T as Tracking<<S as Service<Req>>::Response>>::Commit>;
+pub(crate) type Lane<S, Req, T> = Attempt<
+    <S as Service<Req>>::Future,
+    <S as Service<Req>>::Response,
+    <T as Tracking<<S as Service<Req>>::Response>>::Look,
+>;
 
 pin_project! {
     /// One call, from target to target. Dropping it ends what is under way and frees every place
@@ -37,49 +43,30 @@ pin_project! {
         T: Tracking<S::Response>,
     {
         service: S,
+        shared: Near<Shared>,
         tracking: T,
-        // `None` once the last attempt has it.
-        request: Option<Req>,
-        course: Course,
+        // The attempt under way.
         #[pin]
         main: Option<Lane<S, Req, T>>,
-        // Asked beside `main`, when that takes long.
-        hedge: Option<Pin<Box<Lane<S, Req, T>>>>,
-        hedged: bool,
-        timer: Timer,
-        wish: Wish<Req>,
+        way: Way<S, Req, T>,
     }
 }
 
-/// What the call waits for besides its attempts.
-enum Timer {
-    Off,
-    /// Time for a hedge.
-    Hedge(Pin<Box<Sleep>>),
-    /// A target to come back.
-    Rest(Pin<Box<Sleep>>),
-}
-
-/// What is to be done next.
-enum Wish<Req> {
-    /// Nothing but to wait for what is under way.
-    Nothing,
-    /// Choose the next target.
-    Choose,
-    /// Call this target as soon as the service is ready: beside the attempt under way, if there
-    /// is one.
-    Send { slot: u8, lease: Lease, request: Req },
-    /// Say how it ended.
-    End(Failure),
-    /// It has been said.
+/// What is known of the way.
+enum Way<S, Req, T>
+where
+    S: Service<Req>,
+    T: Tracking<S::Response>,
+{
+    /// The first target is being asked, and nothing is known that would need more than this.
+    Straight {
+        route: Arc<Route>,
+        kept: Kept<Req>,
+        session: Session,
+    },
+    /// Boxed: most calls never need it.
+    Journey(Box<Journey<S, Req, T>>),
     Over,
-}
-
-/// What a choice came to.
-enum Chosen<Req> {
-    Send { slot: u8, lease: Lease, request: Req },
-    Wait(Pin<Box<Sleep>>),
-    End(Failure),
 }
 
 impl<S, Req, T> ResponseFuture<S, Req, T>
@@ -89,54 +76,40 @@ where
     T: Tracking<S::Response>,
 {
     /// Makes the first attempt. `service` is ready.
-    pub(crate) fn new(mut service: S, tracking: T, request: Req, mut course: Course) -> Self {
-        let mut request = Some(request);
-        let (mut main, mut timer, mut wish) = (None, Timer::Off, Wish::Nothing);
-        match choose(&mut request, &mut course) {
-            Chosen::Send { slot, lease, request } => {
-                main = Some(Attempt::new(service.call(request), slot, lease));
-            }
-            Chosen::Wait(sleep) => {
-                timer = Timer::Rest(sleep);
-                // Whatever its readiness reserved is not kept from others meanwhile.
-                service = service.clone();
-            }
-            Chosen::End(failure) => wish = Wish::End(failure),
-        }
-        Self { service, tracking, request, course, main, hedge: None, hedged: false, timer, wish }
-    }
-}
-
-/// Chooses the next target and fits the request to it. Done before the service is asked to be
-/// ready, so that a call which is over says so at once.
-fn choose<Req: Call + Clone>(request: &mut Option<Req>, course: &mut Course) -> Chosen<Req> {
-    while request.is_some() {
-        match course.next() {
-            Next::Go(choice) => {
-                if let Some((slot, lease, request)) = prepare(request, course, choice) {
-                    return Chosen::Send { slot, lease, request };
+    pub(crate) fn new(
+        mut service: S,
+        shared: Near<Shared>,
+        tracking: T,
+        request: Req,
+        needs: Option<Needs>,
+        route: Arc<Route>,
+    ) -> Self {
+        let session = shared.sessions.of(request.context());
+        let (main, way) = if straight::is_open(&route, request.context(), &session) {
+            let (kept, prepared) = straight::prepare(&route, &session, request);
+            match prepared {
+                Ok((lease, request)) => {
+                    let main = Attempt::new(service.call(request), 0, lease);
+                    (Some(main), Way::Straight { route, kept, session })
+                }
+                Err(failure) => {
+                    let course = Course::new(route, kept.context(), Needs::default(), session);
+                    service = service.clone();
+                    (None, Way::Journey(Box::new(Journey::unfit(course, kept, failure))))
                 }
             }
-            Next::Wait(wait) => return Chosen::Wait(Box::pin(tokio::time::sleep(wait))),
-            Next::End => break,
-        }
-    }
-    Chosen::End(course.finish())
-}
-
-/// The request as `choice` gets it; `None` when it could not be made to fit.
-fn prepare<Req: Call + Clone>(
-    request: &mut Option<Req>,
-    course: &mut Course,
-    choice: Choice,
-) -> Option<(u8, Lease, Req)> {
-    let mut prepared = if choice.last { request.take() } else { request.clone() }?;
-    match course.prepare(choice, &mut prepared) {
-        Ok(lease) => Some((choice.slot, lease, prepared)),
-        Err(failure) => {
-            course.unfit(choice.slot, failure);
-            None
-        }
+        } else {
+            let needs = match needs {
+                Some(needs) => needs,
+                // Telling them takes a walk over the conversation.
+                None if route.choosy => request.needs(),
+                None => Needs::default(),
+            };
+            let course = Course::new(route, request.context(), needs, session);
+            let (journey, main) = Journey::begin(&mut service, request, course);
+            (main, Way::Journey(Box::new(journey)))
+        };
+        Self { service, shared, tracking, main, way }
     }
 }
 
@@ -145,130 +118,45 @@ where
     S: Service<Req> + Clone,
     S::Error: Into<Failure>,
     Req: Call + Clone,
-    T: Tracking<S::Response> + Tracking<Committed<T, S::Response>>,
+    T: Tracking<S::Response>,
 {
     type Output = Result<Reply<T, S::Response>, Failure>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let peek = this.course.policy().peek;
-        loop {
-            // Both attempts, then the clock, then what is to be done.
-            let mut won = None;
-            if let Some(main) = this.main.as_mut().as_pin_mut() {
-                let slot = main.slot();
-                match main.poll::<S::Response, S::Error, T>(cx, this.tracking, peek) {
-                    Poll::Pending => {}
-                    Poll::Ready(answer) => {
-                        this.main.set(None);
-                        match answer {
-                            Ok(answer) => won = Some((slot, answer)),
-                            Err(failure) => this.course.fail(slot, failure),
-                        }
+        if let Way::Straight { route, session, .. } = this.way {
+            let peek = route.policy().peek;
+            let Some(main) = this.main.as_mut().as_pin_mut() else {
+                return Poll::Ready(Err(polled_again()));
+            };
+            let failure = match ready!(main.poll::<S::Error, T>(cx, this.tracking, peek)) {
+                Ok((reply, look, lease)) => {
+                    if let Some((key, _)) = session {
+                        let target = &route.slot(0).target;
+                        this.shared.sessions.note(*key, target, Instant::now());
                     }
+                    *this.way = Way::Over;
+                    return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
                 }
-            }
-            if let Some(hedge) = this.hedge.as_mut().filter(|_| won.is_none()) {
-                let slot = hedge.slot();
-                match hedge.as_mut().poll::<S::Response, S::Error, T>(cx, this.tracking, peek) {
-                    Poll::Pending => {}
-                    Poll::Ready(answer) => {
-                        *this.hedge = None;
-                        match answer {
-                            Ok(answer) => won = Some((slot, answer)),
-                            Err(failure) => this.course.fail(slot, failure),
-                        }
-                    }
-                }
-            }
-            if won.is_some() || this.course.is_forbidden() {
-                let main = this.main.as_ref().as_pin_ref().map(|main| main.slot());
-                let hedge = this.hedge.as_ref().map(|hedge| hedge.slot());
-                main.or(hedge).into_iter().for_each(|loser| this.course.outrun(loser));
-                this.main.set(None);
-                (*this.hedge, *this.timer) = (None, Timer::Off);
-            }
-            if let Some((slot, (reply, lease))) = won {
-                *this.wish = Wish::Over;
-                this.course.answered(slot);
-                return Poll::Ready(Ok(this.tracking.track(reply, lease)));
-            }
-
-            let calling = this.main.is_some() || this.hedge.is_some();
-            match this.timer {
-                Timer::Off => {
-                    // Armed by the first wait, so a call that answers at once arms none.
-                    if let Some(after) = this.course.policy().hedge
-                        && !*this.hedged
-                        && this.main.is_some()
-                        && this.request.is_some()
-                    {
-                        *this.timer = Timer::Hedge(Box::pin(tokio::time::sleep(after)));
-                        continue;
-                    }
-                }
-                Timer::Hedge(_) if !calling => *this.timer = Timer::Off,
-                Timer::Hedge(sleep) => {
-                    if sleep.as_mut().poll(cx).is_ready() {
-                        (*this.timer, *this.hedged) = (Timer::Off, true);
-                        let main = this.main.as_ref().as_pin_ref().map(|main| main.slot());
-                        if let Some((slot, lease, request)) = main
-                            .and_then(|main| this.course.hedge(main))
-                            .and_then(|choice| prepare(this.request, this.course, choice))
-                        {
-                            *this.wish = Wish::Send { slot, lease, request };
-                        }
-                    }
-                }
-                Timer::Rest(sleep) => {
-                    ready!(sleep.as_mut().poll(cx));
-                    *this.timer = Timer::Off;
-                    this.course.wake();
-                    *this.wish = Wish::Choose;
-                }
-            }
-
-            match std::mem::replace(this.wish, Wish::Nothing) {
-                Wish::Nothing if calling => return Poll::Pending,
-                // The last attempt has just failed.
-                Wish::Nothing | Wish::Choose => match choose(this.request, this.course) {
-                    Chosen::Send { slot, lease, request } => {
-                        *this.wish = Wish::Send { slot, lease, request };
-                    }
-                    Chosen::Wait(sleep) => *this.timer = Timer::Rest(sleep),
-                    Chosen::End(failure) => *this.wish = Wish::End(failure),
-                },
-                Wish::Send { slot, lease, request } => match this.service.poll_ready(cx) {
-                    Poll::Pending => {
-                        *this.wish = Wish::Send { slot, lease, request };
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(Err(error)) => {
-                        // It can not be called any more, but what is under way may still answer.
-                        *this.request = None;
-                        this.course.fail(slot, error.into().with_attempts(0));
-                    }
-                    Poll::Ready(Ok(())) => {
-                        let attempt = Attempt::new(this.service.call(request), slot, lease);
-                        if this.main.is_some() {
-                            *this.hedge = Some(Box::pin(attempt));
-                        } else {
-                            this.main.set(Some(attempt));
-                        }
-                    }
-                },
-                Wish::End(failure) => {
-                    *this.wish = Wish::Over;
-                    return Poll::Ready(Err(failure));
-                }
-                Wish::Over => {
-                    *this.wish = Wish::Over;
-                    let text = "the call was polled after it was over";
-                    return Poll::Ready(Err(Failure::refused(Reason::Unknown, text)));
-                }
+                Err(failure) => failure,
+            };
+            this.main.set(None);
+            if let Way::Straight { route, kept, session } = mem::replace(this.way, Way::Over) {
+                let mut course = Course::new(route, kept.context(), Needs::default(), session);
+                course.fail(0, failure);
+                *this.way = Way::Journey(Box::new(Journey::resume(course, kept.request())));
             }
         }
+        let Way::Journey(journey) = this.way else { return Poll::Ready(Err(polled_again())) };
+        let result =
+            ready!(journey.poll(this.main, this.service, &this.shared.sessions, this.tracking, cx));
+        *this.way = Way::Over;
+        Poll::Ready(result)
     }
+}
+
+fn polled_again() -> Failure {
+    Failure::refused(Reason::Unknown, "the call was polled after it was over")
 }
 
 impl<S, Req, T> fmt::Debug for ResponseFuture<S, Req, T>
@@ -277,6 +165,12 @@ where
     T: Tracking<S::Response>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").field("course", &self.course).finish_non_exhaustive()
+        let mut out = f.debug_struct("ResponseFuture");
+        match &self.way {
+            Way::Straight { route, .. } => out.field("route", route),
+            Way::Journey(journey) => out.field("course", &journey.course),
+            Way::Over => out.field("over", &true),
+        };
+        out.finish_non_exhaustive()
     }
 }

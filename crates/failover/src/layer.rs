@@ -45,8 +45,7 @@ impl Settings {
         Arc::new(Shared {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
             sessions: Sessions::new(policy.sticky, policy.sessions),
-            book: Arc::new(Book::new(policy)),
-            budget: self.budget.clone(),
+            book: Arc::new(Book::new(policy, self.budget.clone())),
         })
     }
 }

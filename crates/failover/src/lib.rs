@@ -106,6 +106,7 @@ mod event;
 pub mod future;
 mod handle;
 mod health;
+mod journey;
 mod layer;
 mod models;
 mod policy;
@@ -115,6 +116,7 @@ mod service;
 mod slot;
 mod snapshot;
 mod sticky;
+mod straight;
 
 pub use self::{
     chain::{Capabilities, Chain, MAX_CANDIDATES, TargetSpec},

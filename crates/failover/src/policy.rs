@@ -122,6 +122,11 @@ fn cell<T: PartialEq>(own: T, standard: &T, table: T) -> T {
 }
 
 impl FailoverPolicy {
+    /// Whether a target that has failed may be asked again after a wait.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(self.when_exhausted, WhenExhausted::Wait(_))
+    }
+
     pub(crate) fn verdict(&self, failure: &Failure) -> Verdict {
         let reason = failure.reason();
         let (rule, standard) = (self.table.rule(reason), reason.rule());

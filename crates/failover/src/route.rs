@@ -1,12 +1,19 @@
 //! The chains in force, and the candidates of each for a model that was asked for.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
-use steadfast_core::Target;
+use steadfast_core::{RetryBudget, Target};
 
-use crate::{book::Book, chain::Chain, slot::Slot};
+use crate::{book::Book, chain::Chain, event, policy::FailoverPolicy, slot::Slot};
 
 /// Models remembered per chain. Their names come from callers; beyond this the memory starts over,
 /// which costs each model in use one rebuild.
@@ -14,7 +21,9 @@ const MAX_ROUTES: usize = 512;
 
 /// The candidates for one model that was asked for, in order of preference.
 pub(crate) struct Route {
-    pub(crate) slots: Box<[Arc<Slot>]>,
+    pub(crate) slots: Box<[Slot]>,
+    /// What is drawn from for every target after the first.
+    pub(crate) budget: Option<RetryBudget>,
     /// Some candidate can do less than everything, so the request's needs matter.
     pub(crate) choosy: bool,
     /// How many providers there are.
@@ -25,6 +34,34 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct Chains {
     named: RwLock<Vec<Named>>,
+    /// Moves on when a chain is replaced.
+    version: AtomicU64,
+}
+
+/// The route a service used last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastRoute {
+    /// One for this service and its clones alone: its pointers are counted where other cores do not
+    /// meet. Made when a route is used for the second time in a row, so that a service which is used
+    /// once, or goes from model to model, makes none.
+    known: Option<Known>,
+    /// The one looked up last.
+    looked_up: Option<Arc<Route>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    version: u64,
+    chain: Option<Arc<str>>,
+    model: Option<Arc<str>>,
+    route: Arc<Route>,
+}
+
+impl Known {
+    #[inline]
+    fn is_for(&self, version: u64, chain: Option<&str>, model: Option<&str>) -> bool {
+        self.version == version && self.chain.as_deref() == chain && self.model.as_deref() == model
+    }
 }
 
 struct Named {
@@ -39,12 +76,59 @@ impl Chains {
     /// The default chain, without a name, and others by name.
     pub(crate) fn new(default: Chain, others: Vec<(Arc<str>, Chain)>) -> Self {
         let all = std::iter::once((Arc::from(""), default)).chain(others);
-        Self { named: RwLock::new(all.map(|(name, chain)| Named::new(name, chain)).collect()) }
+        let named = all.map(|(name, chain)| Named::new(name, chain)).collect();
+        Self { named: RwLock::new(named), version: AtomicU64::new(0) }
     }
 
     /// The candidates for `model` in the chain `name`, or in the default chain when there is none
-    /// of that name; the flag says so.
+    /// of that name: those of `last`, when it is that, without asking anybody else.
+    #[inline]
     pub(crate) fn route(
+        &self,
+        last: &mut LastRoute,
+        name: Option<&str>,
+        model: Option<&str>,
+        book: &Arc<Book>,
+    ) -> Arc<Route> {
+        // Before the look-up: what is replaced in between is looked up again.
+        let version = self.version.load(Ordering::Acquire);
+        if let Some(known) = &last.known
+            && known.is_for(version, name, model)
+        {
+            return known.route.clone();
+        }
+        self.look_up(last, version, name, model, book)
+    }
+
+    #[cold]
+    fn look_up(
+        &self,
+        last: &mut LastRoute,
+        version: u64,
+        name: Option<&str>,
+        model: Option<&str>,
+        book: &Arc<Book>,
+    ) -> Arc<Route> {
+        let (route, known) = self.find(name, model, book);
+        match name {
+            // Never remembered, so that each is told of.
+            Some(name) if !known => event::unknown_chain(name),
+            _ if last.looked_up.as_ref().is_some_and(|before| Arc::ptr_eq(before, &route)) => {
+                let (chain, model) = (name.map(Arc::from), model.map(Arc::from));
+                let own = Arc::new(route.renewed());
+                *last = LastRoute {
+                    known: Some(Known { version, chain, model, route: own.clone() }),
+                    looked_up: None,
+                };
+                return own;
+            }
+            _ => last.looked_up = Some(route.clone()),
+        }
+        route
+    }
+
+    /// The candidates everybody shares; the flag says whether there is a chain of that name.
+    fn find(
         &self,
         name: Option<&str>,
         model: Option<&str>,
@@ -78,6 +162,7 @@ impl Chains {
         }
         // Other chains may share a provider that has changed in this one.
         chains.iter_mut().for_each(Named::forget);
+        self.version.fetch_add(1, Ordering::Release);
         let after: Vec<_> = chains.iter().map(|named| named.chain.clone()).collect();
         // Under the lock: a route built in between would hold on to records that are going.
         book.retain(|key| is_kept(key, &before, &after));
@@ -176,7 +261,7 @@ impl Route {
                 let target = model.map_or(provider.clone(), |model| provider.with_model(model));
                 let mut add = |credential, target| {
                     let place = (index, rank, credential);
-                    slots.push(Arc::new(Slot::new(spec, place, target, book)));
+                    slots.push(Slot::new(spec, place, target, book));
                 };
                 if spec.credentials.is_empty() {
                     add(0, target);
@@ -187,9 +272,37 @@ impl Route {
                 }
             }
         }
-        let choosy = slots.iter().any(|slot| slot.is_choosy());
+        let choosy = slots.iter().any(Slot::is_choosy);
         let providers = slots.last().map_or(0, |slot| slot.spec + 1);
-        Self { slots: slots.into(), choosy, providers }
+        Self { slots: slots.into(), budget: book.budget.clone(), choosy, providers }
+    }
+
+    /// The same candidates and the same books, with pointers counted apart from these.
+    fn renewed(&self) -> Self {
+        Self {
+            slots: self.slots.iter().map(Slot::renewed).collect(),
+            budget: self.budget.as_ref().map(RetryBudget::renewed),
+            choosy: self.choosy,
+            providers: self.providers,
+        }
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.slots[0].book
+    }
+
+    pub(crate) fn policy(&self) -> &FailoverPolicy {
+        &self.book().policy
+    }
+
+    /// Whether any candidate may be cooling.
+    #[inline]
+    pub(crate) fn may_cool(&self) -> bool {
+        self.book().may_cool() && self.slots.iter().any(Slot::may_cool)
+    }
+
+    pub(crate) fn slot(&self, at: u8) -> &Slot {
+        &self.slots[usize::from(at)]
     }
 }
 

@@ -6,28 +6,30 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, RetryBudget, Tracking, UntilEnd};
+use steadfast_core::{Call, Failure, Near, Tracking, UntilEnd};
 use tower_service::Service;
 
 use crate::{
     book::Book,
     choose::{ChooseChain, OneChain},
-    course::Course,
-    future::{Committed, Reply, ResponseFuture},
-    route::Chains,
+    future::{Reply, ResponseFuture},
+    route::{Chains, LastRoute},
     sticky::Sessions,
 };
 
 /// Sends each call to the first target that is not cooling, and on to the next when that fails.
 /// Made by [`CooldownFailoverLayer`](crate::CooldownFailoverLayer).
 ///
-/// Cloning it clones the inner service and shares everything known of the targets.
+/// Cloning it clones the inner service and shares everything known of the targets. Each call takes the
+/// inner service along and leaves a clone, so that nothing which a layer further in reserved and did not
+/// use stays behind.
 #[derive(Clone)]
 pub struct CooldownFailover<S, C = OneChain, T = UntilEnd> {
     inner: S,
     choose: C,
     tracking: T,
-    shared: Arc<Shared>,
+    shared: Near<Shared>,
+    last: LastRoute,
 }
 
 /// What all services of a layer share.
@@ -36,12 +38,11 @@ pub(crate) struct Shared {
     pub(crate) chains: Chains,
     pub(crate) book: Arc<Book>,
     pub(crate) sessions: Sessions,
-    pub(crate) budget: Option<RetryBudget>,
 }
 
 impl<S, C, T> CooldownFailover<S, C, T> {
     pub(crate) fn new(inner: S, choose: C, tracking: T, shared: Arc<Shared>) -> Self {
-        Self { inner, choose, tracking, shared }
+        Self { inner, choose, tracking, shared: Near::new(shared), last: LastRoute::default() }
     }
 
     /// The inner service.
@@ -56,7 +57,7 @@ where
     S::Error: Into<Failure>,
     Req: Call + Clone,
     C: ChooseChain<Req>,
-    T: Tracking<S::Response> + Tracking<Committed<T, S::Response>> + Clone,
+    T: Tracking<S::Response> + Clone,
 {
     type Response = Reply<T, S::Response>;
     type Error = Failure;
@@ -67,13 +68,14 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
+        let Self { inner, choose, tracking, shared, last } = self;
         // The future takes the service that is ready; the clone has to become so by itself.
-        let clone = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, clone);
-        let needs = self.choose.is_needed().then(|| request.needs());
-        let chain = needs.as_ref().and_then(|needs| self.choose.choose(&request, needs));
-        let course = Course::new(&self.shared, &request, needs, chain);
-        ResponseFuture::new(ready, self.tracking.clone(), request, course)
+        let clone = inner.clone();
+        let ready = mem::replace(inner, clone);
+        let needs = choose.is_needed().then(|| request.needs());
+        let chain = needs.as_ref().and_then(|needs| choose.choose(&request, needs));
+        let route = shared.chains.route(last, chain, request.model(), &shared.book);
+        ResponseFuture::new(ready, shared.clone(), tracking.clone(), request, needs, route)
     }
 }
 

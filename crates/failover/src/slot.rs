@@ -14,11 +14,12 @@ use crate::{
     event,
     health::Failed,
     policy::Verdict,
+    route::Route,
     select::{Lacks, Rest, View},
 };
 
 /// One candidate, made once for every request that may go there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) target: Target,
     /// Which provider of the chain.
@@ -32,11 +33,11 @@ pub(crate) struct Slot {
     /// What a request is fitted to whose history another one wrote.
     foreign: Profile,
     records: Records,
-    book: Arc<Book>,
+    pub(crate) book: Arc<Book>,
 }
 
 /// The records of a candidate: as many as its target has parts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Records {
     provider: Arc<Record>,
     model: Option<Arc<Record>>,
@@ -99,6 +100,16 @@ impl Slot {
             credential,
             target,
         }
+    }
+
+    /// The same, its target counted apart from this one's.
+    pub(crate) fn renewed(&self) -> Self {
+        let mut renewed = self.clone();
+        let target = self.target.renewed();
+        renewed.native.target = target.clone();
+        renewed.foreign.target = target.clone();
+        renewed.target = target;
+        renewed
     }
 
     pub(crate) fn profile(&self, foreign: bool) -> &Profile {
@@ -165,18 +176,16 @@ impl Slot {
         let Settled { token, outcome, log, .. } = settled;
         match outcome {
             Outcome::Success => {
-                let now = Instant::now();
-                for record in self.records.each() {
-                    if self.book.succeed(record, now, token.generation) {
-                        event::recovered(log, &record.key);
-                    }
-                }
+                self.book.succeed(self.records.each(), token.generation, |record| {
+                    event::recovered(log, &record.key);
+                });
             }
             Outcome::Failure(failure) => self.fail(failure, *token, log),
             _ => {}
         }
-        if token.mark != 0 {
-            self.release(token.mark);
+        let probe = token.mark >> PLACE;
+        if probe != 0 {
+            self.release(probe);
         }
     }
 
@@ -217,16 +226,22 @@ impl Slot {
     }
 }
 
-impl Settle for Slot {
+/// Bits of a token's mark that say which candidate; those above are the probe's number.
+const PLACE: u32 = 8;
+
+impl Settle for Route {
     fn settle(&self, settled: Settled<'_>) {
-        self.book(&settled);
+        let at = settled.token.mark & ((1 << PLACE) - 1);
+        if let Some(slot) = usize::try_from(at).ok().and_then(|at| self.slots.get(at)) {
+            slot.book(&settled);
+        }
     }
 }
 
 /// A candidate, and what to put back into the budget if it answers.
 #[derive(Debug)]
 struct Ticket {
-    slot: Arc<Slot>,
+    route: Arc<Route>,
     budget: RetryBudget,
     withdrawal: Withdrawal,
 }
@@ -236,29 +251,30 @@ impl Settle for Ticket {
         if let Outcome::Success = settled.outcome {
             self.budget.refund(self.withdrawal);
         }
-        self.slot.book(&settled);
+        self.route.settle(settled);
     }
 }
 
-/// A lease on `slot` for a call whose failovers took `withdrawal` out of `budget`.
+/// A lease on candidate `at` of `route` for a call whose failovers took `withdrawal` out of
+/// `budget`.
 pub(crate) fn lease(
-    slot: &Arc<Slot>,
+    route: &Arc<Route>,
+    at: u8,
     mark: u64,
     log: &RecoveryLog,
     budget: Option<&RetryBudget>,
     withdrawal: Option<Withdrawal>,
 ) -> Lease {
     // After a probe's claim: taking over a lost probe's place moves the generation on.
-    let token = Token { generation: slot.book.admit(), mark };
+    let generation = route.slot(at).book.admit();
+    let token = Token { generation, mark: mark << PLACE | u64::from(at) };
     let settle: Arc<dyn Settle> = match (budget, withdrawal) {
-        (Some(budget), withdrawal)
-            if withdrawal.is_some() || budget.remaining() < budget.policy().capacity =>
-        {
+        (Some(budget), withdrawal) if withdrawal.is_some() || !budget.is_full() => {
             let withdrawal = withdrawal.unwrap_or_default();
-            Arc::new(Ticket { slot: slot.clone(), budget: budget.clone(), withdrawal })
+            Arc::new(Ticket { route: route.clone(), budget: budget.clone(), withdrawal })
         }
         // A full budget takes nothing back: nothing to remember.
-        _ => slot.clone(),
+        _ => route.clone(),
     };
     Lease::new(settle, token, log.clone())
 }

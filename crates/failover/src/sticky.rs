@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target};
 use tokio::time::Instant;
 
+use crate::straight::Session;
+
 /// The sessions of a layer: bounded, the longest unused forgotten first.
 ///
 /// A session is known by a seeded hash of tenant and name, so that a lookup copies no string and
@@ -42,8 +44,15 @@ impl Sessions {
         Self { seats: Keyed::new(policy), hasher: RandomState::default(), ttl }
     }
 
+    /// The conversation `context` is part of, and where that is at.
+    #[inline]
+    pub(crate) fn of(&self, context: &CallContext) -> Session {
+        let key = self.key(context)?;
+        Some((key, self.find(key)))
+    }
+
     /// The key of the conversation `context` is part of.
-    pub(crate) fn key(&self, context: &CallContext) -> Option<u64> {
+    fn key(&self, context: &CallContext) -> Option<u64> {
         let session = context.session()?;
         (!self.ttl.is_zero()).then(|| self.hash(context.tenant(), session))
     }
@@ -52,7 +61,7 @@ impl Sessions {
         self.hasher.hash_one((tenant, session))
     }
 
-    pub(crate) fn find(&self, key: u64) -> Option<Stay> {
+    fn find(&self, key: u64) -> Option<Stay> {
         self.seats.get(&key)?.0.lock().clone()
     }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Write},
-    sync::{Arc, atomic::AtomicI64},
+    sync::{Arc, OnceLock, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -35,6 +35,22 @@ struct Inner {
     head: Family<DialectLabel, Histogram, fn() -> Histogram>,
     whole: Family<DialectLabel, Histogram, fn() -> Histogram>,
     in_flight: Gauge<i64, AtomicI64>,
+    /// Found once, since a family looks its metrics up by hashing every label.
+    usual: Vec<(Dialect, Usual)>,
+    /// Likewise, by provider: input and output.
+    used: Mutex<Vec<Used>>,
+}
+
+/// What a provider reported: input and output.
+type Used = (Box<str>, [Option<Counter>; 2]);
+
+/// What nearly every request moves.
+#[derive(Default)]
+struct Usual {
+    /// Requests that ended well: whole and streamed.
+    ok: [OnceLock<Counter>; 2],
+    head: OnceLock<Histogram>,
+    whole: OnceLock<Histogram>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -112,6 +128,8 @@ impl Default for Metrics {
             head,
             whole,
             in_flight,
+            usual: Dialect::ALL.map(|dialect| (dialect, Usual::default())).into(),
+            used: Mutex::default(),
         }))
     }
 }
@@ -125,10 +143,15 @@ impl Metrics {
 
     /// An answer has begun after `took`.
     pub fn head(&self, dialect: Dialect, took: Duration) {
-        self.0
-            .head
-            .get_or_create(&DialectLabel { dialect: dialect.as_str() })
-            .observe(took.as_secs_f64());
+        let find = || self.0.head.get_or_create_owned(&DialectLabel { dialect: dialect.as_str() });
+        match self.usual(dialect) {
+            Some(usual) => usual.head.get_or_init(find).observe(took.as_secs_f64()),
+            None => find().observe(took.as_secs_f64()),
+        }
+    }
+
+    fn usual(&self, dialect: Dialect) -> Option<&Usual> {
+        self.0.usual.iter().find(|(known, _)| *known == dialect).map(|(_, usual)| usual)
     }
 
     /// A request has ended after `took`, and the layers did what `log` says.
@@ -141,17 +164,25 @@ impl Metrics {
         log: &RecoveryLog,
     ) {
         let inner = &*self.0;
-        let stream = if stream { "true" } else { "false" };
-        let labels = RequestLabels { dialect: dialect.as_str(), stream, outcome };
-        inner.requests.get_or_create(&labels).inc();
-        inner
-            .whole
-            .get_or_create(&DialectLabel { dialect: dialect.as_str() })
-            .observe(took.as_secs_f64());
-        let done = log.steps();
-        if done.is_empty() {
+        let request = || {
+            let stream = if stream { "true" } else { "false" };
+            let labels = RequestLabels { dialect: dialect.as_str(), stream, outcome };
+            inner.requests.get_or_create_owned(&labels)
+        };
+        let whole = || inner.whole.get_or_create_owned(&DialectLabel { dialect: dialect.as_str() });
+        let usual = self.usual(dialect);
+        match usual.filter(|_| outcome == "ok") {
+            Some(usual) => usual.ok[usize::from(stream)].get_or_init(request).inc(),
+            None => request().inc(),
+        };
+        match usual {
+            Some(usual) => usual.whole.get_or_init(whole).observe(took.as_secs_f64()),
+            None => whole().observe(took.as_secs_f64()),
+        }
+        if log.is_empty() {
             return;
         }
+        let done = log.steps();
         let mut steps = inner.steps.lock();
         for step in done {
             let reason = step.reason.map_or("", |reason| reason.as_str());
@@ -177,10 +208,22 @@ impl Metrics {
 
     /// A provider has reported what an answer used.
     pub fn tokens(&self, provider: &str, usage: &Usage) {
-        for (direction, tokens) in [("input", usage.input), ("output", usage.output)] {
+        let both = [("input", usage.input), ("output", usage.output)];
+        if both.iter().all(|(_, tokens)| tokens.is_none()) {
+            return;
+        }
+        let mut used = self.0.used.lock();
+        let at = used.iter().position(|(known, _)| **known == *provider).unwrap_or_else(|| {
+            used.push((provider.into(), [None, None]));
+            used.len() - 1
+        });
+        for ((direction, tokens), counter) in both.into_iter().zip(&mut used[at].1) {
             if let Some(tokens) = tokens {
-                let labels = TokenLabels { provider: provider.to_owned(), direction };
-                self.0.tokens.get_or_create(&labels).inc_by(tokens);
+                let find = || {
+                    let labels = TokenLabels { provider: provider.to_owned(), direction };
+                    self.0.tokens.get_or_create_owned(&labels)
+                };
+                counter.get_or_insert_with(find).inc_by(tokens);
             }
         }
     }

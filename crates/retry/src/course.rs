@@ -8,17 +8,14 @@ use std::{
     time::Duration,
 };
 
-use steadfast_core::{
-    Call, CallContext, Failure, Lease, Peek, Reason, RecoveryLog, RetryBudget, Settle, Settled,
-    Token, Withdrawal,
-};
+use steadfast_core::{Call, CallContext, Failure, Lease, Peek, Reason, RetryBudget, Withdrawal};
 use tower_service::Service;
 
-use crate::{Decision, GiveUp, Nudge, Situation, event, state::Shared};
+use crate::{Decision, GiveUp, Nudge, Situation, event, service::Own};
 
 /// What one call remembers over its attempts.
 pub(crate) struct Course<S, Req> {
-    shared: Arc<Shared>,
+    own: Arc<Own<S>>,
     spare: Spare<S, Req>,
     /// Attempts the request had behind it when it came here.
     before: u32,
@@ -38,7 +35,8 @@ pub(crate) struct Course<S, Req> {
 /// What the next attempt is made of.
 enum Spare<S, Req> {
     Kept {
-        service: S,
+        /// `None` before the first retry.
+        service: Option<S>,
         request: Req,
     },
     /// No attempt can follow the one under way. The context is what logs are written to.
@@ -61,18 +59,19 @@ pub(crate) enum Next {
 impl<S: Clone, Req: Call + Clone> Course<S, Req> {
     /// Splits what the first attempt needs from what later ones need. Without later ones nothing
     /// is cloned but the context.
-    pub(crate) fn begin(service: &S, request: Req, shared: Arc<Shared>) -> (Self, Req) {
+    #[inline]
+    pub(crate) fn begin(request: Req, own: Arc<Own<S>>) -> (Self, Req) {
         let context = request.context();
         let before = context.attempts;
-        let last = shared.config.policy.retries == 0 || context.attempts_left() <= 1;
+        let last = own.shared.config.policy.retries == 0 || context.attempts_left() <= 1;
         let (spare, request) = if last {
             (Spare::Gone(context.clone()), request)
         } else {
             let sent = request.clone();
-            (Spare::Kept { service: service.clone(), request }, sent)
+            (Spare::Kept { service: None, request }, sent)
         };
         let course = Self {
-            shared,
+            own,
             spare,
             before,
             asked: 0,
@@ -88,17 +87,17 @@ impl<S: Clone, Req: Call + Clone> Course<S, Req> {
 
 impl<S, Req: Call> Course<S, Req> {
     pub(crate) fn peek(&self) -> Peek {
-        self.shared.config.policy.peek
+        self.own.shared.config.policy.peek
     }
 
     /// An answer has begun: the lease that puts back what it cost when it ends well.
     pub(crate) fn succeeded(&self) -> Lease {
         if self.retries > 0 {
-            self.shared.recovered();
+            self.own.shared.recovered();
         }
-        match self.shared.budget(self.spare.context()) {
+        match self.own.budget(self.spare.context()) {
             Some(budget) => budget.lease(self.spent),
-            None => Lease::new(self.shared.clone(), Token::default(), RecoveryLog::disabled()),
+            None => Lease::idle(),
         }
     }
 
@@ -111,16 +110,16 @@ impl<S, Req: Call> Course<S, Req> {
             Ok((wait, budget, cost)) => {
                 self.waited = wait;
                 self.retries += 1;
-                self.shared.retried(failure.reason());
+                self.own.shared.retried(failure.reason());
                 event::retried(self.spare.context(), &failure, self.retries, wait);
                 let nudge = Nudge::new(self.retries, failure.reason(), began);
-                let nudge = self.shared.nudge(&nudge);
+                let nudge = self.own.shared.nudge(&nudge);
                 self.pending = Some(Pending { budget, cost, nudge });
                 Next::Retry(wait)
             }
             Err(why) => {
                 if self.retries > 0 || why.is_ours() {
-                    self.shared.gave_up();
+                    self.own.shared.gave_up();
                     event::gave_up(self.spare.context(), &failure, self.retries, why);
                 }
                 let failure = failure.with_attempts(self.asked);
@@ -147,14 +146,14 @@ impl<S, Req: Call> Course<S, Req> {
             overloaded: self.overloaded,
             waited: self.waited,
         };
-        let wait = match self.shared.decide(failure, &situation) {
+        let wait = match self.own.shared.decide(failure, &situation) {
             Decision::Retry(wait) => wait,
             Decision::GiveUp(why) => return Err(why),
         };
         if let Spare::Gone(_) = self.spare {
             return Err(GiveUp::AttemptsSpent);
         }
-        let budget = self.shared.budget(context);
+        let budget = self.own.budget(context);
         let cost = match budget {
             Some(budget) => budget.withdraw(failure.reason()).ok_or(GiveUp::Budget)?,
             None => Withdrawal::default(),
@@ -165,7 +164,7 @@ impl<S, Req: Call> Course<S, Req> {
 
 impl<S, Req> Course<S, Req>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
     S::Error: Into<Failure>,
     Req: Call + Clone,
 {
@@ -174,6 +173,7 @@ where
         let Spare::Kept { service, request } = &mut self.spare else {
             return Poll::Ready(Err(self.unready(nothing_left())));
         };
+        let service = service.get_or_insert_with(|| self.own.spare());
         if let Err(error) = ready!(service.poll_ready(cx)) {
             return Poll::Ready(Err(self.unready(error.into())));
         }
@@ -186,8 +186,8 @@ where
         };
         let retries = self.retries;
         let attempts = self.before.saturating_add(self.asked);
-        let last =
-            retries >= self.shared.config.policy.retries || left(request.context(), attempts) <= 1;
+        let last = retries >= self.own.shared.config.policy.retries
+            || left(request.context(), attempts) <= 1;
         let dress = |request: &mut Req| {
             request.context_mut().attempts = attempts;
             if let Some(text) = &nudge
@@ -202,7 +202,8 @@ where
             return Poll::Ready(Ok(service.call(request)));
         }
         let gone = Spare::Gone(request.context().clone());
-        let Spare::Kept { mut service, mut request } = std::mem::replace(&mut self.spare, gone)
+        let Spare::Kept { service: Some(mut service), mut request } =
+            std::mem::replace(&mut self.spare, gone)
         else {
             return Poll::Ready(Err(nothing_left()));
         };
@@ -244,11 +245,6 @@ impl Drop for Pending {
             budget.refund(self.cost);
         }
     }
-}
-
-impl Settle for Shared {
-    /// The lease of a call without a budget: nothing to put back.
-    fn settle(&self, _: Settled<'_>) {}
 }
 
 impl<S, Req> fmt::Debug for Course<S, Req> {

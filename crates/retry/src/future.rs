@@ -15,8 +15,7 @@ use tower_service::Service;
 
 use crate::{
     course::{Course, Next},
-    service::Reply,
-    state::Shared,
+    service::{Own, Reply},
 };
 
 pin_project! {
@@ -31,7 +30,7 @@ pin_project! {
         T: Tracking<S::Response>,
     {
         #[pin]
-        state: State<S::Future, <T as Tracking<S::Response>>::Commit>,
+        state: State<S::Future, S::Response, T::Look>,
         course: Course<S, Req>,
         tracking: T,
     }
@@ -39,14 +38,16 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, C> {
+    enum State<F, R, L> {
         Calling {
             #[pin]
             call: F,
         },
-        Committing {
-            #[pin]
-            commit: C,
+        // The answer has begun and its first content has not come.
+        Looking {
+            // `None` once it has.
+            reply: Option<R>,
+            look: L,
         },
         // Boxed: it exists on the slow path only, and would double the size of the future.
         Sleeping {
@@ -64,8 +65,9 @@ where
     T: Tracking<S::Response>,
 {
     /// Calls `ready`, which has been polled ready.
-    pub(crate) fn new(ready: &mut S, request: Req, shared: Arc<Shared>, tracking: T) -> Self {
-        let (course, request) = Course::begin(ready, request, shared);
+    #[inline]
+    pub(crate) fn new(ready: &mut S, request: Req, own: Arc<Own<S>>, tracking: T) -> Self {
+        let (course, request) = Course::begin(request, own);
         let call = ready.call(request);
         Self { state: State::Calling { call }, course, tracking }
     }
@@ -73,10 +75,10 @@ where
 
 impl<S, Req, T> Future for ResponseFuture<S, Req, T>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
     S::Error: Into<Failure>,
     Req: Call + Clone,
-    T: Tracking<S::Response> + Tracking<<T as Tracking<S::Response>>::Committed>,
+    T: Tracking<S::Response>,
 {
     type Output = Result<Reply<T, S::Response>, Failure>;
 
@@ -85,22 +87,40 @@ where
         loop {
             let failed = match this.state.as_mut().project() {
                 StateProj::Calling { call } => match ready!(call.poll(cx)) {
-                    Ok(reply) => {
-                        let commit = this.tracking.commit(reply, this.course.peek());
-                        this.state.set(State::Committing { commit });
-                        continue;
+                    Ok(mut reply) => {
+                        let (mut look, peek) = (T::Look::default(), this.course.peek());
+                        match this.tracking.poll_content(&mut reply, &mut look, peek, cx) {
+                            Poll::Ready(Ok(())) => {
+                                this.state.set(State::Done);
+                                let lease = this.course.succeeded();
+                                return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
+                            }
+                            Poll::Ready(Err(failure)) => this.course.failed(failure, true),
+                            Poll::Pending => {
+                                let reply = Some(reply);
+                                this.state.set(State::Looking { reply, look });
+                                return Poll::Pending;
+                            }
+                        }
                     }
                     Err(error) => this.course.failed(error.into(), false),
                 },
-                StateProj::Committing { commit } => match ready!(commit.poll(cx)) {
-                    Ok(committed) => {
-                        let lease = this.course.succeeded();
-                        let reply = this.tracking.track(committed, lease);
-                        this.state.set(State::Done);
-                        return Poll::Ready(Ok(reply));
+                StateProj::Looking { reply: place, look } => {
+                    let Some(reply) = place else { return Poll::Ready(Err(polled_twice())) };
+                    let peek = this.course.peek();
+                    match ready!(this.tracking.poll_content(reply, look, peek, cx)) {
+                        Ok(()) => {
+                            let look = std::mem::take(look);
+                            let Some(reply) = place.take() else {
+                                return Poll::Ready(Err(polled_twice()));
+                            };
+                            this.state.set(State::Done);
+                            let lease = this.course.succeeded();
+                            return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
+                        }
+                        Err(failure) => this.course.failed(failure, true),
                     }
-                    Err(failure) => this.course.failed(failure, true),
-                },
+                }
                 StateProj::Sleeping { sleep } => {
                     ready!(sleep.as_mut().poll(cx));
                     this.state.set(State::Readying);
@@ -145,7 +165,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Calling { .. } => "calling",
-            State::Committing { .. } => "committing",
+            State::Looking { .. } => "looking",
             State::Sleeping { .. } => "sleeping",
             State::Readying => "readying",
             State::Done => "done",

@@ -165,7 +165,7 @@ impl<T> RetryBackoffLayer<T> {
     }
 }
 
-impl<S, T: Clone> Layer<S> for RetryBackoffLayer<T> {
+impl<S: Clone, T: Clone> Layer<S> for RetryBackoffLayer<T> {
     type Service = RetryBackoff<S, T>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -1,88 +1,50 @@
-//! The contract of tower: readiness, cancellation, shared state, neighbours, auto traits.
+//! The contract of every layer, and what is retry's own of it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use common::{Ask, ask, exact, fail, layer, ms, ready, secs};
+use common::{exact, layer, ready};
 use steadfast_core::{AtOnce, Failure, Reason, RetryBudget};
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle, future::ResponseFuture};
-use tokio::sync::Semaphore;
-use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
-use tower::{
-    Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
-    service_fn,
+use steadfast_testkit::{
+    Act, Ask, Chat, Contract, PinnedHttp, Plain, ask, contract, fail, ms, secs,
 };
+use tokio::sync::Semaphore;
+use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_test::mock;
+
+contract!(
+    plain,
+    Contract::new(Plain, || RetryBackoffLayer::default().at_once())
+        .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+);
+
+contract!(
+    http,
+    Contract::new(PinnedHttp, RetryBackoffLayer::default)
+        .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+        .allocates(5, "the request is cloned for a retry, with its headers and extensions")
+);
+
+contract!(
+    chat,
+    Contract::new(Chat, RetryBackoffLayer::default)
+        .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+);
 
 type Mock = mock::Mock<Ask, &'static str>;
 
 fn pair() -> (RetryBackoff<Mock, AtOnce>, mock::Handle<Ask, &'static str>) {
     let (inner, handle) = mock::pair();
     (layer(exact()).layer(inner), handle)
-}
-
-#[tokio::test(start_paused = true)]
-async fn readiness_is_the_inner_services() {
-    let (service, mut handle) = pair();
-    handle.allow(0);
-    let mut service = mock::Spawn::new(service);
-    assert_pending!(service.poll_ready());
-    handle.allow(1);
-    assert!(service.is_woken());
-    assert_ready_ok!(service.poll_ready());
-}
-
-#[tokio::test(start_paused = true)]
-async fn readiness_is_kept_until_used_and_absent_in_a_clone() {
-    let (inner, mut handle) = mock::pair::<Ask, &'static str>();
-    let service = ServiceBuilder::new()
-        .layer(layer(exact()))
-        .layer(ConcurrencyLimitLayer::new(1))
-        .service(inner);
-    let mut service = mock::Spawn::new(service);
-    assert_ready_ok!(service.poll_ready());
-    let mut clone = service.clone();
-    assert_pending!(clone.poll_ready());
-    assert_ready_ok!(service.poll_ready(), "still there");
-    let mut call = task::spawn(service.call(ask(|_| ())));
-    assert_pending!(call.poll());
-    assert_pending!(clone.poll_ready(), "under way");
-    handle.next_request().await.unwrap().1.send_response("answer");
-    assert_ready_ok!(call.poll());
-    drop(call);
-    assert!(clone.is_woken());
-    assert_ready_ok!(clone.poll_ready());
-    assert_pending!(service.poll_ready(), "taken by the clone");
-}
-
-/// The mock panics when it is called without having been polled ready, so that passing is proof.
-#[tokio::test(start_paused = true)]
-async fn every_retry_waits_until_the_inner_service_is_ready() {
-    let (mut service, mut handle) = pair();
-    handle.allow(1);
-    let mut call = task::spawn(ready(&mut service).await.call(ask(|_| ())));
-    assert_pending!(call.poll());
-    handle.next_request().await.unwrap().1.send_error(fail(Reason::Network));
-    assert_pending!(call.poll());
-    tokio::time::advance(ms(501)).await;
-    assert!(call.is_woken());
-    assert_pending!(call.poll(), "not ready, so not called");
-    assert!(tokio_test::task::spawn(handle.next_request()).poll().is_pending());
-    handle.allow(1);
-    assert!(call.is_woken(), "a waker on every `Pending`");
-    assert_pending!(call.poll());
-    handle.next_request().await.unwrap().1.send_response("answer");
-    assert_eq!(assert_ready_ok!(call.poll()), "answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,35 +59,6 @@ async fn an_inner_service_that_dies_ends_the_call() {
     assert_eq!(failure.attempts(), 1, "only one was asked");
     let again = assert_ready_err!(call.poll());
     assert!(again.message().contains("after it was ready"), "says so instead of panicking");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_service_called_again_and_again_stays_sound() {
-    let layer = layer(exact());
-    let calls = Arc::new(AtomicUsize::new(0));
-    let count = calls.clone();
-    let inner = service_fn(move |_: Ask| {
-        let number = count.fetch_add(1, Ordering::Relaxed);
-        async move { if number.is_multiple_of(2) { Err(fail(Reason::Network)) } else { Ok("answer") } }
-    });
-    let mut service = layer.layer(inner);
-    for _ in 0..50 {
-        assert_eq!(ready(&mut service).await.call(ask(|_| ())).await.unwrap(), "answer");
-    }
-    assert_eq!(calls.load(Ordering::Relaxed), 100);
-}
-
-#[tokio::test(start_paused = true)]
-async fn state_is_shared_by_every_service_of_a_layer() {
-    let layer = layer(exact());
-    let inner = || service_fn(|_: Ask| async { Ok::<_, Failure>("answer") });
-    layer.layer(inner()).oneshot(ask(|_| ())).await.unwrap();
-    layer.clone().layer(inner()).oneshot(ask(|_| ())).await.unwrap();
-    let service = layer.layer(inner());
-    service.clone().oneshot(ask(|_| ())).await.unwrap();
-    assert_eq!(service.handle().snapshot().calls, 3);
-    assert_eq!(layer.handle().snapshot().calls, 3);
-    assert_eq!(layer.with_retries(1).handle().snapshot().calls, 0, "another layer, another state");
 }
 
 /// Holds a permit from call to the end of its future.
@@ -185,55 +118,6 @@ async fn the_failed_attempt_lets_go_before_the_sleep() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn works_with_a_concurrency_limit_and_a_buffer_on_either_side() {
-    let flaky = || {
-        let calls = Arc::new(AtomicUsize::new(0));
-        service_fn(move |_: Ask| {
-            let number = calls.fetch_add(1, Ordering::Relaxed);
-            async move {
-                tokio::time::sleep(ms(10)).await;
-                if number.is_multiple_of(3) { Err(fail(Reason::Network)) } else { Ok("answer") }
-            }
-        })
-    };
-    let around = ServiceBuilder::new()
-        .layer(BufferLayer::new(4))
-        .layer(ConcurrencyLimitLayer::new(2))
-        .layer(layer(exact()))
-        .service(flaky());
-    let inside = ServiceBuilder::new()
-        .layer(layer(exact()))
-        .layer(ConcurrencyLimitLayer::new(1))
-        .layer(BufferLayer::new(1))
-        .service(flaky());
-    let mut calls = tokio::task::JoinSet::new();
-    for _ in 0..20 {
-        let (around, inside) = (around.clone(), inside.clone());
-        calls.spawn(async move { around.oneshot(ask(|_| ())).await.map_err(Failure::from) });
-        calls.spawn(inside.oneshot(ask(|_| ())));
-    }
-    let all = tokio::time::timeout(secs(60), calls.join_all()).await.expect("nobody is stuck");
-    assert_eq!(all.len(), 40);
-    for answer in all {
-        assert_eq!(answer.unwrap(), "answer");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_retry_behind_a_limit_of_one_does_not_lock_itself_out() {
-    let (inner, mut handle) = mock::pair::<Ask, &'static str>();
-    let service = ServiceBuilder::new()
-        .layer(layer(exact()))
-        .layer(ConcurrencyLimitLayer::new(1))
-        .service(inner);
-    let call = tokio::spawn(service.oneshot(ask(|_| ())));
-    handle.next_request().await.unwrap().1.send_error(fail(Reason::Network));
-    handle.next_request().await.unwrap().1.send_response("answer");
-    let answer = tokio::time::timeout(secs(9), call).await.expect("not stuck");
-    assert_eq!(answer.unwrap().unwrap(), "answer");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_ready_answer_needs_one_poll_and_no_timer() {
     let mut service =
         layer(exact()).layer(service_fn(|_: Ask| std::future::ready(Ok::<_, Failure>("answer"))));
@@ -244,15 +128,22 @@ async fn a_ready_answer_needs_one_poll_and_no_timer() {
 }
 
 #[test]
-fn auto_traits() {
-    fn all<T: Send + Sync + Clone + 'static>() {}
-    fn sendable<T: Send + Sync>() {}
-    all::<RetryBackoffLayer>();
-    all::<RetryBackoffLayer<AtOnce>>();
-    all::<RetryBackoff<Mock, AtOnce>>();
-    all::<RetryHandle>();
-    sendable::<ResponseFuture<Plain, Ask, AtOnce>>();
+fn a_setting_begins_a_new_state() {
+    let layer = layer(exact());
+    drop(layer.layer(service_fn(|_: Ask| ready_answer())).call(ask(|_| ())));
+    assert_eq!(layer.handle().snapshot().calls, 1);
+    assert_eq!(layer.with_retries(1).handle().snapshot().calls, 0);
 }
 
-/// A service whose future is `Send` and `Sync`.
-type Plain = tower::util::ServiceFn<fn(Ask) -> std::future::Ready<Result<&'static str, Failure>>>;
+fn ready_answer() -> std::future::Ready<Result<&'static str, Failure>> {
+    std::future::ready(Ok("answer"))
+}
+
+#[test]
+fn auto_traits_beyond_the_contract() {
+    fn all<T: Send + Sync + Clone + 'static>() {}
+    fn shared<T: Send + Sync>() {}
+    type Plain = tower::util::ServiceFn<fn(Ask) -> std::future::Ready<Result<(), Failure>>>;
+    all::<RetryHandle>();
+    shared::<ResponseFuture<Plain, Ask, AtOnce>>();
+}

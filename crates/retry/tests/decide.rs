@@ -4,11 +4,12 @@
 
 mod common;
 
-use common::{fail, hint, ms, secs};
+use common::hint;
 use proptest::prelude::*;
 use std::time::Duration;
 use steadfast_core::{Backoff, Failure, Jitter, Priority, Reason, Retry, TimeLimit};
 use steadfast_retry::{Decision, GiveUp, RetryPolicy, Situation};
+use steadfast_testkit::{fail, ms, secs};
 
 fn decide(policy: &RetryPolicy, failure: &Failure, situation: &Situation) -> Decision {
     policy.decide(failure, situation, &mut fastrand::Rng::with_seed(0))

@@ -6,12 +6,13 @@ mod common;
 
 use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 
-use common::{ask, exact, fail, hint, layer, ms, play, secs};
+use common::{exact, hint, layer, play};
 use steadfast_core::{
     Backoff, BudgetPolicy, CallContext, Deadline, Jitter, Priority, Reason, RecoveryLog, Retry,
     RetryBudget, TimeLimit,
 };
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
+use steadfast_testkit::{ask, fail, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn waits_double_up_to_the_cap_and_none_follows_the_last_attempt() {

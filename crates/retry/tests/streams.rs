@@ -10,12 +10,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use common::{fail, ready, secs};
+use common::ready;
 use futures_core::Stream;
 use steadfast_core::{
     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Reason, RetryBudget, Role,
 };
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
+use steadfast_testkit::{fail, secs};
 use tower::{Layer, Service, ServiceExt};
 use tower_test::mock;
 

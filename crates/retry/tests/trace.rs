@@ -5,13 +5,14 @@
 
 mod common;
 
-use common::{ask, exact, fail, hint, layer, play, secs};
+use common::{exact, hint, layer, play};
 use steadfast_core::Reason;
 use steadfast_retry::RetryPolicy;
+use steadfast_testkit::{Heard, ask, fail, secs};
 
 #[tokio::test(start_paused = true)]
 async fn every_action_is_traced_once_under_its_name() {
-    let heard = common::Heard::default();
+    let heard = Heard::default();
     let _listening = tracing::subscriber::set_default(heard.clone());
     let layer = layer(RetryPolicy { nudge: true, ..exact() });
     let request = ask(|context| context.target = Some("openai".into()));
@@ -19,7 +20,7 @@ async fn every_action_is_traced_once_under_its_name() {
     assert!(play(&layer, request, script).await.answer.is_err());
     assert!(play(&layer, ask(|_| ()), [Ok("answer")]).await.answer.is_ok());
     assert_eq!(
-        *heard.0.lock().unwrap(),
+        heard.take(),
         [
             "steadfast::retry::retried reason=\"network\" retry=1 wait_ms=500 target=openai",
             "steadfast::retry::nudged retry=1",

@@ -15,7 +15,11 @@ use crate::tokens::{count_output, pieces};
 ///     .then_tool_call("read", r#"{"path":"b.txt"}"#);
 /// assert_eq!(answer.stop_or_implied(), Stop::ToolUse);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+///
+/// As JSON: `{"blocks": [{"text": "I will look."}], "stop": "max_tokens"}`; what is left out is
+/// as in the default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Answer {
     /// What it says, in order.
     pub blocks: Vec<Block>,
@@ -44,6 +48,7 @@ pub enum Block {
     /// A tool call.
     ToolCall {
         /// Its id; made up from the seed if `None`.
+        #[serde(default)]
         id: Option<String>,
         /// The tool's name.
         name: String,
@@ -74,6 +79,7 @@ pub enum Stop {
 
 /// Token counts as reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Usage {
     /// Input, without what the cache served or took.
     pub input: u64,
@@ -291,6 +297,23 @@ mod tests {
             blocks(5)[2],
             Block::ToolCall { id: None, name: "t".into(), arguments: "{\"a\":".into() }
         );
+    }
+
+    #[test]
+    fn an_answer_is_read_from_as_little_as_it_says() {
+        let read = |text: &str| serde_json::from_str::<Answer>(text);
+        assert_eq!(
+            read(
+                r#"{"blocks": [{"text": "a"}, {"tool_call": {"name": "t", "arguments": "{}"}}],
+                    "stop": "max_tokens", "usage": {"input": 3}}"#
+            )
+            .unwrap(),
+            Answer::text("a")
+                .then_tool_call("t", "{}")
+                .stop(Stop::MaxTokens)
+                .usage(Usage { input: 3, ..Usage::default() })
+        );
+        assert!(read(r#"{"block": []}"#).unwrap_err().to_string().contains("unknown field"));
     }
 
     #[test]

@@ -155,6 +155,11 @@ impl SimProvider {
         self.inner.state.lock().script.extend(answers);
     }
 
+    /// Replaces what is left of the script.
+    pub fn set_script(&self, answers: impl IntoIterator<Item = Answer>) {
+        self.inner.state.lock().script = answers.into_iter().collect();
+    }
+
     /// How many scripted answers are left.
     #[must_use]
     pub fn script_left(&self) -> usize {

@@ -153,7 +153,7 @@ impl Show {
             }
             How::MalformedJson => {
                 let bad = match next {
-                    Some(next) if next.contains(&b':') => malformed(&next),
+                    Some(next) if next.contains(&b':') => malformed(&next, false),
                     _ => Bytes::from_static(b"data: {\"broken\"=\r\n\r\n"),
                 };
                 self.replace(at, bad);
@@ -175,7 +175,7 @@ impl Show {
             How::Stall => (body.slice(..at), Tail::Stall),
             How::End | How::TruncatedJson => (body.slice(..at), Tail::End),
             How::ErrorEvent(kind) => (voice.error_body(kind), Tail::End),
-            How::MalformedJson => (malformed(&body), Tail::End),
+            How::MalformedJson => (malformed(&body, true), Tail::End),
             How::Garbage => ([&body[..at], GARBAGE, &body[at..]].concat().into(), Tail::End),
         };
         self.frames = vec![Frame { wait, events: 0, ..Frame::new(Kind::Content, bytes) }];
@@ -293,12 +293,40 @@ impl Show {
     }
 }
 
-/// The same bytes with the first colon inside the JSON made an equals sign.
-fn malformed(bytes: &Bytes) -> Bytes {
-    let start = bytes.iter().position(|b| *b == b'{').unwrap_or(0);
+/// The same bytes with the first colon inside the JSON made an equals sign. The rest of a frame
+/// that was cut in two loses its last brace instead: a colon there may be part of what is said.
+fn malformed(bytes: &Bytes, whole: bool) -> Bytes {
+    let at = if whole || bytes.windows(5).any(|five| five == b"data:") {
+        let start = bytes.iter().position(|b| *b == b'{').unwrap_or(0);
+        bytes[start..].iter().position(|b| *b == b':').map(|colon| start + colon)
+    } else {
+        bytes.iter().rposition(|b| *b == b'}')
+    };
     let mut bad = BytesMut::from(&bytes[..]);
-    if let Some(colon) = bad[start..].iter().position(|b| *b == b':') {
-        bad[start + colon] = b'=';
+    if let Some(at) = at {
+        bad[at] = b'=';
     }
     bad.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever a frame is cut, what is left of it never becomes other, valid JSON: a client would
+    /// pass that on, and be right.
+    #[test]
+    fn a_frame_that_is_cut_and_malformed_says_nothing() {
+        let frame = Bytes::from_static(
+            b"event: content_block_delta\n\
+              data: {\"delta\":{\"partial_json\":\"{\\\"at\\\":\\\"noon\\\"}\"}}\n\n",
+        );
+        for at in 0..frame.len() - 3 {
+            let whole = [&frame[..at], &malformed(&frame.slice(at..), false)].concat();
+            let text = String::from_utf8(whole).unwrap();
+            let json = text.lines().find_map(|line| line.strip_prefix("data: "));
+            let json = json.map(serde_json::from_str::<serde_json::Value>);
+            assert!(json.is_some_and(|json| json.is_err()), "cut at {at}: {text}");
+        }
+    }
 }

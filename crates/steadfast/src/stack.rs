@@ -162,6 +162,7 @@ impl<C> Stack<C> {
     /// The stack around `client`, its type forgotten.
     pub fn boxed<S, E>(&self, client: S) -> ChatService
     where
+        S: Clone,
         C: Clone,
         Stacked<S, C>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
             + Clone
@@ -175,7 +176,7 @@ impl<C> Stack<C> {
     }
 }
 
-impl<S, C: Clone> Layer<S> for Stack<C> {
+impl<S: Clone, C: Clone> Layer<S> for Stack<C> {
     type Service = Stacked<S, C>;
 
     fn layer(&self, client: S) -> Self::Service {

@@ -4,11 +4,10 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{CallContext, Failure, RecoveryLog, Target};
+use steadfast_core::{CallContext, Failure, Near, RecoveryLog, Target};
 use tokio::time::{Instant, Sleep};
 
 use crate::{
@@ -27,7 +26,7 @@ const PIECES_UNSEEN: u8 = 32;
 /// Nothing is armed and no time is read until there is something to wait for.
 #[must_use = "clocks limit nothing unless polled"]
 pub struct Clocks {
-    shared: Arc<Shared>,
+    shared: Near<Shared>,
     times: Times,
     /// The deadline is the caller's and not this layer's.
     callers: bool,
@@ -42,7 +41,7 @@ pub struct Clocks {
 
 impl Clocks {
     /// Those of a call that is about to be made. The caller's deadline, if any, bounds them.
-    pub(crate) fn new(shared: Arc<Shared>, context: &CallContext) -> Self {
+    pub(crate) fn new(shared: Near<Shared>, context: &CallContext) -> Self {
         let deadline = context.deadline.map(steadfast_core::Deadline::instant);
         let times = Times { again: context.attempts > 0, deadline, ..Times::default() };
         Self {

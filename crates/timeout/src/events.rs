@@ -31,6 +31,17 @@ impl<S> StallEvents<S> {
         Self { events: Some(events), clocks, hold }
     }
 
+    /// Takes note of what has come.
+    #[inline]
+    fn came(&mut self, event: &Event) -> bool {
+        let content = event.is_content();
+        self.clocks.came(content);
+        if !content && completes(event) {
+            self.clocks.progressed();
+        }
+        content
+    }
+
     fn deliver(&mut self, event: Event) -> Poll<Option<Result<Event, Failure>>> {
         if event.is_content() {
             self.clocks.delivered();
@@ -67,13 +78,18 @@ where
             if let Some(failure) = this.clocks.overdue() {
                 return this.fail(failure);
             }
-            match Pin::new(events).poll_next(cx) {
+            let polled = Pin::new(events).poll_next(cx);
+            if this.hold.is_none()
+                && let Poll::Ready(Some(Ok(event))) = &polled
+            {
+                if this.came(event) {
+                    this.clocks.delivered();
+                }
+                return polled;
+            }
+            match polled {
                 Poll::Ready(Some(Ok(event))) => {
-                    let content = event.is_content();
-                    this.clocks.came(content);
-                    if !content && completes(&event) {
-                        this.clocks.progressed();
-                    }
+                    let content = this.came(&event);
                     let Some(hold) = &mut this.hold else { return this.deliver(event) };
                     let about = Piece {
                         content,

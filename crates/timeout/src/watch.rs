@@ -63,8 +63,9 @@ where
     type Watched = http::Response<StallBody<B>>;
 
     fn watch(self, clocks: Clocks) -> Self::Watched {
+        const SSE: &[u8] = b"text/event-stream";
         let sse = self.headers().get(http::header::CONTENT_TYPE).is_some_and(|kind| {
-            kind.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream")
+            kind.as_bytes().get(..SSE.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(SSE))
         });
         self.map(|body| StallBody::new(body, sse, clocks))
     }

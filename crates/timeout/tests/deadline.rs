@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 
-use common::{Ask, Timed, ask, end, next, read, reply, secs, text, whole};
+use common::{Timed, end, next, read, reply, text};
 use steadfast_core::{Call, Deadline, Failure, Fault, Reason, Retry, TimeLimit};
+use steadfast_testkit::{Ask, ask, secs, whole};
 use steadfast_timeout::{DeadlineLayer, DeadlinePolicy, StallTimeoutLayer};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};

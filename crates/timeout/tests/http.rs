@@ -13,11 +13,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Timed, cut, ms, secs, whole};
+use common::{Timed, cut};
 use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use steadfast_core::{Failure, Reason, TimeLimit};
+use steadfast_testkit::{ms, secs, whole};
 use steadfast_timeout::{DeadlineLayer, Floor, StallBody, StallPolicy, StallTimeoutLayer};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};

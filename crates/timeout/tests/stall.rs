@@ -6,13 +6,12 @@ mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{
-    Ask, Events, Timed, ask, cut, end, ms, next, of, ping, read, reply, secs, text, whole,
-};
+use common::{Events, Timed, cut, end, next, of, ping, read, reply, text};
 use steadfast_core::{
     AtOnce, ChatResponse, Deadline, Delta, Failure, Fault, Reason, RecoveryLog, Retry, Scope,
     TimeLimit, Usage,
 };
+use steadfast_testkit::{Ask, ask, ms, secs, whole};
 use steadfast_timeout::{Floor, StallEvents, StallPolicy, StallTimeoutLayer};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};

@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::{Ask, Heard, Timed, ask, read, reply, secs, text};
+use common::{Timed, read, reply, text};
 use steadfast_core::Failure;
+use steadfast_testkit::{Ask, Heard, ask, secs};
 use steadfast_timeout::StallTimeoutLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -23,7 +24,7 @@ async fn what_fired_is_traced_once_with_its_limit_knob_and_time() {
     let mut answer = layer.layer(provider).oneshot(request).await.unwrap();
     assert!(read(&mut answer).await.1.is_some());
     assert_eq!(
-        *heard.0.lock().unwrap(),
+        heard.take(),
         ["steadfast::timeout::fired limit=\"stall\" knob=\"stall\" limit_ms=180000 \
           elapsed_ms=185000 delivered=true target=openai"]
     );

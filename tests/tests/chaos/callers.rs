@@ -1,17 +1,26 @@
 //! Who calls, what for, and when they have had enough.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{
+    num::NonZeroU32,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use fastrand::Rng;
 use steadfast::{
-    CallContext, ChatRequest, ChatService, Deadline, Failure, Message, Priority, RawJson, Tool,
+    CallContext, ChatRequest, ChatService, Deadline, Failure, Message, Priority, RawJson,
+    RecoveryLog, Target, Tool,
 };
 use steadfast_tests::harness::Got;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tower::ServiceExt as _;
 
-use crate::{chance, maybe, ms};
+use crate::{
+    chance, maybe, ms,
+    timeline::{Timeline, What},
+};
 
 /// One caller.
 #[derive(Clone, Debug)]
@@ -29,6 +38,10 @@ pub(crate) struct Caller {
     pub(crate) already: u32,
     deadline: Option<Duration>,
     leaves: Leaves,
+    /// The longest it stays, where nothing else bounds the call.
+    patience: Option<Duration>,
+    /// Where it goes when there is no failover to choose.
+    pub(crate) target: Option<Target>,
 }
 
 /// When a caller leaves before the end.
@@ -39,31 +52,44 @@ enum Leaves {
     After(Duration),
     /// After so many events of the answer; with none, it does not even look.
     With(usize),
+    /// When its call has been polled so often.
+    Polls(usize),
 }
 
 /// How it ended for one caller.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) caller: Caller,
-    /// When it ended or was left, since the beginning of the world.
+    /// When it called, and when it ended or was left, since the beginning of the world.
+    pub(crate) began: Duration,
     pub(crate) at: Duration,
-    /// The longest it might have taken.
-    pub(crate) limit: Duration,
-    pub(crate) took: Duration,
-    /// What it got, unless it left before the end.
+    /// The longest it might have taken; `None` when nothing bounds the call.
+    pub(crate) limit: Option<Duration>,
+    /// What it got, unless it left before the end; `None` inside when it never ended.
     pub(crate) got: Option<Got>,
+    pub(crate) ended: bool,
+    pub(crate) log: RecoveryLog,
 }
 
 impl Caller {
-    pub(crate) fn new(id: usize, dice: &mut Rng) -> Self {
-        let leaves = match dice.u8(0..10) {
+    /// `bounded` says that something below ends its call; it waits up to `pace` milliseconds before
+    /// it makes it.
+    pub(crate) fn new(
+        id: usize,
+        bounded: bool,
+        pace: u64,
+        target: Option<Target>,
+        dice: &mut Rng,
+    ) -> Self {
+        let leaves = match dice.u8(0..12) {
             0 | 1 => Leaves::After(ms(dice, 0..20_000)),
             2 => Leaves::With(dice.usize(0..20)),
+            3 => Leaves::Polls(dice.usize(0..60)),
             _ => Leaves::Never,
         };
         Self {
             id,
-            after: ms(dice, 0..30_000),
+            after: ms(dice, 0..pace),
             stream: dice.bool(),
             tools: chance(dice, 0.2),
             max_output: dice.u64(20..200),
@@ -73,20 +99,17 @@ impl Caller {
             already: if chance(dice, 0.2) { dice.u32(0..4) } else { 0 },
             deadline: maybe(dice, |dice| ms(dice, 1..60_000)),
             leaves,
+            patience: (!bounded).then(|| ms(dice, 1_000..100_000)),
+            target,
         }
-    }
-
-    /// One that wants nothing special, and an answer.
-    pub(crate) fn plain(stream: bool) -> ChatRequest {
-        let request = ChatRequest::user("Are you there?").with_model("any").with_max_output(60);
-        if stream { request.streaming() } else { request }
     }
 
     fn request(&self) -> ChatRequest {
         let ask = if self.tools { "Please call look." } else { "Tell me of the river." };
         let message = Message::user(format!("Caller {}: {ask}", self.id));
+        let model = self.target.as_ref().and_then(Target::model).unwrap_or("any").to_owned();
         let mut request =
-            ChatRequest::new(vec![message]).with_model("any").with_max_output(self.max_output);
+            ChatRequest::new(vec![message]).with_model(model).with_max_output(self.max_output);
         if self.tools {
             let schema = r#"{"type":"object","properties":{"at":{"type":"string"}}}"#;
             let schema = RawJson::parse(schema).unwrap();
@@ -95,7 +118,7 @@ impl Caller {
         if self.stream {
             request = request.streaming();
         }
-        let mut context = CallContext::recording();
+        let mut context = CallContext::recording().with_task(self.id.to_string());
         if let Some(session) = self.session {
             context = context.with_tenant("acme").with_session(format!("session {session}"));
         }
@@ -104,35 +127,51 @@ impl Caller {
         }
         context.max_attempts = self.max_attempts;
         context.attempts = self.already;
+        context.target.clone_from(&self.target);
         request.with_context(context)
     }
 
-    /// Waits, calls, and stays or leaves. `pipeline` is the limit of the stack.
+    /// Waits, calls, and stays or leaves. `pipeline` is the limit of the stack, if it has one.
     pub(crate) async fn call(
         self,
         service: ChatService,
-        pipeline: Duration,
-        world_began: Instant,
+        pipeline: Option<Duration>,
+        timeline: Timeline,
     ) -> Ending {
         sleep(self.after).await;
         let mut request = self.request();
         request.context.deadline = self.deadline.map(Deadline::after);
-        let limit = self.deadline.map_or(pipeline, |own| own.min(pipeline));
-        let began = Instant::now();
-        // What has not ended by then never would.
-        let end = timeout(limit + Duration::from_secs(3_600), async {
+        let log = request.context.log.clone();
+        let limit = pipeline.map(|pipeline| self.deadline.map_or(pipeline, |it| it.min(pipeline)));
+        let began = timeline.began().elapsed();
+        timeline.note(What::Calls(self.id));
+        let call = async {
             match self.leaves {
-                Leaves::Never => Some(Got::of(&service, request).await),
-                Leaves::After(patience) => timeout(patience, Got::of(&service, request)).await.ok(),
+                Leaves::Never => Some(Got::heard(&service, request).await),
+                Leaves::After(patience) => {
+                    timeout(patience, Got::heard(&service, request)).await.ok()
+                }
                 Leaves::With(events) => {
                     look(service, request, events).await;
                     None
                 }
+                Leaves::Polls(polls) => {
+                    Polls { call: Box::pin(Got::heard(&service, request)), left: polls }.await
+                }
             }
+        };
+        // What has not ended by then never would.
+        let never = limit.unwrap_or_default() + Duration::from_secs(7 * 86_400);
+        let end = timeout(self.patience.unwrap_or(never), call).await;
+        let ended = end.is_ok() || self.patience.is_some();
+        let got = end.ok().flatten();
+        let told = got.as_ref().map(|got| match &got.failure {
+            None => Ok(()),
+            Some(failure) => Err(failure.to_string()),
         });
-        let got = end.await.unwrap_or_else(|_| panic!("it never ends: {self:?}"));
-        let took = began.elapsed();
-        Ending { caller: self, at: world_began.elapsed(), limit, took, got }
+        timeline.note(What::Gone { caller: self.id, told, log: log.clone() });
+        let at = timeline.began().elapsed();
+        Ending { caller: self, began, at, limit, got, ended, log }
     }
 }
 
@@ -141,6 +180,24 @@ async fn look(service: ChatService, request: ChatRequest, events: usize) {
     let Ok::<_, Failure>(mut answer) = service.oneshot(request).await else { return };
     for _ in 0..events {
         let Some(Ok(_)) = answer.next().await else { return };
+    }
+}
+
+/// A call that is polled so often and then dropped.
+struct Polls<F> {
+    call: Pin<Box<F>>,
+    left: usize,
+}
+
+impl<F: Future> Future for Polls<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        self.call.as_mut().poll(cx).map(Some)
     }
 }
 

@@ -1,121 +1,348 @@
-//! What holds whatever happens.
+//! What holds when all callers have gone.
+
+use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
-    Completion, Delta, Failure, Part,
+    Completion, Delta, Failure, Part, Reason, Step, TimeLimit,
+    breaker::BreakerHandle,
     failover::WhenExhausted,
     sim::{End, Entry, Sent},
 };
 
 use crate::{
     callers::{Ending, whose},
+    laws::Law,
+    timeline::{Facts, How, Note, Place, What},
     world::World,
 };
 
 /// Everything that holds when all callers have gone.
 pub(crate) fn all(world: &World, endings: &[Ending]) {
-    let entries = at_rest(world);
+    let entries = world.journal.entries();
+    let seen = Seen::of(&world.timeline.notes());
     let mut by_caller: Vec<Vec<&Entry>> = vec![Vec::new(); endings.len()];
     for entry in &entries {
-        let caller = whose(&entry.body).unwrap_or_else(|| panic!("whose is this? {entry:?}"));
-        by_caller[caller].push(entry);
+        match whose(&entry.body) {
+            Some(caller) => by_caller[caller].push(entry),
+            None => world.court.broken(Law::WithinAttempts, format!("whose is this? {entry:?}")),
+        }
     }
     for ending in endings {
-        one(world, ending, &by_caller[ending.caller.id]);
+        let attempts = &by_caller[ending.caller.id];
+        let one = One { world, ending, attempts, seen: &seen };
+        one.ends();
+        one.in_time();
+        one.attempts();
+        one.told();
+        one.forbidden();
+        if !world.layers.preset {
+            one.log();
+        }
     }
 }
 
 /// Nothing is under way: no connection, no probe, no token too many.
-///
-/// Returns what the providers saw.
-pub(crate) fn at_rest(world: &World) -> Vec<Entry> {
-    let entries = world.journal.entries();
-    for entry in &entries {
-        assert_ne!(entry.end, End::Open, "left open: {entry:?}");
+pub(crate) fn at_rest(world: &World) {
+    let court = &world.court;
+    for entry in world.journal.entries() {
+        court.check(Law::NothingLeft, entry.end != End::Open, || format!("left open: {entry:?}"));
     }
-    for target in world.handles.failover.snapshot().targets() {
-        assert!(!target.probing, "nobody probes: {target:?}");
+    for target in world.failover.iter().flat_map(|it| it.snapshot().targets().to_vec()) {
+        court.check(Law::NothingLeft, !target.probing, || format!("nobody probes: {target:?}"));
     }
-    for breaker in world.handles.breaker.snapshot() {
-        assert_eq!((breaker.probes, breaker.lone), (0, 0), "nobody probes: {breaker:?}");
+    for breaker in world.breaker.iter().flat_map(BreakerHandle::snapshot) {
+        let none = (breaker.probes, breaker.lone) == (0, 0);
+        court.check(Law::NothingLeft, none, || format!("nobody probes: {breaker:?}"));
     }
-    budget(world);
-    entries
-}
-
-pub(crate) fn budget(world: &World) {
-    if let Some(budget) = &world.budget {
-        assert!(budget.remaining() <= budget.policy().capacity, "{budget:?}");
+    if let Some(budget) = &world.policies.budget {
+        let holds = budget.remaining() <= budget.policy().capacity;
+        court.check(Law::NothingLeft, holds, || format!("{budget:?}"));
     }
 }
 
-/// What holds of one call and its attempts.
-fn one(world: &World, ending: &Ending, attempts: &[&Entry]) {
-    let caller = &ending.caller;
-    let hedge = world.failover.hedge;
-    let at = format!("{caller:?}, hedge: {hedge:?}");
-    assert!(ending.took <= ending.limit, "{at}: took {:?}", ending.took);
-    for entry in attempts {
-        assert!(entry.at <= ending.at, "{at}: asked when it was over: {entry:?}");
-        let over = entry.ended_at.unwrap_or_else(|| panic!("{at}: left open: {entry:?}"));
-        assert!(over <= ending.at, "{at}: open until {over:?}, over at {:?}: {entry:?}", ending.at);
-        assert_eq!(entry.refused, None, "{at}: not what a provider takes");
-    }
+/// The timeline by caller.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Attempts that failed.
+    attempts: Vec<(Option<usize>, Duration, Facts)>,
+    /// The same below the breaker.
+    asked: Vec<(Option<usize>, Duration, Facts)>,
+    begun: BTreeMap<usize, Begun>,
+    turns: Vec<(Duration, String)>,
+    forbade: Vec<(usize, Duration)>,
+}
 
-    let count = u32::try_from(attempts.len()).unwrap();
-    if let Some(max) = caller.max_attempts {
-        assert!(
-            count <= max.get().saturating_sub(caller.already),
-            "{at}: {count} attempts: {attempts:?}"
-        );
-    }
-    // Whoever waits for a target may ask it twice.
-    let rounds =
-        if matches!(world.failover.when_exhausted, WhenExhausted::Wait(_)) { 2 } else { 1 };
-    let most = u32::try_from(world.sims.len()).unwrap() * (1 + world.retry.retries) * rounds;
-    assert!(count <= most, "{at}: {count} attempts, at most {most}");
+/// How often something began for one caller.
+#[derive(Clone, Debug, Default)]
+struct Begun {
+    visits: Vec<(Duration, String)>,
+    attempts: usize,
+    asked: Vec<Duration>,
+}
 
-    let mut numbers: Vec<u32> = attempts
-        .iter()
-        .map(|entry| entry.header("x-steadfast-attempt").unwrap().parse().unwrap())
-        .collect();
-    numbers.sort_unstable();
-    if hedge.is_none() {
-        let counted: Vec<u32> = (caller.already + 1..=caller.already + count).collect();
-        assert_eq!(numbers, counted, "{at}: the numbers that providers were told");
-    }
-
-    let Some(got) = &ending.got else { return };
-    let deltas: Vec<&Delta> = got.events.iter().flat_map(|event| &event.deltas).collect();
-    let end = deltas.iter().position(|delta| matches!(delta, Delta::End));
-    match (&got.failure, &got.seen) {
-        (None, Some(seen)) => {
-            assert_eq!(end, Some(deltas.len() - 1), "{at}: the end is what comes last: {deltas:?}");
-            assert!(seen.ended, "{at}");
-            let whole = of_target(seen, attempts).any(|entry| is_whole(seen, entry));
-            assert!(whole, "{at}: {seen:?} is nobody's answer: {attempts:?}");
-        }
-        (Some(failure), seen) => {
-            assert_eq!(end, None, "{at}: failed after its end: {failure:?}");
-            let content = deltas.iter().any(|delta| delta.is_content());
-            let delivered = failure.is_delivered();
-            assert_eq!(delivered, content, "{at}: {deltas:?} {failure:?} {attempts:?}");
-            if let Some(seen) = seen.as_ref().filter(|_| content) {
-                let begins = of_target(seen, attempts).any(|entry| is_beginning(seen, entry));
-                assert!(begins, "{at}: {seen:?} is no beginning of {attempts:?}");
+impl Seen {
+    fn of(notes: &[Note]) -> Self {
+        let mut seen = Self::default();
+        let mut whose: BTreeMap<u64, Option<usize>> = BTreeMap::new();
+        for note in notes {
+            match &note.what {
+                What::Began { place, id, caller, target, .. } => {
+                    whose.insert(*id, *caller);
+                    let Some(caller) = caller else { continue };
+                    let begun = seen.begun.entry(*caller).or_default();
+                    match place {
+                        Place::Call => {}
+                        Place::Visit => begun.visits.push((
+                            note.at,
+                            target.as_ref().map(ToString::to_string).unwrap_or_default(),
+                        )),
+                        Place::Attempt => begun.attempts += 1,
+                        Place::Asked => begun.asked.push(note.at),
+                    }
+                }
+                What::Ended { place, id, how: How::Failed(facts) } => {
+                    let caller = whose.get(id).copied().flatten();
+                    let failed = (caller, note.at, facts.clone());
+                    match place {
+                        Place::Attempt => seen.attempts.push(failed),
+                        Place::Asked => seen.asked.push(failed),
+                        _ => {}
+                    }
+                }
+                What::Turned(turn) => {
+                    let key = turn.key.as_ref().map(ToString::to_string).unwrap_or_default();
+                    seen.turns.push((note.at, format!("{key} {}", turn.to)));
+                }
+                What::Forbade { caller: Some(caller) } => seen.forbade.push((*caller, note.at)),
+                _ => {}
             }
-            // A provider that says nothing leaves a status at least.
-            let told = !failure.message().is_empty() || failure.status().is_some();
-            assert!(told, "{at}: {failure:?} {attempts:?}");
         }
-        (None, None) => panic!("{at}: neither an answer nor a failure"),
+        seen
     }
-    if hedge.is_none() {
+}
+
+/// One call, its attempts as providers saw them, and what was seen between the layers.
+struct One<'a> {
+    world: &'a World,
+    ending: &'a Ending,
+    attempts: &'a [&'a Entry],
+    seen: &'a Seen,
+}
+
+impl One<'_> {
+    fn check(&self, law: Law, holds: bool, what: impl FnOnce() -> String) {
+        self.world.court.check(law, holds, || format!("{}; {:?}", what(), self.ending.caller));
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.ending.got.as_ref()?.failure.as_ref()
+    }
+
+    fn hedged(&self) -> bool {
+        self.world.layers.failover && self.world.policies.failover.hedge.is_some()
+    }
+
+    /// The time of the whole was over.
+    fn too_late(&self) -> bool {
+        self.failure().is_some_and(|it| it.time_limit() == Some(TimeLimit::Pipeline))
+    }
+
+    fn ends(&self) {
+        self.check(Law::EndsOnce, self.ending.ended, || "it never ends".to_owned());
+        let Some(got) = &self.ending.got else { return };
+        let after = &got.after_end;
+        self.check(Law::EndsOnce, after.is_none(), || format!("after the end came {after:?}"));
+        let deltas: Vec<&Delta> = got.events.iter().flat_map(|event| &event.deltas).collect();
+        let end = deltas.iter().position(|delta| matches!(delta, Delta::End));
+        let last = match got.failure {
+            None => deltas.len().checked_sub(1),
+            Some(_) => None,
+        };
+        self.check(Law::EndsOnce, end == last, || {
+            format!("the end is at {end:?}, not {last:?}: {deltas:?} {:?}", got.failure)
+        });
+        let either = got.failure.is_some() || got.seen.as_ref().is_some_and(|seen| seen.ended);
+        self.check(Law::EndsOnce, either, || format!("no answer and no failure: {got:?}"));
+    }
+
+    fn in_time(&self) {
+        let Ending { began, at, limit, .. } = self.ending;
+        let took = *at - *began;
+        let holds = limit.is_none_or(|limit| took <= limit);
+        self.check(Law::InTime, holds, || format!("took {took:?} of {limit:?}"));
+        for entry in self.attempts {
+            self.check(Law::InTime, entry.at <= *at, || format!("asked when over: {entry:?}"));
+            let over = entry.ended_at.is_some_and(|over| over <= *at);
+            self.check(Law::NothingLeft, over, || format!("over at {at:?}: {entry:?}"));
+        }
+    }
+
+    fn attempts(&self) {
+        let World { layers, policies, candidates, .. } = self.world;
+        let caller = &self.ending.caller;
+        let count = u32::try_from(self.attempts.len()).unwrap();
+        for entry in self.attempts {
+            let limited = entry.status == Some(429);
+            self.check(Law::WithinAttempts, entry.refused.is_none() || limited, || {
+                format!("not what a provider takes: {entry:?}")
+            });
+        }
+        // Without a layer that makes more of them, nobody counts: a call is an attempt.
+        let makes = layers.failover || layers.retry;
+        if let Some(max) = caller.max_attempts.filter(|_| makes) {
+            let allowed = max.get().saturating_sub(caller.already);
+            // The first attempt is the caller's own where failover does not stand before it.
+            let allowed = if layers.failover { allowed } else { allowed.max(1) };
+            self.check(Law::WithinAttempts, count <= allowed, || {
+                format!("{count} attempts, {allowed} allowed: {:?}", self.attempts)
+            });
+        }
+        // Whoever waits for a target may ask it twice.
+        let waits = matches!(policies.failover.when_exhausted, WhenExhausted::Wait(_));
+        let rounds = if waits { 2 } else { 1 };
+        let targets =
+            if layers.failover { u32::try_from(*candidates).unwrap() * rounds } else { 1 };
+        let retries = if layers.retry { policies.retry.retries } else { 0 };
+        let most = targets * (1 + retries);
+        self.check(Law::WithinAttempts, count <= most, || format!("{count} attempts of {most}"));
+
+        if self.hedged() {
+            return;
+        }
+        let number = |entry: &&&Entry| entry.header("x-steadfast-attempt")?.parse::<u32>().ok();
+        let mut numbers: Vec<_> = self.attempts.iter().filter_map(|it| number(&it)).collect();
+        numbers.sort_unstable();
+        let counted: Vec<u32> = (caller.already + 1..=caller.already + count).collect();
+        self.check(Law::WithinAttempts, numbers == counted, || {
+            format!("providers were told numbers {numbers:?}, not {counted:?}")
+        });
+        let Some(got) = &self.ending.got else { return };
         let told = match (&got.failure, &got.seen) {
             // An answer counts the attempts before the stack too.
             (_, Some(seen)) => seen.head.attempts - caller.already,
             (failure, None) => failure.as_ref().map_or(0, Failure::attempts),
         };
-        assert_eq!(told, count, "{at}: attempts as told and as made: {:?}", got.failure);
+        // What the deadline cuts off from outside, it can not count; with a stall limit below, the
+        // attempt ends from inside.
+        let counts = layers.stall || !self.too_late();
+        self.check(Law::WithinAttempts, told == count || !counts, || {
+            format!("{count} attempts, told {told}: {:?}", got.failure)
+        });
+    }
+
+    fn told(&self) {
+        let Some(got) = &self.ending.got else { return };
+        let attempts = self.attempts;
+        match (&got.failure, &got.seen) {
+            (None, Some(seen)) => {
+                let whole = |entry: &&Entry| is_whole(seen, entry);
+                let found: Vec<_> = of_target(seen, attempts).filter(whole).collect();
+                self.check(Law::NothingLostNothingTwice, !found.is_empty(), || {
+                    format!("{seen:?} is nobody's answer: {attempts:?}")
+                });
+                let counted = |entry: &&Entry| counts(seen, entry);
+                let once = found.is_empty() || found.iter().any(counted);
+                self.check(Law::UsageOnce, once, || format!("{:?}: {found:?}", seen.usage));
+            }
+            (Some(failure), seen) => {
+                let content = got.events.iter().any(steadfast::Event::is_content);
+                let said = failure.is_delivered() == content || !self.world.layers.failover;
+                self.check(Law::NothingLostNothingTwice, said, || {
+                    format!("content: {content}, but {failure:?} {attempts:?}")
+                });
+                if let Some(seen) = seen.as_ref().filter(|_| content) {
+                    let begins = of_target(seen, attempts).any(|entry| is_beginning(seen, entry));
+                    self.check(Law::NothingLostNothingTwice, begins, || {
+                        format!("{seen:?} is no beginning of {attempts:?}")
+                    });
+                }
+                // A provider that says nothing leaves a status at least.
+                let told = !failure.message().is_empty() || failure.status().is_some();
+                self.check(Law::Told, told, || format!("{failure:?} {attempts:?}"));
+            }
+            // [`Self::ends`] says so.
+            (None, None) => {}
+        }
+    }
+
+    fn forbidden(&self) {
+        let own =
+            || self.seen.forbade.iter().filter(|(caller, _)| *caller == self.ending.caller.id);
+        let Some((_, at)) = own().next() else { return };
+        let once = own().count() == 1;
+        self.check(Law::ForbiddenIsFinal, once, || "asked again, and refused again".to_owned());
+        let later = self.attempts.iter().find(|entry| entry.at > *at);
+        self.check(Law::ForbiddenIsFinal, later.is_none(), || format!("asked after it: {later:?}"));
+        // Unless it had answered before: then the refused one was beside it.
+        let told = match &self.ending.got {
+            None => true,
+            Some(got) => got.failure.as_ref().is_none_or(|failure| {
+                failure.reason() == Reason::Safety || got.in_answer || self.too_late()
+            }),
+        };
+        let answered = self.ending.got.as_ref().is_some_and(|got| got.failure.is_none());
+        self.check(Law::ForbiddenIsFinal, told && (!answered || self.hedged()), || {
+            format!("and the caller got {:?}", self.ending.got)
+        });
+    }
+
+    /// The recovery log against what was seen; and how often a visit was retried.
+    fn log(&self) {
+        let log = &self.ending.log;
+        if log.dropped() > 0 {
+            return;
+        }
+        let id = Some(self.ending.caller.id);
+        let steps = log.steps();
+        let failed = |seen: &[(Option<usize>, Duration, Facts)], at: Duration, reason: Reason| {
+            seen.iter().any(|(who, when, facts)| (*who, *when, facts.reason) == (id, at, reason))
+        };
+        for step in &steps {
+            let at = self.ending.began + step.at;
+            let holds = match (step.layer, step.action) {
+                ("retry", "retried" | "gave_up") => {
+                    step.reason.is_some_and(|reason| failed(&self.seen.attempts, at, reason))
+                }
+                ("timeout", "fired") if step.detail.as_deref() != Some("pipeline") => {
+                    failed(&self.seen.asked, at, Reason::Timeout)
+                }
+                ("breaker", "opened" | "closed") => {
+                    let to = if step.action == "opened" { "open" } else { "closed" };
+                    let key = step.target.as_ref().map(ToString::to_string).unwrap_or_default();
+                    self.seen.turns.contains(&(at, format!("{key} {to}")))
+                }
+                _ => true,
+            };
+            self.check(Law::LogAgrees, holds, || format!("{step} at {at:?} did not happen: {log}"));
+        }
+        let count = |layer: &str, actions: &[&str]| {
+            let of = |step: &&Step| step.layer == layer && actions.contains(&step.action);
+            steps.iter().filter(of).count()
+        };
+        let begun = self.seen.begun.get(&self.ending.caller.id).cloned().unwrap_or_default();
+        let moves = count("failover", &["switched", "downgraded", "hedged"]);
+        let retried = count("retry", &["retried"]);
+        let told = || format!("{begun:?}: {log}");
+        let visits = begun.visits.len();
+        if self.world.layers.failover {
+            // The first is told of when it is not the model that was asked for.
+            self.check(Law::LogAgrees, visits == moves || visits == moves + 1, told);
+        }
+        let stayed = self.ending.got.is_some() && !self.too_late() && !self.hedged();
+        let made = begun.attempts;
+        let agree = made <= visits + retried && (!stayed || made == visits + retried);
+        self.check(Law::LogAgrees, agree, told);
+        let retries = if self.world.layers.retry { self.world.policies.retry.retries } else { 0 };
+        let most = visits * (1 + usize::try_from(retries).unwrap());
+        self.check(Law::WithinAttempts, made <= most, || {
+            format!("{made} attempts of {most} in {visits} visits: {log}")
+        });
+        let refused = count("breaker", &["refused"]);
+        let asked = begun.asked.len();
+        self.check(Law::LogAgrees, asked + refused == made, told);
+        let own = self.seen.forbade.iter().filter(|(who, _)| *who == self.ending.caller.id).count();
+        let sent = self.attempts.len() + own;
+        self.check(Law::LogAgrees, sent <= asked && (!stayed || sent == asked), told);
     }
 }
 
@@ -145,8 +372,15 @@ fn is_whole(seen: &Completion, entry: &Entry) -> bool {
     entry.end == End::Complete
         && (&thinking, &text) == (&sent.thinking, &sent.text)
         && calls == sent_calls(sent)
-        && seen.usage.output.unwrap_or(0) == sent.usage.output
         && seen.stop.as_ref().and_then(|stop| stop.word.as_deref()) == Some(&*sent.stop)
+}
+
+/// Input is everything that was read, cached or not; see [`steadfast::Usage`].
+fn counts(seen: &Completion, entry: &Entry) -> bool {
+    let Some(sent) = &entry.sent else { return false };
+    let (usage, sent) = (&seen.usage, &sent.usage);
+    let input = sent.input + sent.cache_read + sent.cache_write;
+    usage.output.unwrap_or(0) == sent.output && usage.input.is_none_or(|seen| seen == input)
 }
 
 fn is_beginning(seen: &Completion, entry: &Entry) -> bool {

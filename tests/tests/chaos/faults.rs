@@ -10,11 +10,12 @@ use steadfast::sim::{
 
 use crate::{chance, maybe};
 
-/// A plan of up to four rules, and often slowness wherever none of them holds.
-pub(crate) fn plan(dice: &mut Rng) -> FaultPlan {
+/// A plan of up to four rules, and often slowness wherever none of them holds. With `dates`,
+/// hints may be dates.
+pub(crate) fn plan(dice: &mut Rng, dates: bool) -> FaultPlan {
     let rules = dice.usize(0..=4);
     let plan = FaultPlan::none().seed(dice.u64(..));
-    let plan = (0..rules).fold(plan, |plan, _| plan.rule(rule(dice)));
+    let plan = (0..rules).fold(plan, |plan, _| plan.rule(rule(dice, dates)));
     if chance(dice, 0.6) {
         let first = FirstToken { after_ms: dice.u64(0..4_000), ping_every_ms: None };
         let drip = Drip { bytes: dice.usize(30..400), every_ms: dice.u64(0..400) };
@@ -24,8 +25,8 @@ pub(crate) fn plan(dice: &mut Rng) -> FaultPlan {
     plan
 }
 
-fn rule(dice: &mut Rng) -> Rule {
-    let mut rule = Rule::new(fault(dice));
+fn rule(dice: &mut Rng, dates: bool) -> Rule {
+    let mut rule = Rule::new(fault(dice, dates));
     match dice.u8(0..6) {
         // A burst, by number or by time.
         0 => {
@@ -50,37 +51,41 @@ fn rule(dice: &mut Rng) -> Rule {
     rule
 }
 
-fn fault(dice: &mut Rng) -> Fault {
+fn fault(dice: &mut Rng, dates: bool) -> Fault {
     match dice.u8(0..18) {
         0 => Fault::Status(raw(dice)),
-        1..=4 => Fault::Error(error(dice)),
-        5 => Fault::ErrorInOk(error(dice)),
+        1..=4 => Fault::Error(error(dice, dates)),
+        5 => Fault::ErrorInOk(error(dice, dates)),
         6 => Fault::Empty,
         7 => Fault::Hang,
         8 => Fault::Refused,
         9 => Fault::Reset,
         10 => Fault::Close,
         11 => Fault::HalfHeaders,
-        12..=14 => body(dice),
+        12..=14 => body(dice, dates),
         // Several at once make sense only of a body.
-        _ => Fault::Many((0..dice.usize(2..5)).map(|_| body(dice)).collect()),
+        _ => Fault::Many((0..dice.usize(2..5)).map(|_| body(dice, dates)).collect()),
     }
 }
 
 /// A fault of an answer that has begun.
-fn body(dice: &mut Rng) -> Fault {
+fn body(dice: &mut Rng, dates: bool) -> Fault {
     match dice.u8(0..9) {
         0..=3 => {
             let after_bytes = maybe(dice, |dice| dice.usize(0..4_000));
-            let how = how(dice);
+            let how = how(dice, dates);
             Fault::Break(Break { after_events: None, after_bytes, how })
         }
-        4 => Fault::break_after(dice.usize(0..60), how(dice)),
+        4 => Fault::break_after(dice.usize(0..60), how(dice, dates)),
         5 => Fault::FirstToken(FirstToken {
             after_ms: dice.u64(0..30_000),
             ping_every_ms: maybe(dice, |dice| dice.u64(100..5_000)),
         }),
-        6 => Fault::Drip(Drip { bytes: dice.usize(16..300), every_ms: dice.u64(0..1_000) }),
+        6 => match dice.u8(0..4) {
+            // Inside of characters and of frames.
+            0 => Fault::Drip(Drip { bytes: dice.usize(1..8), every_ms: 0 }),
+            _ => Fault::Drip(Drip { bytes: dice.usize(16..300), every_ms: dice.u64(0..1_000) }),
+        },
         7 => match dice.bool() {
             true => Fault::Coalesce(Coalesce { frames: dice.usize(0..9) }),
             false => Fault::OutputLimit(dice.u64(0..40)),
@@ -92,22 +97,22 @@ fn body(dice: &mut Rng) -> Fault {
     }
 }
 
-fn how(dice: &mut Rng) -> How {
+fn how(dice: &mut Rng, dates: bool) -> How {
     match dice.u8(0..8) {
         0 => How::Reset,
         1 => How::Close,
         2 => How::End,
         3 => How::Stall,
-        4 => How::ErrorEvent(error(dice)),
+        4 => How::ErrorEvent(error(dice, dates)),
         5 => How::MalformedJson,
         6 => How::TruncatedJson,
         _ => How::Garbage,
     }
 }
 
-fn error(dice: &mut Rng) -> ErrorKind {
+fn error(dice: &mut Rng, dates: bool) -> ErrorKind {
     match dice.u8(0..16) {
-        0..=2 => ErrorKind::RateLimit(rate_limit(dice)),
+        0..=2 => ErrorKind::RateLimit(rate_limit(dice, dates)),
         3 => ErrorKind::InsufficientQuota,
         4 => ErrorKind::Overloaded,
         5 | 6 => ErrorKind::ServerError,
@@ -124,7 +129,7 @@ fn error(dice: &mut Rng) -> ErrorKind {
 }
 
 /// Hints from none to absurd.
-fn rate_limit(dice: &mut Rng) -> RateLimit {
+fn rate_limit(dice: &mut Rng, dates: bool) -> RateLimit {
     let texts = ["0", "1", "1.5", "7", "45", "300", "86400", "999999999", "-3", "soon", ""];
     let spans = ["0s", "1.5s", "6m0s", "34.4s", "40h", "s"];
     let text = |dice: &mut Rng, from: &[&str]| from[dice.usize(..from.len())].to_owned();
@@ -132,10 +137,10 @@ fn rate_limit(dice: &mut Rng) -> RateLimit {
     for _ in 0..dice.u8(0..3) {
         match dice.u8(0..8) {
             0 => hints.retry_after = Some(text(dice, &texts)),
-            1 => hints.retry_after_date_s = Some(dice.u64(0..200)),
+            1 if dates => hints.retry_after_date_s = Some(dice.u64(0..200)),
             2 => hints.retry_after_ms = Some(dice.u64(0..40_000)),
             3 => hints.reset = Some(text(dice, &spans)),
-            4 => hints.anthropic_reset_s = Some(dice.u64(0..200)),
+            4 if dates => hints.anthropic_reset_s = Some(dice.u64(0..200)),
             5 => hints.retry_info = Some(text(dice, &spans)),
             6 => hints.in_message = Some(text(dice, &spans)),
             _ => hints.should_retry = Some(dice.bool()),

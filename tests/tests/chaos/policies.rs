@@ -58,10 +58,16 @@ pub(crate) fn failover(dice: &mut Rng, hedge: Option<Duration>) -> FailoverPolic
         _ => WhenExhausted::TrySoonest,
     };
     policy.table = table(dice);
+    if chance(dice, 0.2) {
+        // Only what is asked for or does not pass by itself cools: the breaker is left to it.
+        for reason in Reason::ALL {
+            policy.table = policy.table.cooldown(reason, Duration::ZERO);
+        }
+    }
     policy.hedge = hedge;
     policy.down_after = dice.u32(1..=4);
     policy.probe_window = ms(dice, 0..60_000);
-    policy.probe_limit = ms(dice, 1_000..=180_000);
+    policy.probe_limit = probe_limit(dice, 180_000);
     policy.soft_wait = ms(dice, 0..20_000);
     policy.downgrade_on_overload = dice.bool();
     if dice.bool() {
@@ -71,6 +77,11 @@ pub(crate) fn failover(dice: &mut Rng, hedge: Option<Duration>) -> FailoverPolic
         policy.permanent = ms(dice, 1_000..100_000);
     }
     policy
+}
+
+/// Often shorter than an answer may take, so that probes get lost.
+fn probe_limit(dice: &mut Rng, most: u64) -> Duration {
+    if dice.bool() { ms(dice, 100..5_000) } else { ms(dice, 1_000..=most) }
 }
 
 fn table(dice: &mut Rng) -> RecoveryTable {
@@ -103,7 +114,7 @@ pub(crate) fn breaker(dice: &mut Rng) -> BreakerPolicy {
         probes: dice.u32(1..=3),
         successes: dice.u32(1..=3),
         probe_lead: ms(dice, 0..60_000),
-        probe_limit: ms(dice, 1_000..600_000),
+        probe_limit: probe_limit(dice, 600_000),
         lone: maybe(dice, |dice| LonePolicy {
             at_once: dice.u32(1..=3),
             every: ms(dice, 1..5_000),

@@ -16,6 +16,7 @@ use self::{
     names::GROUPS,
     vendors::{VENDORS, Vendor},
 };
+use super::map::{Map, words};
 
 /// How much a code settles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,51 +60,80 @@ struct Group(Reason, Weight, Twist, &'static [&'static str]);
 /// The longest name in the table is far below; longer text is no code.
 const MAX_NAME: usize = 64;
 
-/// Sorted by the hash of the normal form.
-static TABLE: LazyLock<Vec<(u64, Code)>> = LazyLock::new(|| {
-    let mut table: Vec<(u64, Code)> = Vec::new();
+/// Codes by the normal form of their names.
+static TABLE: LazyLock<Map<{ MAX_NAME / 8 }, Code>> = LazyLock::new(|| {
+    let mut table = Vec::new();
     for Group(reason, weight, twist, names) in GROUPS {
         for &name in *names {
             let code = Code { name, reason: *reason, weight: *weight, twist: *twist };
-            let mut buffer = [0; MAX_NAME];
-            if let Some(key) = normal(name, &mut buffer) {
-                table.push((hash(key), code));
+            if let Some(key) = Name::of(name) {
+                table.push((words(&key.bytes), code));
             }
         }
     }
-    table.sort_by_key(|(hash, _)| *hash);
-    table
+    Map::new(table)
 });
 
-/// `name` in lower case without punctuation, in `buffer`.
-fn normal<'b>(name: &str, buffer: &'b mut [u8; MAX_NAME]) -> Option<&'b [u8]> {
-    let mut length = 0;
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() {
-            *buffer.get_mut(length)? = byte.to_ascii_lowercase();
-            length += 1;
-        } else if !matches!(byte, b'_' | b'-' | b'.' | b' ' | b'/') {
-            return None;
-        }
-    }
-    (length > 0).then(|| &buffer[..length])
+/// A name in lower case without punctuation; zeros behind it.
+struct Name {
+    bytes: [u8; MAX_NAME],
+    length: usize,
 }
 
-/// FNV-1a: names are short.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+impl Name {
+    /// The normal form of `name`, unless it is none.
+    fn of(name: &str) -> Option<Self> {
+        let mut bytes = [0; MAX_NAME];
+        let mut length = 0;
+        for byte in name.bytes() {
+            match NORMAL[usize::from(byte)] {
+                0 => return None,
+                SKIPPED => {}
+                normal => {
+                    *bytes.get_mut(length)? = normal;
+                    length += 1;
+                }
+            }
+        }
+        (length > 0).then_some(Self { bytes, length })
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
+
+/// What [`NORMAL`] has for punctuation.
+const SKIPPED: u8 = 1;
+
+/// What a byte is in a name's normal form: itself in lower case, [`SKIPPED`], or zero where it
+/// can not stand in a name.
+const NORMAL: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0u8;
+    loop {
+        table[byte as usize] = if byte.is_ascii_alphanumeric() {
+            byte.to_ascii_lowercase()
+        } else if matches!(byte, b'_' | b'-' | b'.' | b' ' | b'/') {
+            SKIPPED
+        } else {
+            0
+        };
+        if byte == u8::MAX {
+            break table;
+        }
+        byte += 1;
+    }
+};
 
 fn exact(name: &str) -> Option<Code> {
-    let mut buffer = [0; MAX_NAME];
-    let key = normal(name, &mut buffer)?;
-    let wanted = hash(key);
-    let table = &*TABLE;
-    let code = table[table.binary_search_by_key(&wanted, |(hash, _)| *hash).ok()?].1;
-    let mut buffer = [0; MAX_NAME];
-    (normal(code.name, &mut buffer)? == key).then_some(code)
+    TABLE.get(&words(&Name::of(name)?.bytes)).copied()
+}
+
+/// Builds the tables now rather than at the first failure.
+pub(crate) fn warm() {
+    LazyLock::force(&TABLE);
+    roots::warm();
 }
 
 /// What `name` means, whatever vendor says it. A dotted name (`Throttling.RateQuota`,
@@ -112,8 +142,10 @@ pub(crate) fn lookup(name: &str) -> Option<Code> {
     // `channel:invalid_key` of new-api; `ThrottlingException:http://...` in Amazon's header;
     // `ns#Name` in its JSON.
     let name = name.strip_prefix("channel:").unwrap_or(name);
-    let name = name.split([':', ',']).next().unwrap_or(name);
-    let name = name.rsplit('#').next().unwrap_or(name).trim();
+    let end = name.bytes().position(|byte| matches!(byte, b':' | b','));
+    let name = end.map_or(name, |end| &name[..end]);
+    let start = name.bytes().rposition(|byte| byte == b'#');
+    let name = start.map_or(name, |start| &name[start + 1..]).trim();
     if name.is_empty() || name.len() > MAX_NAME {
         return None;
     }
@@ -125,6 +157,9 @@ pub(crate) fn lookup(name: &str) -> Option<Code> {
 
 /// What the number `code` means at `provider`.
 pub(crate) fn vendor(provider: &str, code: &str) -> Option<Code> {
+    if !is_number(code) {
+        return None;
+    }
     let Vendor(_, codes) = VENDORS
         .iter()
         .find(|Vendor(names, _)| names.iter().any(|name| contains_ignore_case(provider, name)))?;
@@ -136,8 +171,17 @@ pub(crate) fn vendor(provider: &str, code: &str) -> Option<Code> {
     })
 }
 
+/// Whether a code may be a vendor's own: all of those are numbers, and most names are none.
+fn is_number(code: &str) -> bool {
+    code.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+}
+
+/// Whether `part`, which is in lower case, is in `text` however that is written.
 pub(crate) fn contains_ignore_case(text: &str, part: &str) -> bool {
-    text.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
+    let Some(&first) = part.as_bytes().first() else { return true };
+    text.as_bytes().windows(part.len()).any(|window| {
+        window[0].eq_ignore_ascii_case(&first) && window.eq_ignore_ascii_case(part.as_bytes())
+    })
 }
 
 #[cfg(test)]
@@ -147,20 +191,27 @@ mod tests {
     #[test]
     fn no_name_has_two_meanings() {
         let table = &*TABLE;
-        for pair in table.windows(2) {
-            if pair[0].0 == pair[1].0 {
-                let (a, b) = (pair[0].1, pair[1].1);
-                assert_eq!(
-                    (a.reason, a.weight, a.twist),
-                    (b.reason, b.weight, b.twist),
-                    "{} and {}",
-                    a.name,
-                    b.name
-                );
-            }
+        for (name, code) in table.entries() {
+            let known = table.get(name).unwrap();
+            assert_eq!(
+                (known.reason, known.weight, known.twist),
+                (code.reason, code.weight, code.twist),
+                "{} and {}",
+                known.name,
+                code.name
+            );
         }
         let names: usize = GROUPS.iter().map(|group| group.3.len()).sum();
-        assert_eq!(table.len(), names, "a name was too long or had a character of its own");
+        assert_eq!(
+            table.entries().len(),
+            names,
+            "a name is too long or has a character of its own"
+        );
+        for Vendor(_, codes) in VENDORS {
+            for (code, ..) in *codes {
+                assert!(is_number(code), "{code} is no number");
+            }
+        }
     }
 
     #[test]

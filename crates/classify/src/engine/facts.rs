@@ -120,10 +120,15 @@ impl<'a> Facts<'a> {
 
     /// What the innermost unknown name seems to mean, and the name.
     pub(crate) fn guess(&self) -> Option<(Rank, Reason, &str)> {
-        self.strange
-            .iter()
-            .filter_map(|(rank, name)| Some((*rank, codes::guess(name)?, name.as_ref())))
-            .reduce(|best, next| if next.0 > best.0 { next } else { best })
+        let mut best: Option<(Rank, Reason, &str)> = None;
+        for (rank, name) in &self.strange {
+            if best.is_none_or(|best| *rank > best.0)
+                && let Some(reason) = codes::guess(name)
+            {
+                best = Some((*rank, reason, name));
+            }
+        }
+        best
     }
 
     /// Notes a status stated in the body. The innermost counts, and there the first.

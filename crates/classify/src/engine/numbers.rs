@@ -2,6 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use smallvec::SmallVec;
+
+use super::block::{Kinds, blocks, each};
+
 /// Longest wait that is believed: a provider that says more than ten years means "never" or
 /// is mistaken, and sums of waits must not overflow.
 const MAX_WAIT: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -25,37 +29,64 @@ pub(crate) fn count(text: &str) -> Option<(u64, usize)> {
     (at > 0).then_some((value, at))
 }
 
-/// Where numbers begin in `text`, at most [`MAX_NUMBERS`] of them.
-pub(crate) fn positions(text: &str) -> impl Iterator<Item = usize> {
-    let bytes = text.as_bytes();
-    (0..bytes.len())
-        .filter(|&at| {
-            bytes[at].is_ascii_digit() && (at == 0 || !bytes[at - 1].is_ascii_alphanumeric())
-        })
-        .take(MAX_NUMBERS)
-}
-
 /// Numbers looked at in one text: what states a limit does so early.
 const MAX_NUMBERS: usize = 64;
 
+/// Where numbers begin in a text.
+pub(crate) type Positions = SmallVec<[u32; 12]>;
+
+/// Where numbers begin in `text`, at most [`MAX_NUMBERS`] of them.
+pub(crate) fn positions(text: &str) -> Positions {
+    let mut positions = Positions::new();
+    let bytes = text.as_bytes();
+    for (start, block) in blocks(bytes) {
+        let kinds = Kinds::of(block);
+        if kinds.digit == 0 {
+            continue;
+        }
+        let inside = start > 0 && bytes[start - 1].is_ascii_alphanumeric();
+        let behind_word = kinds.behind_word(&mut if inside { 0x80 } else { 0 });
+        for at in each(kinds.digit & !behind_word) {
+            positions.extend(u32::try_from(start + at));
+            if positions.len() == MAX_NUMBERS {
+                return positions;
+            }
+        }
+    }
+    positions
+}
+
+/// A text and where numbers begin in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers<'t> {
+    pub(crate) text: &'t str,
+    pub(crate) at: &'t [u32],
+}
+
 /// The number right behind the first of `words` that stands before one, and the rest from there.
-pub(crate) fn after<'t, 'w>(text: &'t str, words: &[&'w str]) -> Option<(&'w str, &'t str)> {
+/// Words are four bytes or longer.
+pub(crate) fn after<'t, 'w>(numbers: Numbers<'t>, words: &[&'w str]) -> Option<(&'w str, &'t str)> {
     let mut best: Option<(usize, usize)> = None;
-    for at in positions(text) {
-        let before = &text.as_bytes()[..at];
-        // The last three bytes tell nearly all of them apart without a call to compare.
-        let tail = before.last_chunk::<3>();
-        let rank = words.iter().position(|words| {
-            words.as_bytes().last_chunk::<3>() == tail && before.ends_with(words.as_bytes())
+    for &at in numbers.at {
+        let at = at as usize;
+        let before = &numbers.text.as_bytes()[..at];
+        // The last four bytes tell nearly all of them apart without a call to compare.
+        let Some(tail) = four(before) else { continue };
+        let known = best.map_or(words.len(), |(known, _)| known);
+        let rank = words[..known].iter().position(|words| {
+            four(words.as_bytes()) == Some(tail) && before.ends_with(words.as_bytes())
         });
-        if let Some(rank) = rank
-            && best.is_none_or(|(known, _)| rank < known)
-        {
+        if let Some(rank) = rank {
             best = Some((rank, at));
         }
     }
     let (rank, at) = best?;
-    Some((words[rank], text.get(at..)?))
+    Some((words[rank], numbers.text.get(at..)?))
+}
+
+/// The last four bytes of a text.
+fn four(text: &[u8]) -> Option<u32> {
+    text.last_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 /// Exactly three digits follow, then something else.
@@ -129,7 +160,9 @@ pub(crate) fn duration(text: &str, bare: Option<Duration>) -> Option<Duration> {
     let mut parts = 0;
     while let Some((value, used)) = decimal(rest) {
         let after = rest[used..].trim_start_matches(' ');
-        let unit = UNITS.iter().find(|(name, _)| {
+        let first = after.as_bytes().first();
+        let mut units = UNITS.iter().filter(|(name, _)| name.as_bytes().first() == first);
+        let unit = units.find(|(name, _)| {
             after.strip_prefix(name).is_some_and(|tail| {
                 // `m` of `6m0s` is followed by a digit, `m` of `messages` by a letter.
                 !tail.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -297,6 +330,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn numbers_begin_where_a_naive_search_finds_them(text in "[a-z0-9é,. ]{0,60}") {
+            let bytes = text.as_bytes();
+            let naive: Vec<u32> = (0..bytes.len())
+                .filter(|&at| {
+                    bytes[at].is_ascii_digit()
+                        && (at == 0 || !bytes[at - 1].is_ascii_alphanumeric())
+                })
+                .map(|at| u32::try_from(at).unwrap())
+                .take(MAX_NUMBERS)
+                .collect();
+            prop_assert_eq!(positions(&text).to_vec(), naive);
+        }
+
         #[test]
         fn nothing_panics(text in "\\PC{0,60}", value in any::<f64>()) {
             let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);

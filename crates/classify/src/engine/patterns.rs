@@ -7,7 +7,6 @@
 
 mod account;
 mod breakage;
-mod index;
 mod provider;
 mod request;
 mod shape;
@@ -16,10 +15,13 @@ mod words;
 
 use std::sync::LazyLock;
 
+use smallvec::SmallVec;
 use steadfast_core::{Reason, Retry};
 
-use self::index::Index;
-use super::codes::Twist;
+use super::{
+    codes::Twist,
+    index::{Index, MAX_PHRASES},
+};
 
 /// When a pattern is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +97,17 @@ impl Pattern {
 }
 
 /// Circumstances a pattern may ask for or veto like a phrase; they are not in the text.
-pub(crate) const GOOGLE: &str = "@google";
-pub(crate) const CEREBRAS: &str = "@cerebras";
+const GOOGLE: &str = "@google";
+const CEREBRAS: &str = "@cerebras";
 
 const CIRCUMSTANCES: [&str; 2] = [GOOGLE, CEREBRAS];
+
+/// One of them, by its place there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Circumstance {
+    Google,
+    Cerebras,
+}
 
 /// Asked in this order; the first that holds decides.
 const TABLES: [&[Pattern]; 8] = [
@@ -132,6 +141,8 @@ pub(crate) struct Found {
     states: [u8; MAX_PATTERNS],
     /// The phrase that met a pattern's first group, by its number plus one.
     phrases: [u16; MAX_PATTERNS],
+    /// A bit for each phrase.
+    seen: [u64; MAX_PHRASES / 64],
     /// A bit for each pattern of which all groups were met.
     whole: u128,
     vetoed: u128,
@@ -140,11 +151,24 @@ pub(crate) struct Found {
 #[derive(Debug)]
 struct Matcher {
     phrases: Vec<&'static str>,
+    /// Each phrase as evidence.
+    evidence: Vec<String>,
     index: Index,
     /// By phrase.
     members: Vec<Vec<Member>>,
-    /// In the order they are asked, with the state that means all groups were met.
-    patterns: Vec<(&'static Pattern, u8)>,
+    /// In the order they are asked.
+    patterns: Vec<Row>,
+    /// The phrases that are circumstances.
+    circumstances: [Option<usize>; 2],
+}
+
+#[derive(Debug)]
+struct Row {
+    pattern: &'static Pattern,
+    /// The state that means all groups were met.
+    full: u8,
+    /// The groups' phrases by number, where they have to be in order.
+    ordered: Vec<Vec<u16>>,
 }
 
 static MATCHER: LazyLock<Matcher> = LazyLock::new(|| {
@@ -172,9 +196,17 @@ static MATCHER: LazyLock<Matcher> = LazyLock::new(|| {
             full |= bit;
         }
         join(pattern.veto, VETOED);
-        patterns.push((pattern, full));
+        let numbers = |names: &&[&str]| {
+            let found = names.iter().filter_map(|name| phrases.binary_search(name).ok());
+            found.filter_map(|number| u16::try_from(number).ok()).collect()
+        };
+        let ordered = if pattern.gap == 0 { &[][..] } else { pattern.need };
+        let ordered = ordered.iter().map(numbers).collect();
+        patterns.push(Row { pattern, full, ordered });
     }
-    Matcher { index: Index::new(&phrases), phrases, members, patterns }
+    let evidence = phrases.iter().map(|phrase| format!("pattern:{phrase}")).collect();
+    let circumstances = CIRCUMSTANCES.map(|name| phrases.binary_search(&name).ok());
+    Matcher { index: Index::new(&phrases), phrases, evidence, members, patterns, circumstances }
 });
 
 /// Builds the tables now rather than at the first failure.
@@ -185,14 +217,20 @@ pub(crate) fn warm() {
 /// The phrases found in `lower`, which is in lower case.
 pub(crate) fn scan(lower: &str) -> Found {
     let matcher = &*MATCHER;
-    let mut found =
-        Found { states: [0; MAX_PATTERNS], phrases: [0; MAX_PATTERNS], whole: 0, vetoed: 0 };
+    let mut found = Found {
+        states: [0; MAX_PATTERNS],
+        phrases: [0; MAX_PATTERNS],
+        seen: [0; MAX_PHRASES / 64],
+        whole: 0,
+        vetoed: 0,
+    };
     matcher.index.scan(lower.as_bytes(), &matcher.phrases, |phrase| found.mark(matcher, phrase));
     found
 }
 
 impl Found {
     fn mark(&mut self, matcher: &Matcher, phrase: usize) {
+        self.seen[phrase / 64] |= 1 << (phrase % 64);
         for member in &matcher.members[phrase] {
             let pattern = usize::from(member.pattern);
             if member.bit == VETOED {
@@ -200,7 +238,7 @@ impl Found {
                 continue;
             }
             self.states[pattern] |= member.bit;
-            if self.states[pattern] == matcher.patterns[pattern].1 {
+            if self.states[pattern] == matcher.patterns[pattern].full {
                 self.whole |= 1 << pattern;
             }
             if member.bit == 1 && self.phrases[pattern] == 0 {
@@ -209,16 +247,26 @@ impl Found {
         }
     }
 
+    /// The phrases of an ordered pattern that were found.
+    fn alternatives(&self, matcher: &Matcher, row: &Row) -> SmallVec<[Alternatives; 3]> {
+        let seen = |phrase: &&u16| {
+            let phrase = usize::from(**phrase);
+            self.seen[phrase / 64] & (1 << (phrase % 64)) != 0
+        };
+        let phrase = |phrase: &u16| matcher.phrases[usize::from(*phrase)];
+        row.ordered.iter().map(|group| group.iter().filter(seen).map(phrase).collect()).collect()
+    }
+
     /// With a circumstance.
-    pub(crate) fn note(&mut self, circumstance: &'static str) {
+    pub(crate) fn note(&mut self, circumstance: Circumstance) {
         let matcher = &*MATCHER;
-        if let Ok(phrase) = matcher.phrases.binary_search(&circumstance) {
+        if let Some(phrase) = matcher.circumstances[circumstance as usize] {
             self.mark(matcher, phrase);
         }
     }
 }
 
-/// The first pattern of `tier` that holds, and its phrase that was found.
+/// The first pattern of `tier` that holds, and its phrase that was found, as evidence.
 pub(crate) fn decide(
     tier: Tier,
     found: &Found,
@@ -230,13 +278,15 @@ pub(crate) fn decide(
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         left &= left - 1;
-        let (pattern, _) = matcher.patterns[index];
+        let row = &matcher.patterns[index];
+        let pattern = row.pattern;
         let holds = pattern.tier == tier
             && pattern.on.allows(status)
-            && (pattern.gap == 0 || pattern.follows(lower));
+            && (pattern.gap == 0
+                || follow(lower.as_bytes(), &found.alternatives(matcher, row), pattern.gap));
         if holds {
             let phrase = usize::from(found.phrases[index]).checked_sub(1);
-            return Some((pattern, phrase.map_or("", |phrase| matcher.phrases[phrase])));
+            return Some((pattern, phrase.map_or("", |phrase| &matcher.evidence[phrase])));
         }
     }
     None
@@ -256,39 +306,45 @@ impl On {
 /// phrase more often are echoes of a conversation.
 const MAX_STARTS: usize = 16;
 
-impl Pattern {
-    /// Whether the alternatives follow each other in `lower`.
-    fn follows(&self, lower: &str) -> bool {
-        let Some((first, rest)) = self.need.split_first() else { return true };
-        first.iter().any(|start| {
-            memchr::memmem::find_iter(lower.as_bytes(), start)
-                .take(MAX_STARTS)
-                .any(|at| chain(&lower.as_bytes()[at + start.len()..], rest, self.gap))
-        })
-    }
+/// The alternatives of one group that a text has.
+type Alternatives = SmallVec<[&'static str; 4]>;
+
+/// Whether one of each group's phrases follows one of the group before it in `text`.
+fn follow(text: &[u8], groups: &[Alternatives], gap: usize) -> bool {
+    let Some((first, rest)) = groups.split_first() else { return true };
+    first.iter().any(|start| {
+        places(text, start).take(MAX_STARTS).any(|at| chain(&text[at + start.len()..], rest, gap))
+    })
 }
 
-fn chain(text: &[u8], groups: &[&[&str]], gap: usize) -> bool {
+fn chain(text: &[u8], groups: &[Alternatives], gap: usize) -> bool {
     let Some((first, rest)) = groups.split_first() else { return true };
     first.iter().any(|phrase| {
         let window = &text[..text.len().min(gap + phrase.len())];
-        memchr::memmem::find(window, phrase.as_bytes())
-            .is_some_and(|at| chain(&text[at + phrase.len()..], rest, gap))
+        places(window, phrase).next().is_some_and(|at| chain(&text[at + phrase.len()..], rest, gap))
     })
+}
+
+/// Where `phrase` stands in `text`. Texts are too short for a searcher that has to be built.
+fn places(text: &[u8], phrase: &str) -> impl Iterator<Item = usize> {
+    let phrase = phrase.as_bytes();
+    let first = phrase.first().copied().unwrap_or_default();
+    memchr::memchr_iter(first, text).filter(move |&at| text[at..].starts_with(phrase))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::index::PREFIX;
 
     #[test]
     fn the_tables_are_well_formed() {
         let matcher = &*MATCHER;
         let count: usize = TABLES.iter().map(|table| table.len()).sum();
         assert_eq!(matcher.patterns.len(), count, "at most {MAX_PATTERNS} patterns");
-        assert!(matcher.phrases.len() < index::MAX_PHRASES, "{}", matcher.phrases.len());
+        assert!(matcher.phrases.len() < MAX_PHRASES, "{}", matcher.phrases.len());
         for phrase in &matcher.phrases {
-            assert!(phrase.len() >= index::PREFIX, "{phrase} is too short to be found");
+            assert!(phrase.len() >= PREFIX, "{phrase} is too short to be found");
             assert!(!phrase.starts_with(' '), "{phrase} would never begin a word");
             assert_eq!(*phrase, phrase.to_lowercase(), "phrases are in lower case");
             assert!(!phrase.contains('’'), "{phrase}: straight apostrophes");
@@ -302,11 +358,13 @@ mod tests {
 
     #[test]
     fn order_and_distance() {
-        let pattern = loose(Reason::ModelNotFound, &[&["model"], &["not found"]]).in_order(20);
-        assert!(pattern.follows("the model x was not found"));
-        assert!(!pattern.follows("not found: model"));
-        assert!(!pattern.follows("model ............................. not found"));
-        assert!(pattern.follows("model ............................. model not found"));
+        let groups =
+            [Alternatives::from_slice(&["model"]), Alternatives::from_slice(&["not found"])];
+        let follows = |text: &str| follow(text.as_bytes(), &groups, 20);
+        assert!(follows("the model x was not found"));
+        assert!(!follows("not found: model"));
+        assert!(!follows("model ............................. not found"));
+        assert!(follows("model ............................. model not found"));
     }
 
     #[test]

@@ -48,13 +48,13 @@ pub(crate) fn anchors(facts: &mut Facts<'_>, rank: Rank, text: &str) {
         head.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '<' | '[' | '"'));
     let bytes = head.as_bytes();
     let mut stated = status(start);
-    for at in 1..bytes.len().saturating_sub(2) {
+    // Most texts have few such digits; only where there are some is looked around.
+    for at in memchr::memchr2_iter(b'4', b'5', bytes) {
         if stated.is_some_and(|status| !is_relays(status)) {
             break;
         }
-        // Most texts have no such digits; only where there are some is looked around.
-        if matches!(bytes[at], b'4' | b'5')
-            && bytes[at + 1].is_ascii_digit()
+        if at > 0
+            && bytes.get(at + 1).is_some_and(u8::is_ascii_digit)
             && let Some(rest) = head.get(at..)
             && let Some(status) = status(rest)
         {
@@ -153,21 +153,10 @@ fn status(text: &str) -> Option<u64> {
 fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     // botocore: `An error occurred (ThrottlingException) when calling the X operation`.
     // gRPC: `rpc error: code = Canceled desc = ...`. Relays: `[code] text`, `code x, message y`.
-    // Each is looked for only where its rarest character is.
-    let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();
-    for (rare, anchor) in [
-        (b'(', "error occurred ("),
-        (b'=', "code = "),
-        (b'[', ": ["),
-        (b',', ", code "),
-        (b'S', "StatusCode."),
-    ] {
-        if has(rare)
-            && let Some((_, rest)) = text.split_once(anchor)
-        {
-            facts.code(rank, Field::Prose, word(rest));
-        }
+    for rest in behind_anchors(text).into_iter().flatten() {
+        facts.code(rank, Field::Prose, word(rest));
     }
+    let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();
     if !has(b' ') && !has(b':') {
         if is_name(text) {
             facts.code(rank, Field::Prose, text);
@@ -188,6 +177,10 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     let mut depth = rank.depth;
     let mut from = 0;
     let mut note = |name: &str| {
+        // The rest of a URL.
+        if name.starts_with("//") {
+            return;
+        }
         let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         if is_name(name) && facts.code(Rank { depth, ..rank }, Field::Prose, name) {
             depth = depth.saturating_add(1);
@@ -213,6 +206,33 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     if let Some(last) = text[from..].split_ascii_whitespace().next() {
         note(last);
     }
+}
+
+/// Before a code; each is found by the character in it that is rarest in texts.
+const CODE_ANCHORS: [(u8, &str); 5] = [
+    (b'(', "error occurred ("),
+    (b'=', "code = "),
+    (b'[', ": ["),
+    (b',', ", code "),
+    (b'S', "StatusCode."),
+];
+
+/// What follows the first of each of [`CODE_ANCHORS`] in `text`.
+fn behind_anchors(text: &str) -> [Option<&str>; 5] {
+    let mut behind = [None; 5];
+    let bytes = text.as_bytes();
+    let mut look = |at: usize| {
+        for ((rare, anchor), behind) in CODE_ANCHORS.iter().zip(&mut behind) {
+            if bytes[at] == *rare && behind.is_none() {
+                let offset = anchor.bytes().position(|byte| byte == *rare);
+                let start = offset.and_then(|offset| at.checked_sub(offset));
+                *behind = start.and_then(|start| text.get(start..)?.strip_prefix(anchor));
+            }
+        }
+    };
+    memchr::memchr3_iter(b'(', b'=', b'[', bytes).for_each(&mut look);
+    memchr::memchr2_iter(b',', b'S', bytes).for_each(look);
+    behind
 }
 
 /// Looks like an identifier rather than a word of a sentence.

@@ -4,7 +4,13 @@ use std::{borrow::Cow, time::Duration};
 
 use steadfast_core::{Failover, Reason, Retry};
 
-use super::{Finding, Lowered, codes::Twist, facts::Facts, retry_after, window};
+use super::{
+    Finding, Lowered,
+    codes::Twist,
+    facts::Facts,
+    headers::{Headers, SHOULD_RETRY},
+    retry_after, window,
+};
 use crate::{Evidence, Verdict};
 
 /// A wait longer than this is not worth a retry in place; the hint is kept for cooldowns.
@@ -13,6 +19,7 @@ const WORTH_WAITING: Duration = Duration::from_secs(60);
 /// Adds the wait, the numbers, and what they mean for a retry.
 pub(super) fn refine(
     evidence: &Evidence<'_>,
+    headers: &Headers<'_>,
     found: Finding,
     facts: &Facts<'_>,
     lowered: &[Lowered],
@@ -36,11 +43,11 @@ pub(super) fn refine(
             let stated = facts.window;
             verdict.window = (stated.limit.is_some() || stated.requested.is_some())
                 .then_some(stated)
-                .or_else(|| lowered.iter().find_map(|lower| window::from_text(&lower.text)));
+                .or_else(|| lowered.iter().find_map(|lower| window::from_text(lower.numbers())));
         }
         _ => {}
     }
-    verdict.retry_after = wait(evidence, verdict.reason, facts, lowered);
+    verdict.retry_after = wait(evidence, headers, verdict.reason, facts, lowered);
     let long = verdict.retry_after.is_some_and(|wait| wait > WORTH_WAITING);
     if found.twist == Twist::Later && verdict.retry_after.is_some() && !long && !hopeless {
         verdict.retry = Some(Retry::Yes);
@@ -48,7 +55,7 @@ pub(super) fn refine(
     if long && verdict.retry != Some(Retry::Forbidden) {
         verdict.retry = Some(Retry::No);
     }
-    match evidence.header("x-should-retry") {
+    match headers.text(SHOULD_RETRY) {
         Some("true") if !long => said(&mut verdict, Retry::Yes),
         Some("false") => said(&mut verdict, Retry::No),
         _ => {}
@@ -64,7 +71,7 @@ fn said(verdict: &mut Verdict, retry: Retry) {
 
 /// A limit that the same request will not get past within a minute.
 fn hopeless(facts: &Facts<'_>, lowered: &[Lowered]) -> bool {
-    if facts.quota.per_day || lowered.iter().any(|lower| window::never_fits(&lower.text)) {
+    if facts.quota.per_day || lowered.iter().any(|lower| window::never_fits(lower.numbers())) {
         return true;
     }
     // Gemini names the quota and the delay of limits by the minute; without either it is the
@@ -77,21 +84,15 @@ fn hopeless(facts: &Facts<'_>, lowered: &[Lowered]) -> bool {
         })
 }
 
-/// The clock is read only where there are headers to compare with it.
-pub(super) fn from_headers(evidence: &Evidence<'_>) -> Option<Duration> {
-    if evidence.headers.is_empty() {
-        return None;
-    }
-    retry_after::from_headers(evidence.headers, evidence.now())
-}
-
 fn wait(
     evidence: &Evidence<'_>,
+    headers: &Headers<'_>,
     reason: Reason,
     facts: &Facts<'_>,
     lowered: &[Lowered],
 ) -> Option<Duration> {
-    let header = from_headers(evidence);
+    // The clock is read only where there is something to compare with it.
+    let header = retry_after::from_headers(headers, || evidence.now());
     if header.is_some() {
         return header;
     }
@@ -106,11 +107,11 @@ fn wait(
         if reason != Reason::RateLimit || evidence.headers.is_empty() {
             return None;
         }
-        retry_after::from_buckets(evidence.headers, kind(facts, lowered), evidence.now())
+        retry_after::from_buckets(headers, kind(facts, lowered), || evidence.now())
     };
     bucket()
         .or_else(|| retry_after::from_fields(facts, || evidence.now()))
-        .or_else(|| lowered.iter().find_map(|lower| retry_after::from_text(&lower.text)))
+        .or_else(|| lowered.iter().find_map(|lower| retry_after::from_text(lower.numbers())))
 }
 
 /// Which bucket the body says was exhausted.

@@ -2,96 +2,49 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
-
-use super::{facts::Facts, numbers};
+use super::{
+    facts::Facts,
+    headers::{Headers, RETRY_AFTER, RETRY_AFTER_MS},
+    numbers::{self, Numbers},
+};
 
 /// Headers that say it outright, in the order SDKs read them.
-pub(crate) fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
-    text("retry-after-ms")
+pub(crate) fn from_headers(
+    headers: &Headers<'_>,
+    now: impl Fn() -> SystemTime,
+) -> Option<Duration> {
+    headers
+        .text(RETRY_AFTER_MS)
         .and_then(|value| value.parse().ok())
         .and_then(|ms: f64| numbers::seconds(ms / 1_000.0))
         .filter(|wait| !wait.is_zero())
-        .or_else(|| text("retry-after").and_then(|value| retry_after(value, now)))
+        .or_else(|| headers.text(RETRY_AFTER).and_then(|value| retry_after(value, &now)))
 }
 
 /// Seconds, fractions of them, a duration with a unit, or an HTTP date. Zero seconds is no hint;
 /// a date that is past is: there is nothing left to wait for.
-fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+fn retry_after(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
     if let Ok(secs) = value.parse::<f64>() {
-        return numbers::until_number(secs, now).filter(|wait| !wait.is_zero() || secs >= 1e9);
+        return numbers::until_number(secs, now()).filter(|wait| !wait.is_zero() || secs >= 1e9);
     }
-    if let Ok(date) = httpdate::parse_http_date(value) {
-        return Some(date.duration_since(now).unwrap_or(Duration::ZERO));
-    }
-    numbers::until_rfc3339(value, now).or_else(|| {
-        numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
-    })
+    moment_or_duration(value, now)
 }
-
-/// A bucket's headers: what is left, and when it refills.
-struct Bucket {
-    remaining: &'static str,
-    reset: &'static str,
-    /// What a body calls it (`type: tokens`), when it does.
-    kind: &'static str,
-}
-
-const fn bucket(remaining: &'static str, reset: &'static str, kind: &'static str) -> Bucket {
-    Bucket { remaining, reset, kind }
-}
-
-const BUCKETS: [Bucket; 15] = [
-    bucket("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "requests"),
-    bucket("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "tokens"),
-    bucket(
-        "anthropic-ratelimit-requests-remaining",
-        "anthropic-ratelimit-requests-reset",
-        "requests",
-    ),
-    bucket("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset", "tokens"),
-    bucket(
-        "anthropic-ratelimit-input-tokens-remaining",
-        "anthropic-ratelimit-input-tokens-reset",
-        "input",
-    ),
-    bucket(
-        "anthropic-ratelimit-output-tokens-remaining",
-        "anthropic-ratelimit-output-tokens-reset",
-        "output",
-    ),
-    bucket(
-        "anthropic-priority-input-tokens-remaining",
-        "anthropic-priority-input-tokens-reset",
-        "",
-    ),
-    bucket(
-        "anthropic-priority-output-tokens-remaining",
-        "anthropic-priority-output-tokens-reset",
-        "",
-    ),
-    bucket("anthropic-ratelimit-unified-remaining", "anthropic-ratelimit-unified-reset", ""),
-    bucket("ratelimitbysize-remaining", "ratelimitbysize-reset", "tokens"),
-    bucket("x-ratelimitbysize-remaining-minute", "x-ratelimitbysize-reset-minute", "tokens"),
-    bucket("x-codex-primary-remaining-percent", "x-codex-primary-reset-after-seconds", ""),
-    bucket("x-ratelimit-remaining", "x-ratelimit-reset", ""),
-    bucket("x-rate-limit-remaining", "x-rate-limit-reset", ""),
-    bucket("ratelimit-remaining", "ratelimit-reset", ""),
-];
 
 /// When the exhausted buckets refill: the latest of those with nothing left, or of those the
 /// body names; a bucket that still has something left is not what was hit.
-pub(crate) fn from_buckets(headers: &HeaderMap, kind: &str, now: SystemTime) -> Option<Duration> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+pub(crate) fn from_buckets(
+    headers: &Headers<'_>,
+    kind: &str,
+    now: impl Fn() -> SystemTime,
+) -> Option<Duration> {
     let mut exhausted = None;
     let mut named = None;
-    for bucket in &BUCKETS {
-        let Some(wait) = text(bucket.reset).and_then(|value| reset(value, now)) else { continue };
-        let left = text(bucket.remaining).and_then(|value| value.parse::<f64>().ok());
+    for (remaining, refills, name) in headers.buckets() {
+        let Some(wait) = reset(refills, &now) else { continue };
+        let left = remaining.and_then(|value| value.parse::<f64>().ok());
         if left.is_none_or(|left| left <= 0.0) {
             exhausted = exhausted.max(Some(wait));
-        } else if !kind.is_empty() && bucket.kind == kind {
+        } else if !kind.is_empty() && name == kind {
             named = named.max(Some(wait));
         }
     }
@@ -99,19 +52,26 @@ pub(crate) fn from_buckets(headers: &HeaderMap, kind: &str, now: SystemTime) -> 
 }
 
 /// A duration, seconds, an epoch in seconds or milliseconds, an RFC 3339 moment.
-fn reset(value: &str, now: SystemTime) -> Option<Duration> {
+fn reset(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
     if let Ok(number) = value.parse::<f64>() {
-        return numbers::until_number(number, now).filter(|wait| !wait.is_zero() || number >= 1e9);
+        return numbers::until_number(number, now())
+            .filter(|wait| !wait.is_zero() || number >= 1e9);
     }
-    numbers::until_rfc3339(value, now)
-        .or_else(|| {
-            httpdate::parse_http_date(value)
-                .ok()
-                .map(|date| date.duration_since(now).unwrap_or(Duration::ZERO))
-        })
-        .or_else(|| {
-            numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
-        })
+    moment_or_duration(value, now)
+}
+
+/// An RFC 3339 moment, an HTTP date, or a duration with a unit.
+fn moment_or_duration(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
+    // Only an HTTP date begins with a letter.
+    if value.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        let date = httpdate::parse_http_date(value).ok()?;
+        return Some(date.duration_since(now()).unwrap_or(Duration::ZERO));
+    }
+    // The clock is read only for what has the shape of a moment.
+    let moment = value.contains(':').then(|| numbers::until_rfc3339(value, now())).flatten();
+    moment.or_else(|| {
+        numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
+    })
 }
 
 /// What the body's fields say.
@@ -150,7 +110,7 @@ const PHRASES: [&str; 22] = [
 ];
 
 /// What the prose says, in lower case. A number without a unit counts seconds.
-pub(crate) fn from_text(lower: &str) -> Option<Duration> {
+pub(crate) fn from_text(lower: Numbers<'_>) -> Option<Duration> {
     let (_, rest) = numbers::after(lower, &PHRASES)?;
     let rest = super::prose::head(rest, 48);
     numbers::duration(rest, Some(Duration::from_secs(1))).filter(|wait| !wait.is_zero())
@@ -160,10 +120,22 @@ pub(crate) fn from_text(lower: &str) -> Option<Duration> {
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use http::{HeaderName, HeaderValue};
+    use http::{HeaderMap, HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     use super::*;
+
+    fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+        super::from_headers(&Headers::of(headers), || now)
+    }
+
+    fn from_buckets(headers: &HeaderMap, kind: &str, now: SystemTime) -> Option<Duration> {
+        super::from_buckets(&Headers::of(headers), kind, || now)
+    }
+
+    fn from_text(text: &str) -> Option<Duration> {
+        super::from_text(Numbers { text, at: &numbers::positions(text) })
+    }
 
     fn now() -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(1_795_269_489)

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use super::{
     facts::{Facts, Field, Rank},
+    keys::{self, Counts, Key, Place, Says},
     numbers, prose,
     walk::{Item, Raw, Walk, unescape},
 };
@@ -19,88 +20,6 @@ pub(crate) const MAX_NEST: u8 = 8;
 
 /// Objects within one document whose fields are looked at.
 const MAX_DEPTH: usize = 24;
-
-/// What an object is to its document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// An error, or what wraps one.
-    Error,
-    /// Details of an error: metadata, quota violations, validation items.
-    Detail,
-    /// An answer's choices: only their finish reasons count.
-    Choice,
-    /// Headers quoted in a body: only waits count.
-    Headers,
-    /// Google's `retryDelay` as an object.
-    Delay,
-    /// An echo of the request, a history of earlier errors, and whatever else is not this error.
-    Skip,
-}
-
-impl Place {
-    /// What the value under `key` is.
-    fn child(self, key: &str) -> Self {
-        let key = Key::of(key);
-        match (self, key.as_str()) {
-            (Place::Skip | Place::Headers | Place::Delay, _) => return Place::Skip,
-            // Array elements, and documents in a row.
-            (_, "") => return self,
-            (Place::Choice, "error") => return Place::Error,
-            (Place::Choice, _) => return Place::Skip,
-            _ => {}
-        }
-        match key.as_str() {
-            "error" | "err" | "lasterror" | "cause" | "exception" | "fault" | "response"
-            | "data" | "value" | "event" | "result" | "body" | "message" | "reason" => Place::Error,
-            "innererror"
-            | "details"
-            | "detail"
-            | "metadata"
-            | "errors"
-            | "violations"
-            | "providerspecificfields"
-            | "errorargs"
-            | "baseresp"
-            | "errorinfo"
-            | "incompletedetails"
-            | "promptfeedback"
-            | "errordetails"
-            | "originalresponse" => Place::Detail,
-            "choices" | "candidates" => Place::Choice,
-            "headers" => Place::Headers,
-            "retrydelay" => Place::Delay,
-            _ => Place::Skip,
-        }
-    }
-}
-
-/// A key without case and punctuation, for matching.
-struct Key {
-    bytes: [u8; 24],
-    length: usize,
-}
-
-impl Key {
-    fn of(key: &str) -> Self {
-        let mut bytes = [0; 24];
-        let mut length = 0;
-        for byte in key.bytes() {
-            if byte.is_ascii_alphanumeric() {
-                match bytes.get_mut(length) {
-                    Some(slot) => *slot = byte.to_ascii_lowercase(),
-                    // Longer than any known key: one that none equals.
-                    None => return Self { bytes: [b'?'; 24], length: 1 },
-                }
-                length += 1;
-            }
-        }
-        Self { bytes, length }
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("?")
-    }
-}
 
 /// Reads a text: its structures into facts, its prose as texts. `keep` makes the text outlive
 /// the call: borrowed where it is part of the body, owned where it was unescaped.
@@ -257,7 +176,9 @@ fn structure<'a, 't>(
             Item::Open { key, .. } => {
                 let place = match depth {
                     0 | 1 => Place::Error,
-                    _ => places.get(depth - 2).map_or(Place::Skip, |parent| parent.child(key)),
+                    _ => places
+                        .get(depth - 2)
+                        .map_or(Place::Skip, |parent| Key::of(key).place_in(*parent)),
                 };
                 if let Some(slot) = places.get_mut(depth.saturating_sub(1)) {
                     *slot = place;
@@ -292,85 +213,67 @@ fn string<'a, 't>(
         Cow::Borrowed(text) => keep(text),
         Cow::Owned(text) => Cow::Owned(text),
     };
-    match (place, folded.as_str()) {
-        (Place::Skip, _) => {}
-        // Amazon's event streams name the exception in a header of the frame.
-        (Place::Headers, "exceptiontype") => {
-            facts.code(rank, Field::Header, &raw.text());
-        }
-        (Place::Headers, name) => header(facts, name, &raw.text()),
-        (Place::Delay, "seconds") => delay(facts, &raw.text()),
-        (Place::Delay, _) => {}
-        (_, "finishreason" | "stopreason" | "nativefinishreason") => {
-            facts.stopped = true;
-        }
-        (Place::Choice, _) => {}
-        (_, "code") => {
+    match place {
+        Place::Skip => return,
+        Place::Headers => return header(facts, rank, folded, &raw.text()),
+        Place::Delay if folded.seconds => return delay(facts, &raw.text()),
+        Place::Delay => return,
+        Place::Choice if folded.says != Says::Stop => return,
+        Place::Choice | Place::Error | Place::Detail => {}
+    }
+    match folded.says {
+        Says::Stop => facts.stopped = true,
+        Says::Code => {
             let code = raw.text();
             if !facts.code(rank, Field::Code, &code) {
                 status(facts, rank, &code);
             }
         }
-        (
-            _,
-            "type" | "errortype" | "type_" | "name" | "class" | "exceptiontype" | "limitsource",
-        ) => {
-            // Google's details carry their type's URL; other URLs are no types.
-            if key.trim_start().starts_with('@') {
-                facts.google |= raw.text().contains("googleapis.com");
-            } else {
-                facts.code(rank, Field::Type, &raw.text());
-            }
+        // Google's details carry their type's URL; other URLs are no types.
+        Says::Type if key.trim_start().starts_with('@') => {
+            facts.google |= raw.text().contains("googleapis.com");
         }
-        (_, "status" | "state") => {
+        Says::Type => {
+            facts.code(rank, Field::Type, &raw.text());
+        }
+        Says::Status => {
             let text = raw.text();
             if !facts.code(rank, Field::Status, &text) {
                 status(facts, rank, &text);
             }
         }
-        (_, "reason" | "errorcode" | "errcode" | "subtype" | "blockreason" | "subcode") => {
+        Says::Reason => {
             let text = raw.text();
             let known = facts.code(rank, Field::Reason, &text);
             if !known && !status(facts, rank, &text) && text.contains(' ') {
                 nested(facts, rank, text, own);
             }
         }
-        (_, "statuscode" | "httpcode" | "httpstatus" | "originalstatuscode" | "upstreamstatus") => {
+        Says::Stated => {
             status(facts, rank, &raw.text());
         }
-        (
-            _,
-            "message" | "msg" | "errormessage" | "errmsg" | "statusmsg" | "detail" | "details"
-            | "title" | "error" | "errordescription" | "description" | "raw" | "stack" | "body"
-            | "data" | "errors" | "text" | "statustext" | "err" | "response" | "exception"
-            | "rawmessage" | "originalmessage" | "cause" | "",
-        ) => {
-            if folded.as_str() == "error" {
-                facts.is_error = true;
-                // `{"error":"invalid_grant","error_description":"..."}`
-                if facts.code(rank, Field::Code, &raw.text()) {
-                    return;
-                }
+        Says::Error => {
+            facts.is_error = true;
+            let text = raw.text();
+            // `{"error":"invalid_grant","error_description":"..."}`
+            if !facts.code(rank, Field::Code, &text) {
+                nested(facts, rank, text, own);
             }
-            nested(facts, rank, raw.text(), own);
         }
-        (_, "quotaid" | "quotametric" | "quotalimit") => quota(facts, &raw.text()),
-        (
-            _,
-            "retrydelay" | "quotaresetdelay" | "retryafter" | "resetsinseconds"
-            | "retryafterseconds",
-        ) => delay(facts, &raw.text()),
-        (_, "quotaresettimestamp" | "resetsat" | "resetat") => {
+        Says::Message => nested(facts, rank, raw.text(), own),
+        Says::Quota => quota(facts, &raw.text()),
+        Says::Wait => delay(facts, &raw.text()),
+        Says::Reset => {
             if let Ok(at) = raw.text().parse::<f64>() {
                 facts.reset_at = Some(at);
             } else {
                 facts.reset_date = Some(own(raw.text()));
             }
         }
-        (_, "requestid" | "xrequestid" | "requestidheader") => {
-            facts.request_id.get_or_insert(own(raw.text()));
+        Says::RequestId => {
+            facts.request_id.get_or_insert_with(|| own(raw.text()));
         }
-        _ => {}
+        Says::Nothing => {}
     }
 }
 
@@ -380,37 +283,34 @@ fn bare(facts: &mut Facts<'_>, place: Place, rank: Rank, key: &str, word: &str) 
         return;
     }
     let folded = Key::of(key);
-    match (place, folded.as_str()) {
-        (Place::Skip | Place::Choice, _) => {}
-        (Place::Headers, name) => header(facts, name, word),
-        (Place::Delay, "seconds") => delay(facts, word),
-        (Place::Delay, _) => {}
-        (
-            _,
-            "code" | "status" | "errorcode" | "errcode" | "statuscode" | "httpcode" | "httpstatus",
-        ) => {
+    match place {
+        Place::Skip | Place::Choice => return,
+        Place::Headers => return header(facts, rank, folded, word),
+        Place::Delay if folded.seconds => return delay(facts, word),
+        Place::Delay => return,
+        Place::Error | Place::Detail => {}
+    }
+    match folded.counts {
+        Counts::Code => {
             let stated = status(facts, rank, word);
             if !stated && word != "0" {
                 facts.code(rank, Field::Code, word);
             }
         }
-        (_, "originalstatuscode" | "upstreamstatus") => {
+        Counts::Stated => {
             status(facts, rank, word);
         }
-        (_, "success") => facts.is_error |= word.eq_ignore_ascii_case("false"),
-        (_, "nprompttokens") => facts.window.requested = number(word),
-        (_, "nctx") => facts.window.limit = number(word),
-        (
-            _,
-            "resetsinseconds" | "estimatedtime" | "retryafter" | "retryafterseconds" | "retrydelay",
-        ) => delay(facts, word),
-        (_, "retryafterms") => {
+        Counts::Success => facts.is_error |= word.eq_ignore_ascii_case("false"),
+        Counts::Requested => facts.window.requested = number(word),
+        Counts::Limit => facts.window.limit = number(word),
+        Counts::Wait => delay(facts, word),
+        Counts::WaitMillis => {
             if let Ok(ms) = word.parse::<f64>() {
                 facts.wait = facts.wait.or_else(|| numbers::seconds(ms / 1_000.0));
             }
         }
-        (_, "resetsat" | "resetat") => facts.reset_at = word.parse().ok().or(facts.reset_at),
-        _ => {}
+        Counts::Reset => facts.reset_at = word.parse().ok().or(facts.reset_at),
+        Counts::Nothing => {}
     }
 }
 
@@ -429,11 +329,14 @@ fn delay(facts: &mut Facts<'_>, text: &str) {
 }
 
 /// A header quoted in the body, as OpenRouter quotes its own.
-fn header(facts: &mut Facts<'_>, name: &str, value: &str) {
-    match name {
-        "retryafter" => delay(facts, value),
-        "xratelimitreset" => facts.reset_at = value.parse().ok().or(facts.reset_at),
-        _ => {}
+fn header(facts: &mut Facts<'_>, rank: Rank, key: Key, value: &str) {
+    match key.quotes {
+        keys::Quotes::Wait => delay(facts, value),
+        keys::Quotes::Reset => facts.reset_at = value.parse().ok().or(facts.reset_at),
+        keys::Quotes::Exception => {
+            facts.code(rank, Field::Header, value);
+        }
+        keys::Quotes::Nothing => {}
     }
 }
 

@@ -2,7 +2,7 @@
 
 use steadfast_core::Window;
 
-use super::numbers::{after, count};
+use super::numbers::{Numbers, after, count};
 
 /// Words right before the limit.
 const LIMIT_AFTER: [&str; 24] = [
@@ -59,7 +59,7 @@ const REQUESTED_AFTER: [&str; 22] = [
 ];
 
 /// The numbers a message states, in lower case.
-pub(crate) fn from_text(lower: &str) -> Option<Window> {
+pub(crate) fn from_text(lower: Numbers<'_>) -> Option<Window> {
     // `exceed context limit: 199759 + 8192 > 200000`: input, output, limit.
     if let Some((_, rest)) = after(lower, &["context limit: "])
         && let Some(sum) = sum(rest)
@@ -94,19 +94,26 @@ fn sum(text: &str) -> Option<Window> {
 
 /// A rate limit's own numbers: `Limit 6000, Requested 10338`. The request that is larger than
 /// the whole bucket never passes.
-pub(crate) fn never_fits(lower: &str) -> bool {
-    memchr::memmem::find(lower.as_bytes(), b"requested").is_some() && over_limit(lower)
-}
-
-fn over_limit(lower: &str) -> bool {
-    let limit = number(after(lower, &["limit: ", "limit ", "limit of "]));
+pub(crate) fn never_fits(lower: Numbers<'_>) -> bool {
     let requested = number(after(lower, &["requested: ", "requested ", "requested about "]));
-    matches!((limit, requested), (Some(limit), Some(requested)) if requested > limit)
+    requested.is_some_and(|requested| {
+        let limit = number(after(lower, &["limit: ", "limit ", "limit of "]));
+        limit.is_some_and(|limit| requested > limit)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::numbers::positions;
+
+    fn from_text(text: &str) -> Option<Window> {
+        super::from_text(Numbers { text, at: &positions(text) })
+    }
+
+    fn never_fits(text: &str) -> bool {
+        super::never_fits(Numbers { text, at: &positions(text) })
+    }
 
     #[test]
     fn the_numbers_of_each_wording() {

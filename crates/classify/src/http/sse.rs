@@ -3,6 +3,10 @@
 //! Lines that lie whole in a chunk are read where they lie; only a line that is cut by a chunk's
 //! end is kept until the rest of it comes.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use crate::engine::{self, MAX_BODY};
 
 /// The streams whose end can be told.
@@ -94,39 +98,75 @@ impl Scanner {
             self.terminal = true;
             return None;
         }
-        let has = |needle: &str| memchr::memmem::find(data, needle.as_bytes()).is_some();
-        let suspicious = self.error_event || has("\"error\"") || has("response.failed");
+        let words = &*WORDS;
+        let has = |word: &Finder<'_>| word.find(data).is_some();
+        let suspicious = self.error_event || has(&words.error) || has(&words.failed);
         if suspicious && engine::is_error_event(data, self.error_event) {
             self.terminal = true;
             return Some(data.to_vec());
         }
         let kind = match self.kind {
             Some(kind) => kind,
-            None => {
-                let kind = if has("\"choices\"") {
-                    Kind::Chat
-                } else if has("\"response.") {
-                    Kind::Responses
-                } else if has("message_start") {
-                    Kind::Anthropic
-                } else if has("\"candidates\"") || has("\"usageMetadata\"") {
-                    Kind::Gemini
-                } else {
-                    return None;
-                };
-                *self.kind.insert(kind)
-            }
+            None => *self.kind.insert(words.kind(data)?),
         };
         self.terminal |= match kind {
             // Some compatible servers leave out `[DONE]`; a finish reason is as good.
-            Kind::Chat => has("\"finish_reason\"") && engine::has_stop(data),
-            Kind::Responses => has("response.completed") || has("response.incomplete"),
-            Kind::Anthropic => has("message_stop"),
-            Kind::Gemini => {
-                (has("\"finishReason\"") && engine::has_stop(data)) || has("\"blockReason\"")
-            }
+            Kind::Chat => stops(data, &words.chat_stop),
+            Kind::Responses => has(&words.completed) || has(&words.incomplete),
+            Kind::Anthropic => has(&words.message_stop),
+            Kind::Gemini => stops(data, &words.gemini_stop) || has(&words.blocked),
         };
         None
+    }
+}
+
+/// Whether an event says why the answer stopped, under the key that `word` finds. Nearly all say
+/// there that it has not, and need no closer look.
+fn stops(data: &[u8], word: &Finder<'_>) -> bool {
+    let mut said =
+        word.find_iter(data).map(|at| data[at + word.needle().len()..].trim_ascii_start());
+    said.any(|value| {
+        let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
+        !value.starts_with(b"null")
+    }) && engine::has_stop(data)
+}
+
+/// What is looked for in every event, with searchers that are built once.
+struct Words {
+    error: Finder<'static>,
+    failed: Finder<'static>,
+    kinds: [(Finder<'static>, Kind); 5],
+    chat_stop: Finder<'static>,
+    gemini_stop: Finder<'static>,
+    completed: Finder<'static>,
+    incomplete: Finder<'static>,
+    message_stop: Finder<'static>,
+    blocked: Finder<'static>,
+}
+
+static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
+    error: Finder::new("\"error\""),
+    failed: Finder::new("response.failed"),
+    kinds: [
+        (Finder::new("\"choices\""), Kind::Chat),
+        (Finder::new("\"response."), Kind::Responses),
+        (Finder::new("message_start"), Kind::Anthropic),
+        (Finder::new("\"candidates\""), Kind::Gemini),
+        (Finder::new("\"usageMetadata\""), Kind::Gemini),
+    ],
+    chat_stop: Finder::new("\"finish_reason\""),
+    gemini_stop: Finder::new("\"finishReason\""),
+    completed: Finder::new("response.completed"),
+    incomplete: Finder::new("response.incomplete"),
+    message_stop: Finder::new("message_stop"),
+    blocked: Finder::new("\"blockReason\""),
+});
+
+impl Words {
+    /// The stream an event is of, if that can be told.
+    fn kind(&self, data: &[u8]) -> Option<Kind> {
+        let mut kinds = self.kinds.iter();
+        kinds.find(|(word, _)| word.find(data).is_some()).map(|(_, kind)| *kind)
     }
 }
 
@@ -166,6 +206,21 @@ mod tests {
             for size in 1..text.len() {
                 assert_eq!(scan(text, size), (None, Ok(())), "{size} {text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_finish_reason_counts_where_it_is_none_but_not_where_it_is_null() {
+        for (event, ends) in [
+            ("data: {\"choices\":[{\"finish_reason\" : \"stop\"}]}\n", true),
+            ("data: {\"choices\":[{\"finish_reason\": null}]}\n", false),
+            ("data: {\"choices\":[{\"finish_reason\":null},{\"finish_reason\":\"stop\"}]}\n", true),
+            (
+                "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"finish_reason\\\": x\"}}]}\n",
+                false,
+            ),
+        ] {
+            assert_eq!(scan(event, 1_000), (None, if ends { Ok(()) } else { Err(()) }), "{event}");
         }
     }
 

@@ -5,6 +5,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use steadfast_core::{Dialect, Failure, Fault, Reason, Retry};
 
+use super::fault;
+
 /// What a caller is told of a failure.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -17,6 +19,8 @@ pub struct ErrorReply<'a> {
     pub message: String,
     /// The id of the request.
     pub request_id: Option<&'a str>,
+    /// Whether it was refused as a turn of a conversation that its provider keeps.
+    pub no_thread: bool,
 }
 
 impl<'a> ErrorReply<'a> {
@@ -27,6 +31,7 @@ impl<'a> ErrorReply<'a> {
             reason: failure.outward_reason(),
             message: message(failure),
             request_id,
+            no_thread: failure.evidence() == fault::THREAD,
         }
     }
 }
@@ -99,14 +104,24 @@ fn message(failure: &Failure) -> String {
     } else {
         told.to_owned()
     };
+    let caller = failure.fault() == Fault::Caller;
+    // "Incorrect API key", alone, sends a caller to look at a key that is right.
+    if matches!(failure.reason(), Reason::Auth | Reason::Billing) && !caller {
+        text = format!("{} It said: {text}", failure.user_message());
+    }
     if failure.trail().is_empty() {
         if let (0, Some(target)) = (failure.attempts(), failure.target()) {
+            full_stop(&mut text);
             text.push_str(&format!(" Not asked: {target}."));
+        } else if let (attempts, Some(target), false) =
+            (failure.attempts(), failure.target(), caller)
+        {
+            full_stop(&mut text);
+            let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+            text.push_str(&format!(" Tried: {target}, {times}."));
         }
     } else {
-        if !text.ends_with(['.', '!', '?']) {
-            text.push('.');
-        }
+        full_stop(&mut text);
         text.push_str(" Tried: ");
         for (i, attempt) in failure.trail().iter().enumerate() {
             if i > 0 {
@@ -117,6 +132,12 @@ fn message(failure: &Failure) -> String {
         text.push('.');
     }
     text
+}
+
+fn full_stop(text: &mut String) {
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
+    }
 }
 
 /// What a JSON body says in words, in the places where every dialect has them.

@@ -1,7 +1,7 @@
 //! The failures that codecs find.
 
 use bytes::Bytes;
-use steadfast_core::{Dialect, Failure, Reason, Upstream};
+use steadfast_core::{ChatRequest, Dialect, Failure, RawJson, Reason, Upstream};
 
 /// The provider says so itself: what it said is kept for the classifier.
 pub(crate) fn told(dialect: Dialect, data: &[u8]) -> Failure {
@@ -25,6 +25,19 @@ pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error)
         format!("the provider sent {what} that is not valid {dialect} JSON: {error}"),
     )
     .with_evidence("malformed")
+}
+
+/// Whether what the provider sent is text: fields that are not read are not looked into, and are
+/// passed on with the others.
+pub(crate) fn text(dialect: Dialect, what: &str, data: &[u8]) -> Result<(), Failure> {
+    match std::str::from_utf8(data) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let message =
+                format!("the provider sent {what} that is not valid {dialect} JSON: {error}");
+            Err(Failure::new(Reason::ServerError, message).with_evidence("malformed"))
+        }
+    }
 }
 
 /// A frame without data that has a line which is no field: a part of the answer is lost in it.
@@ -55,6 +68,29 @@ pub(crate) fn unsupported(dialect: Dialect, what: &str) -> Failure {
         format!("{what}: the {dialect} dialect has no word for it"),
     )
     .with_evidence("translation")
+}
+
+/// The evidence of [`no_thread`].
+pub(crate) const THREAD: &str = "translation:thread";
+
+/// Refuses a turn of a conversation that Anthropic keeps (`thread`): without what was said before
+/// it would be answered as if it were the first.
+pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), Failure> {
+    let fields = request.origin(Dialect::Anthropic).map(steadfast_core::Origin::fields);
+    let keeps = |(name, value): &(Box<str>, RawJson)| {
+        &**name == "thread" && !matches!(value.get(), "null" | "false")
+    };
+    if !fields.unwrap_or_default().iter().any(keeps) {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        Reason::Unsupported,
+        format!(
+            "thread: the conversation is kept by Anthropic and can not be continued in the \
+             {dialect} dialect; send all messages, without a thread"
+        ),
+    )
+    .with_evidence(THREAD))
 }
 
 /// Arguments that are no JSON object, where the dialect needs one.

@@ -123,7 +123,10 @@ impl StreamDecoder {
     fn decode(&mut self, frame: &SseFrame) -> Result<Event, Failure> {
         let mut deltas = Deltas::new();
         match &frame.data {
-            Some(data) => self.frames.decode(frame, data, &mut deltas)?,
+            Some(data) => {
+                self.frames.decode(frame, data, &mut deltas)?;
+                fault::text(self.dialect, "an event", data)?;
+            }
             None if frame.stray => return Err(fault::stray(self.dialect)),
             None => deltas.push(Delta::Ping),
         }

@@ -2,6 +2,7 @@
 //! byte.
 
 mod patch;
+mod raw;
 mod read;
 mod scan;
 mod write;
@@ -9,6 +10,7 @@ mod write;
 pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, patched},
+    raw::{Cursor, Raw},
     read::{At, Fields, flag, float, int, items, kind, raw_object, string, uint},
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

@@ -1,10 +1,9 @@
 //! Changing some fields of an object and leaving every byte of the others.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use steadfast_core::{ChatRequest, Dialect, Failure, RawJson};
 
-use super::{Fields, Object, text_of};
+use super::{Fields, Object, Raw, text_of};
 
 /// A request body being written: on top of the one that was read, when that was in the same
 /// dialect, else from nothing.
@@ -33,7 +32,7 @@ impl<'a> Patch<'a> {
 
     /// The text of a field as it was read.
     pub(crate) fn old(&self, names: &[&str]) -> Option<&'a RawJson> {
-        let fields = &self.request.origin(self.dialect)?.fields;
+        let fields = self.request.origin(self.dialect)?.fields();
         fields.iter().find(|(name, _)| names.contains(&&**name)).map(|(_, raw)| raw)
     }
 
@@ -66,7 +65,7 @@ impl<'a> Patch<'a> {
         let mut out = Vec::with_capacity(origin.map_or(1_024, |origin| origin.body.len() + 256));
         write(
             &mut Object::new(&mut out),
-            origin.into_iter().flat_map(|origin| &origin.fields).map(|(n, v)| (&**n, v.get())),
+            origin.into_iter().flat_map(|origin| origin.fields()).map(|(n, v)| (&**n, v.get())),
             self.set.iter().map(|change| (change.names, change.value.as_deref())).collect(),
         );
         out.into()
@@ -79,7 +78,7 @@ pub(crate) fn patched(
     old: Option<&RawJson>,
     set: &[(&'static [&'static str], Option<String>)],
 ) -> String {
-    let raw = old.and_then(|old| serde_json::from_str::<&RawValue>(old.get()).ok());
+    let raw = old.and_then(|old| Raw::read(old.get().as_bytes()).ok());
     let fields = raw.and_then(|raw| Fields::read(raw).ok()).unwrap_or_default().kept();
     let mut out = Vec::new();
     write(

@@ -2,12 +2,15 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, MapAccess, Visitor},
-};
-use serde_json::{Map, Value, value::RawValue};
+use bytes::Bytes;
+use serde_json::{Map, Value};
 use steadfast_core::{Extra, Failure, RawJson, Reason};
+
+use super::{Raw, scan::depth};
+
+/// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
+/// far deeper than any provider does.
+const MAX_DEPTH: usize = 128;
 
 /// A request body that can not be read: where, what is wrong there, and what would be right.
 ///
@@ -46,7 +49,7 @@ impl RequestError {
     }
 
     /// The value at hand is of the wrong kind.
-    pub(crate) fn expected(what: &str, raw: &RawValue) -> Self {
+    pub(crate) fn expected(what: &str, raw: Raw<'_>) -> Self {
         Self::new(format!("is {}, but has to be {what}", kind(raw)))
     }
 
@@ -97,86 +100,60 @@ impl<T> At for Result<T, RequestError> {
 /// The fields of an object in their order; each is taken once, what is left over is what nobody
 /// knew.
 #[derive(Default)]
-pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<&'a RawValue>)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnObject;
-
-        impl<'de> Visitor<'de> for AnObject {
-            type Value = Fields<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-                let mut fields = Vec::new();
-                while let Some((Key(name), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
-                    fields.push((name, Some(value)));
-                }
-                Ok(Fields(fields))
-            }
-        }
-
-        deserializer.deserialize_map(AnObject)
-    }
-}
-
-/// A key, borrowed when it has no escapes.
-struct Key<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AKey;
-
-        impl<'de> Visitor<'de> for AKey {
-            type Value = Key<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key")
-            }
-
-            fn visit_borrowed_str<E: de::Error>(self, key: &'de str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Borrowed(key)))
-            }
-
-            fn visit_str<E: de::Error>(self, key: &str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Owned(key.to_owned())))
-            }
-        }
-
-        deserializer.deserialize_str(AKey)
-    }
-}
+pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
-        let raw: &RawValue = serde_json::from_slice(body)
+        let raw = Raw::read(body)
             .map_err(|error| RequestError::new(format!("is not valid JSON: {error}")))?;
-        Self::read(raw)
+        let fields = Self::read(raw)?;
+        if depth(raw.get()) > MAX_DEPTH {
+            let deep = fields
+                .0
+                .iter()
+                .find(|(_, raw)| raw.is_some_and(|raw| depth(raw.get()) >= MAX_DEPTH));
+            let name = deep.map_or("", |(name, _)| name);
+            let problem = format!(
+                "is nested deeper than {MAX_DEPTH} levels, which no provider takes; make it flatter"
+            );
+            return Err(RequestError::new(problem)).at(name);
+        }
+        Ok(fields)
     }
 
     /// The fields of `raw`.
-    pub(crate) fn read(raw: &'a RawValue) -> Result<Self, RequestError> {
-        if !raw.get().starts_with('{') {
+    pub(crate) fn read(raw: Raw<'a>) -> Result<Self, RequestError> {
+        if !raw.is_object() {
             return Err(RequestError::expected("an object", raw));
         }
-        serde_json::from_str(raw.get())
-            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
+        let mut fields = Vec::with_capacity(8);
+        for (name, value) in raw.members() {
+            let name = match name.words() {
+                Some(name) => name,
+                None => serde_json::from_str(name.get())
+                    .map_err(|error| RequestError::new(format!("can not be read: {error}")))?,
+            };
+            fields.push((name, Some(value)));
+        }
+        Ok(Self(fields))
+    }
+
+    /// The fields of a body that has been read before, as they stand; none of one that has not.
+    pub(crate) fn of_origin(body: &Bytes) -> Vec<(Box<str>, RawJson)> {
+        Raw::read(body).ok().and_then(|raw| Fields::read(raw).ok()).unwrap_or_default().kept()
     }
 
     /// All fields as they stand, to be remembered.
     pub(crate) fn kept(&self) -> Vec<(Box<str>, RawJson)> {
-        let known = |(name, raw): &(Cow<'a, str>, Option<&'a RawValue>)| {
-            Some((Box::from(&**name), RawJson::from_raw((*raw)?)))
+        let known = |(name, raw): &(Cow<'a, str>, Option<Raw<'a>>)| {
+            Some((Box::from(&**name), (*raw)?.kept()))
         };
         self.0.iter().filter_map(known).collect()
     }
 
     /// The value of `name`, unless it is missing or null. The last one, when there are several.
-    pub(crate) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Raw<'a>> {
         let mut found = None;
         for (key, value) in &mut self.0 {
             if key == name {
@@ -187,7 +164,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The value under the first of `names` that is there, with that name.
-    pub(crate) fn take_any<'n>(&mut self, names: &[&'n str]) -> Option<(&'n str, &'a RawValue)> {
+    pub(crate) fn take_any<'n>(&mut self, names: &[&'n str]) -> Option<(&'n str, Raw<'a>)> {
         names.iter().find_map(|name| Some((*name, self.take(name)?)))
     }
 
@@ -200,7 +177,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn get<T>(
         &mut self,
         name: &str,
-        read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+        read: impl FnOnce(Raw<'a>) -> Result<T, RequestError>,
     ) -> Result<Option<T>, RequestError> {
         self.take(name).map(read).transpose().at(name)
     }
@@ -209,7 +186,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn need<T>(
         &mut self,
         name: &str,
-        read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+        read: impl FnOnce(Raw<'a>) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         match self.take(name) {
             Some(raw) => read(raw).at(name),
@@ -232,7 +209,7 @@ impl<'a> Fields<'a> {
 }
 
 /// What kind of value it is, for messages.
-pub(crate) fn kind(raw: &RawValue) -> &'static str {
+pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
     match raw.get().as_bytes().first() {
         Some(b'{') => "an object",
         Some(b'[') => "a list",
@@ -244,14 +221,18 @@ pub(crate) fn kind(raw: &RawValue) -> &'static str {
 }
 
 /// The items of a list.
-pub(crate) fn items(raw: &RawValue) -> Result<Vec<&RawValue>, RequestError> {
-    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected("a list", raw))
+pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
+    if raw.is_list() {
+        Ok(raw.items().collect())
+    } else {
+        Err(RequestError::expected("a list", raw))
+    }
 }
 
 /// An object, kept as text.
-pub(crate) fn raw_object(raw: &RawValue) -> Result<RawJson, RequestError> {
+pub(crate) fn raw_object(raw: Raw<'_>) -> Result<RawJson, RequestError> {
     if raw.get().starts_with('{') {
-        Ok(RawJson::from_raw(raw))
+        Ok(raw.kept())
     } else {
         Err(RequestError::expected("an object", raw))
     }
@@ -260,16 +241,17 @@ pub(crate) fn raw_object(raw: &RawValue) -> Result<RawJson, RequestError> {
 macro_rules! scalar {
     ($(#[$doc:meta])* $name:ident -> $type:ty, $what:literal) => {
         $(#[$doc])*
-        pub(crate) fn $name(raw: &RawValue) -> Result<$type, RequestError> {
+        pub(crate) fn $name(raw: Raw<'_>) -> Result<$type, RequestError> {
             serde_json::from_str(raw.get()).map_err(|_| RequestError::expected($what, raw))
         }
     };
 }
 
-scalar!(
-    /// A string.
-    string -> String, "a string"
-);
+/// A string.
+pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
+    raw.words().map(Cow::into_owned).ok_or_else(|| RequestError::expected("a string", raw))
+}
+
 scalar!(
     /// A whole number from zero.
     uint -> u64, "a whole number, not negative"

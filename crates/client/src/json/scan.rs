@@ -41,11 +41,53 @@ impl ObjectScan {
     }
 }
 
+/// How deep valid JSON nests: 0 for a scalar, 1 for a list of them.
+pub(crate) fn depth(json: &str) -> usize {
+    let json = json.as_bytes();
+    let (mut depth, mut deepest, mut at) = (0_usize, 0, 0);
+    while let Some(byte) = json.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            // Most of a large body is strings: those are skipped quickly.
+            b'"' => {
+                while let Some(found) = memchr::memchr2(b'"', b'\\', &json[at.min(json.len())..]) {
+                    at += found + 1;
+                    if json[at - 1] == b'"' {
+                        break;
+                    }
+                    // What follows a backslash is no end.
+                    at += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    deepest
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn depth_is_that_of_brackets_outside_of_strings() {
+        for (json, wanted) in [
+            ("1", 0),
+            ("[]", 1),
+            (r#"{"a":[1,{"b":"}}{{[["}],"c":{}}"#, 3),
+            (r#"["\\",["\"[[["]]"#, 2),
+            (r#"["\"#, 1),
+        ] {
+            assert_eq!(depth(json), wanted, "{json}");
+        }
+    }
 
     proptest! {
         #[test]

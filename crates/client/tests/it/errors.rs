@@ -32,7 +32,11 @@ fn each_dialect_says_it_in_its_own_words() {
         (Reason::Format, 400, "format", "invalid_request_error", "INVALID_ARGUMENT"),
         (Reason::Exhausted, 503, "exhausted", "api_error", "UNAVAILABLE"),
     ] {
-        let failure = Failure::new(reason, "what happened");
+        let mut failure = Failure::new(reason, "what happened");
+        if matches!(reason, Reason::Auth | Reason::Billing) {
+            // Else it is the operator's key or bill, and a 503.
+            failure = failure.with_fault(steadfast_core::Fault::Caller);
+        }
         for dialect in Dialect::ALL {
             let (got, headers, body) = encoded(dialect, &failure);
             assert_eq!(got.as_u16(), status, "{reason}");
@@ -109,8 +113,8 @@ fn the_callers_own_fault_comes_in_the_providers_own_words() {
 
     // The operator's key is not the caller's affair.
     let failure = Failure::from_upstream(upstream(401));
-    let (_, _, body) = encoded(Dialect::OpenAi, &failure);
-    assert_eq!(body["error"]["code"], "invalid_api_key");
+    let (status, _, body) = encoded(Dialect::OpenAi, &failure);
+    assert_eq!((status.as_u16(), &body["error"]["code"]), (503, &"exhausted".into()));
 
     // A page is no answer in any dialect.
     let page = Upstream::response(StatusCode::BAD_REQUEST, HeaderMap::new(), "<html>sk-1</html>")

@@ -6,9 +6,11 @@ mod answers;
 mod client;
 mod errors;
 mod fixtures;
+mod fuzzed;
 mod mutated;
 #[cfg(feature = "hyper")]
 mod network;
 mod requests;
+mod sdks;
 mod streams;
 mod translate;

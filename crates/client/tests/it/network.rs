@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
@@ -225,4 +225,34 @@ async fn nobody_there_is_a_failure_of_the_network() {
     assert_eq!(failure.reason(), Reason::Network);
     assert!(failure.message().to_lowercase().contains("refused"), "{failure}");
     assert!(std::error::Error::source(&failure).is_some());
+}
+
+/// Chunks that one read of the socket brings are there at once, without the connection's task in
+/// between: so a gateway writes them together.
+#[tokio::test]
+async fn events_that_arrived_together_are_ready_together() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 4_096];
+        let _ = socket.read(&mut request).await.unwrap();
+        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                           transfer-encoding: chunked\r\n\r\n"
+            .to_vec();
+        for word in 0..8 {
+            let event =
+                format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{word}\"}}}}]}}\n\n");
+            answer.extend(format!("{:x}\r\n{event}\r\n", event.len()).bytes());
+        }
+        socket.write_all(&answer).await.unwrap();
+        // Stays open: what has come is all there is for now.
+        let _ = socket.read(&mut request).await;
+    });
+    let mut answer = client(address).oneshot(ask().streaming()).await.unwrap();
+    let mut said = answer.next().await.unwrap().unwrap().is_content() as usize;
+    while let Some(event) = answer.next().now_or_never() {
+        said += usize::from(event.unwrap().unwrap().is_content());
+    }
+    assert_eq!(said, 8);
 }

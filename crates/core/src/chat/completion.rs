@@ -136,8 +136,14 @@ impl Completion {
 
     /// The part of block `index`, begun by `begin` when it is new.
     fn block(&mut self, index: u32, begin: impl FnOnce() -> Part) -> &mut Part {
-        // Almost always the last one.
-        let at = match self.blocks.iter().rposition(|block| *block == index) {
+        // Almost always the last one. Else the one its number says, as blocks are numbered in the
+        // order they begin: so the time does not grow with their count.
+        let stands = |at: &usize| self.blocks.get(*at) == Some(&index);
+        let last = self.blocks.len().checked_sub(1).filter(stands);
+        let found = last
+            .or_else(|| usize::try_from(index).ok().filter(stands))
+            .or_else(|| self.blocks.iter().rposition(|block| *block == index));
+        let at = match found {
             Some(at) => at,
             None => {
                 self.blocks.push(index);

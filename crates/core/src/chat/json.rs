@@ -35,6 +35,13 @@ impl RawJson {
         Self(raw.get().into())
     }
 
+    /// Takes over the text of one JSON value that its reader has checked. Text that is none makes
+    /// requests which providers refuse.
+    #[doc(hidden)]
+    pub fn from_checked(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// Writes `value` as compact JSON.
     pub fn from_value(value: &Value) -> Self {
         Self(value.to_string().into())

@@ -19,7 +19,7 @@ pub use self::{
     message::{Message, Role},
     params::{Params, ResponseFormat, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},
-    request::{ChatRequest, Origin},
+    request::{ChatRequest, Origin, OriginFields},
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},

@@ -1,6 +1,9 @@
 //! What is asked of a model.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -50,13 +53,22 @@ pub struct Origin {
     pub dialect: Dialect,
     /// The body.
     pub body: Bytes,
-    /// The body's top-level fields, in order.
-    pub fields: Vec<(Box<str>, RawJson)>,
+    /// The body's top-level fields, once somebody has asked for them.
+    fields: OnceLock<OriginFields>,
+    read_fields: fn(&Bytes) -> OriginFields,
     /// What was understood of it: where the request still equals this, it has not been changed.
     read: ChatRequest,
 }
 
+/// A body's top-level fields, in order.
+pub type OriginFields = Vec<(Box<str>, RawJson)>;
+
 impl Origin {
+    /// The body's top-level fields, in order.
+    pub fn fields(&self) -> &[(Box<str>, RawJson)] {
+        self.fields.get_or_init(|| (self.read_fields)(&self.body))
+    }
+
     /// The request as it was understood when it was read.
     pub fn read(&self) -> &ChatRequest {
         &self.read
@@ -120,17 +132,20 @@ impl ChatRequest {
     }
 
     /// Remembers how the request stood on the wire. Called by whoever read it, last of all.
+    /// `fields` reads the body's top-level fields, should something between them have to change.
     #[must_use]
     pub fn with_origin(
         mut self,
         dialect: Dialect,
         body: Bytes,
-        fields: Vec<(Box<str>, RawJson)>,
+        fields: fn(&Bytes) -> OriginFields,
     ) -> Self {
         self.origin = None;
-        let mut read = self.clone();
-        read.context = CallContext::new();
-        self.origin = Some(Arc::new(Origin { dialect, body, fields, read }));
+        let context = std::mem::take(&mut self.context);
+        let read = self.clone();
+        self.context = context;
+        let (fields, read_fields) = (OnceLock::new(), fields);
+        self.origin = Some(Arc::new(Origin { dialect, body, fields, read_fields, read }));
         self
     }
 
@@ -227,7 +242,7 @@ mod tests {
         let mut request = ChatRequest::user("hi").with_model("m").with_origin(
             Dialect::OpenAi,
             Bytes::from_static(b"{}"),
-            Vec::new(),
+            |_| Vec::new(),
         );
         assert!(request.origin(Dialect::Gemini).is_none());
         request.nudge("go on");

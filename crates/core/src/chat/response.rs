@@ -27,9 +27,12 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>
 /// Dropping it cancels the call: the connection under it is closed.
 #[must_use = "an answer dropped unread cancels the call"]
 pub struct ChatResponse<S = EventStream> {
-    /// What is known before the first event.
-    pub head: Head,
+    /// What is known before the first event. Boxed: an answer is handed on by every layer.
+    pub head: Box<Head>,
     events: S,
+    /// The first content has come already and is at hand: whoever waits for it has nothing to
+    /// wait for. No longer known once something is put between ([`map`](Self::map)).
+    pub(crate) begun: bool,
 }
 
 /// What is known of an answer before its first event.
@@ -120,17 +123,18 @@ impl From<StopReason> for Stop {
 impl<S> ChatResponse<S> {
     /// An answer.
     pub fn new(head: Head, events: S) -> Self {
-        Self { head, events }
+        Self { head: Box::new(head), events, begun: false }
     }
 
     /// Its two halves.
     pub fn into_parts(self) -> (Head, S) {
-        (self.head, self.events)
+        (*self.head, self.events)
     }
 
     /// With its events changed by `map`: how a layer puts itself between.
+    #[inline]
     pub fn map<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
-        ChatResponse { head: self.head, events: map(self.events) }
+        ChatResponse { head: self.head, events: map(self.events), begun: false }
     }
 
     /// What the layers did to the call.
@@ -153,7 +157,7 @@ impl<S: Events + Unpin> ChatResponse<S> {
     ///
     /// The failure that ended it; what had arrived by then is dropped.
     pub fn collect(self) -> Collect<S> {
-        let completion = Completion::new(self.head);
+        let completion = Completion::new(*self.head);
         Collect { completion: Some(completion), events: self.events }
     }
 }
@@ -161,6 +165,7 @@ impl<S: Events + Unpin> ChatResponse<S> {
 impl<S: Events + Unpin> Stream for ChatResponse<S> {
     type Item = Result<Event, Failure>;
 
+    #[inline]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Pin::new(&mut self.events).poll_next(cx)
     }

@@ -112,9 +112,11 @@ impl Failure {
     /// further out reads the rest.
     pub fn from_upstream(upstream: Upstream) -> Self {
         let reason = upstream.status.and_then(Reason::from_status).unwrap_or(Reason::Unknown);
-        let text = String::from_utf8_lossy(&upstream.body[..upstream.body.len().min(4_096)]);
         let status = upstream.status;
-        let mut failure = Self::new(reason, text).with_evidence("status");
+        let mut failure = Self::new(reason, upstream.words()).with_evidence("status");
+        if failure.0.message.is_empty() {
+            failure.0.message = Cow::Owned(upstream.silence());
+        }
         failure.0.status = status;
         failure.0.upstream = Some(Box::new(upstream));
         failure
@@ -261,15 +263,20 @@ impl Failure {
     /// The reason to tell a caller. For a refusal of our own it is the one that it goes back to, and
     /// when every target failed for the same one it is that one: so a caller whom all of them limit
     /// is told so. But a refused credential or an unpaid bill of the operator is never the
-    /// caller's.
+    /// caller's, however many targets there are: it is told as [`Reason::Exhausted`], unless the
+    /// [fault](Self::fault) was said to be the caller's.
     pub fn outward_reason(&self) -> Reason {
         let own = self.0.reason;
-        if !own.is_refusal() {
-            return own;
-        }
-        match self.common_reason().or(self.0.because) {
-            None | Some(Reason::Auth | Reason::Billing) => own,
-            Some(root) => root,
+        let root = match own.is_refusal() {
+            true => self.common_reason().or(self.0.because).unwrap_or(own),
+            false => own,
+        };
+        match root {
+            Reason::Auth | Reason::Billing if self.0.fault != Fault::Caller => match own {
+                Reason::Auth | Reason::Billing => Reason::Exhausted,
+                refusal => refusal,
+            },
+            root => root,
         }
     }
 
@@ -359,6 +366,18 @@ mod tests {
         assert_eq!(exhausted(&[Reason::RateLimit, Reason::Timeout]), 503);
         assert_eq!(exhausted(&[Reason::Auth, Reason::Auth]), 503);
         assert_eq!(exhausted(&[]), 503);
+    }
+
+    #[test]
+    fn a_lone_targets_refused_key_is_the_callers_only_when_it_was_said_so() {
+        for reason in [Reason::Auth, Reason::Billing] {
+            let failure = Failure::new(reason, "no").with_status(reason.http_status());
+            assert_eq!(failure.http_status(), 503, "{reason}");
+            assert_eq!(failure.outward_reason(), Reason::Exhausted);
+            let theirs = failure.with_fault(Fault::Caller);
+            assert_eq!(theirs.http_status(), reason.http_status());
+            assert_eq!(theirs.outward_reason(), reason);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) 
         }
         for (part, value) in message.parts().iter().enumerate() {
             match value {
-                Part::Text(text) if is_blank(text, rules.blank) => {
+                Part::Text(text) if is_blank(text, rules) => {
                     let words = words::blank(rules.dialect, text.text.is_empty());
                     found.part(Rule::Empty, index, part, words);
                 }
@@ -36,19 +36,23 @@ pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) 
     }
 }
 
-fn is_blank(text: &Text, blank: Blank) -> bool {
-    match blank {
+fn is_blank(text: &Text, rules: &Rules) -> bool {
+    match rules.blank {
         Blank::Allowed => false,
-        Blank::NotEmpty => text.text.is_empty() && text.signature.is_none(),
+        Blank::NotEmpty => text.text.is_empty() && !is_signed(text, rules),
         Blank::NotBlank => text.text.trim().is_empty(),
     }
 }
 
+/// Whether it carries a signature that is sent: another model's goes.
+fn is_signed(text: &Text, rules: &Rules) -> bool {
+    !rules.foreign_history && text.signature.as_ref().is_some_and(|signature| !signature.is_empty())
+}
+
 /// The texts without words in a result.
-fn blank_in<'a>(result: &'a ToolResult, rules: &Rules) -> impl Iterator<Item = &'a Text> {
-    let blank = rules.blank;
+fn blank_in<'a>(result: &'a ToolResult, rules: &'a Rules) -> impl Iterator<Item = &'a Text> {
     result.content.iter().filter_map(move |part| match part {
-        Part::Text(text) if is_blank(text, blank) => Some(text),
+        Part::Text(text) if is_blank(text, rules) => Some(text),
         _ => None,
     })
 }
@@ -72,9 +76,7 @@ fn may_be_empty(
 pub(super) fn mend(draft: &mut Draft<'_>) {
     let rules = draft.rules;
     draft.take_all(|_, _, _, part| match part {
-        Part::Text(text) if is_blank(text, rules.blank) => {
-            Some((Rule::Empty, "empty text dropped"))
-        }
+        Part::Text(text) if is_blank(text, rules) => Some((Rule::Empty, "empty text dropped")),
         _ => None,
     });
     for index in 0..draft.messages.len() {
@@ -106,7 +108,7 @@ fn mend_result(draft: &mut Draft<'_>, index: usize, part: usize) {
         result.content = vec![Part::text(NO_OUTPUT)];
     } else {
         result.content.retain(|part| match part {
-            Part::Text(text) => !is_blank(text, rules.blank),
+            Part::Text(text) => !is_blank(text, rules),
             _ => true,
         });
     }

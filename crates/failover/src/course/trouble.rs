@@ -1,6 +1,6 @@
 //! What has gone wrong with a call so far, and what that rules out.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use steadfast_core::{Attempt, Failover, Failure, Reason, Scope, Usage, Withdrawal};
@@ -87,13 +87,7 @@ impl Trouble {
     }
 
     /// Enters that the attempt at `at` failed, and rules out what it speaks for.
-    pub(super) fn fail(
-        &mut self,
-        at: u8,
-        failure: Failure,
-        verdict: &Verdict,
-        slots: &[Arc<Slot>],
-    ) {
+    pub(super) fn fail(&mut self, at: u8, failure: Failure, verdict: &Verdict, slots: &[Slot]) {
         let slot = &slots[usize::from(at)];
         self.attempts = self.attempts.saturating_add(failure.attempts());
         self.owed = Some(failure.reason());

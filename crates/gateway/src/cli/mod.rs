@@ -7,7 +7,9 @@ use clap_complete::Shell;
 
 mod check;
 mod classify;
+mod control;
 mod demo;
+mod logs;
 mod serve;
 mod sim;
 
@@ -146,7 +148,11 @@ pub(crate) struct ClassifyArgs {
 Examples:
   steadfast sim
   steadfast sim --listen 127.0.0.1:0 --seed 7
-  steadfast sim --plan faults.toml                 [[rules]] fault = { error = \"overloaded\" }, every = 5")]
+  steadfast sim --plan faults.toml                 [[rules]] fault = { error = \"overloaded\" }, every = 5
+  steadfast sim --control 127.0.0.1:9009           then, from a test:
+    curl 127.0.0.1:9009/openai/journal
+    curl -X PUT 127.0.0.1:9009/openai/script -d '[{\"blocks\": [{\"text\": \"Hello!\"}]}]'
+    curl -X PUT 127.0.0.1:9009/openai/faults -d '{\"rules\": [{\"nth\": 1, \"fault\": \"reset\"}]}'")]
 pub(crate) struct SimArgs {
     /// The address to listen on. Each dialect gets the next port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
@@ -157,6 +163,10 @@ pub(crate) struct SimArgs {
     /// Seed of what the providers say.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Where tests read what the providers saw, and tell them what to say and what to break.
+    /// For a loopback address: who reaches it reads every request.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) control: Option<SocketAddr>,
 }
 
 /// Runs what the command line says.
@@ -211,11 +221,4 @@ pub(crate) async fn stop_signal() {
         }
     }
     let _ = tokio::signal::ctrl_c().await;
-}
-
-/// Logs to standard error, by `RUST_LOG`; without it, what the layers do and what goes wrong.
-pub(crate) fn logs() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -40,6 +40,15 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
         for server in &servers {
             println!("{:<10} {}", server.provider().dialect().to_string(), server.base_url());
         }
+        if let Some(addr) = args.control {
+            let providers = servers.iter().map(|server| server.provider().clone());
+            match super::control::start(addr, providers).await {
+                Ok(addr) => println!("{:<10} http://{addr}", "control"),
+                Err(error) => {
+                    return fail(FAILED, format_args!("can not listen on {addr}: {error}"));
+                }
+            }
+        }
         println!("any key is accepted; Ctrl-C stops");
         super::stop_signal().await;
         for server in servers {

@@ -8,7 +8,6 @@ mod schema;
 mod source;
 mod validate;
 
-pub(crate) use self::load::native;
 pub use self::{
     error::{ConfigError, ConfigErrors},
     schema::{
@@ -18,3 +17,4 @@ pub use self::{
     },
     source::Source,
 };
+pub(crate) use self::{load::native, validate::credential_name};

@@ -1,6 +1,6 @@
 //! What types can not say.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use http::{HeaderName, HeaderValue};
 use steadfast_core::{Failover, Params, Reason};
@@ -143,8 +143,22 @@ impl Check<'_> {
                 format!("{at}.name"),
                 format!("there is a provider `{}` already", provider.name),
             );
+            let mut called = BTreeSet::new();
             for (n, credential) in provider.credentials.iter().enumerate() {
-                self.secret(&format!("{at}.credentials[{n}]"), credential, false);
+                let at = format!("{at}.credentials[{n}]");
+                self.secret(&at, credential, false);
+                let name = credential_name(credential);
+                if (credential.starts_with("env:") || credential.starts_with("file:"))
+                    && !called.insert(name)
+                {
+                    self.fail(
+                        at,
+                        format!(
+                            "there is a credential called `{name}` already; it is named after its \
+                             variable, or its file without the ending, so give it another one"
+                        ),
+                    );
+                }
             }
             if let Some(url) = &provider.base_url {
                 let parsed = url.parse::<http::Uri>().ok();
@@ -241,6 +255,18 @@ impl Check<'_> {
     }
 }
 
+/// What a credential is called in logs and on targets: the name of its variable or file.
+pub(crate) fn credential_name(reference: &str) -> &str {
+    match reference.split_once(':') {
+        Some(("file", path)) => {
+            let path = path.trim();
+            Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or(path)
+        }
+        Some((_, name)) => name.trim(),
+        None => reference,
+    }
+}
+
 fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
@@ -316,6 +342,21 @@ failover = 'forbidden'
         }
         assert_eq!(all.len(), 13, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
+    }
+
+    #[test]
+    fn two_credentials_of_one_name_are_told_apart_in_the_file() {
+        let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                    credentials=[\n'file:/one/key.txt',\n'env:key',\n'env:KEY']\n";
+        let all = errors(text);
+        assert_eq!(all.len(), 1, "{all:?}");
+        let place = "configuration:8:1: providers[0].credentials[1]: there is a credential called \
+                     `key` already";
+        assert!(all[0].starts_with(place), "{all:?}");
+        // Of two providers they may be the same.
+        let apart = text.replace("'env:key',\n", "")
+            + "[[providers]]\nname='b'\ndialect='openai'\ncredentials=['file:/two/key.txt']\n";
+        assert!(errors(&apart).is_empty());
     }
 
     #[test]

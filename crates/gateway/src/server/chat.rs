@@ -11,7 +11,8 @@ use http::{HeaderMap, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
 use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Deadline, Dialect, Failure, Fault, Priority, Reason,
+    CallContext, ChatRequest, ChatResponse, Completion, Deadline, Delta, Dialect, Event,
+    EventStream, Failure, Fault, FrameKind, Priority, Reason,
 };
 use tower::{Service, ServiceExt};
 
@@ -21,6 +22,7 @@ use super::{
     record::Record,
     reply,
     stream::{StreamBody, Writer},
+    unread,
 };
 use crate::keys::Caller;
 
@@ -41,15 +43,15 @@ pub(super) async fn answer(
     route: Option<GeminiRoute>,
     request: Request,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let id = reply::request_id(&parts.headers);
     let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
 
-    let read = match read(app, dialect, route.as_ref(), &parts, body).await {
+    let read = match read(app, dialect, route.as_ref(), &parts, &mut body).await {
         Ok(read) => read,
         Err(failure) => {
             record.failed(&failure, false);
-            return reply::refused(dialect, &failure, &id);
+            return unread::drop_rest(body, reply::refused(dialect, &failure, &id)).await;
         }
     };
     record.asked(&read);
@@ -82,12 +84,13 @@ async fn read(
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    body: Body,
+    body: &mut Body,
 ) -> Result<ChatRequest, Failure> {
     let caller =
         app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
             Failure::refused(Reason::Auth, reply::NO_KEY)
                 .with_status(http::StatusCode::UNAUTHORIZED)
+                .with_fault(Fault::Caller)
                 .with_evidence("gateway key")
         })?;
     plain(&parts.headers)?;
@@ -141,7 +144,7 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
+async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::refused(
@@ -162,6 +165,9 @@ fn context(headers: &HeaderMap, caller: Caller) -> CallContext {
     let mut context = CallContext::recording();
     if let Caller::Tenant(tenant) = caller {
         context = context.with_tenant(tenant);
+    }
+    if !headers.keys().any(|name| name.as_str().starts_with("x-steadfast-")) {
+        return context;
     }
     if let Some(session) = text("x-steadfast-session") {
         context = context.with_session(session);
@@ -184,6 +190,11 @@ fn context(headers: &HeaderMap, caller: Caller) -> CallContext {
     context
 }
 
+/// The next event of an answer.
+async fn next(events: &mut EventStream) -> Option<Result<Event, Failure>> {
+    std::future::poll_fn(|cx| events.as_mut().poll_next(cx)).await
+}
+
 /// A whole answer.
 async fn whole(
     dialect: Dialect,
@@ -193,12 +204,47 @@ async fn whole(
     id: &str,
 ) -> Result<Response, Failure> {
     record.answered(&response.head);
-    let completion = response.collect().await?;
-    let body = codec(dialect).encode_answer(&completion, addressee)?;
-    record.used(&completion.usage);
+    let (head, mut events) = response.into_parts();
+    let mut body = None;
+    if let Some(first) = next(&mut events).await.transpose()? {
+        let second = next(&mut events).await.transpose()?;
+        // In the caller's own dialect the body is the answer, and nobody needs to know what it says.
+        let own = first.frame(dialect).filter(|frame| frame.kind == FrameKind::Body);
+        match (own, second) {
+            (Some(frame), None) => {
+                for delta in &first.deltas {
+                    if let Delta::Usage(usage) = delta {
+                        record.used(usage);
+                    }
+                }
+                body = Some(frame.bytes.clone());
+            }
+            (_, second) => {
+                let mut completion = Completion::new(head.clone());
+                completion.push(&first);
+                let mut more = second;
+                while let Some(event) = more {
+                    completion.push(&event);
+                    more = next(&mut events).await.transpose()?;
+                }
+                record.used(&completion.usage);
+                body = Some(codec(dialect).encode_answer(&completion, addressee)?);
+            }
+        }
+    }
+    let body = match body {
+        Some(body) => body,
+        None => codec(dialect).encode_answer(&Completion::new(head.clone()), addressee)?,
+    };
     let mut response = reply::ok("application/json", Body::from(body));
-    let head = &completion.head;
-    reply::stamp(response.headers_mut(), head.target.as_ref(), head.attempts, id, &head.log);
+    reply::stamp(
+        response.headers_mut(),
+        dialect,
+        head.target.as_ref(),
+        head.attempts,
+        id,
+        &head.log,
+    );
     record.done();
     Ok(response)
 }
@@ -224,7 +270,7 @@ fn stream(
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
     // Proxies such as nginx must not collect a stream before they pass it on.
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
-    reply::stamp(headers, head.target.as_ref(), head.attempts, id, &head.log);
+    reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, id, &head.log);
     response
 }
 

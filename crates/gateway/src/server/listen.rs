@@ -1,6 +1,7 @@
 //! Accepting connections, and closing them well.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     pin::Pin,
@@ -9,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto::Builder, graceful::GracefulShutdown},
@@ -20,7 +22,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::Sleep,
 };
-use tower::ServiceExt;
+use tower::{Service, ServiceExt};
 
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
 /// enough that slow ones can not hold every connection.
@@ -41,18 +43,23 @@ pub struct Peer {
     pub remote: SocketAddr,
 }
 
-/// Serves `router` on `listener` until `shutdown` is ready, then waits up to `grace` for the
+/// Serves `service`, such as [`App::service`](super::App::service) or a router, on `listener` until `shutdown` is ready, then waits up to `grace` for the
 /// answers under way. Returns how many connections had to be cut.
 ///
 /// # Errors
 ///
 /// None so far: a connection that breaks ends alone, and accepting goes on.
-pub async fn serve(
+pub async fn serve<S>(
     listener: TcpListener,
-    router: Router,
+    service: S,
     shutdown: impl Future<Output = ()>,
     grace: Duration,
-) -> io::Result<usize> {
+) -> io::Result<usize>
+where
+    S: Service<http::Request<Incoming>, Response = Response, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
@@ -72,12 +79,10 @@ pub async fn serve(
             },
             () = &mut shutdown => break,
         };
-        let router = router.clone();
-        let service =
-            tower::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-                request.extensions_mut().insert(Peer { remote });
-                router.clone().oneshot(request.map(axum::body::Body::new))
-            });
+        let service = service.clone().map_request(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(Peer { remote });
+            request
+        });
         let connection = builder
             .serve_connection(
                 TokioIo::new(Greeting::of(no_delay(stream))),

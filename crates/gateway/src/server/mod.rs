@@ -3,11 +3,13 @@
 mod admin;
 mod array;
 mod chat;
+mod front;
 mod listen;
 mod models;
 mod record;
 mod reply;
 mod stream;
+mod unread;
 
 use std::{
     fmt,
@@ -26,13 +28,21 @@ use axum::{
 };
 use steadfast_core::{Dialect, Failure, Reason};
 
-pub use self::listen::{Peer, serve};
+pub use self::{
+    front::Front,
+    listen::{Peer, serve},
+};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
     stack::Gateway,
 };
+
+/// Where OpenAI's dialect is spoken.
+const OPENAI: &str = "/v1/chat/completions";
+/// Where Anthropic's is.
+const ANTHROPIC: &str = "/v1/messages";
 
 /// What every handler needs; cheap to clone.
 #[derive(Clone)]
@@ -89,11 +99,16 @@ impl App {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
+    /// All endpoints, to be served; the shorter way for most requests.
+    pub fn service(&self) -> Front {
+        Front::new(self)
+    }
+
     /// All endpoints.
     pub fn router(&self) -> Router {
         Router::new()
-            .route("/v1/chat/completions", post(openai))
-            .route("/v1/messages", post(anthropic))
+            .route(OPENAI, post(openai))
+            .route(ANTHROPIC, post(anthropic))
             // Google's SDKs differ in the version they put into the address.
             .route("/v1beta/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models/{*call}", post(gemini).get(models::one))
@@ -132,7 +147,7 @@ async fn gemini(
     let Ok(Path(call)) = path else {
         let message = "the model in the address is not valid UTF-8";
         let failure = Failure::refused(Reason::Format, message);
-        return reply::refused(Dialect::Gemini, &failure, &reply::request_id(request.headers()));
+        return refuse(Dialect::Gemini, &failure, request).await;
     };
     let (model, method) = call.rsplit_once(':').unwrap_or((&call, ""));
     let stream = match method {
@@ -147,11 +162,7 @@ async fn gemini(
                 ),
             )
             .with_status(http::StatusCode::NOT_FOUND);
-            return reply::refused(
-                Dialect::Gemini,
-                &failure,
-                &reply::request_id(request.headers()),
-            );
+            return refuse(Dialect::Gemini, &failure, request).await;
         }
     };
     let route = chat::GeminiRoute { model: model.to_owned(), stream };
@@ -166,7 +177,7 @@ async fn wrong_method(request: Request) -> Response {
     )
     .with_status(http::StatusCode::METHOD_NOT_ALLOWED);
     let dialect = reply::guess_dialect(request.headers(), request.uri());
-    reply::refused(dialect, &failure, &reply::request_id(request.headers()))
+    refuse(dialect, &failure, request).await
 }
 
 async fn nowhere(request: Request) -> Response {
@@ -176,5 +187,11 @@ async fn nowhere(request: Request) -> Response {
     )
     .with_status(http::StatusCode::NOT_FOUND);
     let dialect = reply::guess_dialect(request.headers(), request.uri());
-    reply::refused(dialect, &failure, &reply::request_id(request.headers()))
+    refuse(dialect, &failure, request).await
+}
+
+/// Tells `failure` to who sent `request`, which nobody read.
+async fn refuse(dialect: Dialect, failure: &Failure, request: Request) -> Response {
+    let response = reply::refused(dialect, failure, &reply::request_id(request.headers()));
+    unread::drop_rest(request.into_body(), response).await
 }

@@ -7,7 +7,7 @@ use axum::{
     response::Response,
 };
 use serde_json::{Value, json};
-use steadfast_core::{Dialect, Failure, Reason};
+use steadfast_core::{Dialect, Failure, Fault, Reason};
 
 use super::{App, chat, reply};
 
@@ -77,7 +77,8 @@ fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Optio
     if app.0.keys.caller(headers, chat::query(uri, "key").as_deref()).is_some() {
         return None;
     }
-    let failure =
-        Failure::refused(Reason::Auth, reply::NO_KEY).with_status(http::StatusCode::UNAUTHORIZED);
+    let failure = Failure::refused(Reason::Auth, reply::NO_KEY)
+        .with_status(http::StatusCode::UNAUTHORIZED)
+        .with_fault(Fault::Caller);
     Some(reply::refused(dialect, &failure, &reply::request_id(headers)))
 }

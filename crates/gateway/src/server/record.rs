@@ -102,16 +102,16 @@ impl Record {
         tracing::info!(
             name: "steadfast::gateway::request",
             target: "steadfast::gateway",
-            id = %entry.id,
+            id = entry.id.as_str(),
             tenant = entry.tenant.as_deref(),
-            dialect = %entry.dialect,
-            model = %entry.model,
+            dialect = entry.dialect.as_str(),
+            model = entry.model.as_str(),
             stream = entry.stream,
             outcome,
             to = entry.target.as_ref().map(tracing::field::display),
             attempts = entry.attempts,
             ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            recovery = %entry.log,
+            recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",
         );
     }

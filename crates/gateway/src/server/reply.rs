@@ -73,7 +73,7 @@ pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &str, log: &Recove
     let passes = root.is_refusal() || root.rule().retry == Retry::Yes;
     let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && passes;
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
-    stamp(headers, failure.target(), failure.attempts(), id, log);
+    stamp(headers, dialect, failure.target(), failure.attempts(), id, log);
     response
 }
 
@@ -85,6 +85,7 @@ pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &str) -> Response
 /// What happened, for an answer that is on its way.
 pub(super) fn stamp(
     headers: &mut HeaderMap,
+    dialect: Dialect,
     target: Option<&Target>,
     attempts: u32,
     id: &str,
@@ -95,19 +96,30 @@ pub(super) fn stamp(
     {
         headers.insert(TARGET, value);
     }
-    headers.insert(ATTEMPTS, attempts.into());
+    let attempts = match attempts {
+        1 => HeaderValue::from_static("1"),
+        more => more.into(),
+    };
+    headers.insert(ATTEMPTS, attempts);
     if !log.is_empty()
         && let Some(value) = visible(&log.to_string())
     {
         headers.insert(RECOVERY, value);
     }
     if let Some(value) = visible(id) {
+        let own = codec(dialect).request_id_header();
+        if own != REQUEST_ID {
+            headers.insert(own, value.clone());
+        }
         headers.insert(REQUEST_ID, value);
     }
 }
 
 /// `text` as a header's value: printable ASCII, bounded.
 fn visible(text: &str) -> Option<HeaderValue> {
+    if text.len() <= MAX_RECOVERY && text.bytes().all(|b| matches!(b, b' '..=b'~')) {
+        return HeaderValue::from_str(text).ok();
+    }
     let plain: String = text
         .chars()
         .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
@@ -120,6 +132,8 @@ fn visible(text: &str) -> Option<HeaderValue> {
 pub(super) fn ok(content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
+    // With room for those of `stamp`, and the server's own.
+    *response.headers_mut() = HeaderMap::with_capacity(12);
     response
         .headers_mut()
         .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));

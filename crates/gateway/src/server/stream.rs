@@ -37,8 +37,13 @@ pub(super) struct StreamBody {
     encoder: StreamEncoder,
     writer: Writer,
     keepalive: Duration,
-    /// Armed while the provider is silent.
+    /// Armed by the first silence, and moved only when it fires: tokens are frequent, and moving a
+    /// timer is dear.
     silence: Option<Pin<Box<Sleep>>>,
+    /// When the silence began.
+    since: Instant,
+    /// Something was said since the clock was last read.
+    spoke: bool,
     record: Record,
     over: bool,
 }
@@ -52,7 +57,18 @@ impl StreamBody {
         keepalive: Duration,
         record: Record,
     ) -> Self {
-        Self { dialect, events, encoder, writer, keepalive, silence: None, record, over: false }
+        Self {
+            dialect,
+            events,
+            encoder,
+            writer,
+            keepalive,
+            silence: None,
+            since: Instant::now(),
+            spoke: true,
+            record,
+            over: false,
+        }
     }
 
     /// The next bytes for the caller, or `None` when the events are pending or over.
@@ -90,11 +106,24 @@ impl StreamBody {
     fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let Writer::Sse = self.writer else { return Poll::Pending };
         let keepalive = self.keepalive;
-        let timer = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(keepalive)));
+        if std::mem::take(&mut self.spoke) {
+            self.since = Instant::now();
+        }
+        let mut due = self.since + keepalive;
+        let timer = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         std::task::ready!(timer.as_mut().poll(cx));
-        timer.as_mut().reset(Instant::now() + keepalive);
+        let now = Instant::now();
+        let silent = due <= now;
+        if silent {
+            self.since = now;
+            due = now + keepalive;
+        }
+        timer.as_mut().reset(due);
         // The waker must be registered with the new time.
         let _ = timer.as_mut().poll(cx);
+        if !silent {
+            return Poll::Pending;
+        }
         // An empty line says nothing in any dialect; Gemini's SDKs take every other line for data.
         Poll::Ready(Bytes::from_static(codec(self.dialect).keep_alive().unwrap_or(b"\n")))
     }
@@ -111,7 +140,7 @@ impl Body for StreamBody {
         let this = &mut *self;
         let out = this.poll_bytes(cx);
         if let Some(bytes) = out.into_bytes() {
-            this.silence = None;
+            this.spoke = true;
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         if this.over {

@@ -1,6 +1,6 @@
 //! The layers a configuration stands for.
 
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, time::Duration};
 
 use steadfast::{
     BudgetPolicy, ChatRequest, Needs, Reason, RecoveryTable, RetryBudget, Stack,
@@ -15,7 +15,9 @@ use steadfast::{
 };
 use steadfast_core::{Backoff, Failover, Retry};
 
-use crate::config::{self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, native};
+use crate::config::{
+    self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, credential_name, native,
+};
 
 /// From how many tokens on a conversation takes the chain for large ones: three quarters of the
 /// 200,000 that are the usual window, since the count is an estimate from below.
@@ -183,17 +185,6 @@ fn spec(provider: &ProviderConfig) -> TargetSpec {
     spec.capabilities.unsupported.clone_from(&provider.unsupported);
     spec.capabilities.on_unsupported = provider.on_unsupported;
     spec
-}
-
-/// What a credential is called in logs and on targets: the name of its variable or file.
-pub(crate) fn credential_name(reference: &str) -> &str {
-    match reference.split_once(':') {
-        Some(("file", path)) => {
-            Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or(path)
-        }
-        Some((_, name)) => name,
-        None => reference,
-    }
 }
 
 fn ms(value: Option<u64>, default: Duration) -> Duration {

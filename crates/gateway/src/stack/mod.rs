@@ -16,7 +16,7 @@ use tokio::time::Instant;
 pub(crate) use self::layers::Policies;
 pub use self::report::{Line, Report};
 use crate::{
-    config::{Config, ConfigError, ConfigErrors, Source},
+    config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,
 };
 
@@ -129,7 +129,7 @@ fn providers(config: &Config, source: &Source) -> Result<Providers, ConfigErrors
         for (n, reference) in given.credentials.iter().enumerate() {
             match keys::resolve(reference) {
                 Ok(secret) => {
-                    let name = layers::credential_name(reference);
+                    let name = credential_name(reference);
                     provider = provider.with_credential(Credential::new(name, secret));
                 }
                 Err(why) => {

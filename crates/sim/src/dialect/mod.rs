@@ -113,7 +113,7 @@ pub(crate) struct Words {
     pub(crate) message: String,
     /// `error.param` of OpenAI.
     pub(crate) param: Option<String>,
-    /// `error.details` of Gemini.
+    /// `error.details` of Gemini; of Anthropic's the first one.
     pub(crate) details: Vec<Value>,
     pub(crate) headers: Vec<(&'static str, String)>,
     /// A page instead of a body of the dialect.

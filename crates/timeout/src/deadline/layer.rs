@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use steadfast_core::{AtOnce, UntilEnd};
+use steadfast_core::{AtOnce, Near, UntilEnd};
 use tower_layer::Layer;
 
 use crate::{
@@ -87,7 +87,8 @@ impl<S, W: Clone> Layer<S> for DeadlineLayer<W> {
     type Service = DeadlineService<S, W>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        DeadlineService::new(inner, self.pipeline, self.shared.clone(), self.watching.clone())
+        let shared = Near::new(self.shared.clone());
+        DeadlineService::new(inner, self.pipeline, shared, self.watching.clone())
     }
 }
 

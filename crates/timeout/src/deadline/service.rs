@@ -2,12 +2,11 @@
 
 use std::{
     fmt,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use steadfast_core::{Call, Deadline, Failure, UntilEnd};
+use steadfast_core::{Call, Deadline, Failure, Near, UntilEnd};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -22,7 +21,7 @@ use crate::{Clocks, TimeoutHandle, Watching, future::ResponseFuture, state::Shar
 pub struct DeadlineService<S, W = UntilEnd> {
     inner: S,
     pipeline: Duration,
-    shared: Arc<Shared>,
+    shared: Near<Shared>,
     watching: W,
 }
 
@@ -30,7 +29,7 @@ impl<S, W> DeadlineService<S, W> {
     pub(crate) const fn new(
         inner: S,
         pipeline: Duration,
-        shared: Arc<Shared>,
+        shared: Near<Shared>,
         watching: W,
     ) -> Self {
         Self { inner, pipeline, shared, watching }
@@ -38,7 +37,7 @@ impl<S, W> DeadlineService<S, W> {
 
     /// Looks at the layer's state and resets it.
     pub fn handle(&self) -> TimeoutHandle {
-        TimeoutHandle(self.shared.clone())
+        TimeoutHandle(self.shared.shared().clone())
     }
 
     /// The inner service.
@@ -62,6 +61,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
         // The one reading of the clock that can not be put off: those below are told a moment.
         let now = Instant::now();

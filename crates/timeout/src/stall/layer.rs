@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use steadfast_core::{AtOnce, UntilEnd};
+use steadfast_core::{AtOnce, Near, UntilEnd};
 use tower_layer::Layer;
 
 use crate::{
@@ -91,7 +91,7 @@ impl<S, W: Clone> Layer<S> for StallTimeoutLayer<W> {
     type Service = StallTimeout<S, W>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        StallTimeout::new(inner, self.shared.clone(), self.watching.clone())
+        StallTimeout::new(inner, Near::new(self.shared.clone()), self.watching.clone())
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::{
     fmt,
-    sync::Arc,
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, UntilEnd};
+use steadfast_core::{Call, Failure, Near, UntilEnd};
 use tower_service::Service;
 
 use crate::{Clocks, TimeoutHandle, Watching, future::ResponseFuture, state::Shared};
@@ -18,18 +17,18 @@ use crate::{Clocks, TimeoutHandle, Watching, future::ResponseFuture, state::Shar
 #[must_use = "services do nothing unless called"]
 pub struct StallTimeout<S, W = UntilEnd> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Near<Shared>,
     watching: W,
 }
 
 impl<S, W> StallTimeout<S, W> {
-    pub(crate) const fn new(inner: S, shared: Arc<Shared>, watching: W) -> Self {
+    pub(crate) const fn new(inner: S, shared: Near<Shared>, watching: W) -> Self {
         Self { inner, shared, watching }
     }
 
     /// Looks at the layer's state and resets it.
     pub fn handle(&self) -> TimeoutHandle {
-        TimeoutHandle(self.shared.clone())
+        TimeoutHandle(self.shared.shared().clone())
     }
 
     /// The inner service.
@@ -53,6 +52,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         let clocks = Clocks::new(self.shared.clone(), request.context());
         ResponseFuture::new(self.inner.call(request), clocks, self.watching.clone())

@@ -1,61 +1,24 @@
-//! A request of somebody else's type, streams that follow a timetable, and a listener.
+//! Streams that follow a timetable.
 
 #![allow(
     dead_code,
     unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::disallowed_types,
     reason = "tests; each file uses its part"
 )]
 
 use std::{
     collections::VecDeque,
     pin::Pin,
-    sync::{Arc, Mutex as StdMutex},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures_core::Stream;
-use steadfast_core::{
-    Call, CallContext, ChatResponse, Delta, Dialect, Event, Failure, Head, Reason,
-};
-use tokio::time::{Instant, Sleep};
-
-#[derive(Clone, Debug, Default)]
-pub struct Ask {
-    pub context: CallContext,
-}
-
-impl Call for Ask {
-    fn context(&self) -> &CallContext {
-        &self.context
-    }
-
-    fn context_mut(&mut self) -> &mut CallContext {
-        &mut self.context
-    }
-}
-
-pub fn ask(change: impl FnOnce(&mut CallContext)) -> Ask {
-    let mut ask = Ask::default();
-    change(&mut ask.context);
-    ask
-}
-
-pub const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
-
-pub const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-/// Timers fire on whole milliseconds, at or after their time.
-pub fn whole(since: Instant) -> Duration {
-    ms(u64::try_from(since.elapsed().as_millis()).unwrap())
-}
+use steadfast_core::{ChatResponse, Delta, Dialect, Event, Failure, Head, Reason};
+use tokio::time::Sleep;
 
 /// Gives each item so long after the one before; after the last it hangs or ends.
 pub struct Timed<T> {
@@ -149,40 +112,4 @@ where
         }
     }
     (said, None)
-}
-
-/// Names and fields of the events of `tracing` on this thread.
-#[derive(Clone, Default)]
-pub struct Heard(pub Arc<StdMutex<Vec<String>>>);
-
-impl tracing::Subscriber for Heard {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Fields(String);
-        impl tracing::field::Visit for Fields {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                if field.name() != "message" {
-                    self.0 += &format!(" {}={value:?}", field.name());
-                }
-            }
-        }
-        let mut fields = Fields(event.metadata().name().to_owned());
-        event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -3,9 +3,12 @@
 //! Providers name new errors after old words: `request_quota_exceeded`, `EngineDeadError`,
 //! `ClientPayloadError`. Asked last, when neither a known code nor any sentence has decided.
 
+use std::sync::LazyLock;
+
 use steadfast_core::Reason;
 
-use super::{MAX_NAME, normal};
+use super::Name;
+use crate::engine::index::Index;
 
 /// Names that say only that something was raised: what it was stands elsewhere.
 const HOLLOW: &[&str] = &[
@@ -154,15 +157,38 @@ const ROOTS: &[(Reason, &[&str])] = &[
     ),
 ];
 
+/// The roots of all rows, and those of [`HOLLOW`], found in one pass over a name.
+struct Roots {
+    index: Index,
+    roots: Vec<&'static str>,
+    /// The row of each root; `None` for a hollow one.
+    rows: Vec<Option<usize>>,
+}
+
+static FOUND: LazyLock<Roots> = LazyLock::new(|| {
+    let hollow = HOLLOW.iter().map(|root| (*root, None));
+    let rows = ROOTS.iter().enumerate();
+    let known = rows.flat_map(|(row, (_, roots))| roots.iter().map(move |root| (*root, Some(row))));
+    let (roots, rows): (Vec<_>, Vec<_>) = hollow.chain(known).unzip();
+    Roots { index: Index::new(&roots), roots, rows }
+});
+
+/// Builds the table now rather than at the first name that needs it.
+pub(super) fn warm() {
+    LazyLock::force(&FOUND);
+}
+
 /// What a name of no table seems to mean.
 pub(crate) fn guess(name: &str) -> Option<Reason> {
-    let mut buffer = [0; MAX_NAME];
-    let key = normal(name, &mut buffer)?;
-    let has = |root: &&str| memchr::memmem::find(key, root.as_bytes()).is_some();
-    if HOLLOW.iter().any(&has) {
-        return None;
-    }
-    ROOTS.iter().find(|(_, roots)| roots.iter().any(&has)).map(|(reason, _)| *reason)
+    let key = Name::of(name)?;
+    let Roots { index, roots, rows } = &*FOUND;
+    let (mut best, mut hollow) = (None, false);
+    index.scan_anywhere(key.as_bytes(), roots, |root| match rows[root] {
+        None => hollow = true,
+        Some(row) => best = Some(best.map_or(row, |best: usize| best.min(row))),
+    });
+    let (reason, _) = ROOTS.get(best.filter(|_| !hollow)?)?;
+    Some(*reason)
 }
 
 #[cfg(test)]

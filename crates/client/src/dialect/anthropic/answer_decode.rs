@@ -1,5 +1,7 @@
 //! A provider's answer, read: whole, or event by event.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -101,6 +103,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     deltas.push(Delta::Stop(words::stop(&word, message.stop_sequence)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
+    fault::text(DIALECT, WHAT, body)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
@@ -110,7 +113,8 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
 pub(super) struct Frames {
     usage: Wire,
     next: u32,
-    open: Vec<Open>,
+    /// By the provider's numbers: found in the same time however many there are.
+    open: HashMap<u64, Open>,
     /// The stop reason has come.
     stopped: bool,
 }
@@ -118,8 +122,6 @@ pub(super) struct Frames {
 /// A block that has begun and not ended.
 #[derive(Debug)]
 struct Open {
-    /// The provider's number of it.
-    at: u64,
     block: u32,
     kind: Kind,
 }
@@ -228,6 +230,8 @@ impl Frames {
     ) -> Result<(), Failure> {
         let block: Block<'_> = serde_json::from_str(raw.get())
             .map_err(|error| fault::malformed(DIALECT, what, &error))?;
+        // A number used anew: what it stood for is over.
+        self.end(at, deltas);
         let index = self.next;
         self.next += 1;
         let full = |text: &String| !text.is_empty();
@@ -265,12 +269,12 @@ impl Frames {
                 input: String::new(),
             },
         };
-        self.open.push(Open { at, block: index, kind });
+        self.open.insert(at, Open { block: index, kind });
         Ok(())
     }
 
     fn change(&mut self, at: u64, change: Change, deltas: &mut Deltas) {
-        let Some(open) = self.open.iter_mut().rev().find(|open| open.at == at) else { return };
+        let Some(open) = self.open.get_mut(&at) else { return };
         let index = open.block;
         match (change.kind.as_deref(), &mut open.kind) {
             (Some("text_delta"), Kind::Text) => {
@@ -299,8 +303,7 @@ impl Frames {
     }
 
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
-        let Some(found) = self.open.iter().rposition(|open| open.at == at) else { return };
-        let Open { block: index, kind, .. } = self.open.remove(found);
+        let Some(Open { block: index, kind }) = self.open.remove(&at) else { return };
         match kind {
             Kind::Call { begun: false } => {
                 deltas.push(Delta::Arguments { index, json: "{}".to_owned() });

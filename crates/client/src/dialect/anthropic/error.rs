@@ -36,7 +36,15 @@ fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
         StatusCode::NOT_FOUND => "not_found_error",
         _ => kind(reply.reason),
     };
-    object.object("error").put("type", kind).put("message", &reply.message);
+    let mut told = object.object("error");
+    told.put("type", kind).put("message", &reply.message);
+    if reply.no_thread {
+        // The word on which the vendor's SDKs send all messages again, without a thread.
+        told.object("details")
+            .put("error_code", "thread_unsupported_request")
+            .put("unsupported", &["provider"]);
+    }
+    drop(told);
     object.put_some("request_id", reply.request_id);
 }
 

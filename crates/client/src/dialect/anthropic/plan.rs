@@ -187,7 +187,7 @@ mod tests {
         let mut request = ChatRequest::user("hi").with_model(model).with_origin(
             Dialect::OpenAi,
             Default::default(),
-            Vec::new(),
+            |_| Vec::new(),
         );
         change(&mut request);
         Plan::new(&request, Written::of(&request))
@@ -246,7 +246,7 @@ mod tests {
         request.params.thinking = Some(ThinkingConfig::Budget(2_000));
         request.params.temperature = Some(0.3);
         request.params.max_output = Some(3_000);
-        let mut request = request.with_origin(DIALECT, Default::default(), Vec::new());
+        let mut request = request.with_origin(DIALECT, Default::default(), |_| Vec::new());
         let plan = |request: &ChatRequest| Plan::new(request, Written::of(request));
         assert_eq!(plan(&request).thinking, Some(Think::Budget(2_000)));
         assert_eq!(plan(&request).temperature, Some(0.3));

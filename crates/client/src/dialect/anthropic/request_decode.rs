@@ -1,23 +1,22 @@
 //! A caller's request, read.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use steadfast_core::{
-    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
-    ResponseFormat, Role, SharedVec, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice,
-    ToolResult,
+    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, ResponseFormat,
+    Role, SharedVec, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::DIALECT;
-use crate::json::{At, Fields, RequestError, flag, float, items, kind, raw_object, string, uint};
+use crate::json::{
+    At, Fields, Raw, RequestError, flag, float, items, kind, raw_object, string, uint,
+};
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut top = Fields::of_body(body)?;
-    let kept = top.kept();
     let mut messages = Vec::new();
     if let Some(raw) = top.take("system") {
         let parts = content(raw).at("system")?;
-        let raw = RawJson::from_raw(raw);
+        let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
     top.need("messages", |raw| {
@@ -36,7 +35,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
         .unwrap_or_default();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?;
-    Ok(request.with_origin(DIALECT, body.clone(), kept))
+    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -72,12 +71,12 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
 
 type OutputConfig = (Option<String>, Option<ResponseFormat>);
 
-fn output_config(raw: &RawValue) -> Result<OutputConfig, RequestError> {
+fn output_config(raw: Raw<'_>) -> Result<OutputConfig, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok((fields.get("effort", string)?, fields.get("format", output_format)?.flatten()))
 }
 
-fn output_format(raw: &RawValue) -> Result<Option<ResponseFormat>, RequestError> {
+fn output_format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
     let mut fields = Fields::read(raw)?;
     if fields.need("type", string)? != "json_schema" {
         return Ok(None);
@@ -87,7 +86,7 @@ fn output_format(raw: &RawValue) -> Result<Option<ResponseFormat>, RequestError>
 }
 
 /// `None` for a kind of thinking that has no word here; it stays as it was read.
-fn thinking(raw: &RawValue) -> Result<Option<ThinkingConfig>, RequestError> {
+fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok(match fields.need("type", string)?.as_str() {
         "enabled" => Some(ThinkingConfig::Budget(fields.need("budget_tokens", uint)?)),
@@ -99,7 +98,7 @@ fn thinking(raw: &RawValue) -> Result<Option<ThinkingConfig>, RequestError> {
 
 type Choice = (Option<ToolChoice>, Option<bool>);
 
-fn tool_choice(raw: &RawValue) -> Result<Choice, RequestError> {
+fn tool_choice(raw: Raw<'_>) -> Result<Choice, RequestError> {
     let mut fields = Fields::read(raw)?;
     let choice = match fields.need("type", string)?.as_str() {
         "auto" => ToolChoice::Auto,
@@ -115,7 +114,7 @@ fn tool_choice(raw: &RawValue) -> Result<Choice, RequestError> {
     Ok((Some(choice), parallel))
 }
 
-fn message(raw: &RawValue) -> Result<Message, RequestError> {
+fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let role = match fields.need("role", string)?.as_str() {
         "user" => Role::User,
@@ -128,11 +127,11 @@ fn message(raw: &RawValue) -> Result<Message, RequestError> {
         }
     };
     let parts = fields.need("content", content)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
 }
 
 /// A string, or a list of blocks.
-fn content(raw: &RawValue) -> Result<Vec<Part>, RequestError> {
+fn content(raw: Raw<'_>) -> Result<Vec<Part>, RequestError> {
     match kind(raw) {
         "a string" => Ok(vec![Part::text(string(raw)?)]),
         "a list" => {
@@ -143,11 +142,11 @@ fn content(raw: &RawValue) -> Result<Vec<Part>, RequestError> {
     }
 }
 
-fn block(raw: &RawValue) -> Result<Part, RequestError> {
+fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     let opaque = || {
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         Ok(Part::Opaque(Opaque { dialect: DIALECT, kind: what.clone(), json }))
     };
     Ok(match what.as_str() {
@@ -187,7 +186,7 @@ fn block(raw: &RawValue) -> Result<Part, RequestError> {
 }
 
 /// `None` for a source that is no medium, such as a document's text.
-fn source(raw: &RawValue) -> Result<Option<MediaSource>, RequestError> {
+fn source(raw: Raw<'_>) -> Result<Option<MediaSource>, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok(match fields.need("type", string)?.as_str() {
         "base64" => Some(MediaSource::Base64 {
@@ -200,11 +199,11 @@ fn source(raw: &RawValue) -> Result<Option<MediaSource>, RequestError> {
     })
 }
 
-fn tool(raw: &RawValue) -> Result<Tool, RequestError> {
+fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     match fields.get("type", string)? {
         Some(kind) if kind != "custom" => {
-            let json = RawJson::from_raw(raw);
+            let json = raw.kept();
             return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
         }
         _ => {}

@@ -4,7 +4,7 @@
 //! say when one is complete. So a block is closed when it is known to be complete, and what
 //! belongs to later blocks waits until then.
 
-use std::mem;
+use std::{collections::BTreeMap, mem};
 
 use steadfast_core::{Delta, Event, Failure, Opaque, Stop, Usage};
 
@@ -26,8 +26,9 @@ pub(super) struct Writer {
     /// The number of the next block on the wire.
     next: u32,
     open: Option<Open>,
-    /// What belongs to blocks that have not begun on the wire.
-    waiting: Vec<Delta>,
+    /// What belongs to blocks that have not begun on the wire, by block: each is looked at once,
+    /// however many blocks are said at a time.
+    waiting: BTreeMap<u32, Vec<Delta>>,
 }
 
 /// The block being written.
@@ -55,7 +56,7 @@ impl Writer {
             stopped: false,
             next: 0,
             open: None,
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -85,10 +86,11 @@ impl Writer {
         let is_open = self.open.as_ref().is_some_and(|open| open.block == index);
         match delta {
             Delta::BlockEnd { .. } if is_open => self.close(out),
-            Delta::BlockEnd { .. } if self.waits(index) => self.waiting.push(delta.clone()),
+            Delta::BlockEnd { .. } if self.waits(index) => self.wait(index, delta),
             Delta::BlockEnd { .. } => {}
-            _ if !is_open && (self.waits(index) && !force) => self.waiting.push(delta.clone()),
-            _ if !is_open && self.is_busy() && !force => self.waiting.push(delta.clone()),
+            _ if !is_open && !force && (self.waits(index) || self.is_busy()) => {
+                self.wait(index, delta);
+            }
             _ => self.piece(delta, index, is_open, foreign, out)?,
         }
         Ok(())
@@ -96,7 +98,11 @@ impl Writer {
 
     /// Whether pieces of block `index` are waiting already.
     fn waits(&self, index: u32) -> bool {
-        self.waiting.iter().any(|delta| block_of(delta) == Some(index))
+        self.waiting.contains_key(&index)
+    }
+
+    fn wait(&mut self, index: u32, delta: &Delta) {
+        self.waiting.entry(index).or_default().push(delta.clone());
     }
 
     /// Whether the open block is a call that is not complete.
@@ -227,25 +233,22 @@ impl Writer {
         }
     }
 
-    /// Writes what was waiting, as far as its turn has come.
+    /// Writes what was waiting, block after block, as far as its turn has come.
     fn resume(&mut self, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        while !self.waiting.is_empty() && !self.is_busy() {
-            let waiting = mem::take(&mut self.waiting);
-            for delta in &waiting {
+        while !self.is_busy()
+            && let Some((_, deltas)) = self.waiting.pop_first()
+        {
+            for delta in &deltas {
                 self.write(delta, foreign, false, out)?;
-            }
-            if self.waiting.len() == waiting.len() {
-                break;
             }
         }
         Ok(())
     }
 
     fn end(&mut self, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let mut waiting = mem::take(&mut self.waiting);
+        let waiting = mem::take(&mut self.waiting);
         // Block after block; within one in the order they came.
-        waiting.sort_by_key(block_of);
-        for delta in &waiting {
+        for delta in waiting.values().flatten() {
             self.write(delta, foreign, true, out)?;
         }
         self.close(out);

@@ -92,6 +92,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finishReason"));
     }
+    fault::text(DIALECT, WHAT, body)?;
     deltas.push(Delta::End);
     // A list is no body a caller of the plain method could read.
     Ok(if listed {

@@ -1,5 +1,7 @@
 //! An answer for a caller, written: whole, or chunk by chunk.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use steadfast_core::{Completion, Delta, Event, Failure, Opaque, Part, Stop, ToolCall, Usage};
 
@@ -95,7 +97,8 @@ pub(super) struct Writer {
     stop: Option<Stop>,
     /// The finish reason is out.
     finished: bool,
-    calls: Vec<(u32, ToolCall)>,
+    /// The calls that are not complete, by block.
+    calls: BTreeMap<u32, ToolCall>,
 }
 
 impl Writer {
@@ -107,7 +110,7 @@ impl Writer {
             usage: Usage::default(),
             stop: None,
             finished: false,
-            calls: Vec::new(),
+            calls: BTreeMap::new(),
         }
     }
 
@@ -133,9 +136,11 @@ impl Writer {
 
     /// Writes the calls that are complete: the one of `block`, or all.
     fn flush(&mut self, block: Option<u32>, own: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let ready = |(index, _): &mut (u32, ToolCall)| block.is_none_or(|block| block == *index);
-        let calls: Vec<_> = self.calls.extract_if(.., ready).collect();
-        for (_, call) in calls {
+        let calls: Vec<ToolCall> = match block {
+            Some(block) => self.calls.remove(&block).into_iter().collect(),
+            None => std::mem::take(&mut self.calls).into_values().collect(),
+        };
+        for call in calls {
             let mut failed = None;
             self.chunk(out, None, |list| failed = call_part(list, &call, own).err());
             if let Some(failure) = failed {
@@ -144,10 +149,6 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    fn call(&mut self, index: u32) -> Option<&mut ToolCall> {
-        self.calls.iter_mut().find(|(block, _)| *block == index).map(|(_, call)| call)
     }
 
     fn opaque(&self, block: &Opaque, out: &mut Vec<u8>) {
@@ -166,7 +167,7 @@ impl EncodeEvents for Writer {
                 Delta::Thinking { text, .. } if !text.is_empty() => {
                     self.chunk(out, None, |list| text_part(list, text, true, None, own));
                 }
-                Delta::Signature { index, signature } if own => match self.call(*index) {
+                Delta::Signature { index, signature } if own => match self.calls.get_mut(index) {
                     Some(call) => call.signature = Some(signature.clone()),
                     None => self.chunk(out, None, |list| {
                         text_part(list, "", false, Some(signature), own);
@@ -175,10 +176,10 @@ impl EncodeEvents for Writer {
                 Delta::ToolCall { index, id, name } => {
                     let call =
                         ToolCall { id: id.clone(), name: name.clone(), ..ToolCall::default() };
-                    self.calls.push((*index, call));
+                    self.calls.entry(*index).or_insert(call);
                 }
                 Delta::Arguments { index, json } => {
-                    if let Some(call) = self.call(*index) {
+                    if let Some(call) = self.calls.get_mut(index) {
                         call.arguments.push_str(json);
                     }
                 }
@@ -190,7 +191,11 @@ impl EncodeEvents for Writer {
                     self.flush(None, own, out)?;
                     if !std::mem::replace(&mut self.finished, true) {
                         let stop = self.stop.take();
-                        self.chunk(out, stop.as_ref(), |_| {});
+                        // As Google ends its own streams: its SDKs' chats drop a turn of which a
+                        // chunk has no part.
+                        self.chunk(out, stop.as_ref(), |list| {
+                            list.object().put("text", "");
+                        });
                     }
                 }
                 // Google's own SDKs can not bear a line that is not data: no ping.

@@ -1,7 +1,6 @@
 //! A caller's request, read. Google takes every name in camel case and in snake case.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use steadfast_core::{
     ChatRequest, Extra, Media, MediaSource, Message, Opaque, Params, Part, RawJson, ResponseFormat,
     Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
@@ -10,7 +9,7 @@ use steadfast_core::{
 use super::DIALECT;
 use crate::{
     dialect::{Route, media::kind_of},
-    json::{At, Fields, RequestError, flag, float, int, items, raw_object, string, uint},
+    json::{At, Fields, Raw, RequestError, flag, float, int, items, raw_object, string, uint},
 };
 
 /// Both names of a field.
@@ -44,19 +43,13 @@ const RESPONSE: Names = &["functionResponse", "function_response"];
 
 pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
     let mut top = Fields::of_body(body)?;
-    let kept = top.kept();
     let mut messages = Vec::new();
     if let Some((name, raw)) = top.take_any(SYSTEM) {
         let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
-        let raw = RawJson::from_raw(raw);
+        let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    top.need("contents", |raw| {
-        for (i, raw) in items(raw)?.into_iter().enumerate() {
-            messages.push(content(raw).index(i)?);
-        }
-        Ok(())
-    })?;
+    top.need("contents", |raw| contents(raw, &mut messages))?;
     let mut request = ChatRequest::new(messages);
     request.model = match route.model {
         Some(model) => model.strip_prefix("models/").unwrap_or(model).to_owned(),
@@ -67,14 +60,14 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
         request.tools = tools(raw).at("tools")?.into();
     }
     request.params = params(&mut top)?;
-    Ok(request.with_origin(DIALECT, body.clone(), kept))
+    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
 }
 
 /// The value under any of `names`.
 fn get<'a, T>(
     fields: &mut Fields<'a>,
     names: Names,
-    read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+    read: impl FnOnce(Raw<'a>) -> Result<T, RequestError>,
 ) -> Result<Option<T>, RequestError> {
     match fields.take_any(names) {
         Some((name, raw)) => read(raw).map(Some).at(name),
@@ -85,7 +78,7 @@ fn get<'a, T>(
 fn need<'a, T>(
     fields: &mut Fields<'a>,
     names: Names,
-    read: impl FnOnce(&'a RawValue) -> Result<T, RequestError>,
+    read: impl FnOnce(Raw<'a>) -> Result<T, RequestError>,
 ) -> Result<T, RequestError> {
     match get(fields, names, read)? {
         Some(value) => Ok(value),
@@ -93,7 +86,7 @@ fn need<'a, T>(
     }
 }
 
-fn strings(raw: &RawValue) -> Result<Vec<String>, RequestError> {
+fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
     items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
 }
 
@@ -106,7 +99,7 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
     Ok(params)
 }
 
-fn config(raw: &RawValue) -> Result<Params, RequestError> {
+fn config(raw: Raw<'_>) -> Result<Params, RequestError> {
     let mut fields = Fields::read(raw)?;
     let fields = &mut fields;
     let mut params = Params::default();
@@ -135,7 +128,7 @@ fn config(raw: &RawValue) -> Result<Params, RequestError> {
     Ok(params)
 }
 
-fn thinking(raw: &RawValue) -> Result<Option<ThinkingConfig>, RequestError> {
+fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     let mut fields = Fields::read(raw)?;
     let budget = get(&mut fields, BUDGET, int)?;
     let level = get(&mut fields, LEVEL, string)?;
@@ -153,7 +146,7 @@ fn thinking(raw: &RawValue) -> Result<Option<ThinkingConfig>, RequestError> {
 }
 
 /// `None` for modes that have no word here; they stay as they were read.
-fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
+fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     let mut fields = Fields::read(raw)?;
     let mode = fields.get("mode", string)?;
     let mut allowed = get(&mut fields, ALLOWED, strings)?.unwrap_or_default();
@@ -166,7 +159,54 @@ fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
     })
 }
 
-fn content(raw: &RawValue) -> Result<Message, RequestError> {
+/// Reads the turns. Contents of the model's in a row are one: Google's SDKs send back a turn that
+/// was streamed as the chunks it came in, calls and all.
+fn contents(raw: Raw<'_>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
+    let mut run: Vec<Raw<'_>> = Vec::new();
+    for (i, raw) in items(raw)?.into_iter().enumerate() {
+        let message = content(raw).index(i)?;
+        if message.role() == Role::Assistant {
+            run.push(raw);
+        } else {
+            join(&mut run, messages)?;
+        }
+        messages.push(message);
+    }
+    join(&mut run, messages)
+}
+
+/// Makes one message of the last ones, those of `run`.
+fn join(run: &mut Vec<Raw<'_>>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
+    if run.len() > 1 {
+        messages.truncate(messages.len() - run.len());
+        messages.push(joined(run)?);
+    }
+    run.clear();
+    Ok(())
+}
+
+/// One content with the parts of all of `run`.
+fn joined(run: &[Raw<'_>]) -> Result<Message, RequestError> {
+    let mut text = String::from(r#"{"role":"model","parts":["#);
+    let mut between = "";
+    for raw in run {
+        let Some(parts) = Fields::read(*raw)?.take("parts") else { continue };
+        let parts = parts.get().trim();
+        let list = parts.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
+        let parts = list.unwrap_or(parts).trim();
+        if !parts.is_empty() {
+            text.push_str(between);
+            text.push_str(parts);
+            between = ",";
+        }
+    }
+    text.push_str("]}");
+    let raw = Raw::read(text.as_bytes())
+        .map_err(|error| RequestError::new(format!("can not be joined: {error}")))?;
+    content(raw)
+}
+
+fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let role = match fields.get("role", string)?.as_deref() {
         None | Some("user" | "function") => Role::User,
@@ -177,7 +217,7 @@ fn content(raw: &RawValue) -> Result<Message, RequestError> {
         }
     };
     let parts = parts(&mut fields)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
 }
 
 /// The field `parts`: a list; Google takes a single part too.
@@ -193,7 +233,7 @@ fn parts(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
     read(raw).at("parts")
 }
 
-fn part(raw: &RawValue) -> Result<Part, RequestError> {
+fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let signature = get(&mut fields, SIGNATURE, string)?;
     let thought = fields.get("thought", flag)?.unwrap_or(false);
@@ -224,7 +264,7 @@ fn part(raw: &RawValue) -> Result<Part, RequestError> {
             "has no content; one of text, inlineData, fileData, functionCall, functionResponse",
         ));
     };
-    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) }))
+    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: raw.kept() }))
 }
 
 fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Part {
@@ -240,14 +280,14 @@ fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Pa
     Part::Media(Media { kind, source, extra })
 }
 
-fn inline(raw: &RawValue) -> Result<MediaSource, RequestError> {
+fn inline(raw: Raw<'_>) -> Result<MediaSource, RequestError> {
     let mut fields = Fields::read(raw)?;
     let mime = need(&mut fields, &["mimeType", "mime_type"], string)?;
     Ok(MediaSource::Base64 { mime, data: fields.need("data", string)?.into() })
 }
 
 /// What was uploaded to Google, and what lies elsewhere.
-fn file(raw: &RawValue) -> Result<MediaSource, RequestError> {
+fn file(raw: Raw<'_>) -> Result<MediaSource, RequestError> {
     let mut fields = Fields::read(raw)?;
     let mime = get(&mut fields, &["mimeType", "mime_type"], string)?;
     let uri = need(&mut fields, &["fileUri", "file_uri"], string)?;
@@ -259,7 +299,7 @@ fn file(raw: &RawValue) -> Result<MediaSource, RequestError> {
     })
 }
 
-fn call(raw: &RawValue) -> Result<ToolCall, RequestError> {
+fn call(raw: Raw<'_>) -> Result<ToolCall, RequestError> {
     let mut fields = Fields::read(raw)?;
     let arguments = fields.get("args", raw_object)?;
     Ok(ToolCall {
@@ -271,7 +311,7 @@ fn call(raw: &RawValue) -> Result<ToolCall, RequestError> {
     })
 }
 
-fn response(raw: &RawValue) -> Result<ToolResult, RequestError> {
+fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     let mut fields = Fields::read(raw)?;
     let id = fields.get("id", string)?.unwrap_or_default();
     let name = fields.need("name", string)?;
@@ -281,7 +321,9 @@ fn response(raw: &RawValue) -> Result<ToolResult, RequestError> {
     if let Some(response) = response {
         let (text, failed) = words(&response);
         is_error = failed;
-        content.push(Part::text(text));
+        if !text.is_empty() {
+            content.push(Part::text(text));
+        }
     }
     // Media that a tool answered with.
     content.extend(
@@ -313,7 +355,7 @@ fn words(response: &RawJson) -> (String, bool) {
     }
 }
 
-fn tools(raw: &RawValue) -> Result<Vec<Tool>, RequestError> {
+fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
     for (i, raw) in items(raw)?.into_iter().enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
@@ -326,13 +368,13 @@ fn tools(raw: &RawValue) -> Result<Vec<Tool>, RequestError> {
             continue;
         }
         let kind = fields.names().next().unwrap_or_default().to_owned();
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         tools.push(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
     }
     Ok(tools)
 }
 
-fn function(raw: &RawValue) -> Result<Tool, RequestError> {
+fn function(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     let name = fields.need("name", string)?;
     let description = fields.get("description", string)?;

@@ -23,6 +23,7 @@ use crate::{
 };
 
 pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
+    fault::no_thread(request, DIALECT)?;
     let translated = request.dialect().is_some_and(|read| read != DIALECT);
     if translated && request.params.answers.is_some_and(|answers| answers != 1) {
         return Err(fault::unsupported(DIALECT, "several answers to a request of another dialect"));

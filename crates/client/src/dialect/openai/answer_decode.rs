@@ -1,57 +1,21 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
+use std::{borrow::Cow, collections::HashMap};
+
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_core::{Delta, Event, Failure, Frame, Opaque, Stop, StopReason};
 
-use super::{DIALECT, words};
+use super::{
+    DIALECT,
+    chunk::{Chunk, Function, Said},
+    words,
+};
 use crate::{
     dialect::{DecodeFrames, Deltas, calls::made_up, fault},
+    json::Raw,
     sse::SseFrame,
 };
-
-/// A chunk of a stream, or a whole answer: they differ in whether a choice has a `delta` or a
-/// `message`. What this crate does not use is not looked at.
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    id: Option<String>,
-    model: Option<String>,
-    #[serde(borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    object: Option<String>,
-    #[serde(borrow)]
-    detail: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: u32,
-    #[serde(borrow, alias = "message")]
-    delta: Option<Said<'a>>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Said<'a> {
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-    refusal: Option<String>,
-    /// DeepSeek, vLLM and others.
-    reasoning_content: Option<String>,
-    /// OpenRouter, Ollama, Groq.
-    reasoning: Option<String>,
-    #[serde(borrow)]
-    tool_calls: Option<Vec<&'a RawValue>>,
-    function_call: Option<Function>,
-}
 
 #[derive(Deserialize)]
 struct Call {
@@ -60,12 +24,6 @@ struct Call {
     #[serde(rename = "type")]
     kind: Option<String>,
     function: Option<Function>,
-}
-
-#[derive(Deserialize, Default)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -77,7 +35,7 @@ struct ContentPart {
 
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
-    let mut state = Frames::default();
+    let mut state = Frames { whole: true, ..Frames::default() };
     let mut deltas = Deltas::new();
     let said = state.chunk(body, "an answer", &mut deltas)?;
     if !said {
@@ -86,6 +44,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finish_reason"));
     }
+    fault::text(DIALECT, "an answer", body)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
@@ -93,6 +52,8 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
 /// Reads chunks.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
+    /// The answer comes in one piece: each call in it is one of its own.
+    whole: bool,
     started: bool,
     /// The provider's id of the answer.
     answer: String,
@@ -101,13 +62,14 @@ pub(super) struct Frames {
     refusal: Option<u32>,
     thinking: Option<u32>,
     calls: Vec<OpenCall>,
+    /// The last call of each of the provider's numbers: found in the same time however many there
+    /// are.
+    numbered: HashMap<Option<u32>, usize>,
     finished: bool,
 }
 
 #[derive(Debug)]
 struct OpenCall {
-    /// The provider's number of it.
-    index: Option<u32>,
     id: String,
     block: u32,
 }
@@ -122,7 +84,7 @@ impl DecodeFrames for Frames {
         if frame.event.as_deref() == Some(b"error") {
             return Err(fault::told(DIALECT, data));
         }
-        if data.contains(&b'\n') && serde_json::from_slice::<&RawValue>(data).is_err() {
+        if data.contains(&b'\n') && Raw::read(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
             let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             return lines.into_iter().try_for_each(|line| self.line(line, deltas));
@@ -159,7 +121,7 @@ impl Frames {
 
     /// Reads one object; whether it had a choice.
     fn chunk(&mut self, data: &[u8], what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
-        let chunk: Chunk<'_> = match serde_json::from_slice(data) {
+        let chunk = match Chunk::read(data) {
             Ok(chunk) => chunk,
             // An error object may have the known names with other types: it is an error first.
             Err(_) if says_error(data) => return Err(fault::told(DIALECT, data)),
@@ -172,8 +134,9 @@ impl Frames {
         }
         if !self.started {
             self.started = true;
-            self.answer = chunk.id.clone().unwrap_or_default();
-            deltas.push(Delta::Start { id: chunk.id, model: chunk.model });
+            let id = chunk.id.map(Cow::into_owned);
+            self.answer = id.clone().unwrap_or_default();
+            deltas.push(Delta::Start { id, model: chunk.model.map(Cow::into_owned) });
         }
         let had = !choices.is_empty();
         // Of several answers only the first is told in deltas; the others are in the frames.
@@ -203,20 +166,20 @@ impl Frames {
     }
 
     fn said(&mut self, said: Said<'_>, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
-        let full = |text: &String| !text.is_empty();
+        let full = |text: &Cow<'_, str>| !text.is_empty();
         if let Some(text) = said.reasoning_content.or(said.reasoning).filter(full) {
             let index = block(&mut self.thinking, &mut self.next);
-            deltas.push(Delta::Thinking { index, text });
+            deltas.push(Delta::Thinking { index, text: text.into_owned() });
         }
-        let content = said.content.map(|raw| words_of(raw.get())).transpose();
+        let content = said.content.map(words_of).transpose();
         let content = content.map_err(|error| fault::malformed(DIALECT, what, &error))?;
-        if let Some(text) = content.filter(full) {
+        if let Some(text) = content.filter(|text| !text.is_empty()) {
             let index = block(&mut self.text, &mut self.next);
             deltas.push(Delta::Text { index, text });
         }
         if let Some(text) = said.refusal.filter(full) {
             let index = block(&mut self.refusal, &mut self.next);
-            deltas.push(Delta::Text { index, text });
+            deltas.push(Delta::Text { index, text: text.into_owned() });
         }
         for (at, raw) in said.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let call: Call = serde_json::from_str(raw.get())
@@ -225,17 +188,17 @@ impl Frames {
         }
         if let Some(function) = said.function_call {
             let call = Call { index: Some(0), id: None, kind: None, function: Some(function) };
-            self.call(call, RawValue::NULL, 0, deltas);
+            self.call(call, Raw::NULL, 0, deltas);
         }
         Ok(())
     }
 
-    fn call(&mut self, call: Call, raw: &RawValue, at: usize, deltas: &mut Deltas) {
+    fn call(&mut self, call: Call, raw: Raw<'_>, at: usize, deltas: &mut Deltas) {
         if call.kind.as_deref().is_some_and(|kind| kind != "function") {
             // Whole answers alone have these in one piece.
             if call.index.is_none() {
                 let kind = format!("tool_calls.{}", call.kind.unwrap_or_default());
-                let block = Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) };
+                let block = Opaque { dialect: DIALECT, kind, json: raw.kept() };
                 let index = self.fresh();
                 deltas.push(Delta::Opaque { index, block });
             }
@@ -246,9 +209,13 @@ impl Frames {
         let id = call.id.filter(|id| !id.is_empty());
         let wanted = call.index.or(u32::try_from(at).ok());
         // Servers that number every call 0 tell them apart by id.
-        let known = self.calls.iter().rposition(|open| {
-            (call.index.is_none() && id.is_none() && name.is_none()) || open.index == wanted
-        });
+        let known = if self.whole {
+            None
+        } else if call.index.is_none() && id.is_none() && name.is_none() {
+            self.calls.len().checked_sub(1)
+        } else {
+            self.numbered.get(&wanted).copied()
+        };
         let known = known.filter(|at| {
             let open = &self.calls[*at];
             name.is_none() || id.as_ref().is_none_or(|id| *id == open.id)
@@ -260,8 +227,8 @@ impl Frames {
                 let name = name.unwrap_or_default();
                 // A result has to refer to something.
                 let id = id.unwrap_or_else(|| made_up(&self.answer, &name, self.calls.len()));
-                let open = OpenCall { index: wanted, id: id.clone(), block: index };
-                self.calls.push(open);
+                self.numbered.insert(wanted, self.calls.len());
+                self.calls.push(OpenCall { id: id.clone(), block: index });
                 deltas.push(Delta::ToolCall { index, id, name });
                 index
             }
@@ -288,17 +255,19 @@ fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
 }
 
 /// The words of a `content` field: a string, or a list of parts as some servers send it.
-fn words_of(raw: &str) -> Result<String, serde_json::Error> {
-    if !raw.starts_with('[') {
-        return serde_json::from_str(raw);
+fn words_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
+    if !raw.is_list() {
+        return raw
+            .words()
+            .map_or_else(|| serde_json::from_str(raw.get()), |text| Ok(text.into_owned()));
     }
-    let parts: Vec<ContentPart> = serde_json::from_str(raw)?;
+    let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
     let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));
     Ok(texts.filter_map(|part| part.text).collect())
 }
 
 /// Whether a field says something: SDKs look at it in this way.
-fn is_truthy(raw: &RawValue) -> bool {
+fn is_truthy(raw: Raw<'_>) -> bool {
     !matches!(raw.get(), "null" | "false" | "\"\"" | "0" | "{}" | "[]")
 }
 
@@ -307,7 +276,7 @@ fn says_error(data: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Probe<'a> {
         #[serde(borrow)]
-        error: &'a RawValue,
+        error: Raw<'a>,
     }
     serde_json::from_slice::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
 }

@@ -1,23 +1,22 @@
 //! A caller's request, read.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 use steadfast_core::{
-    ChatRequest, Extra, Media, MediaKind, Message, Opaque, Params, Part, RawJson, ResponseFormat,
-    Role, SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    ChatRequest, Extra, Media, MediaKind, Message, Opaque, Params, Part, ResponseFormat, Role,
+    SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::DIALECT;
 use crate::{
     dialect::media::{kind_of, source_of_url},
-    json::{At, Fields, RequestError, flag, float, int, items, kind, string, uint},
+    json::{At, Fields, Raw, RequestError, flag, float, int, items, kind, string, uint},
 };
 
 const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut top = Fields::of_body(body)?;
-    let kept = top.kept();
     let messages = top.need("messages", |raw| {
         let all = items(raw)?.into_iter().enumerate();
         all.map(|(i, raw)| message(raw).index(i)).collect::<Result<SharedVec<_>, _>>()
@@ -28,7 +27,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     request.tools = top.get("tools", tools)?.unwrap_or_default();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?;
-    Ok(request.with_origin(DIALECT, body.clone(), kept))
+    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -56,7 +55,7 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
 }
 
 /// A string, or a list of strings.
-fn one_or_more(raw: &RawValue) -> Result<Vec<String>, RequestError> {
+fn one_or_more(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
     if kind(raw) == "a list" {
         items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
     } else {
@@ -67,7 +66,7 @@ fn one_or_more(raw: &RawValue) -> Result<Vec<String>, RequestError> {
     }
 }
 
-fn message(raw: &RawValue) -> Result<Message, RequestError> {
+fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let word = fields.need("role", string)?;
     let (role, parts) = match word.as_str() {
@@ -93,7 +92,7 @@ fn message(raw: &RawValue) -> Result<Message, RequestError> {
     if word == "developer" {
         extra.get_or_insert_default().insert("role".to_owned(), Value::String(word));
     }
-    Ok(Message::from_wire(DIALECT, role, parts, extra, RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, extra, raw.kept()))
 }
 
 fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
@@ -119,7 +118,7 @@ fn assistant(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
     Ok(parts)
 }
 
-fn call(raw: &RawValue) -> Result<Part, RequestError> {
+fn call(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.get("type", string)?.unwrap_or_else(|| "function".to_owned());
     if what != "function" {
@@ -130,15 +129,15 @@ fn call(raw: &RawValue) -> Result<Part, RequestError> {
     function(inner.at("function")?, id, fields.rest()).at("function")
 }
 
-fn function(raw: &RawValue, id: String, extra: Extra) -> Result<Part, RequestError> {
+fn function(raw: Raw<'_>, id: String, extra: Extra) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let name = fields.need("name", string)?;
     let arguments = fields.get("arguments", string)?.unwrap_or_default();
     Ok(Part::ToolCall(ToolCall { id, name, arguments, signature: None, extra }))
 }
 
-fn opaque(kind: &str, raw: &RawValue) -> Part {
-    let json = RawJson::from_raw(raw);
+fn opaque(kind: &str, raw: Raw<'_>) -> Part {
+    let json = raw.kept();
     Part::Opaque(Opaque { dialect: DIALECT, kind: kind.to_owned(), json })
 }
 
@@ -156,7 +155,7 @@ fn content(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
     parts.at("content")
 }
 
-fn part(raw: &RawValue) -> Result<Part, RequestError> {
+fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     match what.as_str() {
@@ -210,7 +209,7 @@ fn part(raw: &RawValue) -> Result<Part, RequestError> {
     }
 }
 
-fn image(raw: &RawValue) -> Result<(String, Extra), RequestError> {
+fn image(raw: Raw<'_>) -> Result<(String, Extra), RequestError> {
     if kind(raw) == "a string" {
         return Ok((string(raw)?, None));
     }
@@ -235,15 +234,15 @@ fn media(
     Part::Media(Media { kind, source, extra })
 }
 
-fn tools(raw: &RawValue) -> Result<SharedVec<Tool>, RequestError> {
+fn tools(raw: Raw<'_>) -> Result<SharedVec<Tool>, RequestError> {
     items(raw)?.into_iter().enumerate().map(|(i, raw)| tool(raw).index(i)).collect()
 }
 
-fn tool(raw: &RawValue) -> Result<Tool, RequestError> {
+fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     if what != "function" {
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind: what, json }));
     }
     let inner = fields.take("function").ok_or_else(|| RequestError::new("is missing"));
@@ -257,7 +256,7 @@ fn tool(raw: &RawValue) -> Result<Tool, RequestError> {
 }
 
 /// `None` for choices that have no word here; they stay as they were read.
-fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
+fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     if kind(raw) != "a string" {
         let mut fields = Fields::read(raw)?;
         if fields.need("type", string)? != "function" {
@@ -276,7 +275,7 @@ fn tool_choice(raw: &RawValue) -> Result<Option<ToolChoice>, RequestError> {
     }
 }
 
-fn format(raw: &RawValue) -> Result<Option<ResponseFormat>, RequestError> {
+fn format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok(match fields.need("type", string)?.as_str() {
         "text" => Some(ResponseFormat::Text),

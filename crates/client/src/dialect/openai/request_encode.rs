@@ -14,6 +14,7 @@ use crate::{
 
 pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure> {
     let params = &request.params;
+    fault::no_thread(request, DIALECT)?;
     let translated = request.dialect().is_some_and(|read| read != DIALECT);
     if translated && params.answers.is_some_and(|answers| answers != 1) {
         return Err(fault::unsupported(DIALECT, "several answers to a request of another dialect"));
@@ -99,14 +100,14 @@ fn max_tokens(
 /// field is refused.
 fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) -> Result<(), Failure> {
     const NAME: &[&str] = &["stream_options"];
-    let old = body.old(NAME);
     if request.stream && wire.stream_usage {
+        let old = body.old(NAME);
         let asked = body.read().is_some_and(|read| read.params.stream_usage == Some(true));
         body.set(NAME, asked, || {
             Ok(Some(patched(old, &[(&["include_usage"], Some("true".to_owned()))])))
         })
     } else {
-        let same = old.is_none() || (!request.stream && body.is_same(|r| &r.stream));
+        let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME).is_none();
         body.set(NAME, same, || Ok(None))
     }
 }

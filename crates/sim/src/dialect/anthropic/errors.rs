@@ -15,11 +15,19 @@ pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
 }
 
 pub(crate) fn body(refusal: &Refusal, request_id: &str) -> Value {
-    json!({
-        "type": "error",
-        "error": {"type": refusal.kind, "message": refusal.message},
-        "request_id": request_id,
-    })
+    let mut error = json!({"type": refusal.kind, "message": refusal.message});
+    if let Some(details) = refusal.details.first() {
+        error["details"] = details.clone();
+    }
+    json!({"type": "error", "error": error, "request_id": request_id})
+}
+
+/// A conversation to be kept by the server, which this one does not.
+pub(crate) fn no_thread() -> Refusal {
+    invalid("thread: message threads are not available for this request").detail(json!({
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["organization"],
+    }))
 }
 
 pub(crate) fn bad_key(key: Option<&str>) -> Refusal {

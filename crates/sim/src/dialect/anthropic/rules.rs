@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::blocks;
-use super::errors::{invalid, overflow};
+use super::errors::{invalid, no_thread, overflow};
 use super::read::enabled;
 use super::turns::{Turn, turns};
 use super::{thinking, tools};
@@ -32,6 +32,7 @@ const KNOWN: &[&str] = &[
     "system",
     "temperature",
     "thinking",
+    "thread",
     "tool_choice",
     "tools",
     "top_k",
@@ -57,6 +58,9 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
             .and_then(|fields| fields.keys().find(|key| !KNOWN.contains(&key.as_str())))
     {
         return Err(invalid(format!("{key}: Extra inputs are not permitted")));
+    }
+    if !matches!(&body["thread"], Value::Null | Value::Bool(false)) {
+        return Err(no_thread());
     }
     parameters(check)?;
     blocks::system(&body["system"])?;

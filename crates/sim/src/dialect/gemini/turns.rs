@@ -34,6 +34,7 @@ pub(crate) fn check(
     check: &Check<'_>,
 ) -> Result<(), Refusal> {
     let model = |content: &Value| content["role"] == "model";
+    let contents = &joined(contents)[..];
     for (at, content) in contents.iter().enumerate() {
         let before = at.checked_sub(1).map(|before| &contents[before]);
         let expected = before.is_some_and(|before| !model(before));
@@ -76,6 +77,23 @@ pub(crate) fn check(
         _ => {}
     }
     signatures(contents, check)
+}
+
+/// Contents of the model's that follow each other are one turn: Google's own SDKs send a turn that
+/// was streamed as the chunks it came in.
+fn joined(contents: &[Value]) -> Vec<Value> {
+    let mut turns: Vec<Value> = Vec::with_capacity(contents.len());
+    for content in contents {
+        match turns.last_mut() {
+            Some(last) if last["role"] == "model" && content["role"] == "model" => {
+                if let Some(list) = last["parts"].as_array_mut() {
+                    list.extend(parts(content).cloned());
+                }
+            }
+            _ => turns.push(content.clone()),
+        }
+    }
+    turns
 }
 
 /// A user turn answers exactly the calls of the model turn before it, in their order.

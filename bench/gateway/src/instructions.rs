@@ -1,0 +1,121 @@
+//! Instructions in user space by valgrind: the same on a busy machine and on a quiet one.
+
+use std::{fs, process::Command, time::Duration};
+
+use crate::{
+    Error, Options,
+    load::{self, Until},
+    process::Cpu,
+    variant::{self, Place, Variant},
+    wire,
+};
+
+/// Instructions of one variant.
+pub(crate) struct Instructions {
+    pub(crate) name: &'static str,
+    /// For a request with a whole answer.
+    pub(crate) request: f64,
+    /// For an event of a stream that came alone.
+    pub(crate) event: f64,
+    /// For an event that came with seven others.
+    pub(crate) burst: f64,
+}
+
+/// Runs the minimal proxy and the gateway under callgrind; nothing when it is not installed.
+pub(crate) async fn measure(
+    options: &Options,
+    place: &Place,
+    ours: Cpu,
+) -> Result<Vec<Instructions>, Error> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("instructions: valgrind is not installed");
+        return Ok(Vec::new());
+    }
+    let upstream = variant::upstream(place, ours)?;
+    let at = upstream.address;
+    let mut all = Vec::new();
+    for gateway in [false, true] {
+        let start = |out: &str| {
+            let out = place.file(out);
+            let wrap = move |program: &std::path::Path| {
+                let mut command = Command::new("valgrind");
+                command
+                    .args(["--tool=callgrind", "--quiet"])
+                    .arg(format!("--callgrind-out-file={}", out.display()))
+                    .arg(program);
+                command
+            };
+            if gateway {
+                variant::gateway(place, options, at, wrap)
+            } else {
+                variant::proxy(place, at, wrap)
+            }
+        };
+        let mut name = "";
+        let mut totals = Vec::new();
+        // What starting costs, and every connection's first request, is in all of them.
+        for load in [
+            Load::Requests(200),
+            Load::Requests(1_200),
+            Load::Events(10),
+            Load::Events(60),
+            Load::Bursts(10),
+            Load::Bursts(60),
+        ] {
+            eprintln!(
+                "instructions: {load:?}, {}",
+                if gateway { "steadfast" } else { "minimal proxy" }
+            );
+            let variant = start("callgrind.out")?;
+            name = variant.name;
+            load.run(&variant).await?;
+            if let Some(process) = variant.process {
+                process.stop()?;
+            }
+            totals.push(total(&fs::read_to_string(place.file("callgrind.out"))?)?);
+        }
+        let each = |at: usize, more: f64| (totals[at + 1] - totals[at]) / more;
+        all.push(Instructions {
+            name,
+            request: each(0, 1_000.0),
+            event: each(2, 50.0 * STREAMS as f64),
+            burst: each(4, 8.0 * 50.0 * STREAMS as f64),
+        });
+    }
+    Ok(all)
+}
+
+const STREAMS: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Requests(u64),
+    Events(u32),
+    Bursts(u32),
+}
+
+impl Load {
+    async fn run(self, variant: &Variant) -> Result<(), Error> {
+        let gap = Duration::from_millis(20);
+        let stream = match self {
+            Load::Requests(count) => {
+                let request = variant.whole();
+                load::whole(variant.address, &request, 4, Until::Count(count), || ()).await?;
+                return Ok(());
+            }
+            Load::Events(count) => wire::Stream { events: count, gap, burst: 1 },
+            Load::Bursts(count) => wire::Stream { events: 8 * count, gap, burst: 8 },
+        };
+        let request = variant.stream(stream);
+        load::streams(variant.address, &request, STREAMS, stream.all(), || ()).await?;
+        Ok(())
+    }
+}
+
+/// The sum in a file of callgrind's.
+fn total(text: &str) -> Result<f64, Error> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("summary:").or_else(|| line.strip_prefix("totals:")));
+    line.and_then(|line| line.trim().parse().ok()).ok_or_else(|| "callgrind wrote no sum".into())
+}

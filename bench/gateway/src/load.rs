@@ -1,0 +1,226 @@
+//! The load: connections that are kept alive, each with one request at a time. Written by hand on
+//! sockets, so that it takes little from what is measured.
+
+use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::LocalSet,
+    time::Instant,
+};
+
+use crate::{Error, fit::Fit};
+
+/// When a load ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    /// After so long.
+    Time(Duration),
+    /// After so many requests.
+    Count(u64),
+}
+
+/// What came back of whole answers.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// How long each took, in nanoseconds, sorted.
+    pub(crate) took: Vec<u64>,
+}
+
+impl Answers {
+    /// How many there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.took.len() as u64
+    }
+
+    /// The time below which `share` of them stayed.
+    pub(crate) fn quantile(&self, share: f64) -> Duration {
+        let at = (self.took.len() as f64 * share) as usize;
+        let at = at.min(self.took.len().saturating_sub(1));
+        Duration::from_nanos(self.took.get(at).copied().unwrap_or_default())
+    }
+}
+
+/// What came back of streams.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Streamed {
+    /// Events.
+    pub(crate) events: u64,
+    /// HTTP chunks they came in.
+    pub(crate) chunks: u64,
+    /// Reads from the socket they took.
+    pub(crate) reads: u64,
+}
+
+/// Sends `request` over `connections`, again and again. `start` is called once all connections
+/// are there and have been used.
+pub(crate) async fn whole<T>(
+    address: SocketAddr,
+    request: &Rc<[u8]>,
+    connections: usize,
+    until: Until,
+    start: impl FnOnce() -> T,
+) -> Result<(Answers, T), Error> {
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        let mut connection = Connection::open(address).await?;
+        connection.ask(request).await?;
+        open.push(connection);
+    }
+    let started = start();
+    let left = Rc::new(Cell::new(match until {
+        Until::Count(count) => count,
+        Until::Time(_) => u64::MAX,
+    }));
+    let end = match until {
+        Until::Time(time) => Some(Instant::now() + time),
+        Until::Count(_) => None,
+    };
+    let tasks = LocalSet::new();
+    let running: Vec<_> = open
+        .into_iter()
+        .map(|mut connection| {
+            let (request, left) = (request.clone(), left.clone());
+            tasks.spawn_local(async move {
+                let mut took = Vec::with_capacity(4_096);
+                let mut now = Instant::now();
+                while left.get() > 0 && end.is_none_or(|end| now < end) {
+                    left.set(left.get() - 1);
+                    connection.ask(&request).await?;
+                    let done = Instant::now();
+                    took.push(u64::try_from((done - now).as_nanos()).unwrap_or(u64::MAX));
+                    now = done;
+                }
+                Ok::<_, Error>(took)
+            })
+        })
+        .collect();
+    tasks.await;
+    let mut answers = Answers::default();
+    for task in running {
+        answers.took.extend(task.await??);
+    }
+    answers.took.sort_unstable();
+    Ok((answers, started))
+}
+
+/// Sends `request` over `connections` at once, each of which is answered by a stream of `events`
+/// events. `start` is called once all connections are there.
+pub(crate) async fn streams<T>(
+    address: SocketAddr,
+    request: &Rc<[u8]>,
+    connections: usize,
+    events: u64,
+    start: impl FnOnce() -> T,
+) -> Result<(Streamed, T), Error> {
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        open.push(Connection::open(address).await?);
+    }
+    let started = start();
+    let tasks = LocalSet::new();
+    let running: Vec<_> = open
+        .into_iter()
+        .map(|mut connection| {
+            let request = request.clone();
+            tasks.spawn_local(async move { connection.ask(&request).await })
+        })
+        .collect();
+    tasks.await;
+    let mut all = Streamed::default();
+    for task in running {
+        let one = task.await??;
+        if one.events != events {
+            return Err(format!("a stream had {} events, not {events}", one.events).into());
+        }
+        all.events += one.events;
+        all.chunks += one.chunks;
+        all.reads += one.reads;
+    }
+    Ok((all, started))
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self, Error> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: vec![0; 16 * 1024], filled: 0 })
+    }
+
+    /// Sends `request` and reads its answer to the end.
+    pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<Streamed, Error> {
+        let mut answer = self.begin(request).await?;
+        while !answer.fit.is_over() {
+            self.more(&mut answer).await?;
+        }
+        Ok(answer.seen)
+    }
+
+    /// Sends `request` and reads the head of its answer.
+    pub(crate) async fn begin(&mut self, request: &[u8]) -> Result<Answer, Error> {
+        self.stream.write_all(request).await?;
+        let mut seen = Streamed::default();
+        let head = loop {
+            self.read().await?;
+            seen.reads += 1;
+            if let Some(at) = memchr::memmem::find(&self.buffer[..self.filled], b"\r\n\r\n") {
+                break at + 4;
+            }
+        };
+        let text = std::str::from_utf8(&self.buffer[..head])?;
+        if !text.starts_with("HTTP/1.1 200") {
+            let all = String::from_utf8_lossy(&self.buffer[..self.filled]);
+            return Err(format!("answered with {all}").into());
+        }
+        let mut answer = Answer { fit: Fit::of_head(text)?, seen };
+        self.buffer.copy_within(head..self.filled, 0);
+        self.filled -= head;
+        self.take(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Waits for more of `answer`.
+    pub(crate) async fn more(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        self.read().await?;
+        answer.seen.reads += 1;
+        self.take(answer)
+    }
+
+    /// What has been read belongs to `answer`.
+    fn take(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        answer.fit.feed(&self.buffer[..self.filled])?;
+        answer.seen.events = answer.fit.events();
+        answer.seen.chunks = answer.fit.chunks();
+        self.filled = 0;
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Result<(), Error> {
+        if self.filled == self.buffer.len() {
+            return Err("the head of an answer is too large".into());
+        }
+        match self.stream.read(&mut self.buffer[self.filled..]).await? {
+            0 => Err("the connection was closed in an answer".into()),
+            read => {
+                self.filled += read;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An answer being read.
+pub(crate) struct Answer {
+    fit: Fit,
+    /// What has come so far.
+    pub(crate) seen: Streamed,
+}

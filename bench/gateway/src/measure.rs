@@ -1,0 +1,228 @@
+//! The run: what is started, in which order it is measured.
+
+use std::{rc::Rc, time::Duration};
+
+use crate::{
+    Error, Options, instructions,
+    load::{self, Until},
+    memory, peers,
+    process::{Cpu, pin_self},
+    report::{Report, median},
+    variant::{self, Place, Variant},
+    wire,
+};
+
+/// How many connections are used at once.
+pub(crate) const CONNECTIONS: [usize; 3] = [1, 16, 64];
+
+/// Streams at once while events are measured.
+const STREAMS: usize = 64;
+
+/// What is measured of streams: a name, the time between bursts in milliseconds, and how many
+/// events a burst has.
+const PACES: [(&str, u32, u32); 3] =
+    [("each event alone", 20, 1), ("bursts of 8", 20, 8), ("as fast as it takes them", 0, 1)];
+
+/// Runs what `options` ask for and prints the report.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    // The load and the upstream share one CPU, what is measured has the other for itself.
+    let cpus = std::thread::available_parallelism()?.get();
+    let pinned = cpus >= 2 && pin_self(0);
+    let (ours, theirs) = if pinned { (Cpu::Only(0), Cpu::Only(1)) } else { (Cpu::Any, Cpu::Any) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let place = Place::new()?;
+        let upstream = variant::upstream(&place, ours)?;
+        let at = upstream.address;
+        let mut report = Report::new(pinned, options.quick);
+        let mut variants = vec![
+            upstream,
+            variant::proxy(&place, at, variant::on(theirs))?,
+            variant::gateway(&place, options, at, variant::on(theirs))?,
+        ];
+        let (installed, notes) = peers::start(options, &place, at, theirs).await;
+        variants.extend(installed);
+        report.notes.extend(notes);
+        if options.wants("memory") {
+            // First: a process that has worked before has memory that it would need again.
+            for variant in &variants[1..3] {
+                eprintln!("memory: {}", variant.name);
+                report.memory.push(memory::measure(variant, options.quick).await?);
+            }
+        }
+        if options.wants("whole") {
+            report.whole = whole(options, &variants).await?;
+        }
+        if options.wants("streams") {
+            report.streams = streams(options, &variants).await?;
+        }
+        drop(variants);
+        if options.wants("instructions") {
+            report.instructions = instructions::measure(options, &place, ours).await?;
+        }
+        Ok::<_, Error>(report)
+    })?;
+    print!("{report}");
+    Ok(())
+}
+
+/// One load, by hand: where, how many requests or which stream, over how many connections.
+pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
+    let [address, what, connections] = args else {
+        return Err("load needs ADDR, REQUESTS or a stream, and CONNECTIONS".into());
+    };
+    let variant = Variant::new("by hand", address.parse()?, None, String::new());
+    let connections = connections.parse()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        if let Some(stream) = wire::Stream::parse(what) {
+            let request = variant.stream(stream);
+            load::streams(variant.address, &request, connections, stream.all(), || ()).await?;
+        } else {
+            let until = Until::Count(what.parse()?);
+            load::whole(variant.address, &variant.whole(), connections, until, || ()).await?;
+        }
+        Ok(())
+    })
+}
+
+/// What was measured of whole answers through one variant over so many connections.
+pub(crate) struct Whole {
+    pub(crate) name: &'static str,
+    pub(crate) connections: usize,
+    /// CPU a request.
+    pub(crate) cpu: Duration,
+    /// Requests a second.
+    pub(crate) rate: f64,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    /// What it added to a request that went to the upstream directly, in microseconds.
+    pub(crate) added_p50: f64,
+    pub(crate) added_p99: f64,
+}
+
+/// Every variant in turn, round by round: what disturbs the machine for a while disturbs all.
+async fn whole(options: &Options, variants: &[Variant]) -> Result<Vec<Whole>, Error> {
+    let (rounds, time) = if options.quick { (3, 250) } else { (9, 1_000) };
+    let time = Duration::from_millis(time);
+    let mut seen = Vec::new();
+    for connections in CONNECTIONS {
+        let mut cells: Vec<Vec<Cell>> = variants.iter().map(|_| Vec::new()).collect();
+        for round in 0..rounds {
+            eprintln!("whole answers: {connections} connections, round {}", round + 1);
+            for (variant, cells) in variants.iter().zip(&mut cells) {
+                cells.push(Cell::measure(variant, connections, time).await?);
+            }
+        }
+        let direct = &cells[0];
+        for (variant, cells) in variants.iter().zip(&cells) {
+            let of = |what: fn(&Cell) -> f64| median(cells.iter().map(what));
+            let added = |what: fn(&Cell) -> f64| {
+                median(cells.iter().zip(direct).map(|(cell, direct)| what(cell) - what(direct)))
+            };
+            seen.push(Whole {
+                name: variant.name,
+                connections,
+                cpu: Duration::from_secs_f64(of(|cell| cell.cpu.as_secs_f64())),
+                rate: of(|cell| cell.rate),
+                p50: Duration::from_secs_f64(of(|cell| cell.p50.as_secs_f64())),
+                p99: Duration::from_secs_f64(of(|cell| cell.p99.as_secs_f64())),
+                added_p50: added(|cell| cell.p50.as_secs_f64()) * 1e6,
+                added_p99: added(|cell| cell.p99.as_secs_f64()) * 1e6,
+            });
+        }
+    }
+    Ok(seen)
+}
+
+struct Cell {
+    cpu: Duration,
+    rate: f64,
+    p50: Duration,
+    p99: Duration,
+}
+
+impl Cell {
+    async fn measure(variant: &Variant, connections: usize, time: Duration) -> Result<Self, Error> {
+        let cpu = || variant.process.as_ref().map(|process| process.cpu()).transpose();
+        let request = variant.whole();
+        let (answers, before) =
+            load::whole(variant.address, &request, connections, Until::Time(time), cpu)
+                .await
+                .map_err(|error| format!("{}: {error}", variant.name))?;
+        let used = cpu()?.unwrap_or_default() - before?.unwrap_or_default();
+        let count = answers.count().max(1) as u32;
+        Ok(Self {
+            cpu: used / count,
+            rate: f64::from(count) / time.as_secs_f64(),
+            p50: answers.quantile(0.50),
+            p99: answers.quantile(0.99),
+        })
+    }
+}
+
+/// What was measured of streams through one variant at one pace.
+pub(crate) struct Streams {
+    pub(crate) pace: &'static str,
+    pub(crate) name: &'static str,
+    /// CPU an event.
+    pub(crate) cpu: Duration,
+    /// Events in each HTTP chunk that reached the caller.
+    pub(crate) events_a_chunk: f64,
+    /// Events the caller's socket had together.
+    pub(crate) events_a_read: f64,
+}
+
+async fn streams(options: &Options, variants: &[Variant]) -> Result<Vec<Streams>, Error> {
+    let rounds = if options.quick { 3 } else { 7 };
+    let mut seen = Vec::new();
+    for (pace, gap, burst) in PACES {
+        let time = if options.quick { 1_000 } else { 3_000 };
+        let events = match gap {
+            0 if options.quick => 1_000,
+            0 => 4_000,
+            gap => time / gap * burst,
+        };
+        let gap = Duration::from_millis(gap.into());
+        let stream = wire::Stream { events, gap, burst };
+        let mut cells: Vec<Vec<(f64, f64, f64)>> = variants.iter().map(|_| Vec::new()).collect();
+        for round in 0..rounds {
+            eprintln!("streams: {pace}, round {}", round + 1);
+            for (variant, cells) in variants.iter().zip(&mut cells) {
+                if peers::is_slow(variant.name) && round > 0 {
+                    continue;
+                }
+                let cpu = || variant.process.as_ref().map(|process| process.cpu()).transpose();
+                let request: Rc<[u8]> = variant.stream(stream);
+                // Peers are slow, and need no less.
+                let streams = if peers::is_slow(variant.name) { 4 } else { STREAMS };
+                let sent = load::streams(variant.address, &request, streams, stream.all(), cpu);
+                let (got, before) = match sent.await {
+                    Ok(sent) => sent,
+                    Err(error) if peers::is_slow(variant.name) => {
+                        eprintln!("{}: {error}", variant.name);
+                        continue;
+                    }
+                    Err(error) => return Err(format!("{}: {error}", variant.name).into()),
+                };
+                let used = cpu()?.unwrap_or_default() - before?.unwrap_or_default();
+                let events = got.events as f64;
+                cells.push((
+                    used.as_secs_f64() / events,
+                    events / got.chunks.max(1) as f64,
+                    events / got.reads.max(1) as f64,
+                ));
+            }
+        }
+        for (variant, cells) in variants.iter().zip(&cells).filter(|(_, cells)| !cells.is_empty()) {
+            seen.push(Streams {
+                pace,
+                name: variant.name,
+                cpu: Duration::from_secs_f64(median(cells.iter().map(|cell| cell.0))),
+                events_a_chunk: median(cells.iter().map(|cell| cell.1)),
+                events_a_read: median(cells.iter().map(|cell| cell.2)),
+            });
+        }
+    }
+    Ok(seen)
+}

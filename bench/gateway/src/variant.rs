@@ -1,0 +1,146 @@
+//! What is measured: the way from the load to the upstream.
+
+use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc};
+
+use crate::{
+    Error, Options,
+    process::{Cpu, Process, pinned},
+    wire,
+};
+
+/// The key that callers show the gateway.
+const KEY: &str = "bench-caller-key";
+
+/// One way to the upstream.
+pub(crate) struct Variant {
+    /// What it is called in the report.
+    pub(crate) name: &'static str,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Its process; none for the upstream itself.
+    pub(crate) process: Option<Process>,
+    /// Header lines it wants.
+    headers: String,
+}
+
+impl Variant {
+    /// One with these header lines, each with its line end.
+    pub(crate) fn new(
+        name: &'static str,
+        address: SocketAddr,
+        process: Option<Process>,
+        headers: String,
+    ) -> Self {
+        Self { name, address, process, headers }
+    }
+
+    /// A request for a whole answer.
+    pub(crate) fn whole(&self) -> Rc<[u8]> {
+        self.request(&wire::request(wire::WHOLE, false))
+    }
+
+    /// A request for a stream.
+    pub(crate) fn stream(&self, stream: wire::Stream) -> Rc<[u8]> {
+        self.request(&wire::request(&stream.to_string(), true))
+    }
+
+    fn request(&self, body: &str) -> Rc<[u8]> {
+        let text = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {KEY}\r\n\
+             content-type: application/json\r\naccept: application/json\r\nuser-agent: bench/1.0\r\n\
+             x-stainless-lang: python\r\n{}content-length: {}\r\n\r\n{body}",
+            self.address,
+            self.headers,
+            body.len(),
+        );
+        text.into_bytes().into()
+    }
+}
+
+/// Where files of this run go.
+pub(crate) struct Place {
+    folder: PathBuf,
+}
+
+impl Place {
+    /// A folder of its own among the temporary files.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let folder = std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// The file `name` in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Left-overs in the temporary files harm nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The upstream.
+pub(crate) fn upstream(place: &Place, cpu: Cpu) -> Result<Variant, Error> {
+    let mut command = pinned(cpu, std::env::current_exe()?);
+    command.arg("upstream");
+    let (process, address) = Process::serving(command, &place.file("upstream.log"))?;
+    Ok(Variant::new("direct", address, Some(process), String::new()))
+}
+
+/// The minimal proxy, by `command`, which may wrap it.
+pub(crate) fn proxy(
+    place: &Place,
+    upstream: SocketAddr,
+    wrap: impl FnOnce(&std::path::Path) -> Command,
+) -> Result<Variant, Error> {
+    let mut command = wrap(&std::env::current_exe()?);
+    command.args(["proxy", &upstream.to_string()]);
+    let (process, address) = Process::serving(command, &place.file("proxy.log"))?;
+    Ok(Variant::new("minimal proxy", address, Some(process), String::new()))
+}
+
+/// The gateway with what a user's file has in it: one provider, one tenant with a key, every layer
+/// and everything else by default, logs and metrics on.
+pub(crate) fn gateway(
+    place: &Place,
+    options: &Options,
+    upstream: SocketAddr,
+    wrap: impl FnOnce(&std::path::Path) -> Command,
+) -> Result<Variant, Error> {
+    let config = place.file("steadfast.toml");
+    fs::write(
+        &config,
+        format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n\n[[tenants]]\nname = \"bench\"\nkeys = \
+             [\"env:BENCH_CALLER_KEY\"]\n\n[[providers]]\nname = \"upstream\"\ndialect = \
+             \"openai\"\nbase_url = \"http://{upstream}/v1\"\ncredentials = \
+             [\"env:BENCH_PROVIDER_KEY\"]\n"
+        ),
+    )?;
+    if !options.gateway.exists() {
+        return Err(format!(
+            "there is no gateway at {}; build it with `cargo build --release -p \
+             steadfast-gateway`, or name it with --gateway",
+            options.gateway.display()
+        )
+        .into());
+    }
+    let mut command = wrap(&options.gateway);
+    command
+        .args(["serve", "--config"])
+        .arg(&config)
+        .env("BENCH_CALLER_KEY", KEY)
+        .env("BENCH_PROVIDER_KEY", "bench-provider-key")
+        .env_remove("RUST_LOG");
+    let (process, address) = Process::serving(command, &place.file("steadfast.log"))?;
+    Ok(Variant::new("steadfast", address, Some(process), String::new()))
+}
+
+/// The command that runs a program pinned.
+pub(crate) fn on(cpu: Cpu) -> impl FnOnce(&std::path::Path) -> Command {
+    move |program| pinned(cpu, program)
+}

@@ -1,0 +1,177 @@
+//! What fuzzing and reviews found in answers, streams and requests: small inputs, each once broken.
+
+use bytes::Bytes;
+use steadfast_client::dialect::{Route, codec};
+use steadfast_core::{
+    Delta, Dialect, Event, Failure, Reason,
+    transcript::{Rules, validate},
+};
+
+use crate::fixtures::{completion, decode, encode, read_stream, write_stream};
+
+fn refused(dialect: Dialect, body: String) -> Failure {
+    codec(dialect).decode_request(&body.into(), Route::default()).unwrap_err().into()
+}
+
+#[test]
+fn a_body_nested_without_end_is_refused_with_its_place() {
+    let schema = |levels: usize| "{\"a\":".repeat(levels) + "1" + &"}".repeat(levels);
+    let body = |dialect: Dialect, schema: &str| {
+        let text = match dialect {
+            Dialect::Anthropic => {
+                r#"{"model":"m","max_tokens":1,"messages":[],"tools":[{"name":"f","input_schema":@}]}"#
+            }
+            Dialect::Gemini => {
+                r#"{"contents":[],"tools":[{"functionDeclarations":[{"name":"f","parameters":@}]}]}"#
+            }
+            _ => {
+                r#"{"model":"m","messages":[],"tools":[{"type":"function","function":{"name":"f","parameters":@}}]}"#
+            }
+        };
+        text.replace('@', schema)
+    };
+    for dialect in Dialect::ALL {
+        for levels in [128, 100_000] {
+            let failure = refused(dialect, body(dialect, &schema(levels)));
+            assert_eq!(failure.reason(), Reason::Format);
+            let message = failure.message();
+            assert!(message.starts_with("tools: is nested deeper than 128 levels"), "{message}");
+        }
+        // As deep as anybody's schema, and passed on to every dialect.
+        let request = decode(dialect, &body(dialect, &schema(100)));
+        for to in Dialect::ALL {
+            assert!(encode(to, &request).contains(&schema(99)), "{dialect} to {to}");
+        }
+    }
+    // What this crate does not look at is passed on too, and so held to the same.
+    let extra =
+        format!(r#"{{"model":"m","messages":[],"x":{}}}"#, "[".repeat(200) + &"]".repeat(200));
+    assert!(refused(Dialect::OpenAi, extra).message().starts_with("x: is nested deeper"));
+}
+
+#[test]
+fn bytes_that_are_no_text_are_not_passed_on_in_fields_nobody_reads() {
+    for (dialect, answer, frame) in [
+        (
+            Dialect::OpenAi,
+            &b"{\"x\":\"\xff\",\"choices\":[{\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}"[..],
+            &b"data: {\"x\":\"\xff\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"[..],
+        ),
+        (
+            Dialect::Anthropic,
+            b"{\"x\":\"\xff\",\"content\":[],\"stop_reason\":\"end_turn\"}",
+            b"event: content_block_stop\ndata: {\"x\":\"\xff\",\"type\":\"content_block_stop\",\"index\":0}\n\n",
+        ),
+        (
+            Dialect::Gemini,
+            b"{\"candidates\":[{\"content\":{\"role\":\"m\xff\"},\"finishReason\":\"STOP\"}]}",
+            b"data: {\"candidates\":[{\"content\":{\"role\":\"m\xff\",\"parts\":[{\"text\":\"a\"}]}}]}\n\n",
+        ),
+    ] {
+        let failure = codec(dialect).decode_answer(&Bytes::from_static(answer)).unwrap_err();
+        assert_eq!((failure.reason(), failure.evidence()), (Reason::ServerError, "malformed"));
+        let (events, failure) = read_stream(dialect, [Bytes::from_static(frame)]);
+        assert!(events.is_empty(), "{dialect}");
+        assert_eq!(failure.unwrap().evidence(), "malformed", "{dialect}");
+    }
+    // What the provider says of itself is heard all the same.
+    let error = b"event: error\ndata: {\"error\":{\"message\":\"caf\xe9 overloaded\"}}\n\n";
+    let (_, failure) = read_stream(Dialect::OpenAi, [Bytes::from_static(error)]);
+    assert_eq!(failure.unwrap().evidence(), "event");
+}
+
+#[test]
+fn an_empty_result_of_a_tool_needs_no_mending() {
+    for response in [r#"{"result":""}"#, r#"{"error":""}"#] {
+        let body = format!(
+            r#"{{"contents":[{{"role":"user","parts":[{{"text":"x"}}]}},{{"role":"model","parts":[{{"functionCall":{{"name":"f","args":{{}}}}}}]}},{{"role":"user","parts":[{{"functionResponse":{{"name":"f","response":{response}}}}}]}}],"tools":[{{"functionDeclarations":[{{"name":"f"}}]}}]}}"#
+        );
+        let mut request = decode(Dialect::Gemini, &body);
+        assert!(validate(&request, &Rules::for_dialect(Dialect::Gemini)).is_ok());
+        // Written anew it is the same.
+        request.messages.make_mut().iter_mut().for_each(|message| {
+            message.parts_mut();
+        });
+        assert!(encode(Dialect::Gemini, &request).contains(response), "{response}");
+    }
+}
+
+#[test]
+fn empty_lines_of_a_provider_keep_the_callers_stream_open() {
+    for dialect in Dialect::ALL {
+        let (events, _) = read_stream(dialect, ["\n\r\n".into()]);
+        assert_eq!(events.len(), 2, "each at once");
+        assert!(events.iter().all(|event| event.deltas[..] == [Delta::Ping]));
+        assert_eq!(write_stream(dialect, dialect, &events), "\n\r\n");
+    }
+}
+
+/// Not a benchmark: it would take minutes if the time for one delta grew with the number of calls.
+#[test]
+fn very_many_calls_take_no_more_time_each() {
+    const CALLS: usize = 6_000;
+    let delta = |call: String| {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n")
+    };
+    let begin = |n: usize| {
+        delta(format!(r#"{{"index":{n},"id":"c{n}","function":{{"name":"f","arguments":"{{"}}}}"#))
+    };
+    let go_on = |n: usize| delta(format!(r#"{{"index":{n},"function":{{"arguments":"}}"}}}}"#));
+    let openai: String = (0..CALLS).map(begin).chain((0..CALLS).map(go_on)).collect();
+    let (events, _) = read_stream(Dialect::OpenAi, [openai.into()]);
+    let answer = completion(Dialect::OpenAi, &events);
+    assert_eq!(answer.tool_calls().filter(|call| call.arguments == "{}").count(), CALLS);
+
+    let bare: Vec<Event> = events.iter().map(|e| Event::new(e.deltas.clone())).collect();
+    for to in Dialect::ALL {
+        let written = write_stream(Dialect::OpenAi, to, &bare);
+        assert!(to == Dialect::Gemini || written.contains("c0"), "{to}");
+    }
+
+    // Blocks that begin and do not end, then pieces from the oldest on.
+    let block = |n: usize| {
+        format!(
+            "data: {{\"type\":\"content_block_start\",\"index\":{n},\"content_block\":{{\"type\":\"text\",\"text\":\"\"}}}}\n\n"
+        )
+    };
+    let piece = |n: usize| {
+        format!(
+            "data: {{\"type\":\"content_block_delta\",\"index\":{n},\"delta\":{{\"type\":\"text_delta\",\"text\":\"a\"}}}}\n\n"
+        )
+    };
+    let end = |n: usize| format!("data: {{\"type\":\"content_block_stop\",\"index\":{n}}}\n\n");
+    let anthropic: String =
+        (0..CALLS).map(block).chain((0..CALLS).map(piece)).chain((0..CALLS).map(end)).collect();
+    let (events, _) = read_stream(Dialect::Anthropic, [anthropic.into()]);
+    assert_eq!(completion(Dialect::Anthropic, &events).text().len(), CALLS);
+    for to in Dialect::ALL {
+        let bare: Vec<Event> = events.iter().map(|e| Event::new(e.deltas.clone())).collect();
+        assert!(!write_stream(Dialect::Anthropic, to, &bare).is_empty());
+    }
+}
+
+#[test]
+fn a_number_used_anew_ends_the_block_it_stood_for() {
+    let start = |kind: &str| {
+        format!(
+            "data: {{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{kind}}}\n\n"
+        )
+    };
+    let text = start(r#"{"type":"server_tool_use","id":"s","name":"w","input":{}}"#)
+        + &start(r#"{"type":"text","text":"a"}"#)
+        + "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"b\"}}\n\n";
+    let (events, _) = read_stream(Dialect::Anthropic, [text.into()]);
+    let deltas: Vec<&Delta> = events.iter().flat_map(|event| &event.deltas).collect();
+    assert!(matches!(deltas[0], Delta::Opaque { index: 0, .. }), "{deltas:?}");
+    assert_eq!(deltas[1], &Delta::BlockEnd { index: 0 });
+    assert_eq!(completion(Dialect::Anthropic, &events).text(), "ab");
+}
+
+#[test]
+fn a_call_without_id_and_name_is_not_a_piece_of_the_one_before_it() {
+    let body = r#"{"choices":[{"message":{"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"","type":"function","function":{"name":"","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}"#;
+    let answer = codec(Dialect::OpenAi).decode_answer(&body.into()).unwrap();
+    let answer = completion(Dialect::OpenAi, &[answer]);
+    let calls: Vec<_> = answer.tool_calls().map(|c| (c.name.as_str(), &*c.arguments)).collect();
+    assert_eq!(calls, [("f", "{}"), ("", "{}")]);
+}

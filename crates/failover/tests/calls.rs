@@ -1,0 +1,259 @@
+//! How calls are made: readiness between attempts, what a call holds, and what it costs.
+
+#![allow(clippy::unwrap_used, reason = "helpers of a test")]
+
+mod support;
+
+use std::{
+    future::{Future, Ready, ready},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use steadfast_core::{
+    BoxError, Call, CallContext, ChatRequest, ChatResponse, Failure, Reason, RetryBudget,
+};
+use steadfast_failover::{
+    CooldownFailover, CooldownFailoverLayer, FailoverHandle, Snapshot, future::ResponseFuture,
+};
+use support::*;
+use tokio_test::{assert_pending, assert_ready, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+
+/// tower-test's service boxes its errors; so do tower's own layers.
+#[derive(Clone)]
+struct MockError<S>(S);
+
+impl<S: Service<Ask, Error = BoxError>> Service<Ask> for MockError<S> {
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, ask: Ask) -> S::Future {
+        self.0.call(ask)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_attempt_waits_for_readiness_and_an_end_does_not() {
+    let (mut mock, mut handle) = tower_test::mock::spawn_with::<Ask, String, _, _>(|mock| {
+        abc().at_once().layer(MockError(mock))
+    });
+    handle.allow(1);
+    assert_ready!(mock.poll_ready()).unwrap();
+    let mut call = task::spawn(mock.call(Ask::new()));
+    assert_pending!(call.poll());
+    let (_, respond) = handle.next_request().await.unwrap();
+    respond.send_error(Failure::new(Reason::ServerError, ""));
+    assert_pending!(call.poll());
+    handle.allow(1);
+    assert!(call.is_woken());
+    assert_pending!(call.poll());
+    let (ask, respond) = handle.next_request().await.unwrap();
+    assert_eq!(ask.context.target.unwrap().provider(), "b");
+    // Nobody is ready for another call, but none is needed to say that this one is over.
+    respond.send_error(Failure::new(Reason::Format, "no"));
+    let failure = assert_ready!(call.poll()).unwrap_err();
+    assert_eq!(failure.reason(), Reason::Format);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_breaks_between_attempts_ends_the_call() {
+    let (mut mock, mut handle) = tower_test::mock::spawn_with::<Ask, String, _, _>(|mock| {
+        abc().at_once().layer(MockError(mock))
+    });
+    handle.allow(1);
+    assert_ready!(mock.poll_ready()).unwrap();
+    let mut call = task::spawn(mock.call(Ask::new()));
+    assert_pending!(call.poll());
+    let (_, respond) = handle.next_request().await.unwrap();
+    respond.send_error(Failure::new(Reason::ServerError, "first"));
+    assert_pending!(call.poll());
+    handle.send_error("it is gone");
+    let failure = assert_ready!(call.poll()).unwrap_err();
+    assert_eq!(failure.reason(), Reason::Exhausted);
+    assert!(failure.message().contains("it is gone"), "{failure}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_at_any_moment_it_frees_everything() {
+    // Two failures, a hedge and a probe: dropped after each poll in turn.
+    for polls in 0..12 {
+        let world = World::new();
+        let layer = abc().hedge(secs(2)).at_once();
+        let handle = layer.handle();
+        world.set("a", fail(Reason::ServerError));
+        ask(&layer, &world, Ask::new()).await.unwrap();
+        tokio::time::advance(secs(40)).await;
+        world.set("a", after(secs(3), fail(Reason::Overloaded)));
+        world.set("b", after(secs(4), fail(Reason::Network)));
+        world.set("c", after(secs(1), Act::Answer));
+        let mut call = task::spawn(ask(&layer, &world, Ask::new()));
+        let mut done = false;
+        for _ in 0..polls {
+            if call.poll().is_ready() {
+                done = true;
+                break;
+            }
+            tokio::time::advance(secs(1)).await;
+        }
+        drop(call);
+        assert_eq!(world.open(), 0, "after {polls} polls");
+        let snapshot = handle.snapshot();
+        assert!(snapshot.targets().iter().all(|health| !health.probing), "after {polls} polls");
+        assert!(polls < 11 || done, "the last rounds get to the end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_shared_by_all_services_of_a_layer_and_its_clones() {
+    let world = World::new();
+    world.set("a", fail(Reason::Network));
+    let layer = abc().at_once();
+    let clone = layer.clone();
+    ask(&layer, &world, Ask::new()).await.unwrap();
+    world.calls();
+    ask(&clone, &world, Ask::new()).await.unwrap();
+    ask(&layer, &world, Ask::new()).await.unwrap();
+    assert_eq!(world.calls(), ["b", "b"]);
+    let fresh = abc().at_once();
+    ask(&fresh, &world, Ask::new()).await.unwrap();
+    assert_eq!(world.calls(), ["a", "b"], "another layer knows nothing of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_a_target_holds_no_place_below() {
+    let world = World::new();
+    let layer = abc().when_exhausted(steadfast_failover::WhenExhausted::Wait(secs(60))).at_once();
+    for name in ["a", "b", "c"] {
+        layer.handle().cool(&target(name), secs(30));
+    }
+    let limited = ServiceBuilder::new().concurrency_limit(1).service(world.client());
+    let mut service = layer.layer(limited.clone());
+    service.ready().await.unwrap();
+    let mut waiting = task::spawn(service.call(Ask::new()));
+    assert_pending!(waiting.poll());
+    drop(service);
+    let mut other = task::spawn(limited.ready_oneshot());
+    assert!(other.poll().is_ready(), "somebody else may have it meanwhile");
+    drop(other);
+    assert_eq!(waiting.await.unwrap(), "a");
+}
+
+#[test]
+fn auto_traits_follow_the_parts() {
+    fn assert<T: Send + Sync + 'static>() {}
+    fn assert_send<T: Send>() {}
+    assert::<CooldownFailoverLayer>();
+    assert::<FailoverHandle>();
+    assert::<Snapshot>();
+    type Chat = tower::util::BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
+    assert::<CooldownFailover<Chat>>();
+    assert_send::<ResponseFuture<Chat, ChatRequest, steadfast_core::UntilEnd>>();
+}
+
+/// A service that is always ready and answers at once.
+#[derive(Clone)]
+struct Instant(Arc<AtomicUsize>);
+
+impl Service<Ask> for Instant {
+    type Response = usize;
+    type Error = Failure;
+    type Future = Ready<Result<usize, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, ask: Ask) -> Self::Future {
+        drop(ask);
+        ready(Ok(self.0.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn polled_after_its_end_it_says_so() {
+    let layer = abc().at_once();
+    let mut call = pin!(layer.layer(Instant(Arc::default())).call(Ask::new()));
+    assert_eq!(call.as_mut().await.unwrap(), 0);
+    let failure = call.await.unwrap_err();
+    assert!(failure.message().contains("after it was over"), "{failure}");
+}
+
+/// Allocations of `call`, with a log that nobody keeps.
+fn allocations<L>(layer: &L, make: impl Fn() -> Ask) -> u64
+where
+    L: Layer<Instant>,
+    L::Service: Service<Ask, Response = usize, Error = Failure>,
+{
+    let mut service = layer.layer(Instant(Arc::default()));
+    let mut call = move || {
+        let mut service = task::spawn(&mut service);
+        assert_ready!(service.enter(|cx, mut service| service.poll_ready(cx))).unwrap();
+        let request = make();
+        let counted = allocation_counter::measure(|| {
+            let future = pin!(service.call(request));
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(future.poll(&mut cx).is_ready());
+        });
+        counted.count_total
+    };
+    // The first one makes what all of them share, the second what is the service's own.
+    call();
+    call();
+    call()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_needs_nothing_allocates_nothing() {
+    let layer = abc().budget(RetryBudget::default()).at_once();
+    assert_eq!(allocations(&layer, Ask::default), 0);
+    let session = CallContext::new().with_session("s");
+    let with_session = || Ask { context: session.clone(), ..Ask::default() };
+    assert_eq!(allocations(&layer, with_session), 0);
+    // A call that is not the usual one remembers its way, and what it passed over.
+    layer.handle().cool(&target("a"), secs(60));
+    assert_eq!(allocations(&layer, Ask::default), 2);
+}
+
+/// A request that counts how often it is cloned.
+struct Counted(Arc<AtomicUsize>, CallContext);
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Self(self.0.clone(), self.1.clone())
+    }
+}
+
+impl Call for Counted {
+    fn context(&self) -> &CallContext {
+        &self.1
+    }
+
+    fn context_mut(&mut self) -> &mut CallContext {
+        &mut self.1
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_moves_the_request() {
+    for (names, clones) in [(vec!["a"], 0), (vec!["a", "b"], 1), (vec!["a", "b", "c"], 2)] {
+        let counter = Arc::new(AtomicUsize::new(0));
+        let client = tower::service_fn(|_: Counted| {
+            ready(Err::<(), _>(Failure::new(Reason::ServerError, "")))
+        });
+        let layer = CooldownFailoverLayer::new(chain(names)).at_once();
+        let request = Counted(counter.clone(), CallContext::new());
+        drop(layer.layer(client).oneshot(request).await.unwrap_err());
+        assert_eq!(counter.load(Ordering::Relaxed), clones);
+    }
+}

@@ -1,0 +1,197 @@
+//! `steadfast sim --control`: what tests in other languages read of the simulated providers and
+//! tell them.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, put},
+};
+use serde_json::{Map, Value, json};
+use steadfast_sim::{Answer, End, Entry, FaultPlan, SimProvider};
+use tokio::net::TcpListener;
+
+type Providers = Arc<[SimProvider]>;
+
+/// Serves the control of `providers` at `addr` until the process ends; the address it came to.
+pub(super) async fn start(
+    addr: SocketAddr,
+    providers: impl Iterator<Item = SimProvider>,
+) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind(addr).await?;
+    let addr = listener.local_addr()?;
+    let router = router(providers.collect());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(addr)
+}
+
+fn router(providers: Providers) -> Router {
+    Router::new()
+        .route("/{provider}/journal", get(journal))
+        .route("/{provider}/script", put(script))
+        .route("/{provider}/faults", put(faults))
+        .with_state(providers)
+}
+
+/// Every request the provider remembers, oldest first.
+async fn journal(State(providers): State<Providers>, Path(name): Path<String>) -> Response {
+    let provider = match find(&providers, &name) {
+        Ok(provider) => provider,
+        Err(refusal) => return refusal,
+    };
+    let entries: Vec<Value> = provider.journal().entries().iter().map(show).collect();
+    Json(entries).into_response()
+}
+
+/// Replaces what the provider says next.
+async fn script(
+    State(providers): State<Providers>,
+    Path(name): Path<String>,
+    body: String,
+) -> Response {
+    let provider = match find(&providers, &name) {
+        Ok(provider) => provider,
+        Err(refusal) => return refusal,
+    };
+    match serde_json::from_str::<Vec<Answer>>(&body) {
+        Ok(answers) => provider.set_script(answers),
+        Err(error) => {
+            return refuse(StatusCode::BAD_REQUEST, format!("not an array of answers: {error}"));
+        }
+    }
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// Replaces the provider's plan of faults.
+async fn faults(
+    State(providers): State<Providers>,
+    Path(name): Path<String>,
+    body: String,
+) -> Response {
+    let provider = match find(&providers, &name) {
+        Ok(provider) => provider,
+        Err(refusal) => return refusal,
+    };
+    match FaultPlan::from_json(&body) {
+        Ok(plan) => provider.set_faults(plan),
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
+    }
+    StatusCode::NO_CONTENT.into_response()
+}
+
+#[expect(clippy::result_large_err, reason = "a response is the point of it")]
+fn find<'p>(providers: &'p Providers, name: &str) -> Result<&'p SimProvider, Response> {
+    providers.iter().find(|provider| provider.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = providers.iter().map(SimProvider::name).collect();
+        refuse(
+            StatusCode::NOT_FOUND,
+            format!("there is no provider `{name}`; there are {}", names.join(", ")),
+        )
+    })
+}
+
+fn refuse(status: StatusCode, message: String) -> Response {
+    (status, message + "\n").into_response()
+}
+
+/// One request as JSON. Credentials are not in it, the journal keeps none.
+fn show(entry: &Entry) -> Value {
+    let mut headers = Map::new();
+    for (name, value) in &entry.headers {
+        headers.insert(name.clone(), value.clone().into());
+    }
+    json!({
+        "number": entry.number,
+        "method": entry.method,
+        "path": entry.path,
+        "query": entry.query,
+        "headers": headers,
+        "body": entry.json,
+        "model": entry.model,
+        "stream": entry.stream,
+        "fault": entry.fault,
+        "status": entry.status,
+        "refused": entry.refused,
+        "sent": entry.sent,
+        "events": entry.events,
+        "end": match entry.end {
+            End::Open => "open",
+            End::Complete => "complete",
+            End::Broken => "broken",
+            End::Dropped => "dropped",
+            _ => "unknown",
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http_body_util::BodyExt;
+    use steadfast_sim::Dialect;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn tell(router: &Router, method: &str, path: &str, body: &str) -> (u16, String) {
+        let request =
+            http::Request::builder().method(method).uri(path).body(Body::from(body.to_owned()));
+        let response = router.clone().oneshot(request.unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn ask(provider: &SimProvider) -> u16 {
+        let request = http::Request::post("/v1/chat/completions")
+            .header("authorization", "Bearer sk-very-secret-key-12345")
+            .body(String::from(
+                r#"{"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}"#,
+            ));
+        let response = provider.clone().oneshot(request.unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        status
+    }
+
+    #[tokio::test]
+    async fn what_is_told_is_said_and_what_was_seen_is_shown() {
+        let provider = SimProvider::new(Dialect::OpenAi);
+        let router = router(Arc::from([provider.clone()]));
+        let plan = r#"{"rules": [{"nth": 2, "fault": {"error": "server_error"}}]}"#;
+        assert_eq!(tell(&router, "PUT", "/openai/faults", plan).await.0, 204);
+        let forgotten = r#"[{"blocks": [{"text": "Not this."}]}]"#;
+        assert_eq!(tell(&router, "PUT", "/openai/script", forgotten).await.0, 204);
+        let answers = r#"[{"blocks": [{"text": "As told."}]}]"#;
+        assert_eq!(tell(&router, "PUT", "/openai/script", answers).await.0, 204);
+        assert_eq!((ask(&provider).await, ask(&provider).await), (200, 500));
+
+        let (status, text) = tell(&router, "GET", "/openai/journal", "").await;
+        assert_eq!(status, 200);
+        assert!(!text.contains("very-secret"), "{text}");
+        let seen: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(seen[0]["sent"]["text"], "As told.");
+        assert_eq!(seen[0]["body"]["messages"][0]["content"], "hi");
+        assert_eq!(seen[0]["end"], "complete");
+        assert_eq!(seen[1]["fault"], json!({"error": "server_error"}));
+        assert_eq!(seen[2], Value::Null);
+    }
+
+    #[tokio::test]
+    async fn what_can_not_be_told_is_refused_with_the_reason() {
+        let router = router(Arc::from([SimProvider::new(Dialect::Gemini)]));
+        let (status, says) = tell(&router, "GET", "/openai/journal", "").await;
+        assert_eq!(status, 404);
+        assert!(says.contains("`openai`") && says.contains("gemini"), "{says}");
+        let (status, says) = tell(&router, "PUT", "/gemini/script", r#"[{"text": 1}]"#).await;
+        assert_eq!(status, 400);
+        assert!(says.contains("unknown field `text`"), "{says}");
+        let (status, says) =
+            tell(&router, "PUT", "/gemini/faults", r#"{"rules": [{"fault": "fire"}]}"#).await;
+        assert_eq!(status, 400);
+        assert!(says.contains("unknown variant `fire`"), "{says}");
+    }
+}

@@ -1,0 +1,32 @@
+//! The contract of every layer, asked of all of them together.
+#![cfg(feature = "stack")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use steadfast::{Stack, Target, failover::Chain};
+use steadfast_testkit::{Act, Chat, Contract, contract};
+
+const NAMES: [&str; 3] = ["probe", "other", "third"];
+
+fn stack() -> Stack {
+    Stack::new(Chain::new(NAMES).unwrap())
+}
+
+contract!(
+    stack_of_chat,
+    Contract::new(Chat, stack)
+        .refuses(|stack, _| {
+            for name in NAMES {
+                stack.handles().failover.cool(&Target::new(name), Duration::from_secs(1_000));
+            }
+        })
+        .state(Act::answer(), |stack| stack.handles().retry.snapshot().calls)
+        .held(|stack| {
+            let handles = stack.handles();
+            let breakers = handles.breaker.snapshot();
+            let health = handles.failover.snapshot();
+            breakers.iter().map(|one| u64::from(one.probes + one.lone)).sum::<u64>()
+                + health.targets().iter().filter(|one| one.probing).count() as u64
+        })
+);

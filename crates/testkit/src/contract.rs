@@ -1,0 +1,143 @@
+//! What a layer is told apart by, and what it may do.
+
+use std::{fmt, time::Duration};
+
+use steadfast_core::Failure;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Act, Exchange, Probe, Read};
+
+/// A service that a clause can be asked of: what [`Contract`] wants a layer to make of a
+/// [`Probe`]. Implemented for every service that fits.
+///
+/// These bounds are a part of the contract, kept by the compiler: a service is `Clone` when its
+/// inner one is, and it, its futures and its replies can go to another thread.
+pub trait Contracted<E: Exchange>:
+    Service<E::Request, Response: Read, Error: Into<Failure>, Future: Send + 'static>
+    + Clone
+    + fmt::Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<E, S> Contracted<E> for S
+where
+    E: Exchange,
+    S: Service<E::Request, Response: Read, Error: Into<Failure>, Future: Send + 'static>
+        + Clone
+        + fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+}
+
+/// A layer whose services can be asked. Implemented for every layer that fits.
+pub trait ContractedLayer<E: Exchange>:
+    Layer<Probe<E>, Service: Contracted<E>> + Clone + fmt::Debug + Send + Sync + 'static
+{
+}
+
+impl<E, L> ContractedLayer<E> for L
+where
+    E: Exchange,
+    L: Layer<Probe<E>, Service: Contracted<E>> + Clone + fmt::Debug + Send + Sync + 'static,
+{
+}
+
+/// A layer under test: how to make it, what its requests and replies are, and what cannot be seen
+/// from outside.
+///
+/// Only [`new`](Self::new) is needed. What a layer has no word for (a refusal, a state, something
+/// held) leaves its clause with nothing to ask, so say whatever can be said.
+#[must_use = "a contract does nothing until a clause is asked"]
+pub struct Contract<E: Exchange, L> {
+    pub(crate) exchange: E,
+    make: Box<dyn Fn() -> L + Send + Sync>,
+    after: Duration,
+    pub(crate) refuse: Option<Refuse<E, L>>,
+    pub(crate) state: Option<Count<L>>,
+    pub(crate) mark: Act,
+    pub(crate) held: Option<Count<L>>,
+    pub(crate) allocations: u64,
+    pub(crate) refuses_crowds: bool,
+}
+
+type Refuse<E, L> = Box<dyn Fn(&L, &mut <E as Exchange>::Request) + Send + Sync>;
+type Count<L> = Box<dyn Fn(&L) -> u64 + Send + Sync>;
+
+impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
+    /// A layer, made by `make`, whose services speak `exchange`. Each clause makes its own layer,
+    /// and some make several: each must begin with a state of its own.
+    pub fn new(exchange: E, make: impl Fn() -> L + Send + Sync + 'static) -> Self {
+        Self {
+            exchange,
+            make: Box::new(make),
+            after: Duration::ZERO,
+            refuse: None,
+            state: None,
+            mark: Act::answer(),
+            held: None,
+            allocations: 0,
+            refuses_crowds: false,
+        }
+    }
+
+    /// Lets so much time pass after a layer has been made, before it is asked anything: for one
+    /// that was made with something to wait out, such as an open breaker.
+    pub fn after(self, wait: Duration) -> Self {
+        Self { after: wait, ..self }
+    }
+
+    /// `refuse` brings the layer, or one request, to the point where that call is refused without
+    /// a call of the inner service.
+    pub fn refuses(self, refuse: impl Fn(&L, &mut E::Request) + Send + Sync + 'static) -> Self {
+        Self { refuse: Some(Box::new(refuse)), ..self }
+    }
+
+    /// `state` reads something of the layer's state that changes with every call of `mark`, such
+    /// as a counter.
+    pub fn state(self, mark: Act, state: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
+        Self { state: Some(Box::new(state)), mark, ..self }
+    }
+
+    /// `held` counts what the layer believes to be under way: permits, leases, probes.
+    pub fn held(self, held: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
+        Self { held: Some(Box::new(held)), ..self }
+    }
+
+    /// The success path makes exactly so many allocations more than the bare service. Without this
+    /// it is none. `why` is for the reader of the test.
+    pub fn allocates(self, allocations: u64, why: &str) -> Self {
+        let _ = why;
+        Self { allocations, ..self }
+    }
+
+    /// Of many calls at once some may be refused, as by a breaker that is half open.
+    pub fn may_refuse_crowds(self) -> Self {
+        Self { refuses_crowds: true, ..self }
+    }
+
+    pub(crate) async fn layer(&self) -> L {
+        let layer = (self.make)();
+        if !self.after.is_zero() {
+            tokio::time::advance(self.after).await;
+        }
+        layer
+    }
+}
+
+impl<E: Exchange, L> fmt::Debug for Contract<E, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contract")
+            .field("after", &self.after)
+            .field("refuses", &self.refuse.is_some())
+            .field("state", &self.state.is_some())
+            .field("held", &self.held.is_some())
+            .field("allocations", &self.allocations)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! Kinds of requests and replies.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::{HeaderValue, Method, header};
+use http_body::{Body, Frame};
+use pin_project_lite::pin_project;
+use steadfast_core::{
+    Call, ChatRequest, ChatResponse, Dialect, Event, Events, Failure, Head, Target,
+};
+
+use crate::{Ask, Pieces, PinnedBody, ProbeBody, ProbeEvents};
+
+/// A word of every request that nobody's `Debug` may show.
+pub const SECRET: &str = "sk-probe-5f2b9c1e7a";
+
+/// A kind of request and reply, for a [`Probe`](crate::Probe) to talk in. [`Plain`], [`Http`] and
+/// [`Chat`] are there; one of your own is two short functions.
+pub trait Exchange: Clone + Send + Sync + 'static {
+    /// What is asked.
+    type Request: Call + Clone + Send + Sync + 'static;
+    /// What the probe answers.
+    type Reply: Read;
+
+    /// A request, always the same, with [`SECRET`] in it. It should bring a context of its own, so
+    /// that a layer which writes in it need not make one.
+    fn request(&self) -> Self::Request;
+
+    /// Whether `came` says the same as `sent`, contexts aside: those are there to be written in.
+    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool;
+
+    /// A reply with these pieces.
+    fn reply(&self, pieces: Pieces) -> Self::Reply;
+}
+
+/// A reply that can be read to its end. Implemented for what core's layers answer with:
+/// `ChatResponse`, `http::Response` and [`Said`].
+pub trait Read: Send + 'static {
+    /// What is there before the first piece.
+    type Head: fmt::Debug;
+    /// One piece.
+    type Piece: fmt::Debug;
+    /// What comes after the head.
+    type Pieces: Stream<Item = Result<Self::Piece, Failure>> + Send;
+
+    /// Takes it apart.
+    fn read(self) -> (Self::Head, Self::Pieces);
+}
+
+/// Plain values: an [`Ask`], answered by [`Said`]. For layers that were told that a reply is over
+/// when it is there ([`AtOnce`](steadfast_core::AtOnce)).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plain;
+
+/// A plain value.
+#[derive(Debug)]
+pub struct Said {
+    /// Kept so that the reply counts as alive.
+    _pieces: Pieces,
+}
+
+impl Exchange for Plain {
+    type Request = Ask;
+    type Reply = Said;
+
+    fn request(&self) -> Ask {
+        let mut ask = Ask { text: SECRET, ..Ask::default() };
+        ask.context.target = Some(target());
+        ask
+    }
+
+    fn same(&self, sent: &Ask, came: &Ask) -> bool {
+        sent.text == came.text && sent.nudges == came.nudges
+    }
+
+    fn reply(&self, pieces: Pieces) -> Said {
+        Said { _pieces: pieces }
+    }
+}
+
+impl Read for Said {
+    type Head = &'static str;
+    type Piece = Infallible;
+    type Pieces = Nothing;
+
+    fn read(self) -> (&'static str, Nothing) {
+        ("said", Nothing(PhantomData))
+    }
+}
+
+/// The pieces of a reply that has none.
+#[derive(Debug)]
+pub struct Nothing(PhantomData<()>);
+
+impl Stream for Nothing {
+    type Item = Result<Infallible, Failure>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(None)
+    }
+}
+
+fn target() -> Target {
+    Target::new("probe")
+}
+
+/// The same as [`Http`] with a body that is not `Unpin`. For every layer that does not hand on a
+/// body which it has begun to read: that one wants bodies that can be moved, and is asked with
+/// [`Http`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PinnedHttp;
+
+impl Exchange for PinnedHttp {
+    type Request = http::Request<Bytes>;
+    type Reply = http::Response<PinnedBody>;
+
+    fn request(&self) -> Self::Request {
+        Http.request()
+    }
+
+    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool {
+        Http.same(sent, came)
+    }
+
+    fn reply(&self, pieces: Pieces) -> Self::Reply {
+        Http.reply(pieces).map(PinnedBody::from)
+    }
+}
+
+/// HTTP: `http::Request<Bytes>`, answered by `http::Response<ProbeBody>`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Http;
+
+impl Exchange for Http {
+    type Request = http::Request<Bytes>;
+    type Reply = http::Response<ProbeBody>;
+
+    fn request(&self) -> Self::Request {
+        let mut request = http::Request::new(Bytes::from_static(SECRET.as_bytes()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = http::Uri::from_static("http://probe.test/v1/ask?n=1");
+        let headers = request.headers_mut();
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static(SECRET));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("text/plain"));
+        request.context_mut().target = Some(target());
+        request
+    }
+
+    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool {
+        sent.method() == came.method()
+            && sent.uri() == came.uri()
+            && sent.version() == came.version()
+            && sent.headers() == came.headers()
+            && sent.body() == came.body()
+    }
+
+    fn reply(&self, pieces: Pieces) -> Self::Reply {
+        let mut reply = http::Response::new(pieces.into_body());
+        *reply.status_mut() = http::StatusCode::ACCEPTED;
+        let kind = HeaderValue::from_static("application/octet-stream");
+        reply.headers_mut().insert(header::CONTENT_TYPE, kind);
+        reply.headers_mut().insert("x-request-id", HeaderValue::from_static("probe-1"));
+        reply
+    }
+}
+
+impl<B> Read for http::Response<B>
+where
+    B: Body<Data: fmt::Debug, Error: Into<Failure>> + Send + 'static,
+{
+    type Head = http::response::Parts;
+    type Piece = Frame<B::Data>;
+    type Pieces = Frames<B>;
+
+    fn read(self) -> (Self::Head, Frames<B>) {
+        let (head, body) = self.into_parts();
+        (head, Frames { body })
+    }
+}
+
+pin_project! {
+    /// The frames of a body, as a stream.
+    #[derive(Debug)]
+    pub struct Frames<B> {
+        #[pin]
+        body: B,
+    }
+}
+
+impl<B: Body<Error: Into<Failure>>> Stream for Frames<B> {
+    type Item = Result<Frame<B::Data>, Failure>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let frame = ready!(self.project().body.poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+}
+
+/// Chat: a `ChatRequest`, answered by a `ChatResponse`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chat;
+
+impl Exchange for Chat {
+    type Request = ChatRequest;
+    type Reply = ChatResponse<ProbeEvents>;
+
+    fn request(&self) -> ChatRequest {
+        let mut request = ChatRequest::user(SECRET);
+        request.stream = true;
+        request.params.temperature = Some(0.5);
+        request.context = steadfast_core::CallContext::new().with_target(target());
+        request
+    }
+
+    fn same(&self, sent: &ChatRequest, came: &ChatRequest) -> bool {
+        sent.model == came.model
+            && sent.messages[..] == came.messages[..]
+            && sent.tools[..] == came.tools[..]
+            && sent.params == came.params
+            && sent.stream == came.stream
+            && sent.headers == came.headers
+    }
+
+    fn reply(&self, pieces: Pieces) -> Self::Reply {
+        let mut head = Head::new(Dialect::OpenAi);
+        head.target = Some(target());
+        head.stream = true;
+        ChatResponse::new(head, pieces.into_events())
+    }
+}
+
+impl<S: Events + Send + 'static> Read for ChatResponse<S> {
+    type Head = Head;
+    type Piece = Event;
+    type Pieces = S;
+
+    fn read(self) -> (Head, S) {
+        self.into_parts()
+    }
+}

@@ -1,0 +1,52 @@
+//! A provider's whole answer: `dialect body`.
+
+use steadfast_client::dialect::codec;
+use steadfast_core::{Dialect, Event};
+
+use crate::{
+    input::Input,
+    said::{caller, completion, has_opaque, read_stream, said, told, write_stream},
+};
+
+/// * An answer that is none is a failure in words.
+/// * What it says is of the size of its bytes.
+/// * In its own dialect it leaves as the bytes that came.
+/// * Written in another, whole or as a stream, it can be read, and says the same.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let from = input.dialect();
+    let body = input.rest();
+    let event = match codec(from).decode_answer(&body) {
+        Ok(event) => event,
+        Err(failure) => return told(&failure),
+    };
+    assert!(event.is_end(), "a whole answer ends");
+    assert!(event.deltas.len() <= body.len() + 8, "{} deltas", event.deltas.len());
+    let answer = completion(from, std::slice::from_ref(&event));
+    let wanted = said(&answer);
+    for to in Dialect::ALL {
+        let bound = 64 * body.len() + 4_096;
+        if let Ok(written) = codec(to).encode_answer(&answer, &caller()) {
+            if to == from && answer.body.is_some() {
+                assert_eq!(written, body, "{from} is passed on");
+            }
+            assert!(written.len() <= bound, "{} bytes of {}", written.len(), body.len());
+            let again = codec(to).decode_answer(&written);
+            let again = again.unwrap_or_else(|e| panic!("{from} to {to}: {e}\n{written:?}"));
+            if !has_opaque(&answer) {
+                assert_eq!(said(&completion(to, &[again])), wanted, "{from} to {to}\n{written:?}");
+            }
+        }
+        // As a caller sees it who asked for a stream.
+        let bare = Event::new(event.deltas.clone());
+        if let Ok(written) = write_stream(from, to, &[bare]) {
+            assert!(written.len() <= bound, "{} bytes of {}", written.len(), body.len());
+            let shown = String::from_utf8_lossy(&written).into_owned();
+            let (events, failure) = read_stream(to, [written.into()]);
+            assert!(failure.is_none(), "{from} to {to}: {failure:?}\n{shown}");
+            if !has_opaque(&answer) {
+                assert_eq!(said(&completion(to, &events)), wanted, "{from} to {to}\n{shown}");
+            }
+        }
+    }
+}

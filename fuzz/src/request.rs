@@ -1,0 +1,91 @@
+//! A caller's request: `dialect body`.
+
+use serde::de::IgnoredAny;
+use steadfast_client::dialect::{Route, Wire, codec};
+use steadfast_core::{
+    ChatRequest, Dialect, Failure, Message, Part, Thinking,
+    transcript::{Rules, repair, validate},
+};
+
+use crate::{input::Input, said::told};
+
+fn route(dialect: Dialect) -> Route<'static> {
+    match dialect {
+        Dialect::Gemini => Route { model: Some("gemini-2.5-flash"), stream: Some(false) },
+        _ => Route::default(),
+    }
+}
+
+/// * What is no request is refused with the place and a sentence; what is no JSON is said to be
+///   none, and nothing else is.
+/// * In its own dialect it leaves as the bytes that came.
+/// * In another it is a request that the gateway itself would take, of bounded size.
+/// * Mended for a dialect and written in it, it is one that dialect's provider accepts: read
+///   again it passes `validate`.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let from = input.dialect();
+    let body = input.rest();
+    let valid = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+    let request = match codec(from).decode_request(&body, route(from)) {
+        Ok(request) => {
+            assert!(valid && std::str::from_utf8(&body).is_ok(), "it is no JSON");
+            request
+        }
+        Err(error) => {
+            let invalid = error.path().is_empty() && error.problem().contains("is not valid JSON");
+            assert!(!invalid || !valid || std::str::from_utf8(&body).is_err(), "{error}");
+            assert!(invalid || valid, "what is no JSON is said to be none: {error}");
+            assert!(!error.problem().is_empty());
+            assert!(error.to_string().len() <= 8 * body.len() + 1_024, "{error}");
+            return told(&Failure::from(error));
+        }
+    };
+    for to in Dialect::ALL {
+        match codec(to).encode_request(&request, &Wire::default()) {
+            Err(failure) => told(&failure),
+            Ok(written) => {
+                if from == to && !request.stream && !drops_thinking(&request) {
+                    assert_eq!(written, body, "{from} is passed on");
+                }
+                assert!(written.len() <= 64 * body.len() + 4_096, "{} bytes", written.len());
+                let again = codec(to).decode_request(&written, route(to));
+                assert!(again.is_ok(), "{from} to {to}: {again:?}\n{written:?}");
+            }
+        }
+        mended(&request, to);
+    }
+}
+
+/// Thinking that nobody signed is not sent to Anthropic, whose requests have it by mistake alone.
+fn drops_thinking(request: &ChatRequest) -> bool {
+    let unsigned = |part: &Part| {
+        matches!(part, Part::Thinking(Thinking { signature, .. })
+            if signature.as_ref().is_none_or(String::is_empty))
+    };
+    request.dialect() == Some(Dialect::Anthropic)
+        && request.messages.iter().flat_map(Message::parts).any(unsigned)
+}
+
+fn mended(request: &ChatRequest, to: Dialect) {
+    let mut rules = Rules::for_dialect(to);
+    rules.foreign_history = request.dialect() != Some(to);
+    let mut request = request.clone();
+    let valid = validate(&request, &rules).is_ok();
+    let before = request.clone();
+    let repairs = repair(&mut request, &rules);
+    if valid {
+        assert!(repairs.is_empty() && request.messages.same(&before.messages));
+    }
+    if !repairs.unrepaired.is_empty() {
+        assert!(request.messages.is_empty(), "{repairs:#?}");
+        return;
+    }
+    let Ok(written) = codec(to).encode_request(&request, &Wire::default()) else { return };
+    let again = codec(to).decode_request(&written, route(to));
+    let again = again.unwrap_or_else(|error| panic!("to {to}: {error}\n{written:?}"));
+    rules.foreign_history = false;
+    if let Err(refused) = validate(&again, &rules) {
+        panic!("to {to}: {refused:#?}\n{written:?}\nof {:#?}", &*request.messages);
+    }
+}

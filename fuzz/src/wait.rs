@@ -1,0 +1,54 @@
+//! How long to wait: lines of headers, `||`, a body.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, StatusCode};
+use steadfast_classify::{Classifier, Evidence};
+use steadfast_client::dialect::codec;
+use steadfast_core::{Dialect, RecoveryTable};
+
+use crate::{
+    error_body::{headers, sane},
+    input::Input,
+};
+
+fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_269_489)
+}
+
+fn wait(headers: &HeaderMap, body: &[u8]) -> Option<Duration> {
+    let evidence = Evidence::new(body)
+        .with_status(StatusCode::TOO_MANY_REQUESTS)
+        .with_headers(headers)
+        .at(now());
+    let verdict = Classifier::default().judge(&evidence).expect("a 429 is an error");
+    sane(&verdict, &RecoveryTable::default()).retry_after()
+}
+
+/// * A wait is bounded, and can be added to any time.
+/// * What the caller is told of it, in headers, is read back as that wait or a little more: never
+///   less.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let headers = headers(input.split(b"||"));
+    let body = input.rest();
+    let evidence = Evidence::new(&body)
+        .with_status(StatusCode::TOO_MANY_REQUESTS)
+        .with_headers(&headers)
+        .at(now());
+    let verdict = Classifier::default().judge(&evidence).expect("a 429 is an error");
+    let failure = sane(&verdict, &RecoveryTable::default());
+    let Some(wait) = failure.retry_after() else { return };
+    assert!(now().checked_add(wait).is_some());
+
+    for dialect in Dialect::ALL {
+        let (_, told, _) = codec(dialect).encode_error(&failure, None);
+        let seconds = told["retry-after"].to_str().expect("digits").parse().expect("a number");
+        let seconds = Duration::from_secs(seconds);
+        assert!(seconds >= wait && seconds < wait + Duration::from_secs(1), "{wait:?} {seconds:?}");
+        let read = self::wait(&told, b"").unwrap_or_default();
+        let close =
+            read <= wait + Duration::from_secs(1) && read + Duration::from_millis(1) >= wait;
+        assert!(close, "{wait:?} was told as {told:?} and read as {read:?}");
+    }
+}

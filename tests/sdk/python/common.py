@@ -1,0 +1,264 @@
+"""What the scripts of all SDKs share: the provider's side of a check, and the list of checks.
+
+A script is started with
+    SDK_GATEWAY   the gateway, http://host:port
+    SDK_KEY       a tenant's key
+    SDK_UPSTREAM  the dialect of the one provider behind it
+    SDK_CONTROL   that provider's control (`steadfast sim --control`)
+and prints one line a check: `ok`, `fail` or `none` (the SDK has no such thing), tab, the feature,
+tab, the check, and for `fail` and `none` a tab and why.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+import urllib.request
+
+GATEWAY = os.environ["SDK_GATEWAY"]
+KEY = os.environ["SDK_KEY"]
+UPSTREAM = os.environ["SDK_UPSTREAM"]
+CONTROL = os.environ["SDK_CONTROL"]
+
+# One red pixel.
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM"
+    "IQAAAABJRU5ErkJggg=="
+)
+# What careless hands break: several bytes a character, a line end, quotes, a tab.
+TEXT = 'Na\u00efve \u65e5\u672c \U0001f980 \u2014 "quoted",\r\n\ttabbed, and done.'
+THOUGHT = "Step one.\nThen caf\u00e9, then two."
+# Tokens the provider reports. What was read from the cache is counted apart.
+USAGE = {"input": 11, "output": 7, "cache_read": 5}
+USAGE_THINKING = {"input": 11, "output": 7, "cache_read": 5, "reasoning": 3}
+
+
+# The provider.
+
+
+def _control(method, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{CONTROL}/{path}", data=data, method=method)
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return response.read()
+
+
+def says(*answers):
+    """What the provider answers next: each a list of blocks, or a whole answer."""
+    _control("PUT", "script", [a if isinstance(a, dict) else answer(*a) for a in answers])
+
+
+def answer(*blocks, **fields):
+    return {"blocks": list(blocks), "chunks": 6, **fields}
+
+
+def text(value):
+    return {"text": value}
+
+
+def thinking(value):
+    return {"thinking": value}
+
+
+def call(name, arguments, id):
+    return {"tool_call": {"id": id, "name": name, "arguments": json.dumps(arguments)}}
+
+
+def breaks(fault, **rule):
+    """The fault that every request from now on meets."""
+    _control("PUT", "faults", {"rules": [{**rule, "fault": fault}]})
+
+
+def seen():
+    """Every generation the provider was asked for."""
+    return [entry for entry in json.loads(_control("GET", "journal")) if entry["number"]]
+
+
+def last():
+    """The newest request the provider saw, once it is over."""
+    entry = within(5, "the provider's last request to end", lambda: _ended(seen()[-1]))
+    return entry
+
+
+def _ended(entry):
+    return entry if entry["end"] != "open" else None
+
+
+def within(seconds, what, look):
+    """What `look` finds, waiting for it."""
+    end = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s for {what}")
+        time.sleep(0.01)
+
+
+def in_flight():
+    """What the gateway's metrics say is under way."""
+    with urllib.request.urlopen(f"{GATEWAY}/metrics", timeout=10) as response:
+        page = response.read().decode()
+    return int(re.search(r"^steadfast_in_flight (\d+)$", page, re.M).group(1))
+
+
+def gone():
+    """Waits until the gateway has let go of everything and the provider has noticed."""
+    within(5, "nothing to be under way", lambda: in_flight() == 0)
+    same("how the provider's request ended", last()["end"], "dropped")
+
+
+# What the provider was asked, whatever its dialect.
+
+
+def parts_asked(entry):
+    """The content parts of all messages: (role, part)."""
+    body = entry["body"]
+    for message in body.get("contents") or body.get("messages"):
+        content = message.get("parts", message.get("content"))
+        if isinstance(content, str) or content is None:
+            content = [{"type": "text", "text": content or ""}]
+        for part in content:
+            yield message, part
+
+
+def results_asked(entry):
+    """The tool results that reached the provider, in order."""
+    found = []
+    for message, part in parts_asked(entry):
+        if message.get("role") == "tool":
+            found.append(part["text"])
+        elif part.get("type") == "tool_result":
+            content = part["content"]
+            found.append(content if isinstance(content, str) else content[0]["text"])
+        elif "functionResponse" in part:
+            found.append(json.dumps(part["functionResponse"]["response"]))
+    return found
+
+
+def images_asked(entry):
+    """The images that reached the provider, in base64."""
+    found = []
+    for _, part in parts_asked(entry):
+        if "image_url" in part:
+            found.append(part["image_url"]["url"].partition("base64,")[2])
+        elif part.get("type") == "image":
+            found.append(part["source"]["data"])
+        elif "inlineData" in part:
+            found.append(part["inlineData"]["data"])
+    return found
+
+
+def texts_asked(entry):
+    """What was said, turn by turn: (role, text)."""
+    turns = []
+    for message, part in parts_asked(entry):
+        if turns and turns[-1][0] is message:
+            turns[-1][1] += part.get("text", "")
+        else:
+            turns.append([message, part.get("text", "")])
+    return [(message["role"], text) for message, text in turns]
+
+
+def signatures_asked(entry):
+    """The signatures of thinking that reached the provider."""
+    return [
+        part.get("signature") or part.get("thoughtSignature")
+        for _, part in parts_asked(entry)
+        if part.get("signature") or part.get("thoughtSignature")
+    ]
+
+
+def thinks_asked(entry):
+    """Whether the provider was asked to think."""
+    body = entry["body"]
+    config = body.get("generationConfig", {}).get("thinkingConfig")
+    return bool(body.get("reasoning_effort") or body.get("thinking") or config)
+
+
+# Checks.
+
+_checks = []
+
+
+def check(feature, name):
+    """Registers a function, async or not, as a check of `feature`."""
+
+    def register(function):
+        _checks.append((feature, name, function))
+        return function
+
+    return register
+
+
+def none(feature, why):
+    """Says that the SDK has no such thing over this API."""
+    _checks.append((feature, why, None))
+
+
+def same(what, got, expected):
+    if got != expected:
+        raise AssertionError(f"{what}: got {got!r}, expected {expected!r}")
+
+
+def true(what, holds):
+    if not holds:
+        raise AssertionError(f"not so: {what}")
+
+
+def raises(kind, function, *args, **kwargs):
+    """The error of exactly this class that the call raises."""
+    try:
+        got = function(*args, **kwargs)
+    except Exception as error:
+        return exactly(kind, error)
+    raise AssertionError(f"nothing was raised, the answer was {got!r}"[:300])
+
+
+def exactly(kind, error):
+    if type(error) is not kind:
+        raise AssertionError(
+            f"raised {type(error).__module__}.{type(error).__name__} instead of {kind.__name__}: "
+            f"{error}"
+        ) from error
+    return error
+
+
+def _line(*fields):
+    print("\t".join(re.sub(r"\s+", " ", str(field)).strip() for field in fields), flush=True)
+
+
+def run(version):
+    """Runs the checks, in their order, and exits."""
+    # Whoever started this may be gone.
+    signal.alarm(120)
+    _line("version", version)
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    failed = False
+    for feature, name, function in _checks:
+        if only not in f"{feature}: {name}":
+            continue
+        if function is None:
+            _line("none", feature, "", name)
+            continue
+        try:
+            _control("PUT", "faults", {})
+            _control("PUT", "script", [])
+            if inspect.iscoroutinefunction(function):
+                asyncio.run(asyncio.wait_for(function(), 20))
+            else:
+                function()
+        except Exception as error:
+            failed = True
+            _line("fail", feature, name, f"{type(error).__name__}: {error}"[:1000])
+            if only:
+                traceback.print_exc()
+        else:
+            _line("ok", feature, name)
+    sys.exit(failed)

@@ -1,0 +1,71 @@
+//! A stand-in for a safety guard: it refuses some callers for good, in the innermost place, where
+//! every layer above has a chance to get it wrong.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Reason};
+use tower_service::Service;
+
+use crate::{
+    chance,
+    timeline::{Timeline, What, caller_of},
+};
+
+/// Refuses some callers at their first attempt, some at a later one.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    inner: ChatService,
+    timeline: Timeline,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    dice: Rng,
+    /// At which attempt a caller is refused, and how many it has made.
+    callers: BTreeMap<usize, (u32, u32)>,
+}
+
+impl Guard {
+    pub(crate) fn around(inner: ChatService, timeline: &Timeline, dice: Rng) -> ChatService {
+        let state = Arc::new(Mutex::new(State { dice, callers: BTreeMap::new() }));
+        ChatService::new(Self { inner, timeline: timeline.clone(), state })
+    }
+
+    fn refuses(&self, caller: usize) -> bool {
+        let mut state = self.state.lock();
+        let State { dice, callers } = &mut *state;
+        let (at, made) = callers.entry(caller).or_insert_with(|| {
+            let at = if chance(dice, 0.06) { dice.u32(1..4) } else { u32::MAX };
+            (at, 0)
+        });
+        *made += 1;
+        made >= at
+    }
+}
+
+impl Service<ChatRequest> for Guard {
+    type Response = ChatResponse;
+    type Error = Failure;
+    type Future = Pin<Box<dyn Future<Output = Result<ChatResponse, Failure>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let caller = caller_of(&request);
+        if caller.is_some_and(|caller| self.refuses(caller)) {
+            self.timeline.note(What::Forbade { caller });
+            let refusal = Failure::refused(Reason::Safety, "the guard stopped this task");
+            return Box::pin(async move { Err(refusal) });
+        }
+        self.inner.call(request)
+    }
+}

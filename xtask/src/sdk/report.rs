@@ -1,0 +1,287 @@
+//! What the scripts said, as lines, as a table, and in `docs/sdks.md`.
+
+use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
+
+use super::{Combination, SDKS, Sdk, UPSTREAMS};
+
+/// The rows of the table. Every script says something of each.
+const FEATURES: [&str; 18] = [
+    "chat",
+    "stream",
+    "tools",
+    "parallel tools",
+    "images",
+    "thinking",
+    "structured output",
+    "streaming helpers",
+    "async",
+    "models",
+    "errors: 400",
+    "errors: 401",
+    "errors: 404",
+    "errors: 429",
+    "errors: 5xx",
+    "errors in a stream",
+    "SDK retries",
+    "cancellation",
+];
+
+const PAGE: &str = "docs/sdks.md";
+const BEGIN: &str = "<!-- written by: UPDATE_DOCS=1 cargo xtask sdk -->\n";
+const END: &str = "<!-- end of what is written -->\n";
+
+/// One line of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The SDK's version.
+    Version(String),
+    /// A check that held.
+    Ok { feature: String, check: String },
+    /// A check that did not, and why.
+    Fail { feature: String, check: String, why: String },
+    /// What the SDK can not do, and why that is not the gateway's doing.
+    None { feature: String, why: String },
+    /// Something for the reader.
+    Note(String),
+}
+
+impl Line {
+    /// A failure of the run itself.
+    pub(super) fn broken(why: String) -> Self {
+        Line::Fail { feature: "run".to_owned(), check: "the script runs".to_owned(), why }
+    }
+}
+
+/// The lines of a script's output. What is no such line is a note.
+pub(super) fn read(output: &str) -> Vec<Line> {
+    let line = |text: &str| {
+        let fields: Vec<_> = text.split('\t').map(str::to_owned).collect();
+        match (fields[0].as_str(), &fields[1..]) {
+            ("version", [version]) => Line::Version(version.clone()),
+            ("ok", [feature, check]) => Line::Ok { feature: feature.clone(), check: check.clone() },
+            ("fail", [feature, check, why]) => {
+                Line::Fail { feature: feature.clone(), check: check.clone(), why: why.clone() }
+            }
+            ("none", [feature, _, why]) => {
+                Line::None { feature: feature.clone(), why: why.clone() }
+            }
+            _ => Line::Note(text.to_owned()),
+        }
+    };
+    output.lines().map(line).collect()
+}
+
+/// What the lines lack: a feature nothing was said of, or the version.
+pub(super) fn missing(lines: &[Line]) -> Vec<String> {
+    let says = |wanted: &str| {
+        lines.iter().any(|line| match line {
+            Line::Ok { feature, .. } | Line::Fail { feature, .. } | Line::None { feature, .. } => {
+                feature == wanted
+            }
+            _ => false,
+        })
+    };
+    let mut missing: Vec<_> = FEATURES
+        .into_iter()
+        .filter(|feature| !says(feature))
+        .map(|feature| format!("the script says nothing of `{feature}`"))
+        .collect();
+    if !lines.iter().any(|line| matches!(line, Line::Version(_))) {
+        missing.push("the script does not say the SDK's version".to_owned());
+    }
+    let unknown = lines.iter().filter_map(|line| match line {
+        Line::Ok { feature, .. } | Line::None { feature, .. }
+            if !FEATURES.contains(&feature.as_str()) =>
+        {
+            Some(format!("`{feature}` is no row of the table"))
+        }
+        _ => None,
+    });
+    missing.extend(unknown);
+    missing
+}
+
+/// How one run went.
+pub(super) struct Outcome {
+    pub(super) of: Combination,
+    pub(super) lines: Vec<Line>,
+}
+
+impl Outcome {
+    /// A line for each check.
+    pub(super) fn print(&self) {
+        let mut text = format!("-- {}\n", self.of.name());
+        for line in &self.lines {
+            let _ = match line {
+                Line::Version(version) => writeln!(text, "   version {version}"),
+                Line::Ok { feature, check } => writeln!(text, "   ok    {feature}: {check}"),
+                Line::Fail { feature, check, why } => {
+                    writeln!(text, "   FAIL  {feature}: {check}\n         {why}")
+                }
+                Line::None { feature, why } => writeln!(text, "   none  {feature}: {why}"),
+                Line::Note(note) => writeln!(text, "         {note}"),
+            };
+        }
+        print!("{text}");
+    }
+
+    fn failed(&self) -> usize {
+        self.lines.iter().filter(|line| matches!(line, Line::Fail { .. })).count()
+    }
+
+    fn version(&self) -> &str {
+        let version = self.lines.iter().find_map(|line| match line {
+            Line::Version(version) => Some(version.as_str()),
+            _ => None,
+        });
+        version.unwrap_or("?")
+    }
+
+    /// Whether a feature works here: `None` when nothing but its absence was told.
+    fn works(&self, wanted: &str) -> Option<bool> {
+        let mut works = None;
+        for line in &self.lines {
+            match line {
+                Line::Ok { feature, .. } if feature == wanted => works = works.or(Some(true)),
+                Line::Fail { feature, .. } if feature == wanted => works = Some(false),
+                _ => {}
+            }
+        }
+        works
+    }
+}
+
+/// Prints the table; with `whole`, also compares `docs/sdks.md` or, with `UPDATE_DOCS=1`, writes it.
+pub(super) fn finish(root: &Path, outcomes: &[Outcome], whole: bool) -> Result<(), String> {
+    let written = table(outcomes);
+    println!("\n{written}");
+    let failed: usize = outcomes.iter().map(Outcome::failed).sum();
+    if failed > 0 {
+        return Err(format!("sdk: {failed} checks failed; they are named above"));
+    }
+    if !whole {
+        return Ok(());
+    }
+    let path = root.join(PAGE);
+    let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let cut = || {
+        let (head, rest) = page.split_once(BEGIN)?;
+        let (there, tail) = rest.split_once(END)?;
+        Some((head, there, tail))
+    };
+    let (head, there, tail) =
+        cut().ok_or_else(|| format!("{PAGE} lacks the line {BEGIN:?} or {END:?}"))?;
+    if there == written {
+        return Ok(());
+    }
+    if env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {
+        println!("== sdk: {PAGE} is written");
+        return fs::write(&path, [head, BEGIN, &written, END, tail].concat())
+            .map_err(|error| format!("{}: {error}", path.display()));
+    }
+    Err(format!("{PAGE} says something else than the table above; UPDATE_DOCS=1 cargo xtask sdk"))
+}
+
+/// A row a feature, a column an SDK, and what the SDKs can not do.
+fn table(outcomes: &[Outcome]) -> String {
+    let runs = |sdk: Sdk| outcomes.iter().filter(move |outcome| outcome.of.sdk == sdk);
+    let columns: Vec<Sdk> = SDKS.into_iter().filter(|sdk| runs(*sdk).next().is_some()).collect();
+    // Notes are numbered in the order in which the table comes to them.
+    let mut notes: Vec<(String, String)> = Vec::new();
+    let mut out = String::from("| |");
+    for sdk in &columns {
+        let version = runs(*sdk).next().map_or("?", Outcome::version);
+        let _ = write!(out, " `{}` {version} ({}) |", sdk.name, sdk.from);
+    }
+    out.push_str("\n|---|");
+    out.push_str(&"---|".repeat(columns.len()));
+    out.push('\n');
+    for feature in FEATURES {
+        let _ = write!(out, "| {feature} |");
+        for sdk in &columns {
+            let mut by: BTreeMap<Option<bool>, Vec<&str>> = BTreeMap::new();
+            for run in runs(*sdk) {
+                by.entry(run.works(feature)).or_default().push(run.of.upstream.dialect);
+            }
+            let works = by.get(&Some(true)).map_or(0, Vec::len);
+            let cell = match (works, by.len()) {
+                (0, _) if by.contains_key(&Some(false)) => "no".to_owned(),
+                (0, _) => "\u{2013}".to_owned(),
+                (_, 1) => "yes".to_owned(),
+                _ => format!("{} only", by[&Some(true)].join(", ")),
+            };
+            let mut own: Vec<&String> = Vec::new();
+            for line in runs(*sdk).flat_map(|run| &run.lines) {
+                if let Line::None { feature: of, why } = line
+                    && of == feature
+                    && !own.contains(&why)
+                {
+                    own.push(why);
+                }
+            }
+            // What has a note does not work in every way.
+            let partly = works > 0 && by.len() == 1 && !own.is_empty();
+            let _ = write!(out, " {}", if partly { "partly" } else { cell.as_str() });
+            for why in own {
+                let note = (format!("`{}` ({}), {feature}", sdk.name, sdk.from), why.clone());
+                let at = notes.iter().position(|one| *one == note).unwrap_or_else(|| {
+                    notes.push(note);
+                    notes.len() - 1
+                });
+                let _ = write!(out, " [{}]", at + 1);
+            }
+            out.push_str(" |");
+        }
+        out.push('\n');
+    }
+    let providers: Vec<_> = UPSTREAMS.iter().map(|upstream| upstream.dialect).collect();
+    let _ = write!(out, "\n\"yes\": in front of each provider ({}).\n", providers.join(", "));
+    if !notes.is_empty() {
+        out.push('\n');
+    }
+    for (n, (of, why)) in notes.iter().enumerate() {
+        let _ = writeln!(out, "{}. {of}: {why}.", n + 1);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_what_is_missing_is_named() {
+        let lines = read("version\t1.2\nok\tchat\ta\nfail\ttools\tb\twhy\nnone\tmodels\t\tno\nhm");
+        assert_eq!(lines[0], Line::Version("1.2".into()));
+        assert_eq!(
+            lines[2],
+            Line::Fail { feature: "tools".into(), check: "b".into(), why: "why".into() }
+        );
+        assert_eq!(lines[4], Line::Note("hm".into()));
+        let missing = missing(&lines);
+        assert_eq!(missing.len(), FEATURES.len() - 3);
+        assert!(missing.iter().all(|what| !what.contains("`chat`")), "{missing:?}");
+    }
+
+    #[test]
+    fn a_cell_is_a_yes_only_when_every_provider_says_so() {
+        let outcome = |upstream: usize, lines: &str| Outcome {
+            of: Combination { sdk: SDKS[0], upstream: UPSTREAMS[upstream] },
+            lines: read(lines),
+        };
+        let fine = "version\t9\nok\tchat\tx\nok\ttools\tx\nnone\timages\t\tit has none";
+        let row = |outcomes: &[Outcome], feature: &str| {
+            let start = format!("| {feature} |");
+            table(outcomes).lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
+        };
+        let same = [outcome(0, fine), outcome(1, fine)];
+        assert_eq!(row(&same, "chat"), "| chat | yes |");
+        assert_eq!(row(&same, "images"), "| images | \u{2013} [1] |");
+        let partly = [outcome(0, "ok\tchat\tx\nnone\tchat\t\tnot always")];
+        assert_eq!(row(&partly, "chat"), "| chat | partly [1] |");
+        let one = [outcome(0, fine), outcome(1, "fail\tchat\tx\ty\nok\tchat\tz")];
+        assert_eq!(row(&one, "chat"), "| chat | openai only |");
+        let none = [outcome(0, "fail\tchat\tx\ty\nok\tchat\tz")];
+        assert_eq!(row(&none, "chat"), "| chat | no |");
+    }
+}
