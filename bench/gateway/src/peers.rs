@@ -11,7 +11,7 @@ use std::{
 use crate::{
     Error, Options,
     process::{Cpu, Process, pinned},
-    variant::{Place, Variant},
+    variant::{KEY, Place, Variant},
 };
 
 const LITELLM: &str = "LiteLLM";
@@ -126,7 +126,9 @@ async fn litellm(
         .arg(&config)
         .args(["--host", "127.0.0.1", "--num_workers", "1", "--port"])
         .arg(address.port().to_string())
-        .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        // It does not start without one.
+        .env("LITELLM_MASTER_KEY", KEY);
     eprintln!("peers: starting LiteLLM");
     let process =
         Process::listening(command, address, &place.file("litellm.log"), PATIENCE).await?;

@@ -92,7 +92,9 @@ impl Process {
         let until = Instant::now() + patience;
         while tokio::net::TcpStream::connect(address).await.is_err() {
             if let Some(status) = process.child.try_wait()? {
-                return Err(format!("{name} ended with {status}; see {}", log.display()).into());
+                let said = fs::read_to_string(log).unwrap_or_default();
+                let last: Vec<_> = said.lines().rev().take(2).collect();
+                return Err(format!("{name} ended with {status}: {}", last.join(" / ")).into());
             }
             if Instant::now() > until {
                 return Err(format!("{name} does not listen; see {}", log.display()).into());

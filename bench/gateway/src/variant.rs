@@ -8,8 +8,8 @@ use crate::{
     wire,
 };
 
-/// The key that callers show the gateway.
-const KEY: &str = "bench-caller-key";
+/// The key that callers show.
+pub(crate) const KEY: &str = "sk-bench-caller-0123456789abcdef";
 
 /// One way to the upstream.
 pub(crate) struct Variant {

@@ -75,9 +75,10 @@ where
     Req: Call + Clone,
     T: Tracking<S::Response>,
 {
-    /// Makes the first attempt. `service` is ready.
+    /// Makes the first attempt by `ready`, which has been polled ready, and takes that along. The
+    /// clone in its place has to become ready by itself.
     pub(crate) fn new(
-        mut service: S,
+        ready: &mut S,
         shared: Near<Shared>,
         tracking: T,
         request: Req,
@@ -89,12 +90,12 @@ where
             let (kept, prepared) = straight::prepare(&route, &session, request);
             match prepared {
                 Ok((lease, request)) => {
-                    let main = Attempt::new(service.call(request), 0, lease);
+                    let main = Attempt::new(ready.call(request), 0, lease);
                     (Some(main), Way::Straight { route, kept, session })
                 }
                 Err(failure) => {
                     let course = Course::new(route, kept.context(), Needs::default(), session);
-                    service = service.clone();
+                    *ready = ready.clone();
                     (None, Way::Journey(Box::new(Journey::unfit(course, kept, failure))))
                 }
             }
@@ -106,9 +107,12 @@ where
                 None => Needs::default(),
             };
             let course = Course::new(route, request.context(), needs, session);
-            let (journey, main) = Journey::begin(&mut service, request, course);
+            let (journey, main) = Journey::begin(ready, request, course);
             (main, Way::Journey(Box::new(journey)))
         };
+        // After the call, so that the clone knows whatever the service has learned by it.
+        let clone = ready.clone();
+        let service = mem::replace(ready, clone);
         Self { service, shared, tracking, main, way }
     }
 }

@@ -1,7 +1,7 @@
 //! The service that picks the target.
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -69,13 +69,10 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let Self { inner, choose, tracking, shared, last } = self;
-        // The future takes the service that is ready; the clone has to become so by itself.
-        let clone = inner.clone();
-        let ready = mem::replace(inner, clone);
         let needs = choose.is_needed().then(|| request.needs());
         let chain = needs.as_ref().and_then(|needs| choose.choose(&request, needs));
         let route = shared.chains.route(last, chain, request.model(), &shared.book);
-        ResponseFuture::new(ready, shared.clone(), tracking.clone(), request, needs, route)
+        ResponseFuture::new(inner, shared.clone(), tracking.clone(), request, needs, route)
     }
 }
 

@@ -49,7 +49,6 @@ pub(crate) fn is_open(route: &Route, context: &CallContext, session: &Session) -
 }
 
 /// The request as the first candidate gets it, with a place in its books; and what is kept of it.
-#[expect(clippy::type_complexity, reason = "it is taken apart at once")]
 pub(crate) fn prepare<Req: Call + Clone>(
     route: &Arc<Route>,
     session: &Session,
