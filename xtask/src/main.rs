@@ -2,6 +2,7 @@
 //!
 //! Plain `cargo` calls with the right flags, so that a person, the editor and CI run the same.
 
+mod bench;
 mod chaos;
 mod fuzz;
 mod sdk;
@@ -39,8 +40,9 @@ usage: cargo xtask <task>
   chaos      ten thousand seeds of the whole stack in bad weather; part of `test`
   fuzz       every fuzz target for 5 minutes; `fuzz [--seconds N] [target...]`
   sdk        the vendors' SDKs against the gateway; `sdk [word...]` those with the words in their name
+  bench      what layers and gateway cost, into docs/performance.md; `bench [layers|gateway] [--quick] [--peers]`
   deny       licences, advisories and duplicate versions (when cargo-deny is installed)
-  ci         all of the above";
+  ci         all of the above but `bench`";
 
 fn main() -> ExitCode {
     let task = env::args().nth(1).unwrap_or_default();
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         "chaos" => chaos::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "sdk" => sdk::run(&rest),
+        "bench" => bench::run(&rest),
         "deny" => deny(),
         "ci" => ci(),
         _ => {
@@ -195,4 +198,9 @@ fn cargo(step: &str, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String>
         .status()
         .map_err(|error| format!("can not start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{step} failed ({status})")) }
+}
+
+/// Where cargo builds.
+fn target() -> std::path::PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), Into::into)
 }
