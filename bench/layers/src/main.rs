@@ -24,7 +24,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             run(calls.parse()?);
             Ok(())
         }
-        _ => Err("usage: steadfast-bench-layers [--quick | --profile <case> <table> <calls>]".into()),
+        _ => {
+            Err("usage: steadfast-bench-layers [--quick | --profile <case> <table> <calls>]".into())
+        }
     }
 }
 

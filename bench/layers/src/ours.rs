@@ -132,4 +132,3 @@ pub(crate) fn shared(name: &'static str, threads: usize, keys: usize) -> Vec<Cas
         })
         .collect()
 }
-

@@ -54,11 +54,7 @@ pub fn rows(handle: &Handle, rounds: usize) -> Vec<Row> {
     rows
 }
 
-fn measured(
-    handle: &Handle,
-    rounds: usize,
-    cases: impl Fn(usize, usize) -> Vec<Case>,
-) -> [f64; 4] {
+fn measured(handle: &Handle, rounds: usize, cases: impl Fn(usize, usize) -> Vec<Case>) -> [f64; 4] {
     SETTINGS.map(|(threads, keys)| {
         let mut cases = {
             let _inside = handle.enter();

@@ -57,7 +57,7 @@ pub use self::{
         Failover, Fault, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
         RecoveryTable, Retry, Rule, Scope,
     },
-    redact::{MAX_MESSAGE, redact},
+    redact::{MAX_MESSAGE, mask, redact},
     tally::Tally,
     target::Target,
     time::Deadline,

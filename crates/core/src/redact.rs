@@ -63,6 +63,26 @@ pub fn redact(text: &str) -> Box<str> {
     out.into_boxed_str()
 }
 
+/// `text` whole, with its lines and white space, but with credentials masked as [`redact`] does:
+/// for texts that are sent on, such as a summary of a conversation.
+pub fn mask(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !is_token(c)).unwrap_or(rest.len());
+        let (token, tail) = rest.split_at(end);
+        if is_secret(token) || (token.len() >= 8 && follows_label(&out)) {
+            out.push_str(MASK);
+        } else {
+            out.push_str(token);
+        }
+        let next = tail.find(is_token).unwrap_or(tail.len());
+        out.push_str(&tail[..next]);
+        rest = &tail[next..];
+    }
+    out
+}
+
 fn is_token(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '*' | '+' | '~')
 }
@@ -112,6 +132,17 @@ mod tests {
         ] {
             assert_eq!(&*redact(text), expected);
         }
+    }
+
+    #[test]
+    fn masking_keeps_the_shape_of_a_text() {
+        let text =
+            "  key: sk-proj-abcdefghijklmnop1234\n\n\tAuthorization: Bearer abcdef0123456789\n";
+        let masked = "  key: [redacted]\n\n\tAuthorization: Bearer [redacted]\n";
+        assert_eq!(mask(text), masked);
+        assert_eq!(mask(masked), masked);
+        let long = "plain words é 日本 ".repeat(200);
+        assert_eq!(mask(&long), long);
     }
 
     proptest! {
