@@ -5,6 +5,8 @@
 //! subtracts the bare service. The binary `allocations` runs them under a counting allocator, which
 //! would slow down the timed ones.
 
+#![expect(clippy::expect_used, reason = "a bench whose settings are wrong has nothing to measure")]
+
 mod cases;
 mod drive;
 pub mod measure;

@@ -107,7 +107,11 @@ impl Service<Ask> for EveryOther {
 
     fn call(&mut self, _: Ask) -> Self::Future {
         let calls = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        ready(if calls % 2 == 0 { Err(Failure::new(Reason::ServerError, "down")) } else { Ok(1) })
+        ready(if calls.is_multiple_of(2) {
+            Err(Failure::new(Reason::ServerError, "down"))
+        } else {
+            Ok(1)
+        })
     }
 }
 
