@@ -28,10 +28,21 @@
     doc = "| `timeout` | [`timeout`] | [`StallTimeoutLayer`](timeout::StallTimeoutLayer), [`DeadlineLayer`](timeout::DeadlineLayer) | hangs end |"
 )]
 #![cfg_attr(
+    feature = "guard",
+    doc = "| `guard` | [`guard`] | [`SafetyGuardLayer`](guard::SafetyGuardLayer) | an agent that goes in circles, or too far |"
+)]
+#![cfg_attr(
+    feature = "recover",
+    doc = "| `recover` | [`recover`] | [`ContinuationLayer`](recover::ContinuationLayer), [`StreamResumeLayer`](recover::StreamResumeLayer) | answers that were cut off, streams that broke |"
+)]
+#![cfg_attr(
     feature = "client",
     doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |"
 )]
-#![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
+#![cfg_attr(
+    feature = "stack",
+    doc = "| `stack` | | [`Stack`] | deadline to classify, in the right order |"
+)]
 #![cfg_attr(
     feature = "sim",
     doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"
@@ -43,7 +54,8 @@
 //!
 //! # Order
 //!
-//! Outermost first: deadline, failover, retry, breaker, stall, classify, client.
+//! Outermost first: deadline, guard, continuation, resume, failover, retry, breaker, stall, classify,
+//! client. `Stack` has those of them that concern a single call.
 //! Leave out what you do not need; keep the order of what remains. A few orders that look as good
 //! and are not:
 //!
@@ -65,6 +77,10 @@ pub use steadfast_client as client;
 pub use steadfast_core::*;
 #[cfg(feature = "failover")]
 pub use steadfast_failover as failover;
+#[cfg(feature = "guard")]
+pub use steadfast_guard as guard;
+#[cfg(feature = "recover")]
+pub use steadfast_recover as recover;
 #[cfg(feature = "retry")]
 pub use steadfast_retry as retry;
 #[cfg(feature = "sim")]

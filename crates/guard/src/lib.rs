@@ -1,0 +1,173 @@
+//! Hard limits and loop detection for agents.
+//!
+//! An agent that has lost its way does not fail: it goes on, and pays. [`SafetyGuardLayer`] ends
+//! such a task, at hard limits and when it goes in circles, with a failure that no layer retries or
+//! with a last answer that says so. One [`SafetyGuard`] serves the model, the tools and the operator.
+//!
+//! ```
+//! use steadfast_core::{
+//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part, Reason, Role,
+//! };
+//! use steadfast_guard::SafetyGuardLayer;
+//! use tower::{Layer, ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Failure> {
+//! // Somebody's client.
+//! let client = service_fn(|_: ChatRequest| async {
+//!     let events = [Delta::Text { index: 0, text: "hello".into() }, Delta::End];
+//!     let events = tokio_stream::iter(events.map(|delta| Ok(Event::new([delta]))));
+//!     Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::OpenAi), events))
+//! });
+//! let llm = SafetyGuardLayer::default().layer(client);
+//!
+//! // The conversation shows the same call with the same result for the fifth time.
+//! let mut messages = vec![Message::user("find the bug")];
+//! for round in 0..5 {
+//!     let id = format!("call_{round}");
+//!     let call = Part::tool_call(id.as_str(), "read_file", r#"{"path":"src/a.rs"}"#);
+//!     messages.push(Message::new(Role::Assistant, vec![call]));
+//!     messages.push(Message::tool(id, "fn main() {}"));
+//! }
+//! let stopped = llm.clone().oneshot(ChatRequest::new(messages.clone())).await.unwrap_err();
+//! assert_eq!(stopped.reason(), Reason::Safety);
+//! assert!(stopped.message().contains("Events processed: 15 | Tool calls: 5 | Elapsed: 0s"));
+//!
+//! // After a word of the user it may go on.
+//! messages.push(Message::user("look into b.rs instead"));
+//! let answer = llm.oneshot(ChatRequest::new(messages)).await?.collect().await?;
+//! assert_eq!(answer.text(), "hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Limits
+//!
+//! A limit of n lets exactly n through; all of them are data ([`Limits`], [`ToolSpec`]).
+//!
+//! | limit | default |
+//! |---|---|
+//! | events: answers of the model, calls, results | 2,000 |
+//! | tool calls | 400 |
+//! | time | 10 min |
+//! | one tool, unless listed | 20 |
+//! | `edit_file`, `write_file` | 8 each |
+//! | `delete_file` | 3 |
+//! | `run_command` | 10 |
+//! | `run_terminal_command` | 100 |
+//! | `web_search` | 8 |
+//! | edits of one file | 4 |
+//!
+//! Other names of a tool (`Edit`, `str_replace`, `apply_patch`) are counted with it. The agent can
+//! not lift a limit; an operator can, with [`SafetyGuard::extend`].
+//!
+//! # Going in circles
+//!
+//! | what | the model is advised | the task is stopped |
+//! |---|---|---|
+//! | the same call, the same result | at 3 | at 5 |
+//! | the same call, the same error | at 2 | at 4 |
+//! | two or three calls in turn, unchanged results | 3 cycles | 4 |
+//! | one tool, the same result to different arguments | at 5 | at 8 |
+//! | the same sentence in one answer, outside code and tables | | at 10 of the last 64 |
+//! | edits of one file | at its limit | beyond |
+//!
+//! What counts is whether anything changes. The order of keys and the spelling of a path make no
+//! other call; ids, times and temporary paths make no other result; but every digit of an argument
+//! counts, so paging through a file is progress. Counts begin anew after a word of the user, after a
+//! successful call that changes something or may have ([`Kind`]), and after much that is new
+//! ([`Rules::forget_after`]). Polls may find nothing new four times as often, and are told how long
+//! to wait. A stop needs new evidence from after the advice: a batch of calls, however long, is only
+//! advised.
+//!
+//! Advice is a message behind all others, so that a cached prefix survives, or an addition to the
+//! tool's result. It begins with [`MARK`], as all that the guard says does, and is taken neither for
+//! the user nor for progress or repetition.
+//!
+//! # What a task is, and who sees its calls
+//!
+//! | the request's context has | a task is | it knows |
+//! |---|---|---|
+//! | a task | that, over all its turns | limits, time, operator's `extend` |
+//! | a session | what happens since the user last spoke | the same |
+//! | neither | what happens since the user last spoke, as the request tells it | limits without time |
+//!
+//! Where tools run in the same process, put [`SafetyGuard::tool_layer`] around them, or call
+//! [`check_call`](SafetyGuard::check_call) and [`observe_result`](SafetyGuard::observe_result).
+//! A call beyond a limit is then answered with a failed result that says why.
+//!
+//! Where they run elsewhere, as behind a gateway, nothing more is needed: the guard reads calls and
+//! results out of each request's own history and comes to the same verdicts, without any state. The
+//! answers' own calls are counted as they pass: one beyond a limit is replaced, in its place, by
+//! words that say so, and those before it are let through. So the caller runs no more than the
+//! limit, and each call that it saw has its result. An edit that may be beyond its file's limit is
+//! held back until its file is known.
+//!
+//! # Where to put this layer
+//!
+//! Outside everything that asks again:
+//!
+//! ```text
+//! Deadline
+//! SafetyGuard         here: counts what the agent gets
+//! Continuation
+//! StreamResume
+//! CooldownFailover
+//! RetryBackoff
+//! ```
+//!
+//! **Wrong:** `SafetyGuard` inside `RetryBackoff` or `CooldownFailover`. Each attempt is then an
+//! event of the task: three providers that are overloaded use up a third more of it than the agent
+//! did, and an answer that failed half way is counted beside the one that took its place. A stop is
+//! still final there, since a failure of [`Reason::Safety`](steadfast_core::Reason::Safety) can not
+//! be retried by any layer; it is only reached too early.
+//!
+//! # Streaming and cancellation
+//!
+//! A stop inside an answer drops the stream under it, which closes its connection, and ends with
+//! one failure, or ([`StopAs::Answer`]) with the open block's end, the words, a stop reason and the
+//! end. Once a call of a tool has begun, time and repeated text no longer cut the answer off; the
+//! next request is stopped. An answer that its caller drops stays counted.
+//!
+//! # What it costs
+//!
+//! A request of no named task without an answer in its history is not read further and costs no
+//! allocation; nor does an event that calls no tool. A history is read with every request, in a time
+//! that grows with its calls; long results that were read before are only recognised.
+
+mod counters;
+mod detector;
+mod error;
+mod event;
+mod events;
+pub mod future;
+mod gate;
+mod handle;
+mod history;
+mod layer;
+mod ledger;
+mod memo;
+mod memory;
+mod path;
+mod policy;
+mod repeat;
+mod service;
+mod signature;
+mod state;
+mod stop;
+mod tool;
+mod tools;
+mod volatile;
+mod watch;
+
+pub use self::{
+    error::PolicyError,
+    events::GuardEvents,
+    handle::{SafetyGuard, TaskSnapshot, Verdict},
+    layer::SafetyGuardLayer,
+    policy::{GuardPolicy, Limits, Rules, StopAs, Strikes},
+    service::SafetyGuardService,
+    stop::{Advice, LoopRule, MARK, Stop, StopCause},
+    tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
+    tools::{Kind, ToolSpec},
+};

@@ -1,0 +1,113 @@
+//! One name for one file.
+
+/// `path` in one spelling: forward slashes, no `.`, no `..` that can be resolved, no doubled or
+/// trailing slash, no `file://`, no quotes or white space around it, relative to one of `roots`
+/// when it lies in it. Works on the text alone: no link is followed.
+pub(crate) fn canonical(path: &str, roots: &[String]) -> String {
+    let plain = normal(path);
+    for root in roots {
+        let root = normal(root);
+        if !root.is_empty()
+            && let Some(rest) = plain.strip_prefix(root.as_str())
+        {
+            if rest.is_empty() {
+                return ".".to_owned();
+            }
+            if root.ends_with('/') {
+                return rest.to_owned();
+            }
+            if let Some(rest) = rest.strip_prefix('/') {
+                return rest.to_owned();
+            }
+        }
+    }
+    plain
+}
+
+fn normal(path: &str) -> String {
+    let path = path.trim().trim_matches(['"', '\'', '`']).trim();
+    let path = path.strip_prefix("file://").unwrap_or(path);
+    let absolute = path.starts_with(['/', '\\']);
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split(['/', '\\']) {
+        match part {
+            "" | "." => {}
+            ".." if absolute && parts.is_empty() => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let joined = parts.join("/");
+    match (absolute, joined.is_empty()) {
+        (true, _) => format!("/{joined}"),
+        (false, true) => ".".to_owned(),
+        (false, false) => joined,
+    }
+}
+
+/// The files that a patch names, in the forms `*** Update File: a.rs` and `+++ b/a.rs`.
+pub(crate) fn in_patch<'a>(patch: &'a str) -> impl Iterator<Item = &'a str> + 'a {
+    patch.lines().filter_map(|line| {
+        if let Some(rest) = line.strip_prefix("*** ") {
+            let (word, file) = rest.split_once(" File: ")?;
+            return matches!(word, "Update" | "Add" | "Delete").then_some(file);
+        }
+        let file = line.strip_prefix("+++ ")?;
+        let file = file.split('\t').next().unwrap_or(file);
+        (file != "/dev/null").then(|| file.strip_prefix("b/").unwrap_or(file))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_file_are_one() {
+        let roots = ["/home/me/project/".to_owned()];
+        for path in [
+            "src/a.rs",
+            "./src/a.rs",
+            "src//a.rs",
+            "src/./a.rs",
+            "src/b/../a.rs",
+            " src/a.rs ",
+            "\"src/a.rs\"",
+            "src\\a.rs",
+            "/home/me/project/src/a.rs",
+            "file:///home/me/project/src/a.rs",
+            "/home/me/other/../project/src/a.rs",
+        ] {
+            assert_eq!(canonical(path, &roots), "src/a.rs", "{path}");
+        }
+    }
+
+    #[test]
+    fn different_files_stay_different() {
+        let roots = ["/work".to_owned()];
+        for (path, wanted) in [
+            ("../a.rs", "../a.rs"),
+            ("../../a.rs", "../../a.rs"),
+            ("/../a.rs", "/a.rs"),
+            ("/workshop/a.rs", "/workshop/a.rs"),
+            ("/work", "."),
+            ("", "."),
+            ("A.rs", "A.rs"),
+            ("a/../..", ".."),
+        ] {
+            assert_eq!(canonical(path, &roots), wanted, "{path}");
+        }
+        assert_eq!(canonical("/a", &["/".to_owned()]), "a");
+    }
+
+    #[test]
+    fn patches_name_their_files() {
+        let patch =
+            "*** Begin Patch\n*** Update File: src/a.rs\n+x\n*** Add File: b\n*** End Patch";
+        assert_eq!(in_patch(patch).collect::<Vec<_>>(), ["src/a.rs", "b"]);
+        let diff = "--- a/x.rs\n+++ b/x.rs\t2026\n@@\n+++ /dev/null\n";
+        assert_eq!(in_patch(diff).collect::<Vec<_>>(), ["x.rs"]);
+    }
+}

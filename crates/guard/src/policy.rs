@@ -1,0 +1,253 @@
+//! What the guard goes by: plain data.
+
+use std::time::Duration;
+
+use steadfast_core::KeyedPolicy;
+
+use crate::{PolicyError, ToolSpec, tools};
+
+/// What the guard goes by. Plain fields; the default is what the tables of the
+/// [crate's documentation](crate) say.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GuardPolicy {
+    /// How much of everything a task may have.
+    pub limits: Limits,
+    /// The tools that are known, with their other names, kinds and limits. A tool that is not in
+    /// the table is of [`Kind::Other`](crate::Kind::Other) and has the limit [`Limits::per_tool`].
+    pub tools: Vec<ToolSpec>,
+    /// What counts as going in circles.
+    pub rules: Rules,
+    /// How much a stop tells whom.
+    pub stop_as: StopAs,
+    /// Names of arguments that are a path, so that spellings of one file are one file.
+    pub path_fields: Vec<String>,
+    /// Names of arguments that are a patch, in which the files are named.
+    pub patch_fields: Vec<String>,
+    /// Where relative paths begin, such as `/home/me/project`: with it `/home/me/project/a.rs` and
+    /// `a.rs` are one file. Empty by default: the guard can not know.
+    pub roots: Vec<String>,
+    /// Names of fields in results that say nothing new by being different: times and ids.
+    pub volatile_fields: Vec<String>,
+    /// How results begin that are failures, in dialects that do not say so otherwise. Lower case.
+    pub error_prefixes: Vec<String>,
+    /// How many tasks are remembered, and for how long when idle.
+    pub tasks: KeyedPolicy,
+}
+
+/// How much of everything a task may have. A limit of n lets exactly n through; `None` is no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Events: an answer of the model, a call of a tool, a result of one. 2,000: five for each of
+    /// the 400 calls, where three are usual.
+    pub events: Option<u64>,
+    /// Calls of tools. 400: sessions of hundreds of calls are healthy, thousands have not been.
+    pub calls: Option<u64>,
+    /// From the task's first request on. 10 minutes: after that somebody should look.
+    pub time: Option<Duration>,
+    /// Calls of one tool, where the table of tools names no other number. 20.
+    pub per_tool: Option<u32>,
+    /// Edits of one file. 4: the edit after that is usually the one that undoes the first.
+    pub edits_per_file: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            events: Some(2_000),
+            calls: Some(400),
+            time: Some(Duration::from_secs(600)),
+            per_tool: Some(20),
+            edits_per_file: Some(4),
+        }
+    }
+}
+
+/// When a rule advises and when it stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strikes {
+    /// From this count on the model is advised.
+    pub warn: u32,
+    /// From this count on the task is stopped, when advice came before.
+    pub stop: u32,
+}
+
+impl Strikes {
+    /// Advises at `warn`, stops at `stop`.
+    pub const fn new(warn: u32, stop: u32) -> Self {
+        Self { warn, stop }
+    }
+
+    pub(crate) fn times(self, factor: u32) -> Self {
+        Self { warn: self.warn.saturating_mul(factor), stop: self.stop.saturating_mul(factor) }
+    }
+}
+
+/// What counts as going in circles. `None` turns a rule off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rules {
+    /// The same call with the same result. 3 and 5: twice is checking.
+    pub same_result: Option<Strikes>,
+    /// The same call, failing with the same error. 2 and 4: it has failed already.
+    pub same_error: Option<Strikes>,
+    /// Two or three calls in turn with unchanged results, in cycles. 3 and 4.
+    pub cycle: Option<Strikes>,
+    /// One tool with the same non-trivial result to different arguments. 5 and 8: several ways to
+    /// the same answer are usual, eight are guessing.
+    pub same_answer: Option<Strikes>,
+    /// The same piece of text, of the size of a sentence, so often among the last 64 of them. 10.
+    pub repeated_text: Option<u32>,
+    /// A count begins anew when so many new things were learned since it last went up. 10: what
+    /// comes back rarely, between new results, is a habit and not a loop.
+    pub forget_after: u32,
+    /// How much more often a poll may find nothing new. 4.
+    pub poll_factor: u32,
+    /// How long to wait before the next poll after each that found nothing new; the last one for
+    /// all further. 5, 10, 30 and 60 s.
+    pub poll_waits: Vec<Duration>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            same_result: Some(Strikes::new(3, 5)),
+            same_error: Some(Strikes::new(2, 4)),
+            cycle: Some(Strikes::new(3, 4)),
+            same_answer: Some(Strikes::new(5, 8)),
+            repeated_text: Some(10),
+            forget_after: 10,
+            poll_factor: 4,
+            poll_waits: [5, 10, 30, 60].map(Duration::from_secs).to_vec(),
+        }
+    }
+}
+
+/// What the caller gets of a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StopAs {
+    /// A failure of [`Reason::Safety`](steadfast_core::Reason::Safety), which no layer retries.
+    #[default]
+    Failure,
+    /// The model's last message, which says that the task was stopped, with a proper end: for
+    /// callers that show answers to people and failures to nobody.
+    Answer,
+}
+
+impl Default for GuardPolicy {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            tools: tools::known(),
+            rules: Rules::default(),
+            stop_as: StopAs::default(),
+            path_fields: strings(&[
+                "path",
+                "file_path",
+                "filepath",
+                "filename",
+                "file",
+                "target_file",
+                "notebook_path",
+                "relative_path",
+                "abs_path",
+                "dir",
+                "directory",
+            ]),
+            patch_fields: strings(&["patch", "input", "diff"]),
+            roots: Vec::new(),
+            volatile_fields: strings(&[
+                "timestamp",
+                "time",
+                "datetime",
+                "date",
+                "now",
+                "created_at",
+                "updated_at",
+                "started_at",
+                "finished_at",
+                "checked_at",
+                "request_id",
+                "requestid",
+                "trace_id",
+                "span_id",
+                "correlation_id",
+                "session_id",
+                "nonce",
+                "etag",
+                "pid",
+                "uptime",
+                "took",
+                "took_ms",
+                "duration",
+                "duration_ms",
+                "elapsed",
+                "elapsed_ms",
+                "latency_ms",
+            ]),
+            error_prefixes: strings(&[
+                "error:",
+                "error[",
+                "err:",
+                "failed to ",
+                "failure:",
+                "exception",
+                "traceback",
+                "fatal:",
+                "panic:",
+                "command failed",
+                "permission denied",
+                "{\"error\"",
+                "{\"is_error\":true",
+            ]),
+            tasks: KeyedPolicy::default(),
+        }
+    }
+}
+
+impl GuardPolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let rules = &self.rules;
+        let strikes = [
+            ("same_result", rules.same_result),
+            ("same_error", rules.same_error),
+            ("cycle", rules.cycle),
+            ("same_answer", rules.same_answer),
+        ];
+        for (rule, strikes) in strikes {
+            if let Some(Strikes { warn, stop }) = strikes
+                && (warn < 2 || stop <= warn)
+            {
+                return Err(PolicyError::Strikes { rule, warn, stop });
+            }
+        }
+        if rules.repeated_text.is_some_and(|times| times < 2) {
+            return Err(PolicyError::Zero("rules.repeated_text", " more than 1, or leave it out"));
+        }
+        for (field, value) in
+            [("rules.poll_factor", rules.poll_factor), ("rules.forget_after", rules.forget_after)]
+        {
+            if value == 0 {
+                return Err(PolicyError::Zero(field, ""));
+            }
+        }
+        if self.limits.events == Some(0) {
+            return Err(PolicyError::Zero("limits.events", ", or leave it out for no limit"));
+        }
+        if self.limits.time == Some(Duration::ZERO) {
+            return Err(PolicyError::Zero("limits.time", ", or leave it out for no limit"));
+        }
+        tools::index(&self.tools).map(drop)
+    }
+}
+
+pub(crate) fn strings(all: &[&str]) -> Vec<String> {
+    all.iter().map(|one| (*one).to_owned()).collect()
+}

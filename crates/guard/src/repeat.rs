@@ -1,0 +1,185 @@
+//! Repeated text in an answer, found while it streams.
+
+/// Sentences looked back on.
+const RING: usize = 64;
+
+/// Shorter pieces are taken together with the next: `Yes.` again and again says little.
+const SHORTEST: u32 = 16;
+
+/// A piece without any punctuation ends here, at the next white space.
+const LONGEST: u32 = 160;
+
+/// What kind of line is being read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Line {
+    /// Nothing but white space and so many marks of a fence yet.
+    Begins(u8),
+    #[default]
+    Text,
+    /// A row of a table, or the line of a fence.
+    Skipped,
+}
+
+/// Finds the same sentence-sized piece of text again and again, outside code fences and tables.
+/// Of a fixed size: an answer costs no memory for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Repeats {
+    /// Hashes of the last pieces; 0 for none.
+    ring: [u32; RING],
+    at: usize,
+    block: u32,
+    hash: u32,
+    length: u32,
+    line: Line,
+    fenced: bool,
+    /// The last two bytes.
+    last: [u8; 2],
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self {
+            ring: [0; RING],
+            at: 0,
+            block: 0,
+            hash: SEED,
+            length: 0,
+            line: Line::Begins(0),
+            fenced: false,
+            last: [b'\n'; 2],
+        }
+    }
+}
+
+/// Of FNV-1a.
+const SEED: u32 = 0x811c_9dc5;
+
+impl Repeats {
+    /// Reads on. The count of the piece that came most often just now, when it is at least `most`.
+    pub(crate) fn push(&mut self, block: u32, text: &str, most: u32) -> Option<u32> {
+        if block != self.block {
+            *self = Self { ring: self.ring, at: self.at, block, ..Self::default() };
+        }
+        let mut found = None;
+        for byte in text.bytes() {
+            let count = self.byte(byte);
+            if count >= most {
+                found = found.max(Some(count));
+            }
+        }
+        found
+    }
+
+    /// How often the piece that ends with this byte has come; 0 when none does.
+    fn byte(&mut self, byte: u8) -> u32 {
+        let last = self.last;
+        self.last = [last[1], byte];
+        if byte == b'\n' {
+            let text = self.line == Line::Text && !self.fenced;
+            self.line = Line::Begins(0);
+            return if text { self.cut() } else { 0 };
+        }
+        if let Line::Begins(marks) = self.line {
+            self.line = match byte {
+                b' ' | b'\t' | b'\r' if marks == 0 => return 0,
+                b'|' if marks == 0 => Line::Skipped,
+                b'`' | b'~' if marks == 2 => {
+                    self.fenced = !self.fenced;
+                    Line::Skipped
+                }
+                b'`' | b'~' => Line::Begins(marks + 1),
+                _ => Line::Text,
+            };
+        }
+        if self.line != Line::Text || self.fenced {
+            // What stood before is no part of what comes after.
+            (self.hash, self.length) = (SEED, 0);
+            return 0;
+        }
+        if byte.is_ascii_whitespace() {
+            let ended = matches!(last[1], b'.' | b'!' | b'?' | b':' | b';');
+            return if ended || self.length >= LONGEST { self.cut() } else { 0 };
+        }
+        self.hash = (self.hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0193);
+        self.length = self.length.saturating_add(1);
+        // The full stops, and marks like them, of Chinese and Japanese.
+        match (last[0], last[1], byte) {
+            (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F) => self.cut(),
+            _ => 0,
+        }
+    }
+
+    fn cut(&mut self) -> u32 {
+        if self.length < SHORTEST {
+            return 0;
+        }
+        // Never 0.
+        let hash = self.hash | 1;
+        (self.hash, self.length) = (SEED, 0);
+        self.ring[self.at] = hash;
+        self.at = (self.at + 1) % RING;
+        self.ring.iter().fold(0, |count, other| count + u32::from(*other == hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the tenth of a piece ends, in pieces of text as `cut` makes them.
+    fn first(text: &str, cut: usize) -> Option<u32> {
+        let mut repeats = Repeats::default();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let mut at = cut.min(rest.len());
+            while !rest.is_char_boundary(at) {
+                at += 1;
+            }
+            let (now, later) = rest.split_at(at);
+            if let Some(count) = repeats.push(0, now, 10) {
+                return Some(count);
+            }
+            rest = later;
+        }
+        None
+    }
+
+    #[test]
+    fn the_tenth_is_found_however_the_text_is_cut() {
+        let sentence = "I will now look at the file again. ";
+        for cut in [1, 2, 7, 1_000] {
+            assert_eq!(first(&sentence.repeat(9), cut), None);
+            assert_eq!(first(&sentence.repeat(10), cut), Some(10));
+        }
+        let line = "- look at the file again\n";
+        assert_eq!((first(&line.repeat(9), 3), first(&line.repeat(10), 3)), (None, Some(10)));
+        let two = "Let me check the tests first. Then I shall look at the code. ";
+        assert!(first(&two.repeat(9), 5).is_none() && first(&two.repeat(10), 5).is_some());
+        let chinese = "我现在再看一下这个文件的内容。";
+        assert!(first(&chinese.repeat(9), 5).is_none() && first(&chinese.repeat(10), 5).is_some());
+        assert!(first(&"no ".repeat(2_000), 5).is_some(), "without an end");
+        assert!(first(&"Yes. ".repeat(200), 5).is_some());
+    }
+
+    #[test]
+    fn code_tables_and_prose_are_no_loops() {
+        let code =
+            format!("So:\n```rust\n{}```\n", "    let value = compute(1, 2, 3);\n".repeat(40));
+        let tilde = format!("~~~\n{}~~~\n", "    let value = compute(1, 2, 3);\n".repeat(40));
+        let table = "| a long enough cell | another one |\n".repeat(40);
+        let numbered: String =
+            (0..200).map(|n| format!("Step {n} of the plan is done. ")).collect();
+        let far: String = (0..30)
+            .map(|n| {
+                let between: String =
+                    (0..8).map(|m| format!("A different sentence {n} and {m}. ")).collect();
+                format!("This one comes back at times. {between}")
+            })
+            .collect();
+        for text in [&code, &tilde, &table, &numbered, &far] {
+            assert_eq!(first(text, 7), None, "{}", &text[..40]);
+        }
+        let after = format!("{code}{}", "And now the same thing again. ".repeat(10));
+        assert!(first(&after, 7).is_some(), "the fence is closed");
+    }
+}

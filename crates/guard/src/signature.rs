@@ -1,0 +1,370 @@
+//! When two calls, and two results, are the same.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    hash::{BuildHasher, Hash, Hasher},
+};
+
+use foldhash::quality::RandomState;
+use serde_json::Value;
+use steadfast_core::{Media, MediaSource, Part, ToolCall, ToolResult};
+
+use crate::{
+    GuardPolicy, Kind, PolicyError,
+    memo::Memo,
+    path::{canonical, in_patch},
+    tools,
+    volatile::{is_volatile, stable},
+};
+
+/// A policy made ready for use.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) policy: GuardPolicy,
+    names: HashMap<Box<str>, usize>,
+    hasher: RandomState,
+    memo: Memo,
+}
+
+/// What the guard wants to know of a call.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    /// The tool, by the name it is counted under.
+    pub(crate) tool: Cow<'a, str>,
+    pub(crate) kind: Kind,
+    /// How often the task may call it.
+    pub(crate) limit: Option<u32>,
+    /// Equal for equal calls.
+    pub(crate) signature: u64,
+    /// The files it changes, each in one spelling.
+    pub(crate) files: Vec<String>,
+}
+
+impl Facts<'_> {
+    pub(crate) fn into_owned(self) -> Facts<'static> {
+        let Facts { tool, kind, limit, signature, files } = self;
+        Facts { tool: Cow::Owned(tool.into_owned()), kind, limit, signature, files }
+    }
+}
+
+/// What the guard wants to know of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Equal for equal results.
+    pub(crate) hash: u64,
+    pub(crate) failed: bool,
+    /// Too little to prove anything by being the same.
+    pub(crate) trivial: bool,
+}
+
+/// Results that prove nothing by being the same, in lower case.
+const TRIVIAL: [&str; 14] = [
+    "[]",
+    "{}",
+    "null",
+    "none",
+    "success",
+    "no output",
+    "(no output)",
+    "no results",
+    "no results found",
+    "no results found.",
+    "no matches",
+    "no matches found",
+    "no matches found.",
+    "not found",
+];
+
+/// Results shorter than this prove nothing by being the same: `ok`, `done`, `42`.
+const SHORT: usize = 8;
+
+impl Compiled {
+    pub(crate) fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        let names = tools::index(&policy.tools)?;
+        Ok(Self { policy, names, hasher: RandomState::default(), memo: Memo::default() })
+    }
+
+    /// The tool of that name: what it is counted under, its kind and its limit.
+    pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, Option<u32>) {
+        let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Owned(name.to_ascii_lowercase()),
+            false => Cow::Borrowed(name),
+        };
+        match self.names.get(lower.as_ref()) {
+            Some(at) => {
+                let spec = &self.policy.tools[*at];
+                let limit = spec.limit.or(self.policy.limits.per_tool);
+                (Cow::Borrowed(spec.name.as_str()), spec.kind, limit)
+            }
+            None => (lower, Kind::Other, self.policy.limits.per_tool),
+        }
+    }
+
+    /// What is to be known of a call.
+    pub(crate) fn facts<'a>(&'a self, call: &'a ToolCall) -> Facts<'a> {
+        let (tool, kind, limit) = self.tool(&call.name);
+        let arguments = serde_json::from_str::<Value>(&call.arguments).ok();
+        let mut hash = self.hasher.build_hasher();
+        tool.hash(&mut hash);
+        match &arguments {
+            Some(value) => hash.write_u64(self.argument(value, None)),
+            // Some models write nothing for no arguments.
+            None if call.arguments.trim().is_empty() => {
+                hash.write_u64(self.argument(&Value::Object(serde_json::Map::new()), None));
+            }
+            None => call.arguments.trim().hash(&mut hash),
+        }
+        let signature = hash.finish();
+        let files = match kind {
+            Kind::Edit => self.files(&call.arguments, arguments.as_ref()),
+            _ => Vec::new(),
+        };
+        Facts { tool, kind, limit, signature, files }
+    }
+
+    /// The files that a call with these arguments changes.
+    fn files(&self, raw: &str, arguments: Option<&Value>) -> Vec<String> {
+        let mut files = Vec::new();
+        let mut add = |path: &str| {
+            let file = canonical(path, &self.policy.roots);
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        };
+        let Some(Value::Object(fields)) = arguments else {
+            // Some tools take a bare patch.
+            in_patch(raw).for_each(&mut add);
+            return files;
+        };
+        for (name, value) in fields {
+            let Value::String(text) = value else { continue };
+            if self.policy.path_fields.contains(name) {
+                add(text);
+            } else if self.policy.patch_fields.contains(name) {
+                in_patch(text).for_each(&mut add);
+            }
+        }
+        files
+    }
+
+    /// The hash of an argument: of every digit of it, but neither of the order of keys nor of the
+    /// spelling of a path.
+    fn argument(&self, value: &Value, field: Option<&str>) -> u64 {
+        let mut hash = self.hasher.build_hasher();
+        match value {
+            Value::String(text)
+                if field
+                    .is_some_and(|f| self.policy.path_fields.iter().any(|known| known == f)) =>
+            {
+                (3_u8, canonical(text, &self.policy.roots)).hash(&mut hash);
+            }
+            Value::String(text) => (3_u8, text).hash(&mut hash),
+            Value::Array(items) => {
+                (4_u8, items.len()).hash(&mut hash);
+                items.iter().for_each(|item| hash.write_u64(self.argument(item, None)));
+            }
+            Value::Object(fields) => {
+                let each = |(name, value): (&String, &Value)| {
+                    self.pair(name, self.argument(value, Some(name)))
+                };
+                // A sum does not know the order of what was added.
+                (5_u8, fields.iter().map(each).fold(0, u64::wrapping_add)).hash(&mut hash);
+            }
+            Value::Number(number) => (2_u8, number.to_string()).hash(&mut hash),
+            Value::Bool(value) => (1_u8, value).hash(&mut hash),
+            Value::Null => 0_u8.hash(&mut hash),
+        }
+        hash.finish()
+    }
+
+    /// What is to be known of a result.
+    pub(crate) fn outcome(&self, result: &ToolResult) -> Outcome {
+        let mut hash = self.hasher.build_hasher();
+        let mut failed = result.is_error;
+        let mut trivial = true;
+        for (at, part) in result.content.iter().enumerate() {
+            match part {
+                Part::Text(text) => {
+                    let text = text.text.trim();
+                    trivial &= is_trivial(text);
+                    failed |= at == 0 && self.is_failure(text);
+                    hash.write_u64(self.text(text));
+                }
+                Part::Media(Media { source, .. }) => {
+                    trivial = false;
+                    match source {
+                        MediaSource::Base64 { data, .. } => data.hash(&mut hash),
+                        MediaSource::Url { url: id, .. } | MediaSource::File { id, .. } => {
+                            id.hash(&mut hash);
+                        }
+                        _ => {}
+                    }
+                }
+                Part::Opaque(block) => {
+                    trivial = false;
+                    hash.write_u64(self.text(block.json.get()));
+                }
+                _ => {}
+            }
+        }
+        failed.hash(&mut hash);
+        Outcome { hash: hash.finish(), failed, trivial }
+    }
+
+    fn is_failure(&self, text: &str) -> bool {
+        let begins = |prefix: &String| {
+            text.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
+        };
+        self.policy.error_prefixes.iter().any(begins)
+    }
+
+    /// The hash of what a text says that may be new.
+    fn text(&self, text: &str) -> u64 {
+        self.memo.get(text, |text| self.hash(text), |text| self.read(text))
+    }
+
+    /// The same, read: as JSON, when it is an object or a list.
+    fn read(&self, text: &str) -> u64 {
+        if text.starts_with(['{', '['])
+            && let Ok(value) = serde_json::from_str::<Value>(text)
+        {
+            return self.said(&value);
+        }
+        let mut hash = self.hasher.build_hasher();
+        stable(text, |piece| piece.hash(&mut hash));
+        hash.finish()
+    }
+
+    fn said(&self, value: &Value) -> u64 {
+        let mut hash = self.hasher.build_hasher();
+        match value {
+            Value::String(text) => stable(text, |piece| piece.hash(&mut hash)),
+            Value::Array(items) => {
+                (4_u8, items.len()).hash(&mut hash);
+                items.iter().for_each(|item| hash.write_u64(self.said(item)));
+            }
+            Value::Object(fields) => {
+                let each = |(name, value): (&String, &Value)| {
+                    let known = |field: &String| field.eq_ignore_ascii_case(name);
+                    let plain = !value.is_object() && !value.is_array();
+                    let volatile = plain && self.policy.volatile_fields.iter().any(known);
+                    self.pair(name, if volatile { 0 } else { self.said(value) })
+                };
+                (5_u8, fields.iter().map(each).fold(0, u64::wrapping_add)).hash(&mut hash);
+            }
+            Value::Number(number) => {
+                let number = number.to_string();
+                let volatile = is_volatile(&number, "");
+                (2_u8, if volatile { "" } else { number.as_str() }).hash(&mut hash);
+            }
+            Value::Bool(value) => (1_u8, value).hash(&mut hash),
+            Value::Null => 0_u8.hash(&mut hash),
+        }
+        hash.finish()
+    }
+
+    fn pair(&self, name: &str, value: u64) -> u64 {
+        self.hasher.hash_one((name, value))
+    }
+
+    /// The hash of anything.
+    pub(crate) fn hash(&self, value: impl Hash) -> u64 {
+        self.hasher.hash_one(value)
+    }
+}
+
+fn is_trivial(text: &str) -> bool {
+    text.len() < SHORT || TRIVIAL.iter().any(|known| text.eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled() -> Compiled {
+        let policy = GuardPolicy { roots: vec!["/w".into()], ..GuardPolicy::default() };
+        Compiled::new(policy).unwrap()
+    }
+
+    fn call(name: &str, arguments: &str) -> ToolCall {
+        ToolCall { name: name.into(), arguments: arguments.into(), ..ToolCall::default() }
+    }
+
+    fn result(text: &str) -> ToolResult {
+        ToolResult { content: vec![Part::text(text)], ..ToolResult::default() }
+    }
+
+    #[test]
+    fn calls_that_are_the_same() {
+        let c = compiled();
+        for (one, other) in [
+            (
+                call("read", r#"{"path":"a.rs","n":1}"#),
+                call("Read", r#"{ "n" : 1, "path":"./a.rs" }"#),
+            ),
+            (call("edit_file", r#"{"path":"/w/a.rs"}"#), call("str_replace", r#"{"path":"a.rs"}"#)),
+            (call("x", ""), call("x", "{}")),
+            (call("x", " not json "), call("x", "not json")),
+            (call("x", r#"{"a":{"b":1,"c":[1,2]}}"#), call("x", r#"{"a":{"c":[1,2],"b":1}}"#)),
+        ] {
+            assert_eq!(c.facts(&one).signature, c.facts(&other).signature, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_differ() {
+        let c = compiled();
+        for (one, other) in [
+            (call("x", r#"{"page":1}"#), call("x", r#"{"page":2}"#)),
+            (call("x", r#"{"page":1}"#), call("y", r#"{"page":1}"#)),
+            (call("x", r#"{"page":1}"#), call("x", r#"{"page":"1"}"#)),
+            (call("x", r#"{"l":[1,2]}"#), call("x", r#"{"l":[2,1]}"#)),
+            (call("x", r#"{"a":1,"b":2}"#), call("x", r#"{"a":2,"b":1}"#)),
+            (call("x", r#"{"at":"17:28:17"}"#), call("x", r#"{"at":"17:28:18"}"#)),
+            (call("x", r#"{"a":null}"#), call("x", "{}")),
+        ] {
+            assert_ne!(c.facts(&one).signature, c.facts(&other).signature, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn results_ignore_order_ids_and_times_and_nothing_else() {
+        let c = compiled();
+        let hash = |text| c.outcome(&result(text)).hash;
+        assert_eq!(
+            hash(r#"{"a":1,"took":5,"now":"x","id":"123e4567-e89b-12d3-a456-426614174000"}"#),
+            hash(r#"{"now":"y","id":"123e4567-e89b-12d3-a456-426614174009","a":1,"took":6}"#),
+        );
+        assert_eq!(hash("at 17:28:17"), hash("at 17:28:18"));
+        assert_ne!(hash(r#"{"progress":41}"#), hash(r#"{"progress":42}"#));
+        assert_ne!(hash("41 of 50 done"), hash("42 of 50 done"));
+        assert_ne!(hash("same"), {
+            let failed = ToolResult { is_error: true, ..result("same") };
+            c.outcome(&failed).hash
+        });
+    }
+
+    #[test]
+    fn failures_and_nothings_are_known() {
+        let c = compiled();
+        assert!(c.outcome(&result("Error: no such file")).failed);
+        assert!(!c.outcome(&result("no error")).failed);
+        for text in ["", "  ", "[]", "No matches found", "ok", "42"] {
+            assert!(c.outcome(&result(text)).trivial, "{text:?}");
+        }
+        assert!(!c.outcome(&result("the file is empty")).trivial);
+        assert!(c.outcome(&ToolResult::default()).trivial);
+    }
+
+    #[test]
+    fn edits_name_their_files() {
+        let c = compiled();
+        let patch = r#"{"patch":"*** Update File: ./a.rs\n*** Delete File: /w/b.rs"}"#;
+        assert_eq!(c.facts(&call("apply_patch", patch)).files, ["a.rs", "b.rs"]);
+        let bare = "*** Begin Patch\n*** Update File: c.rs\n";
+        assert_eq!(c.facts(&call("apply_patch", bare)).files, ["c.rs"]);
+        assert!(c.facts(&call("read", r#"{"path":"a"}"#)).files.is_empty(), "it edits nothing");
+    }
+}

@@ -1,0 +1,331 @@
+//! What the guard says: advice, and why it stopped.
+
+use std::{fmt, time::Duration};
+
+use steadfast_core::{Failure, Reason};
+
+/// How everything begins that the guard says in a conversation: so that it is never taken for the
+/// user, for progress or for repetition.
+pub const MARK: &str = "[safety guard]";
+
+/// One way of going in circles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoopRule {
+    /// The same call with the same result.
+    SameResult,
+    /// The same call, failing with the same error.
+    SameError,
+    /// Two or three calls in turn with unchanged results.
+    Cycle,
+    /// One tool with the same result to different arguments.
+    SameAnswer,
+    /// The same text again and again in one answer.
+    RepeatedText,
+}
+
+impl LoopRule {
+    /// The name used in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LoopRule::SameResult => "same_result",
+            LoopRule::SameError => "same_error",
+            LoopRule::Cycle => "cycle",
+            LoopRule::SameAnswer => "same_answer",
+            LoopRule::RepeatedText => "repeated_text",
+        }
+    }
+}
+
+/// What was reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopCause {
+    /// So many events.
+    Events(u64),
+    /// So many calls of tools.
+    Calls(u64),
+    /// So much time.
+    Time(Duration),
+    /// So many calls of one tool.
+    Tool {
+        /// The tool, by the name it is counted under.
+        tool: Box<str>,
+        /// Its limit.
+        limit: u32,
+    },
+    /// So many edits of one file.
+    File {
+        /// The file, in the guard's spelling.
+        file: Box<str>,
+        /// The limit.
+        limit: u32,
+    },
+    /// The agent goes in circles, and was told so.
+    Loop {
+        /// How.
+        rule: LoopRule,
+        /// The tool called last; empty for repeated text.
+        tool: Box<str>,
+        /// How often.
+        count: u32,
+    },
+}
+
+impl StopCause {
+    /// The name used in logs.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            StopCause::Events(_) => "events",
+            StopCause::Calls(_) => "calls",
+            StopCause::Time(_) => "time",
+            StopCause::Tool { .. } => "tool",
+            StopCause::File { .. } => "file",
+            StopCause::Loop { rule, .. } => rule.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for StopCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopCause::Events(limit) => {
+                write!(f, "the task has used its {} events", Thousands(*limit))
+            }
+            StopCause::Calls(limit) => {
+                write!(f, "the task has used its {} tool calls", Thousands(*limit))
+            }
+            StopCause::Time(limit) => write!(f, "the task has used its time of {}", Spent(*limit)),
+            StopCause::Tool { tool, limit } => {
+                let limit = Thousands(u64::from(*limit));
+                write!(f, "the task has used its {limit} calls of `{tool}`")
+            }
+            StopCause::File { file, limit } => {
+                let limit = Thousands(u64::from(*limit));
+                write!(f, "the task has used its {limit} edits of `{file}`")
+            }
+            StopCause::Loop { rule, tool, count } => match rule {
+                LoopRule::SameResult => write!(
+                    f,
+                    "the agent goes in circles: the same call of `{tool}` returned the same result \
+                     {count} times"
+                ),
+                LoopRule::SameError => write!(
+                    f,
+                    "the agent goes in circles: the same call of `{tool}` failed with the same error \
+                     {count} times"
+                ),
+                LoopRule::Cycle => write!(
+                    f,
+                    "the agent goes in circles: the same few calls, `{tool}` the last, were made in \
+                     turn {count} times with unchanged results"
+                ),
+                LoopRule::SameAnswer => write!(
+                    f,
+                    "the agent goes in circles: `{tool}` returned the same result to {count} \
+                     different calls"
+                ),
+                LoopRule::RepeatedText => {
+                    write!(f, "the answer goes in circles: the same text came {count} times")
+                }
+            },
+        }
+    }
+}
+
+/// A task that was stopped, and how far it had come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stop {
+    /// What was reached.
+    pub cause: StopCause,
+    /// Events so far.
+    pub events: u64,
+    /// Calls of tools so far.
+    pub calls: u64,
+    /// Time so far; zero when no task was named, since the guard then remembers no beginning.
+    pub elapsed: Duration,
+}
+
+impl Stop {
+    /// What the caller is told, in three lines: what was reached, how far the task had come, and
+    /// what to do now.
+    pub fn message(&self) -> String {
+        self.to_string()
+    }
+
+    /// The same as an answer of the guard in a conversation.
+    pub(crate) fn note(&self) -> String {
+        format!("{MARK} {self}")
+    }
+
+    /// The stop as a failure, which no layer retries.
+    pub fn failure(&self) -> Failure {
+        Failure::refused(Reason::Safety, self.to_string()).with_evidence("guard")
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Safety limit reached: {}.\nEvents processed: {} | Tool calls: {} | Elapsed: {}\nPlease \
+             review the work so far before going on.",
+            self.cause,
+            Thousands(self.events),
+            Thousands(self.calls),
+            Spent(self.elapsed),
+        )
+    }
+}
+
+/// What the model is told before it is stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// It goes in circles.
+    Loop {
+        /// How.
+        rule: LoopRule,
+        /// The tool called last.
+        tool: Box<str>,
+        /// How often.
+        count: u32,
+        /// For a poll: when to look again.
+        wait: Option<Duration>,
+    },
+    /// A poll found nothing new.
+    Wait {
+        /// The tool.
+        tool: Box<str>,
+        /// When to look again.
+        wait: Duration,
+    },
+    /// The last edit of a file has been made.
+    LastEdit {
+        /// The file.
+        file: Box<str>,
+        /// How many edits it had.
+        limit: u32,
+    },
+}
+
+impl Advice {
+    /// How much it matters beside others.
+    pub(crate) fn weight(&self) -> u8 {
+        match self {
+            Advice::Wait { .. } => 0,
+            Advice::LastEdit { .. } => 1,
+            Advice::Loop { .. } => 2,
+        }
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MARK} ")?;
+        match self {
+            Advice::Wait { tool, wait } => {
+                write!(
+                    f,
+                    "`{tool}` reports nothing new. Wait {} before asking again.",
+                    Spent(*wait)
+                )
+            }
+            Advice::LastEdit { file, limit } => write!(
+                f,
+                "`{file}` was edited {limit} times, which is the limit: one more edit of it ends the \
+                 task. If it is not right yet, say what is wrong with it."
+            ),
+            Advice::Loop { rule, tool, count, wait } => {
+                match rule {
+                    LoopRule::SameError => {
+                        write!(f, "This call of `{tool}` failed {count} times with the same error.")
+                    }
+                    LoopRule::Cycle => write!(
+                        f,
+                        "The same few calls, `{tool}` the last, were made in turn {count} times with \
+                         unchanged results."
+                    ),
+                    LoopRule::SameAnswer => {
+                        write!(f, "`{tool}` returned the same result to {count} different calls.")
+                    }
+                    _ => write!(f, "This call of `{tool}` returned the same result {count} times."),
+                }?;
+                if let Some(wait) = wait {
+                    write!(f, " Wait {} before asking again.", Spent(*wait))?;
+                }
+                f.write_str(
+                    " Nothing has changed. Use what is known already, try another way, or say what \
+                     is missing; more of the same ends the task.",
+                )
+            }
+        }
+    }
+}
+
+/// A number with a comma at each thousand.
+struct Thousands(u64);
+
+impl fmt::Display for Thousands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (at, digit) in digits.chars().enumerate() {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A time in hours, minutes and whole seconds.
+struct Spent(Duration);
+
+impl fmt::Display for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+            (0, 0, s) => write!(f, "{s}s"),
+            (0, m, s) => write!(f, "{m}m {s}s"),
+            (h, m, s) => write!(f, "{}h {m}m {s}s", Thousands(h)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_reads_as_agreed() {
+        let stop = Stop {
+            cause: StopCause::Calls(400),
+            events: 1_247,
+            calls: 400,
+            elapsed: Duration::from_secs(443),
+        };
+        assert_eq!(
+            stop.message(),
+            "Safety limit reached: the task has used its 400 tool calls.\n\
+             Events processed: 1,247 | Tool calls: 400 | Elapsed: 7m 23s\n\
+             Please review the work so far before going on."
+        );
+        assert!(stop.failure().message().contains("1,247"));
+    }
+
+    #[test]
+    fn numbers_and_times() {
+        for (number, wanted) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(Thousands(number).to_string(), wanted);
+        }
+        for (seconds, wanted) in
+            [(0, "0s"), (59, "59s"), (60, "1m 0s"), (443, "7m 23s"), (3_661, "1h 1m 1s")]
+        {
+            assert_eq!(Spent(Duration::from_secs(seconds)).to_string(), wanted);
+        }
+    }
+}

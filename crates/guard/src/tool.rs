@@ -1,0 +1,173 @@
+//! The tool half: the layer around what runs the model's calls.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use steadfast_core::{Failure, Part, Reason, ToolCall, ToolResult};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{SafetyGuard, Verdict, signature::Facts};
+
+/// A request to run a tool, as far as the guard wants to know it.
+pub trait GuardedCall {
+    /// The task it belongs to, by the name that the model's requests have in their context
+    /// ([`CallContext::task`](steadfast_core::CallContext::task), or its session's). A call of no
+    /// task is not guarded.
+    fn task(&self) -> Option<&str>;
+
+    /// The call.
+    fn call(&self) -> &ToolCall;
+}
+
+/// A call of a task: the least a [`GuardedCall`] can be.
+#[derive(Clone, Debug)]
+pub struct TaskCall {
+    /// The task.
+    pub task: Arc<str>,
+    /// The call.
+    pub call: ToolCall,
+}
+
+impl GuardedCall for TaskCall {
+    fn task(&self) -> Option<&str> {
+        Some(&self.task)
+    }
+
+    fn call(&self) -> &ToolCall {
+        &self.call
+    }
+}
+
+/// Puts the guard around a service that runs tools. Made by
+/// [`SafetyGuard::tool_layer`](crate::SafetyGuard::tool_layer).
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it is put around a service"]
+pub struct ToolGuardLayer {
+    guard: SafetyGuard,
+}
+
+impl ToolGuardLayer {
+    pub(crate) fn new(guard: SafetyGuard) -> Self {
+        Self { guard }
+    }
+}
+
+impl<S> Layer<S> for ToolGuardLayer {
+    type Service = ToolGuard<S>;
+
+    fn layer(&self, inner: S) -> ToolGuard<S> {
+        ToolGuard { inner, guard: self.guard.clone() }
+    }
+}
+
+/// A service that runs tools, behind the guard.
+///
+/// A call that may not be made is answered with a failed result that says why, so that each call of
+/// a batch has its result. Advice is added to the result that gave cause for it.
+#[derive(Clone, Debug)]
+#[must_use = "services do nothing unless called"]
+pub struct ToolGuard<S> {
+    inner: S,
+    guard: SafetyGuard,
+}
+
+impl<S, R> Service<R> for ToolGuard<S>
+where
+    S: Service<R, Response = ToolResult>,
+    S::Error: Into<Failure>,
+    R: GuardedCall,
+{
+    type Response = ToolResult;
+    type Error = Failure;
+    type Future = ToolFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let Some(task) = request.task() else {
+            return ToolFuture { inner: Some(self.inner.call(request)), seen: None, refused: None };
+        };
+        let facts = self.guard.shared().c.facts(request.call());
+        if let Err(stop) = self.guard.admit(task, &facts) {
+            let refused = Some(SafetyGuard::refusal(request.call(), &stop));
+            return ToolFuture { inner: None, seen: None, refused };
+        }
+        let seen = Box::new(Seen {
+            guard: self.guard.clone(),
+            task: task.into(),
+            facts: facts.into_owned(),
+        });
+        ToolFuture { inner: Some(self.inner.call(request)), seen: Some(seen), refused: None }
+    }
+}
+
+/// A call that is being made.
+#[derive(Debug)]
+struct Seen {
+    guard: SafetyGuard,
+    task: Box<str>,
+    facts: Facts<'static>,
+}
+
+pin_project! {
+    /// The future of a call through a [`ToolGuard`]. Dropping it drops the call; a call that is
+    /// dropped stays counted, and says nothing of progress.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ToolFuture<F> {
+        #[pin]
+        inner: Option<F>,
+        seen: Option<Box<Seen>>,
+        refused: Option<ToolResult>,
+    }
+}
+
+impl<F, E> Future for ToolFuture<F>
+where
+    F: Future<Output = Result<ToolResult, E>>,
+    E: Into<Failure>,
+{
+    type Output = Result<ToolResult, Failure>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+            return Poll::Ready(this.refused.take().ok_or_else(|| {
+                Failure::refused_fixed(
+                    Reason::Unknown,
+                    "`ToolFuture` was polled after it was ready",
+                )
+            }));
+        };
+        let result = ready!(inner.poll(cx));
+        this.inner.set(None);
+        let seen = this.seen.take();
+        Poll::Ready(match (result, seen) {
+            (Ok(mut result), Some(seen)) => {
+                let Seen { guard, task, facts } = &*seen;
+                match guard.observe(task, facts, &result, true) {
+                    Verdict::Warn(advice) => result.content.push(Part::text(advice.to_string())),
+                    // What came is handed on; the next call, and the next answer, are not made.
+                    Verdict::Fine | Verdict::Stop(_) => {}
+                }
+                Ok(result)
+            }
+            (Ok(result), None) => Ok(result),
+            (Err(error), _) => Err(error.into()),
+        })
+    }
+}
+
+impl<F> fmt::Debug for ToolFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolFuture").field("over", &self.inner.is_none()).finish_non_exhaustive()
+    }
+}

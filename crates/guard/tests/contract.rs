@@ -1,0 +1,67 @@
+//! The contract of every layer.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use steadfast_core::{Call, ChatRequest, ChatResponse};
+use steadfast_guard::SafetyGuardLayer;
+use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+use support::*;
+
+/// Five times the same.
+fn circles(request: &mut ChatRequest) {
+    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+    *request.messages.make_mut() = history(&one_by_one(vec![same; 5]));
+}
+
+/// Chat in a named task.
+#[derive(Clone, Copy, Debug)]
+struct InTask;
+
+impl Exchange for InTask {
+    type Request = ChatRequest;
+    type Reply = ChatResponse<ProbeEvents>;
+
+    fn request(&self) -> ChatRequest {
+        let mut request = Chat.request();
+        request.context_mut().identity_mut().task = Some(TASK.into());
+        request
+    }
+
+    fn same(&self, sent: &ChatRequest, came: &ChatRequest) -> bool {
+        Chat.same(sent, came)
+    }
+
+    fn reply(&self, pieces: Pieces) -> Self::Reply {
+        Chat.reply(pieces)
+    }
+}
+
+contract!(
+    chat,
+    Contract::new(Chat, SafetyGuardLayer::default).refuses(|_, request| circles(request))
+);
+
+contract!(
+    a_named_task,
+    Contract::new(InTask, SafetyGuardLayer::default).refuses(|_, request| circles(request))
+);
+
+/// Its tools are seen, too.
+fn with_tools() -> SafetyGuardLayer {
+    let layer = SafetyGuardLayer::default();
+    let _ = layer.guard().tool_layer();
+    layer
+}
+
+contract!(
+    a_task_by_hand,
+    Contract::new(InTask, with_tools)
+        .refuses(|layer, _| {
+            for at in 0..4 {
+                let call = did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call("x");
+                let _ = layer.guard().check_call(TASK, &call);
+            }
+        })
+        .state(Act::answer(), |layer| layer.guard().get(TASK).map_or(0, |task| task.events))
+);

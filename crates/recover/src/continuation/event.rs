@@ -1,0 +1,67 @@
+//! What continuing tells the log and the trace: one of each for one action.
+
+use steadfast_core::{CallContext, Reason, Step, Target};
+use tracing::{Level, event};
+
+const LAYER: &str = "recover";
+
+/// The output limit is raised and the request sent again; what was written so far is dropped.
+pub(crate) fn escalated(context: &CallContext, target: Option<&Target>, to: u64, dropped: u64) {
+    event!(
+        name: "steadfast::recover::escalated",
+        target: "steadfast::recover",
+        Level::INFO,
+        max_output = to,
+        waste_output_tokens = dropped,
+        target = target.map(tracing::field::display),
+        "the answer was cut off; it is asked for again with a higher limit",
+    );
+    context.log.record(|| {
+        let detail = format!("to {to} tokens; {dropped} output tokens were dropped");
+        Step::new(LAYER, "escalated").target(target).reason(Reason::OutputTruncated).detail(detail)
+    });
+}
+
+/// The answer is continued; `cut_call` is how many bytes came of a tool call that is made anew.
+pub(crate) fn continued(
+    context: &CallContext,
+    target: Option<&Target>,
+    continuation: u32,
+    new: u64,
+    cut_call: usize,
+) {
+    event!(
+        name: "steadfast::recover::continued",
+        target: "steadfast::recover",
+        Level::INFO,
+        continuation,
+        new_tokens = new,
+        cut_call_bytes = cut_call,
+        target = target.map(tracing::field::display),
+        "the answer was cut off; it is continued",
+    );
+    context.log.record(|| {
+        let detail = match cut_call {
+            0 => format!("after {new} output tokens"),
+            bytes => format!(
+                "after {new} output tokens, the last {bytes} bytes in a tool call that was dropped"
+            ),
+        };
+        Step::new(LAYER, "continued").target(target).reason(Reason::OutputTruncated).detail(detail)
+    });
+}
+
+/// The answer is left as it is: cut off.
+pub(crate) fn truncated(context: &CallContext, target: Option<&Target>, why: &'static str) {
+    event!(
+        name: "steadfast::recover::truncated",
+        target: "steadfast::recover",
+        Level::WARN,
+        why,
+        target = target.map(tracing::field::display),
+        "the answer was cut off and is left so ({why})",
+    );
+    context.log.record(|| {
+        Step::new(LAYER, "truncated").target(target).reason(Reason::OutputTruncated).detail(why)
+    });
+}

@@ -1,0 +1,157 @@
+//! The layer and its settings.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use steadfast_core::{ChatRequest, Target};
+use tower_layer::Layer;
+
+use super::{
+    policy::{ContinuationPolicy, Limits, OutputLimits},
+    service::Continuation,
+};
+
+/// Continues answers that were cut off by the output limit. See the [crate's documentation](crate).
+///
+/// Every service of a layer value, and of its clones, shares its counters. The setters begin a new
+/// state: take the [`handle`](Self::handle) last.
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct ContinuationLayer {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) policy: ContinuationPolicy,
+    pub(crate) limits: Limits,
+    pub(crate) counts: Counts,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) cut: AtomicU64,
+    pub(crate) escalated: AtomicU64,
+    pub(crate) continued: AtomicU64,
+    pub(crate) truncated: AtomicU64,
+}
+
+impl Default for ContinuationLayer {
+    fn default() -> Self {
+        Self::new(ContinuationPolicy::default())
+    }
+}
+
+impl ContinuationLayer {
+    /// Continues by `policy`.
+    pub fn new(policy: ContinuationPolicy) -> Self {
+        Self::of(policy, Limits::default())
+    }
+
+    fn of(policy: ContinuationPolicy, limits: Limits) -> Self {
+        Self { shared: Arc::new(Shared { policy, limits, counts: Counts::default() }) }
+    }
+
+    /// With the policy changed by `change`.
+    pub fn tune(self, change: impl FnOnce(&mut ContinuationPolicy)) -> Self {
+        let mut policy = self.shared.policy.clone();
+        change(&mut policy);
+        Self::of(policy, self.shared.limits.clone())
+    }
+
+    /// Holds back streamed answers until it is known why they stopped, so that the output limit can
+    /// be raised for them too. Their callers then wait for the whole answer.
+    pub fn withhold(self, withhold: bool) -> Self {
+        self.tune(|policy| policy.withhold = withhold)
+    }
+
+    /// What models can do: a raised limit is never more than the model's own, nor than what its
+    /// window leaves. Called with the request and the target that answered, when it is known.
+    /// Where nothing is known a limit may be raised too far, and is refused: then the answer is
+    /// continued from where it was cut.
+    ///
+    /// ```
+    /// use steadfast_recover::{ContinuationLayer, OutputLimits};
+    ///
+    /// let layer = ContinuationLayer::default().limits(|request, _| match request.model.as_str() {
+    ///     "gpt-4o" => OutputLimits { max_output: Some(16_384), window: Some(128_000) },
+    ///     _ => OutputLimits::default(),
+    /// });
+    /// ```
+    pub fn limits(
+        self,
+        limits: impl Fn(&ChatRequest, Option<&Target>) -> OutputLimits + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(self.shared.policy.clone(), Limits(Some(Arc::new(limits))))
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &ContinuationPolicy {
+        &self.shared.policy
+    }
+
+    /// Looks at what the layer did.
+    pub fn handle(&self) -> ContinuationHandle {
+        ContinuationHandle(self.shared.clone())
+    }
+}
+
+impl<S: Clone> Layer<S> for ContinuationLayer {
+    type Service = Continuation<S>;
+
+    fn layer(&self, inner: S) -> Continuation<S> {
+        Continuation::new(inner, self.shared.clone())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("policy", &self.policy)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Looks at what a [`ContinuationLayer`] did.
+#[derive(Clone, Debug)]
+pub struct ContinuationHandle(Arc<Shared>);
+
+/// What a [`ContinuationLayer`] did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContinuationSnapshot {
+    /// Times that the output limit cut something off, continuations included.
+    pub cut: u64,
+    /// Answers asked for again with a higher limit.
+    pub escalated: u64,
+    /// Continuations asked for.
+    pub continued: u64,
+    /// Answers that reached the caller cut off.
+    pub truncated: u64,
+}
+
+impl ContinuationHandle {
+    /// What the layer did so far.
+    pub fn snapshot(&self) -> ContinuationSnapshot {
+        let Counts { cut, escalated, continued, truncated } = &self.0.counts;
+        ContinuationSnapshot {
+            cut: cut.load(Ordering::Relaxed),
+            escalated: escalated.load(Ordering::Relaxed),
+            continued: continued.load(Ordering::Relaxed),
+            truncated: truncated.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts from zero again.
+    pub fn reset(&self) {
+        let Counts { cut, escalated, continued, truncated } = &self.0.counts;
+        for count in [cut, escalated, continued, truncated] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}

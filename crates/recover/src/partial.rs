@@ -1,0 +1,444 @@
+//! What a caller has seen of an answer so far.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use steadfast_core::{Delta, Event, StopReason, Usage};
+
+/// Bytes of text to a token, for what a stream that broke never reported: English prose has four
+/// in every tokenizer in use.
+pub(crate) const BYTES_PER_TOKEN: usize = 4;
+
+/// The text buffer begins with room for a short answer, and doubles.
+const FIRST_ROOM: usize = 1_024;
+
+/// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
+/// text is kept word for word; of thinking and of tool arguments it is enough to know how much
+/// there was and whether it is complete.
+#[derive(Clone)]
+pub struct Partial {
+    text: String,
+    /// The most text to keep, in bytes.
+    limit: usize,
+    too_long: bool,
+    /// A block only its own dialect has a word for.
+    opaque: bool,
+    /// Something the caller waits for has come.
+    content: bool,
+    /// The text block that goes on.
+    open_text: Option<u32>,
+    /// The text block that ended, while nothing has come since.
+    closed_text: Option<u32>,
+    /// The thinking block that goes on.
+    open_thinking: Option<u32>,
+    /// The number of the next block to begin.
+    next: u32,
+    calls: SmallVec<[Call; 2]>,
+    stop: Option<StopReason>,
+    ended: bool,
+    usage: Usage,
+    /// Bytes of content since the last [`piece`](Self::next_piece) began.
+    bytes: usize,
+}
+
+/// Where an answer stands, as to going on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Standing {
+    /// Nothing has come that a caller waits for.
+    Nothing,
+    /// There is thinking and nothing else: it can be done again.
+    Thinking,
+    /// There is text, and what it said last is known.
+    Text,
+    /// A tool call has begun and is not complete.
+    InCall,
+    /// A tool call is complete: the turn is finished.
+    AfterCall,
+    /// The model has said why it stopped.
+    Finished,
+    /// There is a block that can neither be sent back nor done again.
+    Opaque,
+    /// It is longer than what is kept.
+    TooLong,
+}
+
+impl Standing {
+    /// Whether the answer can be gone on with in another stream, and nobody notices.
+    pub const fn is_seam(self) -> bool {
+        matches!(self, Standing::Thinking | Standing::Text)
+    }
+
+    /// The name used in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Standing::Nothing => "nothing_delivered",
+            Standing::Thinking => "in_thinking",
+            Standing::Text => "in_text",
+            Standing::InCall => "in_tool_call",
+            Standing::AfterCall => "after_tool_call",
+            Standing::Finished => "finished",
+            Standing::Opaque => "opaque_block",
+            Standing::TooLong => "too_long",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    block: u32,
+    arguments: Balance,
+    /// The provider said that the block is complete.
+    closed: bool,
+}
+
+/// Reads JSON text for where it ends, without keeping it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Balance {
+    depth: u32,
+    bytes: usize,
+    in_string: bool,
+    escaped: bool,
+    complete: bool,
+}
+
+impl Balance {
+    fn read(&mut self, json: &str) {
+        self.bytes = self.bytes.saturating_add(json.len());
+        for byte in json.bytes() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.complete |= self.depth == 0;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Partial {
+    /// Nothing yet; keeps at most `limit` bytes of text.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            text: String::new(),
+            limit,
+            too_long: false,
+            opaque: false,
+            content: false,
+            open_text: None,
+            closed_text: None,
+            open_thinking: None,
+            next: 0,
+            calls: SmallVec::new(),
+            stop: None,
+            ended: false,
+            usage: Usage::default(),
+            bytes: 0,
+        }
+    }
+
+    /// Takes note of an event that the caller is given.
+    pub fn see(&mut self, event: &Event) {
+        for delta in &event.deltas {
+            self.see_delta(delta);
+        }
+    }
+
+    /// Takes note of one thing an event says.
+    pub fn see_delta(&mut self, delta: &Delta) {
+        self.content |= delta.is_content();
+        match delta {
+            Delta::Text { index, text } => {
+                self.begin(*index);
+                self.open_text = Some(*index);
+                self.keep(text);
+            }
+            Delta::Thinking { index, text } => {
+                self.begin(*index);
+                self.open_thinking = Some(*index);
+                self.bytes += text.len();
+            }
+            Delta::Redacted { index, data } => {
+                self.begin(*index);
+                self.bytes += data.len();
+            }
+            Delta::ToolCall { index, .. } => {
+                self.begin(*index);
+                let arguments = Balance::default();
+                self.calls.push(Call { block: *index, arguments, closed: false });
+            }
+            Delta::Arguments { index, json } => {
+                self.bytes += json.len();
+                let call = self.calls.iter_mut().rev().find(|call| call.block == *index);
+                if let Some(call) = call {
+                    call.arguments.read(json);
+                }
+            }
+            Delta::Opaque { index, .. } => {
+                self.begin(*index);
+                self.opaque = true;
+            }
+            Delta::BlockEnd { index } => {
+                self.closed_text = self.open_text.filter(|open| open == index);
+                self.open_text = self.open_text.filter(|open| open != index);
+                self.open_thinking = self.open_thinking.filter(|open| open != index);
+                for call in self.calls.iter_mut().filter(|call| call.block == *index) {
+                    call.closed = true;
+                }
+            }
+            Delta::Usage(usage) => self.usage.update(usage),
+            Delta::Stop(stop) => self.stop = Some(stop.reason),
+            Delta::End => self.ended = true,
+            // Signatures and pings are neither seen nor paid for; so is what is yet to be named.
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, index: u32) {
+        if index >= self.next {
+            self.next = index.saturating_add(1);
+            self.open_text = None;
+            self.closed_text = None;
+            self.open_thinking = None;
+        }
+    }
+
+    fn keep(&mut self, text: &str) {
+        self.bytes += text.len();
+        if self.too_long || self.text.len() + text.len() > self.limit {
+            self.too_long = true;
+            self.text = String::new();
+        } else {
+            if self.text.capacity() == 0 && !text.is_empty() {
+                self.text.reserve(FIRST_ROOM.min(self.limit).max(text.len()));
+            }
+            self.text.push_str(text);
+        }
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        if self.ended || self.stop.is_some() {
+            Standing::Finished
+        } else if !self.calls.is_empty() {
+            if self.calls.iter().all(|call| call.closed || call.arguments.complete) {
+                Standing::AfterCall
+            } else {
+                Standing::InCall
+            }
+        } else if !self.content {
+            Standing::Nothing
+        } else if self.opaque {
+            Standing::Opaque
+        } else if self.too_long {
+            Standing::TooLong
+        } else if self.text.is_empty() {
+            Standing::Thinking
+        } else {
+            Standing::Text
+        }
+    }
+
+    /// All text so far. Empty when it was [too long](Standing::TooLong).
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Why the model stopped, when it has said so.
+    pub fn stop(&self) -> Option<StopReason> {
+        self.stop
+    }
+
+    /// The terminal event has come.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The text block that goes on.
+    pub(crate) fn open_text(&self) -> Option<u32> {
+        self.open_text
+    }
+
+    /// The thinking block that goes on.
+    pub(crate) fn open_thinking(&self) -> Option<u32> {
+        self.open_thinking
+    }
+
+    /// The number of the next block.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// A tool call has begun whose arguments are not whole JSON.
+    pub(crate) fn has_cut_call(&self) -> bool {
+        self.calls.iter().any(|call| !call.arguments.complete)
+    }
+
+    /// A tool call has whole arguments.
+    pub(crate) fn has_whole_call(&self) -> bool {
+        self.calls.iter().any(|call| call.arguments.complete)
+    }
+
+    /// Whether `block` is a call whose arguments are not whole.
+    pub(crate) fn is_cut_call(&self, block: u32) -> bool {
+        self.calls.iter().any(|call| call.block == block && !call.arguments.complete)
+    }
+
+    /// Bytes of arguments that came of calls which are not whole.
+    pub(crate) fn cut_bytes(&self) -> usize {
+        let cut = self.calls.iter().filter(|call| !call.arguments.complete);
+        cut.map(|call| call.arguments.bytes).sum()
+    }
+
+    /// The calls that are not whole never were, nor were their blocks.
+    pub(crate) fn drop_cut_calls(&mut self) {
+        let cut = self.calls.iter().filter(|call| !call.arguments.complete);
+        if let Some(first) = cut.map(|call| call.block).min() {
+            self.next = self.next.min(first);
+        }
+        self.calls.retain(|call| call.arguments.complete);
+    }
+
+    /// The end of the last text block was not passed on: it goes on.
+    pub(crate) fn reopen_text(&mut self) {
+        self.open_text = self.open_text.or(self.closed_text.take());
+    }
+
+    /// Whether `event` says that the last text block is complete, and nothing else.
+    pub(crate) fn is_text_end(&self, event: &Event) -> bool {
+        matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.closed_text == Some(*index))
+    }
+
+    /// Whether anything has come of the stream under way.
+    pub(crate) fn has_come(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Whether there is anything of a format or dialect that another request can not go on with.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.opaque || self.too_long
+    }
+
+    /// What the stream under way has reported of its usage.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// What the stream under way has used, from what it reported and from what came of it.
+    /// `input` is what the request is known to have at least.
+    pub(crate) fn used(&self, input: u64) -> Usage {
+        let wrote = self.bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+        let mut usage = self.usage;
+        usage.input = usage.input.or((input > 0).then_some(input));
+        usage.output = match usage.output {
+            Some(reported) if self.ended => Some(reported),
+            // What is reported at the beginning of a stream is not yet all.
+            reported => Some(reported.unwrap_or(0).max(wrote)),
+        };
+        usage
+    }
+
+    /// Another stream goes on with the answer: it counts from nothing, and has not stopped.
+    pub(crate) fn next_piece(&mut self) {
+        self.usage = Usage::default();
+        self.bytes = 0;
+        self.stop = None;
+        self.ended = false;
+    }
+}
+
+impl fmt::Debug for Partial {
+    /// Shows shapes, not contents: answers are private.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partial")
+            .field("standing", &self.standing())
+            .field("text", &format_args!("{} bytes", self.text.len()))
+            .field("blocks", &self.next)
+            .field("usage", &self.usage)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(deltas: impl IntoIterator<Item = Delta>) -> Standing {
+        let mut partial = Partial::new(100);
+        for delta in deltas {
+            partial.see(&Event::new([delta]));
+        }
+        partial.standing()
+    }
+
+    fn text(text: &str) -> Delta {
+        Delta::Text { index: 0, text: text.into() }
+    }
+
+    fn call(index: u32) -> Delta {
+        Delta::ToolCall { index, id: "a".into(), name: "read".into() }
+    }
+
+    fn arguments(index: u32, json: &str) -> Delta {
+        Delta::Arguments { index, json: json.into() }
+    }
+
+    #[test]
+    fn a_table_of_standings() {
+        let thought = Delta::Thinking { index: 0, text: "hm".into() };
+        assert_eq!(standing([]), Standing::Nothing);
+        assert_eq!(standing([Delta::Start { id: None, model: None }]), Standing::Nothing);
+        assert_eq!(standing([text("")]), Standing::Nothing);
+        assert_eq!(standing([thought.clone()]), Standing::Thinking);
+        let after = [thought, Delta::BlockEnd { index: 0 }];
+        assert_eq!(standing(after), Standing::Thinking);
+        assert_eq!(standing([text("a")]), Standing::Text);
+        assert_eq!(standing([text("a"), Delta::BlockEnd { index: 0 }]), Standing::Text);
+        assert_eq!(standing([text(&"a".repeat(101))]), Standing::TooLong);
+        assert_eq!(standing([text("a"), call(1)]), Standing::InCall);
+        assert_eq!(standing([text("a"), call(1), arguments(1, "{\"a\":{}")]), Standing::InCall);
+        assert_eq!(
+            standing([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
+            Standing::AfterCall
+        );
+        assert_eq!(standing([call(0), Delta::BlockEnd { index: 0 }]), Standing::AfterCall);
+        assert_eq!(standing([call(0), arguments(0, "{}"), call(1)]), Standing::InCall);
+        assert_eq!(
+            standing([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
+            Standing::Finished
+        );
+        assert_eq!(standing([text("a"), Delta::End]), Standing::Finished);
+    }
+
+    #[test]
+    fn a_brace_in_a_string_ends_nothing() {
+        let mut partial = Partial::new(100);
+        partial.see_delta(&call(0));
+        for (json, cut) in [("{\"a\"", true), (":\"}\\", true), ("\"}\"", true), ("}", false)] {
+            partial.see_delta(&arguments(0, json));
+            assert_eq!(partial.has_cut_call(), cut, "{json}");
+        }
+        assert_eq!(partial.cut_bytes(), 0);
+    }
+
+    #[test]
+    fn what_was_not_reported_is_estimated() {
+        let mut partial = Partial::new(1_000);
+        partial.see_delta(&Delta::Usage(Usage::new(50, 1)));
+        partial.see_delta(&text(&"a".repeat(400)));
+        assert_eq!(partial.used(7), Usage::new(50, 100));
+        let mut later = Usage::default();
+        later.output = Some(140);
+        partial.see_delta(&Delta::Usage(later));
+        assert_eq!(partial.used(7), Usage::new(50, 140));
+        partial.next_piece();
+        assert_eq!(partial.used(7), Usage::new(7, 0));
+        assert_eq!(partial.text().len(), 400);
+    }
+}

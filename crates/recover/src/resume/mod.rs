@@ -1,0 +1,7 @@
+//! Broken streams resumed.
+
+pub(crate) mod event;
+pub(crate) mod events;
+pub(crate) mod layer;
+pub(crate) mod policy;
+pub(crate) mod service;

@@ -1,0 +1,343 @@
+//! Another stream's events, fitted behind what the caller has seen.
+
+use smallvec::SmallVec;
+use steadfast_core::{Delta, Event, Usage};
+
+use crate::{
+    partial::Partial,
+    seam::{Found, Seam},
+};
+
+/// Fits the events of another stream behind what the caller has seen: the seam is found and cut,
+/// blocks get the numbers that follow, a second beginning is left out, usage is added up.
+#[derive(Debug)]
+pub(crate) struct Splice {
+    /// Until the seam is found.
+    seam: Option<Seam>,
+    /// Text without a seam goes on as it came.
+    lenient: bool,
+    /// The caller's text block that the first new text belongs to.
+    open_text: Option<u32>,
+    /// The caller's thinking block that has ended, should another begin.
+    open_thinking: Option<u32>,
+    /// The number of the caller's next block.
+    next: u32,
+    /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
+    blocks: SmallVec<[(u32, Option<u32>); 4]>,
+    /// What the streams before this one used.
+    base: Usage,
+    /// The caller has not seen a beginning yet.
+    fresh: bool,
+    /// The stream is in another dialect than the answer began in: what only that can read goes.
+    foreign: bool,
+}
+
+/// The stream does not go on with what was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoSeam;
+
+impl Splice {
+    /// Fits a stream behind `partial`, which begins another piece with it. Without a `seam` the
+    /// stream begins something new.
+    pub(crate) fn new(
+        partial: &mut Partial,
+        seam: Option<Seam>,
+        lenient: bool,
+        base: Usage,
+    ) -> Self {
+        partial.next_piece();
+        Self {
+            seam,
+            lenient,
+            open_text: partial.open_text(),
+            open_thinking: partial.open_thinking(),
+            next: partial.next(),
+            blocks: SmallVec::new(),
+            base,
+            fresh: false,
+            foreign: false,
+        }
+    }
+
+    /// The stream is in another dialect than the answer began in.
+    pub(crate) fn foreign(mut self, foreign: bool) -> Self {
+        self.foreign = foreign;
+        self
+    }
+
+    /// For an answer of which the caller has seen nothing yet: only what others used is added.
+    pub(crate) fn fresh(partial: &mut Partial, base: Usage) -> Self {
+        let mut splice = Self::new(partial, None, true, base);
+        splice.fresh = true;
+        splice
+    }
+
+    /// Whether it is not known yet where what is new begins.
+    pub(crate) fn is_open(&self) -> bool {
+        self.seam.is_some()
+    }
+
+    /// What the caller is given of `event`, if anything; `partial` has seen it.
+    pub(crate) fn take(
+        &mut self,
+        event: Event,
+        partial: &mut Partial,
+    ) -> Result<Option<Event>, NoSeam> {
+        let mut out = Out { event: Event::default(), partial };
+        for delta in event.deltas {
+            self.one(delta, &mut out)?;
+        }
+        Ok((!out.event.deltas.is_empty()).then_some(out.event))
+    }
+
+    fn one(&mut self, delta: Delta, out: &mut Out<'_>) -> Result<(), NoSeam> {
+        match delta {
+            Delta::Start { .. } if !self.fresh => {}
+            Delta::Signature { .. } | Delta::Redacted { .. } if self.foreign => {}
+            Delta::Usage(usage) => out.usage(&usage, &self.base),
+            Delta::Text { index, text } => match &mut self.seam {
+                None => {
+                    let index = self.place(index, true, out);
+                    out.push(Delta::Text { index, text });
+                }
+                Some(seam) => match seam.push(&text) {
+                    Found::NotYet => {}
+                    found => self.found(found, Some(index), out)?,
+                },
+            },
+            Delta::Thinking { index, text } => {
+                if let Some(index) = self.thought(index, out) {
+                    out.push(Delta::Thinking { index, text });
+                }
+            }
+            Delta::Redacted { index, data } => {
+                if let Some(index) = self.thought(index, out) {
+                    out.push(Delta::Redacted { index, data });
+                }
+            }
+            Delta::Signature { index, signature } => {
+                if let Some(index) = self.known(index) {
+                    out.push(Delta::Signature { index, signature });
+                }
+            }
+            Delta::ToolCall { index, id, name } => {
+                self.settle(out)?;
+                let index = self.place(index, false, out);
+                out.push(Delta::ToolCall { index, id, name });
+            }
+            Delta::Opaque { index, block } => {
+                self.settle(out)?;
+                let index = self.place(index, false, out);
+                out.push(Delta::Opaque { index, block });
+            }
+            Delta::Arguments { index, json } => {
+                if let Some(index) = self.known(index) {
+                    out.push(Delta::Arguments { index, json });
+                }
+            }
+            Delta::BlockEnd { index } => {
+                if let Some(index) = self.known(index) {
+                    out.push(Delta::BlockEnd { index });
+                }
+            }
+            stop @ (Delta::Stop(_) | Delta::End) => {
+                self.settle(out)?;
+                out.push(stop);
+            }
+            other => out.push(other),
+        }
+        Ok(())
+    }
+
+    /// No more text can come before what follows.
+    fn settle(&mut self, out: &mut Out<'_>) -> Result<(), NoSeam> {
+        match &mut self.seam {
+            None => Ok(()),
+            Some(seam) => {
+                let found = seam.finish();
+                self.found(found, None, out)
+            }
+        }
+    }
+
+    fn found(&mut self, found: Found, block: Option<u32>, out: &mut Out<'_>) -> Result<(), NoSeam> {
+        let text = match found {
+            Found::Cut(new) => new,
+            Found::Nothing(held) if self.lenient => held,
+            Found::Nothing(_) | Found::NotYet => return Err(NoSeam),
+        };
+        self.seam = None;
+        if text.is_empty() {
+            return Ok(());
+        }
+        let index = match block {
+            Some(block) => self.place(block, true, out),
+            None => self.begin(true, out),
+        };
+        out.push(Delta::Text { index, text });
+        Ok(())
+    }
+
+    /// The caller's number of a block of thinking. Before the seam it is about how to go on, and not
+    /// a part of the answer.
+    fn thought(&mut self, block: u32, out: &mut Out<'_>) -> Option<u32> {
+        if self.seam.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
+            self.blocks.push((block, None));
+        }
+        match self.blocks.iter().find(|(inner, _)| *inner == block) {
+            Some((_, outer)) => *outer,
+            None => Some(self.place(block, false, out)),
+        }
+    }
+
+    /// The caller's number of `block`, if it has one.
+    fn known(&self, block: u32) -> Option<u32> {
+        self.blocks.iter().find(|(inner, _)| *inner == block).and_then(|(_, outer)| *outer)
+    }
+
+    /// The caller's number of `block`, which begins if it has none.
+    fn place(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
+        if let Some(index) = self.known(block) {
+            return index;
+        }
+        let index = self.begin(is_text, out);
+        self.blocks.push((block, Some(index)));
+        index
+    }
+
+    fn begin(&mut self, is_text: bool, out: &mut Out<'_>) -> u32 {
+        if let Some(index) = self.open_thinking.take() {
+            out.push(Delta::BlockEnd { index });
+        }
+        match self.open_text.take() {
+            Some(index) if is_text => index,
+            _ => {
+                self.next += 1;
+                self.next - 1
+            }
+        }
+    }
+}
+
+/// What the caller is given, and what keeps track of it.
+struct Out<'a> {
+    event: Event,
+    partial: &'a mut Partial,
+}
+
+impl Out<'_> {
+    fn push(&mut self, delta: Delta) {
+        self.partial.see_delta(&delta);
+        self.event.deltas.push(delta);
+    }
+
+    /// Usage within one stream is cumulative: what the ones before used comes on top.
+    fn usage(&mut self, usage: &Usage, base: &Usage) {
+        self.partial.see_delta(&Delta::Usage(*usage));
+        let all = base.plus(self.partial.usage());
+        self.event.deltas.push(Delta::Usage(all));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::StopReason;
+
+    use super::*;
+    use crate::SeamPolicy;
+
+    fn text(index: u32, text: &str) -> Delta {
+        Delta::Text { index, text: text.into() }
+    }
+
+    const SAID: &str = "hello out there, whoever";
+
+    /// What comes of `events` behind the text of `SAID`, in block 1.
+    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoSeam> {
+        let mut partial = Partial::new(1_000);
+        partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
+        partial.see_delta(&text(1, SAID));
+        let seam = Seam::new(partial.text(), SeamPolicy::default());
+        let mut splice = Splice::new(&mut partial, Some(seam), false, Usage::new(10, 6));
+        let mut out = Vec::new();
+        for delta in events {
+            out.extend(
+                splice
+                    .take(Event::new([delta]), &mut partial)?
+                    .into_iter()
+                    .flat_map(|event| event.deltas),
+            );
+        }
+        Ok(out)
+    }
+
+    #[test]
+    fn the_seam_is_cut_and_blocks_are_numbered_on() {
+        let mut usage = Usage::default();
+        usage.output = Some(9);
+        let out = fit(vec![
+            Delta::Start { id: Some("other".into()), model: None },
+            Delta::Usage(Usage::new(20, 1)),
+            Delta::Thinking { index: 0, text: "how was it".into() },
+            Delta::Signature { index: 0, signature: "s".into() },
+            Delta::BlockEnd { index: 0 },
+            text(1, "out there, who"),
+            Delta::Ping,
+            text(1, "ever you"),
+            text(1, " are"),
+            Delta::BlockEnd { index: 1 },
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Arguments { index: 2, json: "{}".into() },
+            Delta::Usage(usage),
+            Delta::Stop(StopReason::ToolUse.into()),
+            Delta::End,
+        ]);
+        let mut after = vec![
+            Delta::Usage(Usage::new(30, 7)),
+            Delta::Ping,
+            text(1, " you"),
+            text(1, " are"),
+            Delta::BlockEnd { index: 1 },
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Arguments { index: 2, json: "{}".into() },
+            Delta::Usage(Usage::new(30, 15)),
+            Delta::Stop(StopReason::ToolUse.into()),
+            Delta::End,
+        ];
+        assert_eq!(out.unwrap(), after);
+        // The same where the repetition is all there is before the call.
+        let out = fit(vec![
+            text(4, SAID),
+            Delta::BlockEnd { index: 4 },
+            Delta::ToolCall { index: 7, id: "a".into(), name: "read".into() },
+        ]);
+        assert_eq!(out.unwrap(), [after.remove(5)]);
+    }
+
+    #[test]
+    fn no_seam_is_found_out_at_any_kind_of_end() {
+        for end in [
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Stop(StopReason::EndTurn.into()),
+            Delta::End,
+        ] {
+            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoSeam));
+            assert_eq!(fit(vec![end]), Err(NoSeam));
+        }
+        assert_eq!(
+            fit(vec![text(0, "Sorry about that! Where was I? Hello to everybody who listens.")]),
+            Err(NoSeam)
+        );
+    }
+
+    #[test]
+    fn thinking_that_begins_again_is_a_block_of_its_own() {
+        let mut partial = Partial::new(1_000);
+        partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
+        let mut splice = Splice::new(&mut partial, None, false, Usage::default());
+        let thought = |index| Delta::Thinking { index, text: "well".into() };
+        let event = splice.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
+        let deltas = event.unwrap().deltas;
+        assert_eq!(deltas[..], [Delta::BlockEnd { index: 0 }, thought(1), text(2, "yes")]);
+    }
+}

@@ -1,0 +1,305 @@
+//! A model that follows a script.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests; each file uses its part"
+)]
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures_util::{Stream, StreamExt};
+use steadfast_core::{
+    ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, Failure, Head, Message, Reason,
+    Role, StopReason, Usage,
+};
+use tower::Service;
+
+/// What a stream does next.
+#[derive(Debug)]
+pub enum Do {
+    Say(Event),
+    Fail(Failure),
+    /// Is pending once, and goes on.
+    Wait,
+    /// Says nothing more.
+    Hang,
+}
+
+type Script = dyn Fn(usize, &ChatRequest) -> Result<Vec<Do>, Failure> + Send + Sync;
+
+/// A model that answers the n-th call by a script.
+#[derive(Clone)]
+pub struct Model {
+    script: Arc<Script>,
+    pub asked: Arc<parking_lot::Mutex<Vec<ChatRequest>>>,
+    /// Futures and streams under way.
+    pub alive: Arc<AtomicUsize>,
+    /// What the n-th answer is in; the last one stays.
+    pub dialects: Vec<Dialect>,
+}
+
+pub struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Model {
+    pub fn new(
+        script: impl Fn(usize, &ChatRequest) -> Result<Vec<Do>, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        let (asked, alive) = (Arc::default(), Arc::default());
+        Self { script: Arc::new(script), asked, alive, dialects: vec![Dialect::Anthropic] }
+    }
+
+    /// What its script says, without being called.
+    pub fn answer(&self, call: usize, request: &ChatRequest) -> Result<Vec<Do>, Failure> {
+        (self.script)(call, request)
+    }
+
+    pub fn calls(&self) -> usize {
+        self.asked.lock().len()
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Model")
+    }
+}
+
+impl Service<ChatRequest> for Model {
+    type Response = ChatResponse<Said>;
+    type Error = Failure;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failure>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let at = self.asked.lock().len();
+        self.asked.lock().push(request.clone());
+        let said = (self.script)(at, &request);
+        let alive = Alive::new(&self.alive);
+        let dialect = self.dialects[at.min(self.dialects.len() - 1)];
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut head = Head::new(dialect);
+            head.stream = request.stream;
+            head.target = Some(format!("p{at}").as_str().into());
+            head.log = request.context.log.clone();
+            Ok(ChatResponse::new(head, Said { said: said?.into_iter(), alive }))
+        })
+    }
+}
+
+pub struct Said {
+    said: std::vec::IntoIter<Do>,
+    alive: Alive,
+}
+
+impl Stream for Said {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(match self.said.next() {
+            None => None,
+            Some(Do::Say(event)) => Some(Ok(event)),
+            Some(Do::Fail(failure)) => {
+                self.said = Vec::new().into_iter();
+                Some(Err(failure))
+            }
+            Some(Do::Wait) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(Do::Hang) => {
+                self.said = vec![Do::Hang].into_iter();
+                return Poll::Pending;
+            }
+        })
+    }
+}
+
+pub fn fail(reason: Reason) -> Failure {
+    Failure::new(reason, "told to fail")
+}
+
+/// A block of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Block {
+    Text(String),
+    Thinking(String),
+    Call(&'static str, String),
+}
+
+fn pieces(text: &str, size: usize) -> Vec<String> {
+    let chars: Vec<char> = text.chars().collect();
+    chars.chunks(size.max(1)).map(|piece| piece.iter().collect()).collect()
+}
+
+/// An answer as a stream, in pieces of `size` characters, with (Anthropic) or without (OpenAI) an
+/// event at the end of each block.
+pub fn stream(id: &str, blocks: &[Block], size: usize, ends: bool, stop: StopReason) -> Vec<Event> {
+    let mut out = vec![
+        Event::new([
+            Delta::Start { id: Some(id.into()), model: None },
+            Delta::Usage(Usage::new(10, 1)),
+        ]),
+        Event::new([Delta::Ping]),
+    ];
+    let mut wrote = 0;
+    for (at, block) in blocks.iter().enumerate() {
+        let index = at as u32;
+        match block {
+            Block::Text(text) => {
+                wrote += text.len();
+                let say = |text| Event::new([Delta::Text { index, text }]);
+                out.extend(pieces(text, size).into_iter().map(say));
+            }
+            Block::Thinking(text) => {
+                wrote += text.len();
+                let say = |text| Event::new([Delta::Thinking { index, text }]);
+                out.extend(pieces(text, size).into_iter().map(say));
+                let signature = format!("{id}-signed");
+                out.push(Event::new([Delta::Signature { index, signature }]));
+            }
+            Block::Call(name, arguments) => {
+                wrote += arguments.len();
+                let id = format!("{id}-{name}");
+                out.push(Event::new([Delta::ToolCall { index, id, name: (*name).into() }]));
+                let say = |json| Event::new([Delta::Arguments { index, json }]);
+                out.extend(pieces(arguments, size).into_iter().map(say));
+            }
+        }
+        if ends {
+            out.push(Event::new([Delta::BlockEnd { index }]));
+        }
+    }
+    let usage = Usage::new(10, (wrote / 4) as u64);
+    out.push(Event::new([Delta::Usage(usage), Delta::Stop(stop.into())]));
+    out.push(Event::new([Delta::End]));
+    out
+}
+
+pub fn say(events: impl IntoIterator<Item = Event>) -> Vec<Do> {
+    events.into_iter().map(Do::Say).collect()
+}
+
+/// The first `events`, then a failure.
+pub fn broken(events: &[Event], at: usize, failure: Failure) -> Vec<Do> {
+    let mut out = say(events[..at].iter().cloned());
+    out.push(Do::Fail(failure));
+    out
+}
+
+/// What a caller got.
+#[derive(Debug)]
+pub struct Got {
+    pub deltas: Vec<Delta>,
+    pub answer: Completion,
+    pub failures: Vec<Failure>,
+}
+
+/// Reads to the end.
+pub async fn read<S>(reply: ChatResponse<S>) -> Got
+where
+    S: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    let (head, mut events) = reply.into_parts();
+    let mut got = Got { deltas: Vec::new(), answer: Completion::new(head), failures: Vec::new() };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                assert!(got.failures.is_empty(), "nothing comes after a failure");
+                got.answer.push(&event);
+                got.deltas.extend(event.deltas);
+            }
+            Err(failure) => got.failures.push(failure),
+        }
+    }
+    assert!(events.next().await.is_none(), "it stays ended");
+    let count = |what: fn(&Delta) -> bool| got.deltas.iter().filter(|delta| what(delta)).count();
+    assert!(count(|delta| matches!(delta, Delta::Start { .. })) <= 1, "one beginning");
+    assert!(count(|delta| matches!(delta, Delta::Stop(_))) <= 1, "one reason to stop");
+    let ends = count(|delta| matches!(delta, Delta::End));
+    assert_eq!(ends + got.failures.len(), 1, "one end or one failure");
+    got.check_blocks();
+    got
+}
+
+impl Got {
+    /// Blocks are numbered in the order they begin, and none goes on after its end.
+    fn check_blocks(&self) {
+        let (mut next, mut ended) = (0, Vec::new());
+        for delta in &self.deltas {
+            let index = match delta {
+                Delta::BlockEnd { index } => {
+                    assert!(*index < next && !ended.contains(index), "{delta:?}");
+                    ended.push(*index);
+                    continue;
+                }
+                Delta::Text { index, .. }
+                | Delta::Thinking { index, .. }
+                | Delta::Signature { index, .. }
+                | Delta::ToolCall { index, .. }
+                | Delta::Arguments { index, .. } => *index,
+                _ => continue,
+            };
+            assert!(index <= next, "{delta:?} leaves out a number");
+            assert!(!ended.contains(&index), "{delta:?} comes after its block's end");
+            next = next.max(index + 1);
+        }
+    }
+
+    pub fn text(&self) -> String {
+        self.answer.text()
+    }
+
+    pub fn calls(&self) -> Vec<(String, String)> {
+        let calls = self.answer.tool_calls();
+        calls.map(|call| (call.name.clone(), call.arguments.clone())).collect()
+    }
+}
+
+/// What a follow-up request says the model had said.
+pub fn said(request: &ChatRequest) -> Option<String> {
+    let said = request.messages.iter().rev().find(|message| message.role() == Role::Assistant);
+    said.map(Message::text)
+}
+
+/// The words a follow-up request asks to be repeated.
+pub fn asked_for(request: &ChatRequest) -> Option<String> {
+    let last = request.messages.last()?.text();
+    let (_, rest) = last.split_once("exactly these:\n")?;
+    let (words, _) = rest.rsplit_once("\nThen go straight on")?;
+    Some(words.to_owned())
+}
+
+pub fn log(got: &Got) -> Vec<&'static str> {
+    got.answer.head.log.steps().iter().map(|step| step.action).collect()
+}
+
+pub fn recording() -> ChatRequest {
+    ChatRequest::user("go").streaming().with_context(steadfast_core::CallContext::recording())
+}

@@ -1,0 +1,407 @@
+//! Answers that are cut off, and go on.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::sync::atomic::Ordering;
+
+use common::*;
+use futures_util::StreamExt;
+use steadfast_core::{
+    Call, CallContext, ChatRequest, Delta, Event, Reason, Role, StopReason, Usage,
+};
+use steadfast_recover::{ContinuationLayer, OutputLimits, StreamResumeLayer};
+use tower::{Layer, ServiceExt};
+
+fn long() -> String {
+    (0..30).map(|n| format!("Line {n} of \u{201c}caf\u{e9}\u{201d}\r\nand more. ")).collect()
+}
+
+/// All of a stream in one event, as an answer that is not streamed.
+fn whole(events: Vec<Event>) -> Vec<Event> {
+    vec![Event::new(events.into_iter().flat_map(|event| event.deltas))]
+}
+
+fn take(text: &str, chars: usize) -> &str {
+    text.char_indices().nth(chars).map_or(text, |(at, _)| &text[..at])
+}
+
+/// Writes `text` in pieces of at most `limit` characters, or of four to a token when the request
+/// raises its limit.
+fn author(text: String, limit: usize, ends: bool) -> Model {
+    Model::new(move |_, request| {
+        let said = said(request).unwrap_or_default();
+        let rest = &text[said.len()..];
+        let limit =
+            request.params.max_output.map_or(limit, |tokens| limit.max(tokens as usize * 4));
+        let piece = take(rest, limit);
+        let stop = if piece == rest { StopReason::EndTurn } else { StopReason::MaxTokens };
+        let events = stream("a", &[Block::Text(piece.to_owned())], 7, ends, stop);
+        Ok(say(if request.stream { events } else { whole(events) }))
+    })
+}
+
+async fn ask(model: &Model, layer: &ContinuationLayer, request: ChatRequest) -> Got {
+    let got = read(layer.layer(model.clone()).oneshot(request).await.unwrap()).await;
+    assert_eq!(model.alive.load(Ordering::Relaxed), 0, "nothing is left under way");
+    got
+}
+
+fn stop(got: &Got) -> StopReason {
+    got.answer.stop.as_ref().unwrap().reason
+}
+
+fn recording_whole() -> ChatRequest {
+    ChatRequest::user("go").with_context(CallContext::recording())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_cut_anywhere_arrives_whole_and_once() {
+    let text = long();
+    let chars = text.chars().count();
+    for limit in (chars / 4 + 1)..=chars {
+        for ends in [true, false] {
+            let model = author(text.clone(), limit, ends);
+            let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+            assert_eq!(got.text(), text, "{limit}");
+            assert_eq!(stop(&got), StopReason::EndTurn);
+            assert_eq!(got.answer.parts.len(), 1, "one block");
+            assert_eq!(model.calls(), chars.div_ceil(limit));
+            // Ten of input each, and the pieces' own output.
+            assert_eq!(got.answer.usage.input, Some(10 * model.calls() as u64));
+            assert!(got.answer.usage.output.unwrap() + 4 >= (text.len() / 4) as u64);
+            // Not streamed, without raising the limit.
+            let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+            let model = author(text.clone(), limit, ends);
+            let got = ask(&model, &layer, recording_whole()).await;
+            assert_eq!((got.text(), stop(&got)), (text.clone(), StopReason::EndTurn));
+            assert_eq!(got.answer.usage.input, Some(10 * model.calls() as u64));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_raised_once_where_nobody_has_seen_anything() {
+    let text = long();
+    for (request, layer) in [
+        (recording_whole as fn() -> ChatRequest, ContinuationLayer::default()),
+        (recording, ContinuationLayer::default().withhold(true)),
+    ] {
+        let model = author(text.clone(), 100, true);
+        let got = ask(&model, &layer, request()).await;
+        assert_eq!((got.text(), stop(&got)), (text.clone(), StopReason::EndTurn));
+        assert_eq!(log(&got), ["escalated"]);
+        assert!(matches!(got.deltas[0], Delta::Start { .. }), "its beginning is there, once");
+        let asked = model.asked.lock().clone();
+        assert_eq!(asked.len(), 2);
+        assert_eq!(asked[1].params.max_output, Some(64_000));
+        assert_eq!(asked[1].messages[..], asked[0].messages[..], "the same request");
+        assert_eq!(got.answer.usage.input, Some(20), "what was dropped is paid for");
+        // Clamped to the model's own, and to what the window leaves after 10 tokens of input.
+        for (limits, to) in [
+            (OutputLimits { max_output: Some(50), window: None }, 50),
+            (OutputLimits { max_output: Some(50), window: Some(50) }, 40),
+        ] {
+            let model = author(text.clone(), 100, true);
+            let got = ask(&model, &layer.clone().limits(move |_, _| limits), request()).await;
+            assert_eq!(model.asked.lock()[1].params.max_output, Some(to));
+            assert!(text.starts_with(&got.text()) && got.text().chars().count() > 500);
+            assert_eq!(log(&got)[..2], ["escalated", "continued"]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raised_limit_that_is_refused_costs_nothing_that_was_there() {
+    let text = long();
+    let inner = author(text.clone(), 400, true);
+    let model = Model::new(move |call, request| match request.params.max_output {
+        Some(_) => Err(fail(Reason::Format)),
+        None => (inner_script(&inner))(call, request),
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording_whole()).await;
+    assert_eq!((got.text(), stop(&got)), (text, StopReason::EndTurn));
+    assert_eq!(log(&got), ["escalated", "continued", "continued"]);
+    // What is final is final.
+    let model = Model::new(move |call, _| match call {
+        0 => {
+            Ok(say(whole(stream("a", &[Block::Text("Hm".into())], 9, true, StopReason::MaxTokens))))
+        }
+        _ => Err(fail(Reason::Safety)),
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording_whole()).await;
+    assert_eq!((got.failures[0].reason(), got.deltas.len()), (Reason::Safety, 0));
+}
+
+fn inner_script(
+    model: &Model,
+) -> impl Fn(usize, &ChatRequest) -> Result<Vec<Do>, steadfast_core::Failure> + '_ {
+    |call, request| model.answer(call, request)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_never_stops_is_left_after_its_continuations() {
+    let endless = |words: usize| {
+        Model::new(move |call, _| {
+            let text = format!("{call} ").repeat(words);
+            Ok(say(stream("a", &[Block::Text(text)], 99, true, StopReason::MaxTokens)))
+        })
+    };
+    let model = endless(4_000);
+    let layer = ContinuationLayer::default();
+    let got = ask(&model, &layer, recording()).await;
+    assert_eq!((model.calls(), stop(&got)), (4, StopReason::MaxTokens), "marked, and no error");
+    assert_eq!(log(&got), ["continued", "continued", "continued", "truncated"]);
+    assert_eq!(got.answer.usage, Usage::new(40, 8_000));
+    let snapshot = layer.handle().snapshot();
+    assert_eq!((snapshot.cut, snapshot.continued, snapshot.truncated), (4, 3, 1));
+    // A continuation of 499 tokens brings little, one of 500 does not.
+    for (words, calls) in [(998, 4), (1_000, 10)] {
+        let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9);
+        let model = endless(words);
+        ask(&model, &layer, recording()).await;
+        assert_eq!(model.calls(), calls, "{words}");
+    }
+}
+
+const WHOLE: &str = r#"{"path":"a","text":"one {two} \"three\""}"#;
+
+/// Text and a call of which only `bytes` bytes of arguments come, then the whole of it.
+fn cut_call(bytes: usize, ends: bool) -> Model {
+    Model::new(move |call, request| {
+        let text = Block::Text("Let me write it.".into());
+        let events = if call == 0 {
+            let cut = Block::Call("write", WHOLE[..bytes].into());
+            stream("a", &[text, cut], 4, ends, StopReason::MaxTokens)
+        } else {
+            assert!(
+                request.messages.last().unwrap().text().contains(&format!("after {bytes} bytes"))
+            );
+            stream("b", &[Block::Call("write", WHOLE.into())], 4, ends, StopReason::ToolUse)
+        };
+        Ok(say(if request.stream { events } else { whole(events) }))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_call_is_never_seen_and_made_anew() {
+    for bytes in 1..WHOLE.len() {
+        for ends in [true, false] {
+            for request in [recording(), recording_whole()] {
+                let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+                let got = ask(&cut_call(bytes, ends), &layer, request).await;
+                let calls = got.calls();
+                assert_eq!(calls.len(), 1, "{bytes}: {got:?}");
+                assert_eq!(calls[0].1, WHOLE, "{bytes}");
+                assert_eq!(got.text(), "Let me write it.");
+                assert_eq!(stop(&got), StopReason::ToolUse);
+            }
+        }
+    }
+    // Nothing is left to try: the text, without the call.
+    let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 0);
+    let got = ask(&cut_call(9, true), &layer, recording()).await;
+    assert_eq!((got.calls().len(), stop(&got)), (0, StopReason::MaxTokens));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_whole_call_at_the_limit_is_no_cut() {
+    let calls = |second: &str| {
+        let (first, second) = (r#"{"a":1}"#.to_owned(), second.to_owned());
+        Model::new(move |_, _| {
+            let blocks = [Block::Call("read", first.clone()), Block::Call("list", second.clone())];
+            Ok(say(stream("a", &blocks, 3, true, StopReason::MaxTokens)))
+        })
+    };
+    let model = calls("{}");
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!((model.calls(), got.calls().len()), (1, 2));
+    assert_eq!(stop(&got), StopReason::MaxTokens, "as the model said it");
+    // One is whole, the other is not: the turn is finished with the one.
+    let model = calls("{\"b\":");
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!((model.calls(), got.calls()), (1, vec![("read".into(), r#"{"a":1}"#.into())]));
+    assert_eq!(stop(&got), StopReason::ToolUse);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_needs_nothing_passes_as_it_came() {
+    let blocks = [
+        Block::Thinking("hm".into()),
+        Block::Text("Hello there.".into()),
+        Block::Call("none", String::new()),
+        Block::Call("read", r#"{"a":{}}"#.into()),
+    ];
+    for end in [StopReason::ToolUse, StopReason::EndTurn, StopReason::ContentFilter] {
+        let events = stream("a", &blocks, 3, true, end);
+        let gave: Vec<Delta> = events.iter().flat_map(|event| event.deltas.clone()).collect();
+        for withhold in [false, true] {
+            let events = events.clone();
+            let model = Model::new(move |_, _| Ok(say(events.clone())));
+            let layer = ContinuationLayer::default().withhold(withhold);
+            let got = ask(&model, &layer, recording()).await;
+            assert_eq!(got.deltas, gave);
+            assert!(log(&got).is_empty());
+        }
+    }
+    // A caller who wants little, or several answers, gets what there is.
+    for request in [recording().with_max_output(16), {
+        let mut request = recording();
+        request.params.answers = Some(2);
+        request
+    }] {
+        let model = author(long(), 100, true);
+        let got = ask(&model, &ContinuationLayer::default(), request).await;
+        assert_eq!((model.calls(), stop(&got)), (1, StopReason::MaxTokens));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_on_the_way() {
+    let piece = |text: &str, end| stream("a", &[Block::Text(text.into())], 4, true, end);
+    // The answer itself fails: as it came.
+    for at in 0..6 {
+        let events = piece("Hello there", StopReason::EndTurn);
+        let model = Model::new(move |_, _| Ok(broken(&events, at, fail(Reason::Network))));
+        let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.failures[0].reason()), (1, Reason::Network));
+    }
+    // The continuation fails before it brought anything: what there is, marked.
+    for reason in [Reason::Network, Reason::Exhausted] {
+        let first = piece("Hello there", StopReason::MaxTokens);
+        let model = Model::new(move |call, _| match call {
+            0 => Ok(say(first.clone())),
+            _ => Err(fail(reason)),
+        });
+        let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+        assert_eq!((got.text().as_str(), stop(&got)), ("Hello there", StopReason::MaxTokens));
+        assert_eq!(log(&got), ["continued", "truncated"]);
+    }
+    // It breaks in the middle: an end is not made up.
+    let (first, second) =
+        (piece("Hello there", StopReason::MaxTokens), piece(", all of you", StopReason::EndTurn));
+    let model = Model::new(move |call, _| match call {
+        0 => Ok(say(first.clone())),
+        _ => Ok(broken(&second, 3, fail(Reason::Network))),
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!((got.text().as_str(), got.failures.len()), ("Hello there, al", 1));
+    assert!(got.failures[0].is_delivered());
+    // With a layer inside that resumes, it is whole.
+    let model = Model::new(move |call, request| {
+        let text = match (call, asked_for(request)) {
+            (0, _) => return Ok(say(piece("Hello there", StopReason::MaxTokens))),
+            (1, _) => {
+                return Ok(broken(
+                    &piece(", all of you", StopReason::EndTurn),
+                    4,
+                    fail(Reason::Network),
+                ));
+            }
+            (_, words) => format!("{} you", words.unwrap()),
+        };
+        Ok(say(piece(&text, StopReason::EndTurn)))
+    });
+    let stack = ContinuationLayer::default().layer(StreamResumeLayer::default().layer(model));
+    let got = read(stack.oneshot(recording()).await.unwrap()).await;
+    assert_eq!(got.text(), "Hello there, all of you");
+    assert_eq!(log(&got), ["continued", "resuming", "resumed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_repeats_itself_is_said_once_and_thinking_alone_goes_on() {
+    let text = long();
+    let (first, rest) = text.split_at(200);
+    let (one, two) = (first.to_owned(), format!("{}{rest}", &first[first.len() - 60..]));
+    let model = Model::new(move |call, _| {
+        let (text, end) = match call {
+            0 => (one.clone(), StopReason::MaxTokens),
+            _ => (two.clone(), StopReason::EndTurn),
+        };
+        Ok(say(stream("a", &[Block::Text(text)], 9, true, end)))
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!(got.text(), text);
+    let model = Model::new(|call, request| {
+        let (block, end) = match call {
+            0 => (Block::Thinking("Let me think about".into()), StopReason::MaxTokens),
+            _ => (Block::Text("Yes.".into()), StopReason::EndTurn),
+        };
+        assert!(request.messages.iter().all(|message| message.role() == Role::User));
+        Ok(say(stream("a", &[block], 9, true, end)))
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!((got.text().as_str(), got.answer.parts.len()), ("Yes.", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_it_anywhere_ends_everything() {
+    for waits in 0..400 {
+        let inner = author(long(), 300, true);
+        let call = ContinuationLayer::default().layer(inner.clone()).oneshot(recording());
+        let mut polled = 0;
+        let mut reading = Box::pin(async move {
+            let mut events = call.await.unwrap();
+            while events.next().await.is_some() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let over = std::future::poll_fn(|cx| {
+            polled += 1;
+            if polled > waits {
+                return std::task::Poll::Ready(false);
+            }
+            reading.as_mut().poll(cx).map(|()| true)
+        })
+        .await;
+        drop(reading);
+        assert_eq!(inner.alive.load(Ordering::Relaxed), 0);
+        if over {
+            return;
+        }
+    }
+    unreachable!("it ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_requests_means_are_kept() {
+    let mut request = recording();
+    request.context_mut().max_attempts = std::num::NonZeroU32::new(2);
+    let model = author(long(), 300, true);
+    let got = ask(&model, &ContinuationLayer::default(), request).await;
+    assert_eq!((model.calls(), stop(&got)), (2, StopReason::MaxTokens));
+    assert_eq!(model.asked.lock()[1].context.attempts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_call_is_dropped_where_nothing_can_be_continued() {
+    let block = steadfast_core::Opaque {
+        dialect: steadfast_core::Dialect::Anthropic,
+        kind: "server_tool_use".into(),
+        json: steadfast_core::RawJson::parse("{}").unwrap(),
+    };
+    let model = Model::new(move |_, _| {
+        Ok(say([
+            Event::new([Delta::Opaque { index: 0, block: block.clone() }]),
+            Event::new([Delta::ToolCall { index: 1, id: "a".into(), name: "write".into() }]),
+            Event::new([Delta::Arguments { index: 1, json: "{\"path".into() }]),
+            Event::new([Delta::Stop(StopReason::MaxTokens.into())]),
+            Event::new([Delta::End]),
+        ]))
+    });
+    let got = ask(&model, &ContinuationLayer::default(), recording()).await;
+    assert_eq!((model.calls(), got.calls().len(), stop(&got)), (1, 0, StopReason::MaxTokens));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_too_large_to_be_held_back_passes_as_it_came() {
+    for end in [StopReason::ToolUse, StopReason::MaxTokens] {
+        let call = Block::Call("write", format!("{{\"a\":\"{}", "x".repeat(9_000)));
+        let events = stream("a", &[call], 90, true, end);
+        let gave: Vec<Delta> = events.iter().flat_map(|event| event.deltas.clone()).collect();
+        let model = Model::new(move |_, _| Ok(say(events.clone())));
+        let layer = ContinuationLayer::default().tune(|policy| policy.max_partial = 5_000);
+        let got = ask(&model, &layer, recording()).await;
+        assert_eq!((model.calls(), got.deltas), (1, gave));
+    }
+}

@@ -1,0 +1,32 @@
+//! The contract of every layer.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use steadfast_core::{ChatRequest, ChatResponse, Failure, Reason};
+use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
+use steadfast_testkit::{Act, Chat, Contract, contract};
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
+
+contract!(
+    resume,
+    Contract::new(Chat, StreamResumeLayer::default)
+        .state(Act::fail_late(Reason::Network), |layer| layer.handle().snapshot().broken)
+        .allocates(1, "the text the caller has seen")
+);
+
+contract!(
+    continuation,
+    Contract::new(Chat, ContinuationLayer::default).allocates(1, "the text the caller has seen")
+);
+
+#[tokio::test]
+async fn the_two_stack_around_a_boxed_service() {
+    let inner = BoxCloneService::new(tower::service_fn(|_: ChatRequest| async {
+        Err::<ChatResponse, _>(Failure::new(Reason::Network, "nobody is there"))
+    }));
+    let stack = ServiceBuilder::new()
+        .layer(ContinuationLayer::default())
+        .layer(StreamResumeLayer::default())
+        .service(inner);
+    let failure = stack.oneshot(ChatRequest::user("hi")).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.is_delivered()), (Reason::Network, false));
+}

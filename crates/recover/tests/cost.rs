@@ -1,0 +1,97 @@
+//! What an answer that needs nothing pays, and what is bounded.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use allocation_counter::measure;
+use common::{Block, stream};
+use futures_util::Stream;
+use steadfast_core::{ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, StopReason};
+use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
+use tower::{Layer, Service};
+
+/// Answers at once with these events.
+#[derive(Clone)]
+struct Ready(Vec<Event>);
+
+impl Service<ChatRequest> for Ready {
+    type Response = ChatResponse<Given>;
+    type Error = Failure;
+    type Future = std::future::Ready<Result<Self::Response, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: ChatRequest) -> Self::Future {
+        let events = std::mem::take(&mut self.0).into_iter();
+        std::future::ready(Ok(ChatResponse::new(Head::new(Dialect::OpenAi), Given(events))))
+    }
+}
+
+struct Given(std::vec::IntoIter<Event>);
+
+impl Stream for Given {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.next().map(Ok))
+    }
+}
+
+/// Allocations of reading `events` through `layer`, beyond those of the bare service.
+fn more<L>(layer: &L, events: &[Event]) -> u64
+where
+    L: Layer<Ready>,
+    L::Service: Service<ChatRequest, Error = Failure>,
+    <L::Service as Service<ChatRequest>>::Response: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    fn once<S>(service: &mut S) -> u64
+    where
+        S: Service<ChatRequest, Error = Failure>,
+        S::Response: Stream<Item = Result<Event, Failure>> + Unpin,
+    {
+        let request = ChatRequest::user("hi").streaming();
+        let counted = measure(|| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut call = Box::pin(service.call(request));
+            let Poll::Ready(Ok(mut reply)) = call.as_mut().poll(&mut cx) else { unreachable!() };
+            while let Poll::Ready(Some(event)) = Pin::new(&mut reply).poll_next(&mut cx) {
+                assert!(event.is_ok());
+            }
+        });
+        counted.count_total
+    }
+    let bare = once(&mut Ready(events.to_vec()));
+    once(&mut layer.layer(Ready(events.to_vec()))) - bare
+}
+
+#[test]
+fn an_answer_that_needs_nothing_pays_for_its_text_alone() {
+    let answer = |text: usize, ends| {
+        let thought = Block::Thinking("hm ".repeat(999));
+        stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
+    };
+    for ends in [true, false] {
+        // A buffer of a kilobyte, that doubles.
+        for (text, buffers) in [(0, 0), (9, 1), (1_000, 1), (2_000, 2), (100_000, 8)] {
+            let events = answer(text, ends);
+            assert_eq!(more(&StreamResumeLayer::default(), &events), buffers, "{text}");
+            assert_eq!(more(&ContinuationLayer::default(), &events), buffers, "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut partial = Partial::new(10_000);
+    for _ in 0..2_000 {
+        partial.see(&Event::new([Delta::Text { index: 0, text: "twelve chars".into() }]));
+    }
+    assert_eq!((partial.standing(), partial.text()), (Standing::TooLong, ""));
+}

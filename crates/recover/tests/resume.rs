@@ -1,0 +1,424 @@
+//! Streams that break, and go on.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
+
+use common::*;
+use futures_util::StreamExt;
+use steadfast_core::{ChatRequest, Deadline, Delta, Event, Reason, RetryBudget, StopReason, Usage};
+use steadfast_recover::{Partial, StreamResumeLayer};
+use tower::{Layer, ServiceExt};
+
+fn long() -> String {
+    (0..40).map(|n| format!("Word {n} is \u{201c}caf\u{e9}\u{201d},\r\nit\u{2019}s so. ")).collect()
+}
+
+/// What is left of `blocks` after `said`, with `repeated` in front: what a faithful model says.
+fn rest(blocks: &[Block], said: &str, repeated: &str) -> Vec<Block> {
+    let mut skip = said.len();
+    let mut out = Vec::new();
+    for block in blocks {
+        match block {
+            Block::Text(text) if skip >= text.len() => skip -= text.len(),
+            Block::Text(text) => {
+                out.push(Block::Text(text[skip..].to_owned()));
+                skip = 0;
+            }
+            // It thinks again, about how to go on.
+            Block::Thinking(_) => {}
+            call => out.push(call.clone()),
+        }
+    }
+    let space = &said[said.trim_end().len()..];
+    let first = match out.first_mut() {
+        Some(Block::Text(text)) => text,
+        _ => {
+            out.insert(0, Block::Text(String::new()));
+            let Some(Block::Text(text)) = out.first_mut() else { unreachable!() };
+            text
+        }
+    };
+    first.insert_str(0, &format!("{repeated}{space}"));
+    out.insert(0, Block::Thinking("where was I".into()));
+    out
+}
+
+/// A model that breaks its first answer at `at`, and then goes on faithfully.
+fn faithful(blocks: Vec<Block>, at: usize, size: usize, ends: bool) -> Model {
+    Model::new(move |call, request| {
+        let events = stream("a", &blocks, size, ends, StopReason::EndTurn);
+        if call == 0 {
+            return Ok(broken(&events, at, fail(Reason::Network)));
+        }
+        Ok(match (said(request), asked_for(request)) {
+            (Some(said), Some(words)) => {
+                let rest = rest(&blocks, &said, &words);
+                say(stream("b", &rest, size + 3, ends, StopReason::EndTurn))
+            }
+            _ => say(events),
+        })
+    })
+}
+
+async fn ask(model: &Model, layer: &StreamResumeLayer, request: ChatRequest) -> Got {
+    let got = read(layer.layer(model.clone()).oneshot(request).await.unwrap()).await;
+    assert_eq!(model.alive.load(Ordering::Relaxed), 0, "nothing is left under way");
+    got
+}
+
+fn shapes() -> Vec<Vec<Block>> {
+    let text = || Block::Text(long());
+    let call = |name| Block::Call(name, r#"{"path":"src/{a}.rs","lines":[1,2]}"#.into());
+    let thought = || Block::Thinking("First I think about it for quite a while.".into());
+    vec![
+        vec![text()],
+        vec![Block::Text("Hi.".into())],
+        vec![thought(), text()],
+        vec![thought(), Block::Text("Let me look at it.".into()), call("read"), call("list")],
+        vec![call("read")],
+        vec![thought(), call("read")],
+        vec![Block::Text("I will read.".into()), call("read")],
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn breaks_after_every_single_event() {
+    let mut resumed = 0;
+    for blocks in shapes() {
+        let whole: String = blocks
+            .iter()
+            .map(|b| if let Block::Text(text) = b { text.as_str() } else { "" })
+            .collect();
+        let calls: Vec<_> = blocks
+            .iter()
+            .filter_map(|b| match b {
+                Block::Call(name, json) => Some(((*name).to_owned(), json.clone())),
+                _ => None,
+            })
+            .collect();
+        for (size, ends) in [(1, true), (7, true), (7, false), (50, false)] {
+            let events = stream("a", &blocks, size, ends, StopReason::EndTurn);
+            for at in 0..events.len() {
+                let mut seen = Partial::new(1 << 20);
+                events[..at].iter().for_each(|event| seen.see(event));
+                let model = faithful(blocks.clone(), at, size, ends);
+                let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+                let case = format!("{blocks:?} at {at} of {size}: {got:?}");
+                if seen.standing().is_seam() {
+                    resumed += 1;
+                    assert!(got.failures.is_empty(), "{case}");
+                    assert_eq!(got.text(), whole, "{case}");
+                    assert_eq!(got.calls(), calls, "{case}");
+                    assert_eq!(log(&got), ["resuming", "resumed"], "{case}");
+                    assert!(got.answer.usage.input >= Some(20), "both parts are paid for: {case}");
+                } else {
+                    assert_eq!(got.failures.len(), 1, "{case}");
+                    assert_eq!(got.failures[0].reason(), Reason::Network);
+                    assert_eq!(model.calls(), 1, "{case}");
+                    assert_eq!(log(&got), ["not_resumed"]);
+                    let said = got.deltas.len();
+                    let gave: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
+                    assert_eq!(said, gave, "what came before is the caller's: {case}");
+                    let delivered = seen.standing() != steadfast_recover::Standing::Nothing;
+                    assert_eq!(got.failures[0].is_delivered(), delivered, "{case}");
+                }
+            }
+        }
+    }
+    assert!(resumed > 1_000, "{resumed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_breaks_twice_and_a_third_time() {
+    let text = long();
+    for breaks in 1..=3 {
+        let whole = text.clone();
+        let model = Model::new(move |call, request| {
+            let blocks = match (said(request), asked_for(request)) {
+                (Some(said), Some(words)) => rest(&[Block::Text(whole.clone())], &said, &words),
+                _ => vec![Block::Text(whole.clone())],
+            };
+            let events = stream("x", &blocks, 9, true, StopReason::EndTurn);
+            Ok(if call < breaks {
+                broken(&events, 22, fail(Reason::Overloaded))
+            } else {
+                say(events)
+            })
+        });
+        let layer = StreamResumeLayer::default();
+        let got = ask(&model, &layer, recording()).await;
+        if breaks < 3 {
+            assert_eq!(got.text(), text);
+            assert_eq!(model.calls(), breaks + 1);
+        } else {
+            assert!(text.starts_with(&got.text()));
+            assert_eq!(got.failures[0].reason(), Reason::Overloaded);
+            assert_eq!(got.failures[0].attempts(), 3);
+            assert!(got.failures[0].trail().len() == 3, "{:?}", got.failures[0]);
+        }
+        let snapshot = layer.handle().snapshot();
+        assert_eq!((snapshot.broken, snapshot.resumed), (breaks as u64, breaks.min(2) as u64));
+    }
+}
+
+/// A first stream that breaks in its text, and then `then`.
+fn after_text(
+    then: impl Fn() -> Result<Vec<Do>, steadfast_core::Failure> + Send + Sync + 'static,
+) -> Model {
+    let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
+    Model::new(move |call, _| match call {
+        0 => Ok(broken(&events, 30, fail(Reason::Timeout))),
+        _ => then(),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_continuation_that_goes_on_with_something_else_is_one_failure() {
+    for text in ["I am sorry, the connection broke. As I was saying, there is more.", "", "Well"] {
+        let text = text.to_owned();
+        let model = after_text(move || {
+            Ok(say(stream("b", &[Block::Text(text.clone())], 5, true, StopReason::EndTurn)))
+        });
+        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!(got.failures[0].reason(), Reason::Timeout, "what broke it");
+        assert!(got.failures[0].is_delivered());
+        assert_eq!(model.calls(), 2, "not paid for a third time");
+        assert!(long().starts_with(&got.text()), "no word of it is shown");
+        assert_eq!(log(&got), ["resuming", "not_resumed"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_resume_itself() {
+    // A call that fails is made once more, a refusal of our own is not, and what is final is final.
+    for (reason, calls, told) in [
+        (Reason::Network, 3, Reason::Timeout),
+        (Reason::Exhausted, 2, Reason::Timeout),
+        (Reason::Format, 2, Reason::Timeout),
+        (Reason::Safety, 2, Reason::Safety),
+    ] {
+        let model = after_text(move || Err(fail(reason)));
+        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.failures[0].reason()), (calls, told), "{reason}");
+    }
+    // Streams that end too early, or break before the seam.
+    for end in [0, 1, 2, 3] {
+        let events = stream("b", &[Block::Text("Word".into())], 4, true, StopReason::EndTurn);
+        let model = after_text(move || Ok(say(events[..end].iter().cloned())));
+        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.failures.len()), (3, 1), "an end is never made up");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_final_is_never_resumed() {
+    for reason in [Reason::Safety, Reason::Cancelled, Reason::ContentFilter] {
+        let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
+        let model = Model::new(move |_, _| Ok(broken(&events, 30, fail(reason))));
+        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.failures[0].reason()), (1, reason));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_attempts_and_budget_are_kept() {
+    let model = || faithful(vec![Block::Text(long())], 30, 9, true);
+    let layer = StreamResumeLayer::default;
+    // The deadline has passed when it breaks.
+    let mut request = recording();
+    request.context.deadline = Some(Deadline::after(Duration::ZERO));
+    let inner = model();
+    assert_eq!(ask(&inner, &layer(), request).await.failures.len(), 1);
+    assert_eq!(inner.calls(), 1);
+    // It passes while the seam is looked for.
+    let mut request = recording();
+    request.context.deadline = Some(Deadline::after(Duration::from_secs(5)));
+    let inner = after_text(|| Ok(vec![Do::Hang]));
+    let got = ask(&inner, &layer(), request).await;
+    assert_eq!(got.failures[0].reason(), Reason::Timeout);
+    // Attempts.
+    for (most, calls) in [(1, 1), (2, 2)] {
+        let mut request = recording();
+        request.context.max_attempts = NonZeroU32::new(most);
+        let inner = model();
+        let got = ask(&inner, &layer(), request).await;
+        assert_eq!((inner.calls(), got.failures.len()), (calls, usize::from(most == 1)));
+        if most == 2 {
+            assert_eq!(inner.asked.lock()[1].context.attempts, 1);
+        }
+    }
+    // The budget: drawn from, and put back when the answer ended well.
+    let budget = RetryBudget::default();
+    let inner = model();
+    ask(&inner, &layer().budget(budget.clone()), recording()).await;
+    assert!(budget.is_full());
+    let inner = after_text(|| Err(fail(Reason::Format)));
+    ask(&inner, &layer().budget(budget.clone()), recording()).await;
+    assert_eq!(budget.remaining(), 500 - budget.policy().transient);
+    while budget.withdraw(Reason::Timeout).is_some() {}
+    let inner = after_text(|| Ok(Vec::new()));
+    let mut request = recording();
+    request.context.budget = Some(budget);
+    assert_eq!(ask(&inner, &layer(), request).await.failures.len(), 1);
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefill_goes_on_without_repeating() {
+    let whole = long();
+    for at in [5, 20, 33] {
+        let text = whole.clone();
+        let model = Model::new(move |call, request| {
+            let events = stream("a", &[Block::Text(text.clone())], 9, false, StopReason::EndTurn);
+            if call == 0 {
+                return Ok(broken(&events, at, fail(Reason::Network)));
+            }
+            let said = said(request).unwrap();
+            assert_eq!(said.trim_end(), said);
+            assert_eq!(request.messages.len(), 2, "nothing comes after it");
+            let rest = Block::Text(text[said.len()..].to_owned());
+            Ok(say(stream("b", &[rest], 9, false, StopReason::EndTurn)))
+        });
+        let layer = StreamResumeLayer::default().prefill(|_, _| true);
+        let got = ask(&model, &layer, recording()).await;
+        assert_eq!(got.text(), whole);
+    }
+    // Another target answers, which does not take it: its words are not simply put behind.
+    let model = after_text(|| {
+        Ok(say(stream("b", &[Block::Text("Anew.".into())], 9, true, StopReason::EndTurn)))
+    });
+    let layer = StreamResumeLayer::default()
+        .prefill(|target, _| target.is_some_and(|target| target.provider() == "p0"));
+    assert_eq!(ask(&model, &layer, recording()).await.failures.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lost_part_is_estimated_and_told() {
+    let model = faithful(vec![Block::Text(long())], 30, 9, true);
+    let layer = StreamResumeLayer::default();
+    let got = ask(&model, &layer, recording()).await;
+    // 28 pieces of 9 characters had come, and 10 tokens of input were reported.
+    let seen: usize = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn)[..30]
+        .iter()
+        .flat_map(|event| &event.deltas)
+        .map(|delta| if let Delta::Text { text, .. } = delta { text.len() } else { 0 })
+        .sum();
+    let lost = Usage::new(10, seen.div_ceil(4) as u64);
+    assert_eq!(Some(layer.handle().snapshot().wasted_tokens), lost.total());
+    let steps = got.answer.head.log.steps();
+    assert!(
+        steps[0]
+            .detail
+            .as_deref()
+            .unwrap()
+            .contains(&format!("about 10 input and {}", lost.output.unwrap()))
+    );
+    assert!(got.answer.usage.output > lost.output);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_it_anywhere_ends_everything() {
+    let budget = RetryBudget::default();
+    for waits in 0..400 {
+        let inner = faithful(vec![Block::Text(long())], 30, 9, true);
+        let layer = StreamResumeLayer::default().budget(budget.clone());
+        let call = layer.layer(inner.clone()).oneshot(recording());
+        let mut polled = 0;
+        let mut reading = Box::pin(async move {
+            let mut events = call.await.unwrap();
+            while events.next().await.is_some() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let over = std::future::poll_fn(|cx| {
+            polled += 1;
+            if polled > waits {
+                return std::task::Poll::Ready(false);
+            }
+            reading.as_mut().poll(cx).map(|()| true)
+        })
+        .await;
+        drop(reading);
+        assert_eq!(inner.alive.load(Ordering::Relaxed), 0);
+        if over {
+            return;
+        }
+    }
+    unreachable!("it ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn opaque_blocks_and_several_answers_are_left_alone() {
+    let block = steadfast_core::Opaque {
+        dialect: steadfast_core::Dialect::Anthropic,
+        kind: "server_tool_use".into(),
+        json: steadfast_core::RawJson::parse("{}").unwrap(),
+    };
+    let events = vec![
+        Event::new([Delta::Text { index: 0, text: "Searching.".into() }]),
+        Event::new([Delta::Opaque { index: 1, block }]),
+    ];
+    let model = Model::new(move |_, _| Ok(broken(&events, 2, fail(Reason::Network))));
+    assert_eq!(ask(&model, &StreamResumeLayer::default(), recording()).await.failures.len(), 1);
+    assert_eq!(model.calls(), 1);
+    let mut request = recording();
+    request.params.answers = Some(2);
+    let model = faithful(vec![Block::Text(long())], 30, 9, true);
+    assert_eq!(ask(&model, &StreamResumeLayer::default(), request).await.failures.len(), 1);
+}
+
+/// Ready for the first call, and for no other until it is opened.
+#[derive(Clone)]
+struct Gate(Model, std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl tower::Service<ChatRequest> for Gate {
+    type Response = <Model as tower::Service<ChatRequest>>::Response;
+    type Error = steadfast_core::Failure;
+    type Future = <Model as tower::Service<ChatRequest>>::Future;
+
+    fn poll_ready(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
+        if self.0.calls() == 0 || self.1.load(Ordering::Relaxed) {
+            return std::task::Poll::Ready(Ok(()));
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        self.0.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_waits_for_readiness_and_costs_nothing_until_it_is_sent() {
+    for open in [true, false] {
+        let budget = RetryBudget::default();
+        let gate = Gate(faithful(vec![Block::Text(long())], 30, 9, true), Default::default());
+        let layer = StreamResumeLayer::default().budget(budget.clone());
+        let mut events = layer.layer(gate.clone()).oneshot(recording()).await.unwrap();
+        for _ in 0..30 {
+            events.next().await.unwrap().unwrap();
+        }
+        let mut next = Box::pin(events.next());
+        for _ in 0..3 {
+            assert!(futures_util::poll!(next.as_mut()).is_pending());
+        }
+        assert_eq!(gate.0.calls(), 1);
+        assert!(!budget.is_full(), "it is paid for");
+        if open {
+            gate.1.store(true, Ordering::Relaxed);
+            assert!(next.await.unwrap().is_ok());
+            assert!(events.collect().await.unwrap().ended);
+            assert_eq!(gate.0.calls(), 2);
+        } else {
+            drop(next);
+            drop(events);
+        }
+        assert!(budget.is_full(), "and given back");
+    }
+}
