@@ -17,7 +17,7 @@ pub use self::{
     event::{Delta, Event, Frame, FrameKind},
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
-    params::{Params, ResponseFormat, ThinkingConfig},
+    params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},
     request::{ChatRequest, Origin, OriginFields},
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
