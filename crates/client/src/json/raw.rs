@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The text from here to where `ahead` is, a clone that went on; goes there.
-    pub(crate) fn up_to(&mut self, ahead: Self) -> Option<Raw<'a>> {
+    pub(crate) fn up_to(&mut self, ahead: &Self) -> Option<Raw<'a>> {
         let from = std::mem::replace(&mut self.at, ahead.at);
         self.text.get(from..self.at).map(Raw)
     }

@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
             memchr::memchr(b'\\', name.as_bytes()).is_none().then_some(())?;
             let mut ahead = cursor.clone();
             let value = match check(name, &mut ahead) {
-                Some(()) => cursor.up_to(ahead)?,
+                Some(()) => cursor.up_to(&ahead)?,
                 None => cursor.raw()?,
             };
             fields.push((Cow::Borrowed(name), Some(value)));
