@@ -3,6 +3,7 @@
 mod adapt;
 mod completion;
 mod event;
+mod headers;
 mod json;
 mod message;
 mod params;
@@ -15,6 +16,7 @@ mod tool;
 pub use self::{
     completion::Completion,
     event::{Delta, Event, Frame, FrameKind},
+    headers::ReplyHeaders,
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
     params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
