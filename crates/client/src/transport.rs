@@ -62,7 +62,10 @@ pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/1.1 and HTTP/2 over TCP, with TLS by rustls and Mozilla's roots for `https`. HTTP/2 is used
 /// where the server offers it. Connections are pooled; clones share the pool.
 #[derive(Clone)]
-pub struct Transport(Client<ConnectTimeout<HttpsConnector<HttpConnector>>, ClientBody>);
+pub struct Transport(Arc<Pool>);
+
+/// Half a kilobyte of settings, behind a pointer: each call clones its way to them several times.
+type Pool = Client<ConnectTimeout<HttpsConnector<HttpConnector>>, ClientBody>;
 
 impl Transport {
     /// A transport with the numbers of this module.
@@ -95,7 +98,7 @@ impl Transport {
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .build(ConnectTimeout(tls));
-        Self(client)
+        Self(Arc::new(client))
     }
 }
 
@@ -111,11 +114,11 @@ impl Service<Request<ClientBody>> for Transport {
     type Future = legacy::ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::poll_ready(&mut self.0, cx)
+        Service::poll_ready(&mut &*self.0, cx)
     }
 
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
-        Service::call(&mut self.0, request)
+        Service::call(&mut &*self.0, request)
     }
 }
 
