@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use steadfast_core::{Stop, StopReason, Usage};
 
-use crate::json::{Cursor, Object};
+use crate::json::Object;
 
 /// What a finish reason says, or `Err` when it says that the provider broke.
 ///
@@ -43,7 +43,7 @@ pub(super) fn finish_reason(stop: &Stop) -> &str {
 }
 
 /// `usage` as it is on the wire.
-#[derive(Debug, Default, PartialEq, Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default)]
 struct Wire {
     prompt_tokens: Option<u64>,
@@ -52,7 +52,7 @@ struct Wire {
     completion_tokens_details: Option<Written>,
 }
 
-#[derive(Debug, Default, PartialEq, Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default)]
 struct Read {
     cached_tokens: Option<u64>,
@@ -60,62 +60,15 @@ struct Read {
     cache_write_tokens: Option<u64>,
 }
 
-#[derive(Debug, Default, PartialEq, Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default)]
 struct Written {
     reasoning_tokens: Option<u64>,
 }
 
-impl Wire {
-    /// What providers usually send, at a fraction of serde's cost; `None` for whatever is out of the
-    /// ordinary, of which serde knows best what it is.
-    fn quick(json: &str) -> Option<Self> {
-        let mut wire = Self::default();
-        let mut cursor = Cursor::new(json.as_bytes())?;
-        cursor.object(|cursor, name| match name {
-            "prompt_tokens" => figure(cursor, &mut wire.prompt_tokens),
-            "completion_tokens" => figure(cursor, &mut wire.completion_tokens),
-            "prompt_tokens_details" => {
-                details(cursor, &mut wire.prompt_tokens_details, |cursor, read, name| match name {
-                    "cached_tokens" => figure(cursor, &mut read.cached_tokens),
-                    "cache_write_tokens" => figure(cursor, &mut read.cache_write_tokens),
-                    other => cursor.pass(other),
-                })
-            }
-            "completion_tokens_details" => {
-                details(cursor, &mut wire.completion_tokens_details, |cursor, written, name| {
-                    match name {
-                        "reasoning_tokens" => figure(cursor, &mut written.reasoning_tokens),
-                        other => cursor.pass(other),
-                    }
-                })
-            }
-            other => cursor.pass(other),
-        })?;
-        cursor.is_over().then_some(wire)
-    }
-}
-
-/// Reads a figure that stands there for the first time and is not null.
-fn figure(cursor: &mut Cursor<'_>, into: &mut Option<u64>) -> Option<()> {
-    let read = cursor.raw()?.get().parse().ok()?;
-    into.replace(read).is_none().then_some(())
-}
-
-/// Reads an object that stands there for the first time and is not null.
-fn details<T: Default>(
-    cursor: &mut Cursor<'_>,
-    into: &mut Option<T>,
-    mut field: impl FnMut(&mut Cursor<'_>, &mut T, &str) -> Option<()>,
-) -> Option<()> {
-    let mut all = T::default();
-    cursor.object(|cursor, name| field(cursor, &mut all, name))?;
-    into.replace(all).is_none().then_some(())
-}
-
 /// Reads usage; figures that can not be read are not known.
 pub(super) fn usage(json: &str) -> Option<Usage> {
-    let wire = Wire::quick(json).or_else(|| serde_json::from_str(json).ok())?;
+    let wire: Wire = serde_json::from_str(json).ok()?;
     let read = wire.prompt_tokens_details.unwrap_or_default();
     let mut usage = Usage::default();
     usage.input = wire.prompt_tokens;
@@ -140,43 +93,5 @@ pub(super) fn put_usage(object: &mut Object<'_>, usage: &Usage) {
     }
     if let Some(thinking) = usage.thinking {
         wire.object("completion_tokens_details").put("reasoning_tokens", &thinking);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_quick_way_reads_usage_as_serde_does() {
-        for (json, wanted) in [
-            (r#"{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16}"#, true),
-            (
-                r#"{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":3,"audio_tokens":0},
-                    "completion_tokens_details":{"reasoning_tokens":2,"x":[{}]},"cost":1e-3}"#,
-                true,
-            ),
-            ("{}", true),
-            (r#"{"prompt_tokens":null}"#, false),
-            (r#"{"prompt_tokens":-7}"#, false),
-            (r#"{"prompt_tokens":7.5}"#, false),
-            (r#"{"prompt_tokens":99999999999999999999}"#, false),
-            (r#"{"prompt_tokens":7,"prompt_tokens":7}"#, false),
-            (r#"{"prompt\u005ftokens":7}"#, false),
-            (r#"{"prompt_tokens_details":null}"#, false),
-            (r#"{"prompt_tokens_details":{},"prompt_tokens_details":{}}"#, false),
-            ("7", false),
-            ("{", false),
-        ] {
-            let quick = Wire::quick(json);
-            assert_eq!(quick.is_some(), wanted, "{json}");
-            if let Some(quick) = quick {
-                assert_eq!(quick, serde_json::from_str(json).unwrap(), "{json}");
-            }
-        }
-        assert_eq!(
-            usage(r#"{"prompt_tokens":null,"completion_tokens":2}"#).unwrap().output,
-            Some(2)
-        );
     }
 }
