@@ -3,6 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
@@ -10,7 +11,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
-use steadfast_core::{BoxError, Event, Failure, Head, Reason, RecoveryLog, Target, Upstream};
+use steadfast_core::{
+    BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
+};
 
 use crate::{
     Limits,
@@ -45,11 +48,11 @@ impl Asked {
         }
     }
 
-    pub(crate) fn head(&self, status: StatusCode, headers: &HeaderMap) -> Head {
+    pub(crate) fn head(&self, status: StatusCode, headers: &Arc<HeaderMap>) -> Head {
         let mut head = Head::new(self.codec.dialect());
         head.target = Some(self.target.clone());
         head.status = status;
-        head.headers = kept(headers);
+        head.headers = ReplyHeaders::picked(headers.clone(), kept);
         head.request_id = request_id(headers);
         head.stream = self.stream;
         head.attempts = self.attempts;
@@ -62,13 +65,18 @@ impl Asked {
 ///
 /// It ends (`None`) only after the provider's terminal event, and for good after the first error.
 /// Dropping it closes the connection unless the answer was over.
-pub struct ClientEvents<B> {
+///
+/// Small: it goes from layer to layer.
+pub struct ClientEvents<B>(Box<Reader<B>>);
+
+/// Reads an answer.
+struct Reader<B> {
     /// `None` once it has been read, or is of no more use.
     body: Option<Pin<Box<B>>>,
     mode: Mode,
     asked: Asked,
     status: StatusCode,
-    headers: HeaderMap,
+    headers: Arc<HeaderMap>,
     /// Bytes read of the body.
     read: usize,
     /// The connection under it, when that can be moved on.
@@ -102,26 +110,37 @@ where
         let connection = Connection::of(extensions);
         let more = connection.is_known();
         let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(BytesMut::new()));
-        let headers = if asked.stream { apart(headers) } else { headers };
-        Self { body, mode, asked, status, headers, read: 0, connection, more }
+        let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
+        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0, connection, more }))
     }
 
     /// What was known before the first event.
     pub(crate) fn head(&self) -> Head {
-        let mut head = self.asked.head(self.status, &self.headers);
-        head.stream = matches!(self.mode, Mode::Stream(_) | Mode::Unknown(_));
+        let this = &self.0;
+        let mut head = this.asked.head(this.status, &this.headers);
+        head.stream = matches!(this.mode, Mode::Stream(_) | Mode::Unknown(_));
         head
     }
 
     /// Whether the answer is a stream by its own word and was asked to be one: then nothing is
     /// gained by waiting for its first byte.
     pub(crate) fn is_plain_stream(&self) -> bool {
-        self.asked.stream && is_event_stream(&self.headers)
+        self.0.asked.stream && is_event_stream(&self.0.headers)
     }
 
     /// Waits until it is known to be a stream, or the whole answer has been read. So an answer
     /// that is an error in disguise fails before it begins.
     pub(crate) fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.0.poll_open(cx)
+    }
+}
+
+impl<B> Reader<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
             match &self.mode {
                 Mode::Stream(_) | Mode::Over | Mode::Read(_) => return Poll::Ready(Ok(())),
@@ -250,7 +269,7 @@ where
 
     fn refusal(&self, body: &Bytes) -> Failure {
         let body = body.slice(..body.len().min(self.asked.limits.error));
-        let upstream = Upstream::response(self.status, self.headers.clone(), body)
+        let upstream = Upstream::response(self.status, (*self.headers).clone(), body)
             .with_dialect(self.asked.codec.dialect());
         Failure::from_upstream(upstream)
     }
@@ -262,7 +281,7 @@ where
         let failure = match failure.upstream() {
             Some(upstream) if upstream.headers.is_empty() => {
                 let mut upstream = upstream.clone();
-                upstream.headers = self.headers.clone();
+                upstream.headers = (*self.headers).clone();
                 failure.with_upstream(upstream)
             }
             _ => failure,
@@ -326,7 +345,7 @@ where
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
+        let this = &mut *self.0;
         loop {
             match &mut this.mode {
                 Mode::Over => {
@@ -386,7 +405,7 @@ where
     }
 }
 
-impl<B> ClientEvents<B>
+impl<B> Reader<B>
 where
     B: Body,
     B::Error: Into<BoxError>,
@@ -450,8 +469,8 @@ fn looks_like_stream(seen: &[u8], said: bool) -> Option<bool> {
 impl<B> fmt::Debug for ClientEvents<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientEvents")
-            .field("target", &self.asked.target)
-            .field("over", &matches!(self.mode, Mode::Over))
+            .field("target", &self.0.asked.target)
+            .field("over", &matches!(self.0.mode, Mode::Over))
             .finish_non_exhaustive()
     }
 }

@@ -45,7 +45,8 @@ pin_project! {
     enum State<F, B> {
         Refused { failure: Option<Failure> },
         Calling { #[pin] future: F, asked: Option<Asked> },
-        Refusal { reading: Reading<B> },
+        // Boxed: it is the larger one, and rare.
+        Refusal { reading: Box<Reading<B>> },
         Opening { events: Option<ClientEvents<B>> },
         Done,
     }
@@ -153,7 +154,7 @@ where
             hurried: false,
             patience: None,
         };
-        State::Refusal { reading }
+        State::Refusal { reading: Box::new(reading) }
     }
 }
 

@@ -45,8 +45,9 @@ pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// with HTTP/2 it is one.
 pub const POOL_MAX_IDLE: usize = 32;
 
-/// The most header lines read of a response: 128. Providers send about 40.
-pub const MAX_HEADERS: usize = 128;
+/// The most header lines read of an HTTP/1 response: 100, hyper's own number, for which alone it has
+/// room without asking for memory at each response. Providers send about 40.
+pub const MAX_HEADERS: usize = 100;
 
 /// The most header bytes read of a response: 64 KiB, HTTP/1 and HTTP/2 alike.
 pub const MAX_HEADER_BYTES: usize = 64 * 1024;
@@ -61,7 +62,10 @@ pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/1.1 and HTTP/2 over TCP, with TLS by rustls and Mozilla's roots for `https`. HTTP/2 is used
 /// where the server offers it. Connections are pooled; clones share the pool.
 #[derive(Clone)]
-pub struct Transport(Client<ConnectTimeout<HttpsConnector<HttpConnector>>, ClientBody>);
+pub struct Transport(Arc<Pool>);
+
+/// Half a kilobyte of settings, behind a pointer: each call clones its way to them several times.
+type Pool = Client<ConnectTimeout<HttpsConnector<HttpConnector>>, ClientBody>;
 
 impl Transport {
     /// A transport with the numbers of this module.
@@ -88,14 +92,13 @@ impl Transport {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .pool_max_idle_per_host(POOL_MAX_IDLE)
-            .http1_max_headers(MAX_HEADERS)
             .http1_max_buf_size(MAX_HEADER_BYTES)
             .http2_max_header_list_size(MAX_HEADER_BYTES as u32)
             .http2_adaptive_window(true)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .build(ConnectTimeout(tls));
-        Self(client)
+        Self(Arc::new(client))
     }
 }
 
@@ -111,11 +114,11 @@ impl Service<Request<ClientBody>> for Transport {
     type Future = legacy::ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::poll_ready(&mut self.0, cx)
+        Service::poll_ready(&mut &*self.0, cx)
     }
 
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
-        Service::call(&mut self.0, request)
+        Service::call(&mut &*self.0, request)
     }
 }
 

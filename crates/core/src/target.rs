@@ -100,10 +100,12 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.provider)?;
         if let Some(model) = &self.0.model {
-            write!(f, "/{model}")?;
+            f.write_str("/")?;
+            f.write_str(model)?;
         }
         if let Some(credential) = &self.0.credential {
-            write!(f, "#{credential}")?;
+            f.write_str("#")?;
+            f.write_str(credential)?;
         }
         Ok(())
     }

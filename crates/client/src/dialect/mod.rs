@@ -193,14 +193,27 @@ impl Caller {
             model: request.model.clone(),
             stream_usage: request.params.stream_usage == Some(true),
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            id: format!("{:016x}", fastrand::u64(..)),
+            id: hex(fastrand::u64(..)),
         }
     }
+}
+
+/// 16 digits.
+fn hex(bits: u64) -> String {
+    let digit = |at: u32| char::from_digit((bits >> (4 * at)) as u32 & 0xf, 16);
+    (0..16).rev().filter_map(digit).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_have_all_their_digits() {
+        for bits in [0, 0x0123_4567_89ab_cdef, u64::MAX] {
+            assert_eq!(hex(bits), format!("{bits:016x}"));
+        }
+    }
 
     #[test]
     fn every_dialect_has_its_own_codec() {

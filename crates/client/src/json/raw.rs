@@ -162,6 +162,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// Reads text that has not been checked, and checks it by the grammar of RFC 8259 on the way, as
 /// serde does. Whatever it can not read is `None`, after which it is of no use.
+#[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -191,6 +192,24 @@ impl<'a> Cursor<'a> {
         self.text.get(from..self.at).map(Raw)
     }
 
+    /// The text from here to where `ahead` is, a clone that went on; goes there.
+    pub(crate) fn up_to(&mut self, ahead: &Self) -> Option<Raw<'a>> {
+        let from = std::mem::replace(&mut self.at, ahead.at);
+        self.text.get(from..self.at).map(Raw)
+    }
+
+    /// Passes a string of which every character can be read.
+    pub(crate) fn sound(&mut self) -> Option<&'a str> {
+        self.eat(b'"')?;
+        let inner = self.string()?;
+        is_sound(inner.as_bytes()).then_some(inner)
+    }
+
+    /// What the next value begins with.
+    pub(crate) fn begins(&self, with: u8) -> bool {
+        self.peek() == Some(with)
+    }
+
     /// Reads a value of any kind; null is none.
     pub(crate) fn there(&mut self) -> Option<Option<Raw<'a>>> {
         if self.null() { Some(None) } else { self.raw().map(Some) }
@@ -210,6 +229,18 @@ impl<'a> Cursor<'a> {
         serde_json::from_str(self.text.get(from..self.at)?)
             .ok()
             .map(|words| Some(Cow::Owned(words)))
+    }
+
+    /// Passes the value of the field `name`, which nobody asks for. A name that stands for something
+    /// else than its own letters is out of the ordinary.
+    pub(crate) fn pass(&mut self, name: &str) -> Option<()> {
+        self.raw()?;
+        memchr::memchr(b'\\', name.as_bytes()).is_none().then_some(())
+    }
+
+    /// Passes a null, or what `read` passes.
+    pub(crate) fn null_or(&mut self, read: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        if self.null() { Some(()) } else { read(self) }
     }
 
     /// Reads a null, if there is one.
@@ -358,6 +389,29 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Whether the escapes of a string, which are well-formed, say characters that there are: half of a
+/// surrogate pair is none.
+fn is_sound(mut inner: &[u8]) -> bool {
+    let unit = |bytes: &[u8]| {
+        let digits = std::str::from_utf8(bytes.strip_prefix(b"\\u")?.get(..4)?).ok()?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    while let Some(at) = memchr::memchr(b'\\', inner) {
+        inner = &inner[at..];
+        let passed = match unit(inner) {
+            None => 2,
+            Some(0xd800..=0xdbff) => match unit(&inner[6..]) {
+                Some(0xdc00..=0xdfff) => 12,
+                _ => return false,
+            },
+            Some(0xdc00..=0xdfff) => return false,
+            Some(_) => 6,
+        };
+        inner = &inner[passed..];
+    }
+    true
+}
+
 /// How many bytes come before a quote, a backslash or, unless the text is `clean` of them, a
 /// control character.
 fn plain(bytes: &[u8], clean: bool) -> usize {
@@ -394,6 +448,27 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn sound_is_what_serde_can_read() {
+        for text in [
+            r#""""#,
+            r#""plain""#,
+            r#""\n\"\\u00e9""#,
+            r#""\u00e9\u0000""#,
+            r#""\ud83d\ude00!""#,
+            r#""\uD83D\uDE00\uD83D\uDE00""#,
+            r#""\ud83d""#,
+            r#""\ud83d\n""#,
+            r#""\ud83d\u0041""#,
+            r#""\ud83d\ud83d\ude00""#,
+            r#""\ude00""#,
+            r#""\\ud83d""#,
+        ] {
+            let sound = Cursor::new(text.as_bytes()).unwrap().sound().is_some();
+            assert_eq!(sound, serde_json::from_str::<String>(text).is_ok(), "{text}");
+        }
+    }
 
     #[test]
     fn says_what_serde_says() {

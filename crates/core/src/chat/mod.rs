@@ -3,6 +3,7 @@
 mod adapt;
 mod completion;
 mod event;
+mod headers;
 mod json;
 mod message;
 mod params;
@@ -15,9 +16,10 @@ mod tool;
 pub use self::{
     completion::Completion,
     event::{Delta, Event, Frame, FrameKind},
+    headers::ReplyHeaders,
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
-    params::{Params, ResponseFormat, ThinkingConfig},
+    params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},
     request::{ChatRequest, Origin, OriginFields},
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},

@@ -1,5 +1,11 @@
 //! How the model is to answer.
 
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
 use crate::{RawJson, ToolChoice};
 
 /// How the model is to answer; all optional.
@@ -78,6 +84,73 @@ impl Params {
             "n" => self.answers.take().is_some(),
             _ => false,
         }
+    }
+}
+
+/// The [`Params`] of a request, shared by its clones until one of them changes them. Used like what
+/// it holds; it is small, because a request is moved from layer to layer.
+///
+/// ```
+/// use steadfast_core::{ChatRequest, Params};
+///
+/// let mut request = ChatRequest::user("hello");
+/// request.params.temperature = Some(0.2);
+/// let before = request.clone();
+/// request.params.clear("temperature");
+/// assert_eq!(*request.params, Params::default());
+/// assert_eq!(before.params.temperature, Some(0.2));
+/// ```
+#[derive(Clone, Default)]
+pub struct SharedParams(Option<Arc<Params>>);
+
+/// Those of a request that says nothing about it.
+static NONE: Params = Params {
+    max_output: None,
+    temperature: None,
+    top_p: None,
+    top_k: None,
+    stop: Vec::new(),
+    seed: None,
+    presence_penalty: None,
+    frequency_penalty: None,
+    tool_choice: None,
+    parallel_tool_calls: None,
+    thinking: None,
+    format: None,
+    user: None,
+    stream_usage: None,
+    answers: None,
+};
+
+impl Deref for SharedParams {
+    type Target = Params;
+
+    fn deref(&self) -> &Params {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for SharedParams {
+    fn deref_mut(&mut self) -> &mut Params {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl From<Params> for SharedParams {
+    fn from(params: Params) -> Self {
+        Self((params != NONE).then(|| Arc::new(params)))
+    }
+}
+
+impl PartialEq for SharedParams {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(&**self, &**other) || **self == **other
+    }
+}
+
+impl fmt::Debug for SharedParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    Call, CallContext, Dialect, Failure, Message, Needs, Params, Part, Profile, RawJson, SharedVec,
-    Tool,
+    Call, CallContext, Dialect, Failure, Message, Needs, Part, Profile, RawJson, SharedParams,
+    SharedVec, Tool,
 };
 
 /// A conversation to be continued by a model. Cheap to clone.
@@ -37,7 +37,7 @@ pub struct ChatRequest {
     /// What the model may call.
     pub tools: SharedVec<Tool>,
     /// How it is to answer.
-    pub params: Params,
+    pub params: SharedParams,
     /// Whether the answer is to come in pieces.
     pub stream: bool,
     /// Headers to pass on to the provider, such as `anthropic-beta`. A client sends them only to a
@@ -84,7 +84,7 @@ impl ChatRequest {
             model: String::new(),
             messages: messages.into(),
             tools: SharedVec::default(),
-            params: Params::default(),
+            params: SharedParams::default(),
             stream: false,
             headers: HeaderMap::new(),
             origin: None,

@@ -8,9 +8,9 @@ use std::{
 };
 
 use futures_core::Stream;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
-use crate::{Completion, Dialect, Event, Failure, RecoveryLog, Target};
+use crate::{Completion, Dialect, Event, Failure, RecoveryLog, ReplyHeaders, Target};
 
 /// A stream of an answer's events. It ends (`None`) only after [`Delta::End`](crate::Delta::End);
 /// after an error it stays ended.
@@ -46,7 +46,7 @@ pub struct Head {
     /// The HTTP status.
     pub status: StatusCode,
     /// The provider's headers.
-    pub headers: HeaderMap,
+    pub headers: ReplyHeaders,
     /// The provider's id of the request.
     pub request_id: Option<String>,
     /// Whether it comes in pieces.
@@ -64,7 +64,7 @@ impl Head {
             target: None,
             dialect,
             status: StatusCode::OK,
-            headers: HeaderMap::new(),
+            headers: ReplyHeaders::default(),
             request_id: None,
             stream: false,
             attempts: 1,

@@ -109,7 +109,7 @@ async fn read(
     });
     let mut request = codec(dialect).decode_request(&body, route)?;
     named(&request.model)?;
-    request.context = context(&parts.headers, caller);
+    request.context = context(request.context, &parts.headers, caller);
     for name in &app.0.forward {
         for value in parts.headers.get_all(name) {
             request.headers.append(name.clone(), value.clone());
@@ -158,11 +158,10 @@ async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
     }
 }
 
-/// What the caller says beside the request itself, in `x-steadfast-*` headers.
-fn context(headers: &HeaderMap, caller: Caller) -> CallContext {
+/// `context` with what the caller says beside the request itself, in `x-steadfast-*` headers.
+fn context(mut context: CallContext, headers: &HeaderMap, caller: Caller) -> CallContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-    let mut context = CallContext::recording();
     if let Caller::Tenant(tenant) = caller {
         context = context.with_tenant(tenant);
     }

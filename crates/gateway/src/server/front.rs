@@ -16,6 +16,15 @@ use tower::Service;
 
 use super::{App, chat};
 
+/// The dialect of a chat, when its dialect has one address for them.
+pub(super) fn chat_of<B>(request: &Request<B>) -> Option<Dialect> {
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, super::OPENAI) => Some(Dialect::OpenAi),
+        (&Method::POST, super::ANTHROPIC) => Some(Dialect::Anthropic),
+        _ => None,
+    }
+}
+
 /// All endpoints: chats of the dialects that have one address for them at once, everything else by
 /// way of the router.
 #[derive(Clone)]
@@ -41,10 +50,8 @@ impl Service<Request<Incoming>> for Front {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let dialect = match (request.method(), request.uri().path()) {
-            (&Method::POST, super::OPENAI) => Dialect::OpenAi,
-            (&Method::POST, super::ANTHROPIC) => Dialect::Anthropic,
-            _ => return Box::pin(self.router.call(request)),
+        let Some(dialect) = chat_of(&request) else {
+            return Box::pin(self.router.call(request));
         };
         let app = self.app.clone();
         Box::pin(async move { Ok(chat::answer(&app, dialect, None, request.map(Body::new)).await) })

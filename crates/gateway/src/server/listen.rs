@@ -36,7 +36,8 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 /// it has must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection came from and arrived.
+/// Where a connection came from: in the extensions of all requests that it is asked of, which chats
+/// are not.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// The caller's address.
@@ -80,7 +81,10 @@ where
             () = &mut shutdown => break,
         };
         let service = service.clone().map_request(move |mut request: http::Request<Incoming>| {
-            request.extensions_mut().insert(Peer { remote });
+            // Extensions take memory of their own, and most requests are chats.
+            if super::front::chat_of(&request).is_none() {
+                request.extensions_mut().insert(Peer { remote });
+            }
             request
         });
         let connection = builder

@@ -59,7 +59,7 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
     if let Some(raw) = top.take("tools") {
         request.tools = tools(raw).at("tools")?.into();
     }
-    request.params = params(&mut top)?;
+    request.params = params(&mut top)?.into();
     Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
 }
 

@@ -62,15 +62,16 @@ pub(super) struct Function {
 }
 
 impl<'a> Chunk<'a> {
-    /// Takes `data` apart.
+    /// Takes `data` apart. Whether all of it is known to be UTF-8 is told too: serde does not look at
+    /// what it passes over.
     ///
     /// # Errors
     ///
     /// When it is no JSON, or its fields are of other types.
-    pub(super) fn read(data: &'a [u8]) -> Result<Self, serde_json::Error> {
+    pub(super) fn read(data: &'a [u8]) -> Result<(Self, bool), serde_json::Error> {
         match Self::quick(data) {
-            Some(chunk) => Ok(chunk),
-            None => serde_json::from_slice(data),
+            Some(chunk) => Ok((chunk, true)),
+            None => serde_json::from_slice(data).map(|chunk| (chunk, false)),
         }
     }
 
@@ -89,7 +90,7 @@ impl<'a> Chunk<'a> {
                 "object" => chunk.object = seen.first(5, cursor.words())?,
                 "detail" => chunk.detail = seen.first(6, cursor.there())?,
                 "message" => chunk.message = seen.first(7, cursor.there())?,
-                other => pass(cursor, other)?,
+                other => cursor.pass(other)?,
             }
             Some(())
         })?;
@@ -107,13 +108,6 @@ impl Seen {
         self.0 |= 1 << field;
         value.filter(|_| before != self.0)
     }
-}
-
-/// What nobody asks for. A name that stands for something else than its own letters is out of the
-/// ordinary.
-fn pass(cursor: &mut Cursor<'_>, name: &str) -> Option<()> {
-    cursor.raw()?;
-    memchr::memchr(b'\\', name.as_bytes()).is_none().then_some(())
 }
 
 fn choices<'a>(cursor: &mut Cursor<'a>) -> Option<Option<Vec<Choice<'a>>>> {
@@ -138,7 +132,7 @@ fn choice<'a>(cursor: &mut Cursor<'a>) -> Option<Choice<'a>> {
             "index" => choice.index = seen.first(0, cursor.raw()?.get().parse().ok())?,
             "delta" | "message" => choice.delta = seen.first(1, said(cursor))?,
             "finish_reason" => choice.finish_reason = seen.first(2, cursor.words())?,
-            other => pass(cursor, other)?,
+            other => cursor.pass(other)?,
         }
         Some(())
     })?;
@@ -158,7 +152,7 @@ fn said<'a>(cursor: &mut Cursor<'a>) -> Option<Option<Said<'a>>> {
             "reasoning" => said.reasoning = seen.first(3, cursor.words())?,
             "tool_calls" => said.tool_calls = seen.first(4, calls(cursor))?,
             "function_call" => seen.first(5, cursor.null().then_some(()))?,
-            other => pass(cursor, other)?,
+            other => cursor.pass(other)?,
         }
         Some(())
     })?;

@@ -5,6 +5,7 @@ mod answer_encode;
 mod chunk;
 mod error;
 mod messages;
+mod plain;
 mod request_decode;
 mod request_encode;
 mod words;

@@ -7,7 +7,7 @@ use steadfast_core::{
     SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
-use super::DIALECT;
+use super::{DIALECT, plain::Plain};
 use crate::{
     dialect::media::{kind_of, source_of_url},
     json::{At, Fields, Raw, RequestError, flag, float, int, items, kind, string, uint},
@@ -16,18 +16,43 @@ use crate::{
 const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
-    let mut top = Fields::of_body(body)?;
-    let messages = top.need("messages", |raw| {
-        let all = items(raw)?.into_iter().enumerate();
-        all.map(|(i, raw)| message(raw).index(i)).collect::<Result<SharedVec<_>, _>>()
-    })?;
+    let mut plain = Plain::default();
+    let mut top = match Fields::quick(body, |name, cursor| plain.check(name, cursor)) {
+        Some(top) => top,
+        None => {
+            plain = Plain::default();
+            Fields::of_body(body)?
+        }
+    };
     let mut request = ChatRequest::new(Vec::new());
-    request.messages = messages;
+    request.messages = top.need("messages", |raw| match plain.messages {
+        Some(len) => Ok(SharedVec::unread(body.slice_ref(raw.get().as_bytes()), len, |text| {
+            later(text, messages)
+        })),
+        None => messages(raw).map(SharedVec::from),
+    })?;
     request.model = top.need("model", string)?;
-    request.tools = top.get("tools", tools)?.unwrap_or_default();
+    let tools = top.get("tools", |raw| match plain.tools {
+        Some(len) => Ok(SharedVec::unread(body.slice_ref(raw.get().as_bytes()), len, |text| {
+            later(text, tools)
+        })),
+        None => tools(raw).map(SharedVec::from),
+    })?;
+    request.tools = tools.unwrap_or_default();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
-    request.params = params(&mut top)?;
+    request.params = params(&mut top)?.into();
     Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
+}
+
+/// Reads a list that was found plain before.
+fn later<T>(text: &Bytes, read: fn(Raw<'_>) -> Result<Vec<T>, RequestError>) -> Vec<T> {
+    let list = Raw::read(text).ok().and_then(|raw| read(raw).ok());
+    debug_assert!(list.is_some(), "a plain list can be read");
+    list.unwrap_or_default()
+}
+
+pub(super) fn messages(raw: Raw<'_>) -> Result<Vec<Message>, RequestError> {
+    items(raw)?.into_iter().enumerate().map(|(i, raw)| message(raw).index(i)).collect()
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -234,7 +259,7 @@ fn media(
     Part::Media(Media { kind, source, extra })
 }
 
-fn tools(raw: Raw<'_>) -> Result<SharedVec<Tool>, RequestError> {
+pub(super) fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     items(raw)?.into_iter().enumerate().map(|(i, raw)| tool(raw).index(i)).collect()
 }
 
