@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::fault::ErrorKind;
+use crate::follow::GoesOn;
+use crate::summary::Summary;
 use crate::tokens::{count_output, pieces};
 
 /// An answer of the model, in no dialect yet.
@@ -31,6 +34,19 @@ pub struct Answer {
     pub extra: Map<String, Value>,
     /// Stream the text in these pieces instead of [`pieces`](crate::tokens::pieces).
     pub chunks: Option<usize>,
+    /// It is a whole answer that may be asked for in parts, and this is how the model does that;
+    /// the provider's [setting](crate::SimProviderBuilder::goes_on) if `None`.
+    pub goes_on: Option<GoesOn>,
+    /// It never ends: behind its blocks comes text without end, cut at the output limit. A rest
+    /// that is asked for goes on where the text was cut if [`goes_on`](Self::goes_on) is set.
+    pub endless: bool,
+    /// Cut after so many output tokens, whatever the request allowed: a limit of the provider's own,
+    /// of this answer alone.
+    pub limit: Option<u64>,
+    /// Not an answer but this refusal.
+    pub refuse: Option<ErrorKind>,
+    /// A summary of the request, in place of the blocks and of the stop reason.
+    pub summary: Option<Summary>,
 }
 
 /// One block of an answer.
@@ -69,6 +85,8 @@ pub enum Stop {
     ToolUse,
     /// It ran into the output limit.
     MaxTokens,
+    /// The window was full: Anthropic has a word for it, for the others it is an output limit.
+    Window,
     /// It wrote this stop sequence.
     StopSequence(String),
     /// The provider's filter, or the model itself, refused.
@@ -108,8 +126,26 @@ pub struct Sent {
     pub stop: String,
     /// Whether the output limit cut it.
     pub truncated: bool,
+    /// Where a limit cut it, if one did.
+    #[serde(default)]
+    pub cut: Option<Cut>,
     /// The signatures the answer carries.
     pub signatures: Vec<String>,
+}
+
+/// What a limit cut an answer in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cut {
+    /// A text.
+    Text,
+    /// Thinking.
+    Thinking,
+    /// The arguments of a tool call. Gemini then leaves the call out.
+    Arguments,
+    /// Nothing: it fell between two blocks, or before the first.
+    Between,
 }
 
 /// A tool call as it was sent.
@@ -137,6 +173,38 @@ impl Answer {
     /// An answer that begins with a tool call.
     pub fn tool_call(name: impl Into<String>, arguments: impl Into<String>) -> Self {
         Self::default().then_tool_call(name, arguments)
+    }
+
+    /// No answer: this refusal.
+    #[must_use]
+    pub fn refuse(kind: ErrorKind) -> Self {
+        Self { refuse: Some(kind), ..Self::default() }
+    }
+
+    /// A summary of the request.
+    #[must_use]
+    pub fn summary(summary: Summary) -> Self {
+        Self { summary: Some(summary), ..Self::default() }
+    }
+
+    /// Text without end, which goes on faithfully after each cut.
+    #[must_use]
+    pub fn endless() -> Self {
+        Self { endless: true, ..Self::default() }.goes_on(GoesOn::Faithful)
+    }
+
+    /// Makes it a whole answer that may be asked for in parts, and says how the model does that.
+    #[must_use]
+    pub fn goes_on(mut self, how: GoesOn) -> Self {
+        self.goes_on = Some(how);
+        self
+    }
+
+    /// Cuts it after so many output tokens, whatever the request allowed.
+    #[must_use]
+    pub fn limit(mut self, tokens: u64) -> Self {
+        self.limit = Some(tokens);
+        self
     }
 
     /// Adds text.
@@ -204,6 +272,17 @@ impl Answer {
         })
     }
 
+    /// What is wrong with it, if something is: the key and the sentence.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.chunks == Some(0) {
+            return Err("chunks is 0; it must be at least 1".into());
+        }
+        match (&self.refuse, &self.summary) {
+            (Some(kind), _) | (_, Some(Summary::Fails(kind))) => kind.check(),
+            _ => Ok(()),
+        }
+    }
+
     /// The pieces a text of this answer is streamed in.
     pub(crate) fn pieces<'t>(&self, text: &'t str) -> Vec<&'t str> {
         match self.chunks {
@@ -231,6 +310,11 @@ impl Answer {
     /// Cuts the answer where `limit` output tokens are used up, which may be inside a text, a
     /// thinking or the arguments of a call. Says whether there was anything to cut.
     pub fn cut(&mut self, limit: u64) -> bool {
+        self.cut_in(limit).is_some()
+    }
+
+    /// Like [`cut`](Self::cut); says in what.
+    pub fn cut_in(&mut self, limit: u64) -> Option<Cut> {
         let mut left = limit;
         for at in 0..self.blocks.len() {
             let tokens = self.blocks[at].tokens();
@@ -243,17 +327,37 @@ impl Answer {
             let text = block.body_mut();
             let bytes: usize = pieces(text).take(keep).map(str::len).sum();
             text.truncate(bytes);
+            let cut = match block {
+                _ if bytes == 0 => Cut::Between,
+                Block::Text(_) => Cut::Text,
+                Block::Thinking(_) | Block::RedactedThinking(_) => Cut::Thinking,
+                Block::ToolCall { .. } => Cut::Arguments,
+            };
             self.blocks.truncate(if bytes == 0 { at } else { at + 1 });
             self.stop = Some(Stop::MaxTokens);
-            self.usage = self.usage.map(|usage| Usage { output: limit, ..usage });
-            return true;
+            self.usage = self.usage.map(|usage| Usage {
+                output: limit,
+                reasoning: usage.reasoning.min(limit),
+                ..usage
+            });
+            return Some(cut);
         }
-        false
+        None
     }
 }
 
 impl Block {
-    fn tokens(&self) -> u64 {
+    pub(crate) fn is_thinking(&self) -> bool {
+        matches!(self, Self::Thinking(_) | Self::RedactedThinking(_))
+    }
+
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self, Self::ToolCall { .. })
+    }
+
+    /// Its output tokens: the pieces of its text or of its arguments. Names and ids are free.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
         let text = match self {
             Self::Text(text) | Self::Thinking(text) | Self::RedactedThinking(text) => text,
             Self::ToolCall { arguments, .. } => arguments,

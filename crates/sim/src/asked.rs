@@ -24,6 +24,10 @@ pub struct Asked {
     pub after_tool_results: bool,
     /// The beginning of the answer it gives (prefill); empty if none.
     pub prefill: String,
+    /// The text of the answer it gives of which it may want the rest: its prefill, or what the
+    /// model said right before the last message of the user's. Empty if none. The texts of one
+    /// turn follow each other without anything between.
+    pub said: String,
     /// Names and schemas of the tools it declares.
     pub tools: Vec<(String, Value)>,
     /// The output limit it sets.
@@ -36,4 +40,20 @@ pub struct Asked {
     pub include_usage: bool,
     /// Whether a stream comes as server-sent events (always, but for Gemini without `alt=sse`).
     pub sse: bool,
+}
+
+/// Whether `text` stands in the system prompt or in a message of `body`, of any dialect.
+pub(crate) fn has_text(body: &Value, text: &str) -> bool {
+    fn stands_in(value: &Value, text: &str) -> bool {
+        match value {
+            Value::String(found) => found.contains(text),
+            Value::Array(list) => list.iter().any(|value| stands_in(value, text)),
+            Value::Object(fields) => fields.values().any(|value| stands_in(value, text)),
+            _ => false,
+        }
+    }
+    ["messages", "contents", "system", "systemInstruction", "system_instruction"]
+        .iter()
+        .filter_map(|key| body.get(key))
+        .any(|part| stands_in(part, text))
 }

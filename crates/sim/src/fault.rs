@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer::Answer;
+use crate::dialect::overflow::Overflow;
+use crate::follow::GoesOn;
+
 /// One misbehaviour.
 ///
 /// In a plan file: `fault = "hang"`, `fault = { error = "overloaded" }`,
@@ -43,6 +47,12 @@ pub enum Fault {
     ContentType(String),
     /// The answer is cut after so many output tokens, whatever the request allowed.
     OutputLimit(u64),
+    /// The model's window is this one.
+    Window(Window),
+    /// This answer, whatever the script says; the script keeps what it has.
+    Answer(Box<Answer>),
+    /// If the request asks for the rest of an answer, the model goes on like this.
+    GoesOn(GoesOn),
     /// All of these, in this order.
     Many(Vec<Fault>),
 }
@@ -113,6 +123,17 @@ pub struct FirstToken {
     /// Meanwhile send the dialect's sign of life (`ping` event or comment) this often.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ping_every_ms: Option<u64>,
+}
+
+/// A window other than the model's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Its size in tokens.
+    pub tokens: u64,
+    /// What happens beyond it; as with the model if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<Overflow>,
 }
 
 /// A slow drip.
@@ -242,6 +263,18 @@ impl Fault {
         Self::FirstToken(FirstToken { after_ms, ping_every_ms: None })
     }
 
+    /// The model's window is of so many tokens.
+    #[must_use]
+    pub fn window(tokens: u64) -> Self {
+        Self::Window(Window { tokens, overflow: None })
+    }
+
+    /// This answer, whatever the script says.
+    #[must_use]
+    pub fn answer(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
+    }
+
     /// `bytes` at a time, without pauses.
     #[must_use]
     pub fn drip(bytes: usize) -> Self {
@@ -278,6 +311,7 @@ impl Fault {
                 Err(format!("content_type: {text:?} is no header value"))
             }
             Self::Error(kind) | Self::ErrorInOk(kind) => kind.check(),
+            Self::Answer(answer) => answer.check().map_err(|says| format!("answer.{says}")),
             Self::Many(faults) => faults.iter().try_for_each(Self::check),
             _ => Ok(()),
         }
@@ -293,7 +327,7 @@ impl Fault {
 }
 
 impl ErrorKind {
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let Self::RateLimit(hints) = self else { return Ok(()) };
         for (key, text) in [("retry_after", &hints.retry_after), ("reset", &hints.reset)] {
             if let Some(text) = text

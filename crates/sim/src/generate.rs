@@ -96,7 +96,7 @@ fn wanted(asked: &Asked) -> Vec<(&str, &Value)> {
     found.into_iter().map(|(_, name, schema)| (name, schema)).collect()
 }
 
-fn sentence(rng: &mut fastrand::Rng, words: usize) -> String {
+pub(crate) fn sentence(rng: &mut fastrand::Rng, words: usize) -> String {
     let mut out = String::new();
     for n in 0..words {
         if n > 0 {

@@ -7,6 +7,11 @@
 //! * **Deterministic**: texts, ids, jitter and chance come from a seed and the request. The same
 //!   requests to a provider of the same seed get the same bytes.
 //! * **Told what to say**: a test scripts [`Answer`]s, or gives a closure from [`Asked`].
+//! * **Cut like the real ones**: an output limit of the request, the model, the provider or one
+//!   answer falls on an exact token, in text, thinking or arguments; a window is filled or
+//!   overflows in each provider's [own words](Overflow); [`tokens`] counts as the simulator does.
+//! * **Asked again**: an answer knows how the model [goes on](follow) with it, faithfully or not;
+//!   a [`Summary`] comes out good, empty, endless, refused or as a tool call.
 //! * **Told what to break**: a [`FaultPlan`] matches requests to [`Fault`]s, from a refusal with
 //!   the provider's own body to a connection that is reset inside a multi-byte character. Plans
 //!   are values and can be read from TOML or JSON.
@@ -65,6 +70,7 @@ mod clock;
 mod dialect;
 mod error;
 mod fault;
+pub mod follow;
 mod generate;
 mod hash;
 mod journal;
@@ -75,19 +81,25 @@ mod provider;
 mod raw;
 mod serve;
 mod server;
+mod summary;
 pub mod tokens;
 mod wire;
 
-pub use answer::{Answer, Block, Sent, SentCall, Stop, Usage};
+pub use answer::{Answer, Block, Cut, Sent, SentCall, Stop, Usage};
 pub use asked::Asked;
 pub use body::SimBody;
+pub use dialect::overflow::Overflow;
 pub use dialect::{Dialect, UnknownDialect};
 pub use error::{SimError, SimErrorKind};
-pub use fault::{Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse};
+pub use fault::{
+    Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse, Window,
+};
+pub use follow::GoesOn;
 pub use journal::{End, Entry, Journal};
 pub use limit::Limits;
-pub use models::{Model, default_models};
+pub use models::{Model, Prefill, default_models};
 pub use plan::{FaultPlan, PlanError, Rule};
 pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
 pub use server::SimServer;
-pub use tokens::count_tokens;
+pub use summary::{Summaries, Summary};
+pub use tokens::{count_output, count_tokens};

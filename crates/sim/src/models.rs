@@ -1,6 +1,6 @@
 //! The models a simulated provider serves.
 
-use crate::Dialect;
+use crate::{Dialect, Overflow};
 
 /// One model: its name, its limits and what it can do.
 ///
@@ -19,15 +19,42 @@ pub struct Model {
     /// Whether it can think: `thinking` (Anthropic), `thinkingConfig` (Gemini), and for OpenAI
     /// the reasoning models' rules (`max_completion_tokens` instead of `max_tokens`).
     pub thinking: bool,
-    /// Whether the last message may be the beginning of its own answer (Anthropic).
-    pub prefill: bool,
+    /// Whether the last message may be the beginning of its own answer.
+    pub prefill: Prefill,
     /// Whether the function calls of the current turn must carry their signatures (Gemini 3).
     /// A signature that is there is always verified.
     pub signatures: bool,
+    /// What happens to a request beyond the window.
+    pub overflow: Overflow,
+    /// Whether an output limit beyond the window is accepted as long as the input fits. The
+    /// answer then ends where the window is full: [`Stop::Window`](crate::Stop::Window).
+    pub fills_window: bool,
+}
+
+/// Whether a request may end with the beginning of the model's own answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Prefill {
+    /// As the dialect has it: OpenAI and Anthropic take it, Gemini does not.
+    #[default]
+    Usual,
+    /// Taken.
+    Accepted,
+    /// Refused with a 400, in OpenAI's dialect in Mistral's words.
+    Refused,
+}
+
+impl Prefill {
+    pub(crate) fn accepted(self, usual: bool) -> bool {
+        match self {
+            Self::Usual => usual,
+            Self::Accepted => true,
+            Self::Refused => false,
+        }
+    }
 }
 
 impl Model {
-    /// A model with vision, thinking and prefill and without signatures: say what it lacks
+    /// A model with vision, thinking and the dialect's prefill and without signatures: say what it lacks
     /// with the methods below.
     pub fn new(name: impl Into<String>, context: u64, output: u64) -> Self {
         Self {
@@ -36,8 +63,10 @@ impl Model {
             output,
             vision: true,
             thinking: true,
-            prefill: true,
+            prefill: Prefill::Usual,
             signatures: false,
+            overflow: Overflow::Usual,
+            fills_window: false,
         }
     }
 
@@ -58,7 +87,28 @@ impl Model {
     /// Takes no prefill.
     #[must_use]
     pub fn without_prefill(mut self) -> Self {
-        self.prefill = false;
+        self.prefill = Prefill::Refused;
+        self
+    }
+
+    /// Takes prefill, also where the dialect usually does not (Gemini).
+    #[must_use]
+    pub fn with_prefill(mut self) -> Self {
+        self.prefill = Prefill::Accepted;
+        self
+    }
+
+    /// Meets a request beyond the window like this.
+    #[must_use]
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// Accepts an output limit beyond the window and fills the window instead.
+    #[must_use]
+    pub fn filling_window(mut self) -> Self {
+        self.fills_window = true;
         self
     }
 

@@ -4,8 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Fault;
+use crate::asked::has_text;
 use crate::hash;
 
 /// An ordered list of rules; the first that matches a request decides.
@@ -76,6 +78,9 @@ pub struct Rule {
     /// Streaming requests only, or the others only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
+    /// Only requests that have this text in their system prompt or in a message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contains: Option<String>,
     /// What happens.
     pub fault: Fault,
 }
@@ -89,6 +94,8 @@ pub(crate) struct Occasion<'a> {
     pub(crate) number: u64,
     pub(crate) elapsed: Duration,
     pub(crate) stream: bool,
+    /// The body, if it is JSON.
+    pub(crate) body: Option<&'a Value>,
 }
 
 /// A plan that can not be read, with the place and what would be right.
@@ -192,6 +199,7 @@ impl Rule {
             until_ms: None,
             probability: None,
             stream: None,
+            contains: None,
             fault,
         }
     }
@@ -266,6 +274,13 @@ impl Rule {
         self
     }
 
+    /// Only requests that have this text in their system prompt or in a message.
+    #[must_use]
+    pub fn contains(mut self, text: impl Into<String>) -> Self {
+        self.contains = Some(text.into());
+        self
+    }
+
     fn check(&self) -> Result<(), String> {
         if let Some(p) = self.probability
             && !(0.0..=1.0).contains(&p)
@@ -308,6 +323,10 @@ impl Rule {
             && self.since_ms.is_none_or(|since| ms >= since)
             && self.until_ms.is_none_or(|until| ms < until)
             && self.stream.is_none_or(|stream| stream == o.stream)
+            && self
+                .contains
+                .as_deref()
+                .is_none_or(|text| o.body.is_some_and(|body| has_text(body, text)))
             && self.probability.is_none_or(|p| {
                 let draw = hash::seed(&[
                     &seed.to_le_bytes(),

@@ -12,21 +12,24 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::answer::Answer;
-use crate::asked::Asked;
+use crate::asked::{Asked, has_text};
 use crate::body::SimBody;
 use crate::clock::Wall;
 use crate::dialect::{Dialect, Memory};
 use crate::error::SimError;
 use crate::fault::Fault;
+use crate::follow::{GoesOn, Wholes, say};
 use crate::hash::Seal;
 use crate::journal::Journal;
 use crate::limit::{Limiter, Limits};
 use crate::models::{Model, default_models};
 use crate::plan::{FaultPlan, Occasion};
+use crate::summary::Summaries;
 
 type Responder = dyn Fn(&Asked) -> Option<Answer> + Send + Sync;
 
@@ -77,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) signatures: bool,
     pub(crate) crlf: bool,
     pub(crate) memory: Memory,
+    pub(crate) output_limit: Option<u64>,
+    goes_on: Option<GoesOn>,
     responder: Option<Box<Responder>>,
     state: Mutex<State>,
 }
@@ -86,6 +91,20 @@ struct State {
     installed: Instant,
     number: u64,
     script: VecDeque<Answer>,
+    wholes: Wholes,
+    summaries: Option<Summaries>,
+    /// Requests for summaries so far.
+    summarised: usize,
+}
+
+/// What a request gets.
+enum Next {
+    /// An answer it goes on with or asks for again.
+    Begun(Arc<Answer>),
+    /// An answer the provider was told to give.
+    Told(Box<Answer>),
+    /// What the responder or the seed says.
+    Nothing,
 }
 
 impl SimProvider {
@@ -113,6 +132,9 @@ impl SimProvider {
             plan: FaultPlan::none(),
             script: VecDeque::new(),
             responder: None,
+            output_limit: None,
+            goes_on: None,
+            summaries: None,
         }
     }
 
@@ -150,14 +172,25 @@ impl SimProvider {
     }
 
     /// Adds answers to the script: the next ones that get as far as an answer take them, in
-    /// order, and one that breaks half way has still taken its own.
+    /// order, and one that breaks half way has still taken its own. A request that asks for more of
+    /// an answer that [goes on](Answer::goes_on), or for all of it again, takes none.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         self.inner.state.lock().script.extend(answers);
     }
 
-    /// Replaces what is left of the script.
+    /// Replaces what is left of the script, and forgets the answers that could be gone on with.
     pub fn set_script(&self, answers: impl IntoIterator<Item = Answer>) {
-        self.inner.state.lock().script = answers.into_iter().collect();
+        let mut state = self.inner.state.lock();
+        state.script = answers.into_iter().collect();
+        state.wholes = Wholes::default();
+    }
+
+    /// Replaces what requests for summaries get, from its first answer on; `None` is what all
+    /// other requests get.
+    pub fn set_summaries(&self, summaries: Option<Summaries>) {
+        let mut state = self.inner.state.lock();
+        state.summaries = summaries;
+        state.summarised = 0;
     }
 
     /// How many scripted answers are left.
@@ -173,7 +206,12 @@ impl Inner {
     }
 
     /// Numbers a generation and picks its fault.
-    pub(crate) fn occasion(&self, model: &str, stream: bool) -> (u64, Option<Fault>) {
+    pub(crate) fn occasion(
+        &self,
+        model: &str,
+        stream: bool,
+        body: Option<&Value>,
+    ) -> (u64, Option<Fault>) {
         let mut state = self.state.lock();
         state.number += 1;
         let occasion = Occasion {
@@ -182,14 +220,70 @@ impl Inner {
             number: state.number,
             elapsed: state.installed.elapsed(),
             stream,
+            body,
         };
         (state.number, state.plan.pick(occasion).cloned())
     }
 
-    /// The scripted answer, or the responder's.
-    pub(crate) fn told(&self, asked: &Asked) -> Option<Answer> {
-        let scripted = self.state.lock().script.pop_front();
-        scripted.or_else(|| self.responder.as_ref().and_then(|respond| respond(asked)))
+    /// What it says: `instead`, if a plan asked for that, else the rest of an answer that is gone
+    /// on with, else a summary, else the scripted answer, the responder's or its own.
+    pub(crate) fn says(
+        &self,
+        asked: &Asked,
+        limit: u64,
+        (instead, goes_on): (Option<&Answer>, Option<&GoesOn>),
+        own: impl FnOnce() -> Answer,
+    ) -> Answer {
+        let next = match instead {
+            Some(answer) => Next::Told(Box::new(answer.clone())),
+            None => self.next(asked, limit),
+        };
+        let whole = match next {
+            Next::Begun(whole) => whole,
+            Next::Told(answer) => self.begin(asked, limit, *answer),
+            Next::Nothing => {
+                let told = self.responder.as_ref().and_then(|respond| respond(asked));
+                self.begin(asked, limit, told.unwrap_or_else(own))
+            }
+        };
+        let how = whole.goes_on.as_ref().map(|own| goes_on.unwrap_or(own));
+        say(&whole, how, asked, limit)
+    }
+
+    /// What stands next for a request.
+    fn next(&self, asked: &Asked, limit: u64) -> Next {
+        let mut state = self.state.lock();
+        let begun = state.wholes.find(asked, limit).or_else(|| state.wholes.unheard(asked));
+        if let Some(whole) = begun {
+            return Next::Begun(whole);
+        }
+        let summary = state
+            .summaries
+            .as_ref()
+            .filter(|summaries| has_text(&asked.body, &summaries.contains))
+            .and_then(|summaries| summaries.at(state.summarised).cloned());
+        if let Some(summary) = summary {
+            state.summarised += 1;
+            return Next::Told(Box::new(Answer::summary(summary)));
+        }
+        state.script.pop_front().map_or(Next::Nothing, |answer| Next::Told(Box::new(answer)))
+    }
+
+    /// Makes what is made from the request, and remembers what may be gone on with.
+    fn begin(&self, asked: &Asked, limit: u64, mut answer: Answer) -> Arc<Answer> {
+        if let Some(summary) = answer.summary.take() {
+            let made = summary.answer(asked, answer.limit.map_or(limit, |own| own.min(limit)));
+            answer.blocks = made.blocks;
+            answer.stop = made.stop;
+            answer.endless = made.endless;
+            answer.refuse = made.refuse;
+        }
+        answer.goes_on = answer.goes_on.or_else(|| self.goes_on.clone());
+        let whole = Arc::new(answer);
+        if whole.goes_on.is_some() && whole.refuse.is_none() {
+            self.state.lock().wholes.remember(asked, whole.clone());
+        }
+        whole
     }
 }
 
@@ -221,6 +315,9 @@ pub struct SimProviderBuilder {
     plan: FaultPlan,
     script: VecDeque<Answer>,
     responder: Option<Box<Responder>>,
+    output_limit: Option<u64>,
+    goes_on: Option<GoesOn>,
+    summaries: Option<Summaries>,
 }
 
 impl SimProviderBuilder {
@@ -300,6 +397,26 @@ impl SimProviderBuilder {
         self
     }
 
+    /// Cuts every answer after so many output tokens, whatever the request allowed and the model
+    /// can: a limit of the provider's own that it does not tell.
+    pub fn output_limit(mut self, tokens: u64) -> Self {
+        self.output_limit = Some(tokens);
+        self
+    }
+
+    /// Makes every answer a whole one that may be asked for in parts; those that say
+    /// [so themselves](Answer::goes_on) keep their own way.
+    pub fn goes_on(mut self, how: GoesOn) -> Self {
+        self.goes_on = Some(how);
+        self
+    }
+
+    /// What requests for summaries get, apart from the script.
+    pub fn summaries(mut self, summaries: Summaries) -> Self {
+        self.summaries = Some(summaries);
+        self
+    }
+
     /// What goes wrong.
     pub fn faults(mut self, plan: FaultPlan) -> Self {
         self.plan = plan;
@@ -340,11 +457,16 @@ impl SimProviderBuilder {
             crlf: self.line_end == LineEnd::Crlf,
             memory: Memory::default(),
             responder: self.responder,
+            output_limit: self.output_limit,
+            goes_on: self.goes_on,
             state: Mutex::new(State {
                 plan: self.plan,
                 installed: Instant::now(),
                 number: 0,
                 script: self.script,
+                wholes: Wholes::default(),
+                summaries: self.summaries,
+                summarised: 0,
             }),
         };
         SimProvider { inner: Arc::new(inner) }

@@ -5,10 +5,11 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Stop, Usage};
 use crate::asked::Asked;
 use crate::body::{SimBody, Step};
 use crate::clock::go_duration;
+use crate::dialect::overflow::{self, Overflow};
 use crate::dialect::{Check, Dialect, Form, Refusal, Render, Route, Scene};
 use crate::error::{SimError, SimErrorKind};
 use crate::fault::{Fault, RawResponse};
@@ -49,7 +50,7 @@ pub(crate) async fn serve(
     let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
     let (model, stream) = asks(&route, json.as_ref().ok());
     let (number, fault) = match &route {
-        Route::Generate { .. } => provider.occasion(&model, stream),
+        Route::Generate { .. } => provider.occasion(&model, stream, json.as_ref().ok()),
         _ => (0, None),
     };
 
@@ -72,7 +73,7 @@ pub(crate) async fn serve(
         &body,
     ]);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let visit = Visit {
+    let mut visit = Visit {
         provider,
         ticket: provider.journal.open(entry),
         request_id: dialect.request_id(&mut rng),
@@ -88,6 +89,13 @@ pub(crate) async fn serve(
     if let Some(before) = faults.iter().find(|fault| before_headers(fault)) {
         visit.ticket.update(|entry| entry.fault.clone_from(&fault));
         return visit.misbehave(before, stream).await;
+    }
+    for one in faults {
+        if let Fault::Window(window) = one {
+            visit.model.context = window.tokens;
+            visit.model.overflow = window.overflow.unwrap_or(visit.model.overflow);
+            visit.ticket.update(|entry| entry.fault.clone_from(&fault));
+        }
     }
     visit.pause().await;
     match visit.examine(&head, &route, key.as_deref(), json, &body) {
@@ -271,6 +279,7 @@ impl Visit<'_> {
             last_user: String::new(),
             after_tool_results: false,
             prefill: String::new(),
+            said: String::new(),
             tools: Vec::new(),
             max_output: None,
             thinking: false,
@@ -325,15 +334,42 @@ impl Visit<'_> {
         let dialect = provider.dialect;
         let text_seed =
             hash::seed(&[&provider.seed.to_le_bytes(), asked.body.to_string().as_bytes()]);
-        let mut answer: Answer =
-            provider.told(asked).unwrap_or_else(|| crate::generate::answer(asked, text_seed));
-        let mut limit = asked.max_output.unwrap_or(self.model.output).min(self.model.output);
+        let (mut limit, window) = self.limit(asked, faults);
+        let mut instead = (None, None);
         for fault in faults {
-            if let Fault::OutputLimit(tokens) = fault {
-                limit = limit.min(*tokens);
+            match fault {
+                Fault::Answer(answer) => instead.0 = Some(&**answer),
+                Fault::GoesOn(how) => instead.1 = Some(how),
+                _ => {}
             }
         }
-        answer.cut(limit);
+        let mut answer: Answer =
+            provider.says(asked, limit, instead, || crate::generate::answer(asked, text_seed));
+        if let Some(kind) = &answer.refuse {
+            let refusal = self.scene().refusal(kind);
+            return self.refuse(&refusal);
+        }
+        let own = answer.limit.filter(|own| *own < limit);
+        limit = own.unwrap_or(limit);
+        let mut asked = asked;
+        let short;
+        if asked.input_tokens > self.model.context {
+            match self.model.overflow {
+                Overflow::Silent => {
+                    let usage = Usage { input: asked.input_tokens, ..Usage::default() };
+                    answer = Answer::default().stop(Stop::EndTurn).usage(usage);
+                }
+                Overflow::Truncates => {
+                    short = Asked { input_tokens: self.model.context, ..asked.clone() };
+                    asked = &short;
+                }
+                _ => {}
+            }
+        }
+        let cut = answer.cut_in(limit);
+        if cut.is_some() && window && own.is_none() {
+            answer.stop = Some(Stop::Window);
+        }
 
         let mut render = Render {
             asked,
@@ -343,7 +379,7 @@ impl Visit<'_> {
             form: self.form,
             signs: self.model.thinking || self.model.signatures,
         };
-        let (mut show, sent) = if asked.stream {
+        let (mut show, mut sent) = if asked.stream {
             let (frames, sent) = dialect.stream(&answer, &mut render);
             (Show::stream(self.timed(frames)), sent)
         } else {
@@ -352,6 +388,7 @@ impl Visit<'_> {
             let wait = provider.latency.per_token.saturating_mul(tokens);
             (Show::whole_after(wait, body), sent)
         };
+        sent.cut = cut;
         provider.limiter.charge_output(&self.key, sent.usage.output);
         if dialect == Dialect::Anthropic {
             provider.memory.remember(&sent);
@@ -369,6 +406,21 @@ impl Visit<'_> {
         set(&mut headers, header::CONTENT_TYPE, kind);
         self.ticket.update(|entry| entry.sent = Some(sent));
         self.finish(200, headers, show)
+    }
+
+    /// How many output tokens an answer may have, and whether it is the window that says so.
+    fn limit(&self, asked: &Asked, faults: &[Fault]) -> (u64, bool) {
+        let own = self.provider.output_limit.unwrap_or(u64::MAX);
+        let mut limit = asked.max_output.unwrap_or(u64::MAX).min(self.model.output).min(own);
+        for fault in faults {
+            if let Fault::OutputLimit(tokens) = fault {
+                limit = limit.min(*tokens);
+            }
+        }
+        match overflow::room(self.provider.dialect, &self.model, asked.input_tokens) {
+            Some(room) if room < limit => (room, true),
+            _ => (limit, false),
+        }
     }
 
     /// Puts the token rate between the content events.

@@ -4,6 +4,7 @@ pub(crate) mod anthropic;
 pub(crate) mod gemini;
 pub(crate) mod images;
 pub(crate) mod openai;
+pub(crate) mod overflow;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -115,6 +116,8 @@ pub(crate) struct Words {
     pub(crate) param: Option<String>,
     /// `error.details` of Gemini; of Anthropic's the first one.
     pub(crate) details: Vec<Value>,
+    /// Fields of `error` that are no dialect's own, in place of those of the same name (OpenAI).
+    pub(crate) fields: Value,
     pub(crate) headers: Vec<(&'static str, String)>,
     /// A page instead of a body of the dialect.
     pub(crate) html: Option<&'static str>,
@@ -129,6 +132,7 @@ impl Refusal {
             message: message.into(),
             param: None,
             details: Vec::new(),
+            fields: Value::Null,
             headers: Vec::new(),
             html: None,
         }))
@@ -146,6 +150,11 @@ impl Refusal {
 
     pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn fields(mut self, fields: Value) -> Self {
+        self.fields = fields;
         self
     }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 pub mod anthropic;
+pub mod talk;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Wall;
 use crate::dialect::openai::errors::{hinted, seconds_up};
-use crate::dialect::{Refusal, Scene};
+use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
 use crate::fault::ErrorKind;
 use crate::limit::{Denied, Resource};
 
@@ -116,7 +116,9 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
             "Your API key does not have permission to use the specified resource.",
         ),
         ErrorKind::ModelNotFound => no_model(&model.name),
-        ErrorKind::ContextOverflow => overflow(model.context, model.context + model.context / 10),
+        ErrorKind::ContextOverflow => {
+            beyond::planned(Dialect::Anthropic, model, model.context + model.context / 10)
+        }
         ErrorKind::Format => invalid("messages.0.content.0.type: Field required"),
         ErrorKind::ContentFilter => invalid("Output blocked by content filtering policy"),
         ErrorKind::PayloadTooLarge => {
@@ -129,4 +131,12 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
 /// The prompt alone is beyond the window.
 pub(crate) fn overflow(window: u64, tokens: u64) -> Refusal {
     invalid(format!("prompt is too long: {tokens} tokens > {window} maximum"))
+}
+
+/// The prompt fits, with the output it reserves it does not.
+pub(crate) fn overflow_with_output(window: u64, input: u64, output: u64) -> Refusal {
+    invalid(format!(
+        "input length and `max_tokens` exceed context limit: {input} + {output} > {window}, \
+         decrease input length or `max_tokens` and try again"
+    ))
 }

@@ -21,6 +21,12 @@ pub(crate) fn read(asked: &mut Asked) {
         .unwrap_or_default();
     let after_tool_results = turns.last().is_some_and(|t| t.user && t.has("tool_result"));
     let prefill = turns.last().filter(|t| !t.user).map(text_of).unwrap_or_default();
+    let said = match turns.iter().rposition(|turn| !turn.user) {
+        Some(at) if at + 2 >= turns.len() && !after_tool_results => {
+            turns[at].blocks.iter().filter_map(|(_, b)| b.text()).collect()
+        }
+        _ => String::new(),
+    };
     let tools = body["tools"]
         .as_array()
         .into_iter()
@@ -32,6 +38,7 @@ pub(crate) fn read(asked: &mut Asked) {
     asked.last_user = last_user;
     asked.after_tool_results = after_tool_results;
     asked.prefill = prefill;
+    asked.said = said;
     asked.tools = tools;
     asked.max_output = max_output;
     asked.thinking = thinking;

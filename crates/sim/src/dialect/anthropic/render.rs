@@ -15,6 +15,7 @@ fn stop_word(answer: &Answer) -> (String, Value) {
         Stop::EndTurn => ("end_turn".to_owned(), Value::Null),
         Stop::ToolUse => ("tool_use".to_owned(), Value::Null),
         Stop::MaxTokens => ("max_tokens".to_owned(), Value::Null),
+        Stop::Window => ("model_context_window_exceeded".to_owned(), Value::Null),
         Stop::StopSequence(text) => ("stop_sequence".to_owned(), json!(text)),
         Stop::Refusal => ("refusal".to_owned(), Value::Null),
         Stop::Raw(word) => (word, Value::Null),
@@ -40,7 +41,7 @@ fn begin(answer: &Answer, render: &Render<'_>) -> Sent {
             ..Usage::default()
         }),
         stop: stop_word(answer).0,
-        truncated: answer.stop_or_implied() == Stop::MaxTokens,
+        truncated: matches!(answer.stop_or_implied(), Stop::MaxTokens | Stop::Window),
         ..Sent::default()
     }
 }

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::blocks;
-use super::errors::{invalid, no_thread, overflow};
+use super::errors::{invalid, no_thread};
 use super::read::enabled;
 use super::turns::{Turn, turns};
 use super::{thinking, tools};
-use crate::dialect::{Check, Refusal};
+use crate::dialect::{Check, Dialect, Refusal, overflow};
 
 /// Most blocks with a cache mark.
 const MARKS_MAX: usize = 4;
@@ -183,7 +183,7 @@ fn prefill(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal> {
     if enabled(check.body) && last.blocks.first().is_some_and(|(_, b)| !b.is_thinking()) {
         return Err(thinking::expected(last));
     }
-    if !check.model.prefill || enabled(check.body) {
+    if !check.model.prefill.accepted(true) || enabled(check.body) {
         return Err(invalid(
             "This model does not support assistant message prefill. The conversation must end \
              with a user message.",
@@ -256,15 +256,5 @@ fn size(check: &Check<'_>) -> Result<(), Refusal> {
         )));
     }
     let input = crate::tokens::count_tokens(check.body) as u64;
-    if input > model.context {
-        return Err(overflow(model.context, input));
-    }
-    if input + output > model.context {
-        return Err(invalid(format!(
-            "input length and `max_tokens` exceed context limit: {input} + {output} > {}, \
-             decrease input length or `max_tokens` and try again",
-            model.context
-        )));
-    }
-    Ok(())
+    overflow::check(Dialect::Anthropic, model, input, output)
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Wall;
 use crate::dialect::openai::errors::hinted;
-use crate::dialect::{Refusal, Scene};
+use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
 use crate::fault::ErrorKind;
 use crate::limit::{Denied, Resource};
 
@@ -191,7 +191,7 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
             Refusal::new(403, "PERMISSION_DENIED", "The caller does not have permission")
         }
         ErrorKind::ModelNotFound => no_model(&model.name),
-        ErrorKind::ContextOverflow => overflow(model.context, model.context + 1),
+        ErrorKind::ContextOverflow => beyond::planned(Dialect::Gemini, model, model.context + 1),
         ErrorKind::Format => violation("contents[0].parts", "contents.parts must not be empty."),
         ErrorKind::ContentFilter => invalid(
             "Request contains content that violates the usage policy: blocked due to SAFETY",

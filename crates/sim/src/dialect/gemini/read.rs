@@ -18,6 +18,19 @@ pub(crate) fn read(asked: &mut Asked) {
     let after_tool_results = contents.last().is_some_and(|content| {
         parts(content).any(|part| !field(part, "functionResponse", "function_response").is_null())
     });
+    let model = |content: &Value| content["role"] == "model";
+    let turn = contents.iter().rposition(model).filter(|_| !after_tool_results).map(|end| {
+        let from = contents[..=end].iter().rposition(|content| !model(content));
+        (from.map_or(0, |at| at + 1), end)
+    });
+    let said: String = turn
+        .into_iter()
+        .flat_map(|(from, end)| &contents[from..=end])
+        .flat_map(parts)
+        .filter(|part| part["thought"] != true)
+        .filter_map(|part| part["text"].as_str())
+        .collect();
+    let prefill = if contents.last().is_some_and(model) { said.clone() } else { String::new() };
     let tools = declarations(body)
         .filter_map(|(_, declaration)| {
             let schema = match &declaration["parametersJsonSchema"] {
@@ -33,6 +46,8 @@ pub(crate) fn read(asked: &mut Asked) {
     let thinking = field(thinking, "includeThoughts", "include_thoughts") == &Value::Bool(true);
     asked.last_user = last_user;
     asked.after_tool_results = after_tool_results;
+    asked.prefill = prefill;
+    asked.said = said;
     asked.tools = tools;
     asked.max_output = max_output;
     asked.thinking = thinking;

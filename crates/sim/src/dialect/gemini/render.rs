@@ -14,7 +14,7 @@ use crate::wire::{Frame, Kind};
 fn stop_word(answer: &Answer) -> String {
     match answer.stop_or_implied() {
         Stop::EndTurn | Stop::ToolUse | Stop::StopSequence(_) => "STOP".to_owned(),
-        Stop::MaxTokens => "MAX_TOKENS".to_owned(),
+        Stop::MaxTokens | Stop::Window => "MAX_TOKENS".to_owned(),
         Stop::Refusal => "SAFETY".to_owned(),
         Stop::Raw(word) => word,
     }
@@ -34,7 +34,7 @@ fn parts<'a>(
     raw: &mut Raw,
     sent: &mut Sent,
 ) -> Vec<Part<'a>> {
-    let truncated = answer.stop_or_implied() == Stop::MaxTokens;
+    let truncated = matches!(answer.stop_or_implied(), Stop::MaxTokens | Stop::Window);
     let mut reasoning = 0;
     let mut parts = Vec::new();
     for block in &answer.blocks {

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::errors::{bad_payload, invalid, overflow, violation};
+use super::errors::{bad_payload, invalid, violation};
 use super::read::declarations;
 use super::{field, parts, turns};
-use crate::dialect::{Check, Refusal};
+use crate::dialect::{Check, Dialect, Refusal, overflow};
 
 /// Most bytes of inline data in a request.
 const INLINE_MAX: usize = 20 * 1024 * 1024;
@@ -80,7 +80,7 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
     generation(config, check)?;
     let names = tools(body)?;
     turns::check(contents, &names, check)?;
-    size(check)
+    size(config, check)
 }
 
 fn unknown(object: &Value, known: &[&str], at: &str) -> Result<(), Refusal> {
@@ -222,10 +222,11 @@ fn payload(body: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn size(check: &Check<'_>) -> Result<(), Refusal> {
-    let input = crate::tokens::count_tokens(check.body) as u64;
-    if input > check.model.context && !check.counting {
-        return Err(overflow(check.model.context, input));
+fn size(config: &Value, check: &Check<'_>) -> Result<(), Refusal> {
+    if check.counting {
+        return Ok(());
     }
-    Ok(())
+    let input = crate::tokens::count_tokens(check.body) as u64;
+    let output = field(config, "maxOutputTokens", "max_output_tokens").as_u64().unwrap_or(0);
+    overflow::check(Dialect::Gemini, check.model, input, output)
 }

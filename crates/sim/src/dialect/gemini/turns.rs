@@ -67,7 +67,11 @@ pub(crate) fn check(
     }
     match contents.last() {
         Some(last) if model(last) => {
-            return Err(invalid(if calls(last).next().is_some() {
+            let called = calls(last).next().is_some();
+            if !called && check.model.prefill.accepted(false) {
+                return signatures(contents, check);
+            }
+            return Err(invalid(if called {
                 "Please ensure that the number of function response parts is equal to the number \
                  of function call parts of the function call turn."
             } else {

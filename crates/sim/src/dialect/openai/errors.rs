@@ -5,8 +5,9 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
+use super::render::extend;
 use crate::clock::{Wall, go_duration};
-use crate::dialect::{Refusal, Scene};
+use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
 use crate::fault::{ErrorKind, RateLimit};
 use crate::limit::{Denied, Resource};
 
@@ -18,12 +19,16 @@ pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
 }
 
 pub(crate) fn body(refusal: &Refusal, _request_id: &str) -> Value {
-    json!({"error": {
+    let mut error = json!({
         "message": refusal.message,
         "type": refusal.kind,
         "param": refusal.param,
         "code": refusal.code,
-    }})
+    });
+    if let Some(fields) = refusal.fields.as_object() {
+        extend(&mut error, fields);
+    }
+    json!({ "error": error })
 }
 
 pub(crate) fn bad_key(key: Option<&str>) -> Refusal {
@@ -149,7 +154,7 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
         ErrorKind::ModelNotFound => no_model(model),
         ErrorKind::ContextOverflow => {
             let window = scene.model.context;
-            overflow(window, window + window / 10)
+            beyond::planned(Dialect::OpenAi, scene.model, window + window / 10)
         }
         ErrorKind::Format => invalid("Missing required parameter: 'messages[0].content[0].type'.")
             .param("messages[0].content[0].type")
@@ -174,6 +179,28 @@ pub(crate) fn overflow(window: u64, tokens: u64) -> Refusal {
     ))
     .param("messages")
     .code("context_length_exceeded")
+}
+
+/// The messages fit, with the output they reserve they do not.
+pub(crate) fn overflow_with_output(window: u64, input: u64, output: u64) -> Refusal {
+    invalid(format!(
+        "This model's maximum context length is {window} tokens. However, you requested {} tokens \
+         ({input} in the messages, {output} in the completion). Please reduce the length of the \
+         messages or completion.",
+        input + output
+    ))
+    .param("messages")
+    .code("context_length_exceeded")
+}
+
+/// A last message of the assistant's own that is not to be gone on with, in Mistral's words:
+/// OpenAI itself takes it.
+pub(crate) fn no_prefill() -> Refusal {
+    invalid(
+        "Expected last role User or Tool (or Assistant with prefix True) for serving but got \
+         assistant",
+    )
+    .fields(json!({"type": "invalid_request_message_order", "code": "3230"}))
 }
 
 fn rate_limit(model: &str, hints: &RateLimit) -> Refusal {

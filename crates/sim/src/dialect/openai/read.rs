@@ -17,6 +17,14 @@ pub(crate) fn read(asked: &mut Asked) {
     if let Some(last) = messages.last().filter(|m| m["role"] == "assistant") {
         asked.prefill = text_of(&last["content"]);
     }
+    let end = messages.iter().rposition(|m| m["role"] == "assistant" || m["role"] == "tool");
+    if let Some(end) = end {
+        let from = messages[..=end].iter().rposition(|m| m["role"] != "assistant");
+        asked.said = messages[from.map_or(0, |at| at + 1)..=end]
+            .iter()
+            .map(|m| pieces_of(&m["content"]).concat())
+            .collect();
+    }
     asked.tools = body["tools"]
         .as_array()
         .into_iter()
@@ -33,11 +41,13 @@ pub(crate) fn read(asked: &mut Asked) {
 }
 
 fn text_of(content: &Value) -> String {
+    pieces_of(content).join("\n")
+}
+
+fn pieces_of(content: &Value) -> Vec<&str> {
     match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|p| p["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
+        Value::String(text) => vec![text],
+        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
+        _ => Vec::new(),
     }
 }

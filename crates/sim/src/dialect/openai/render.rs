@@ -31,11 +31,11 @@ fn sent(answer: &Answer, render: &mut Render<'_>) -> Sent {
         ..Usage::default()
     });
     let stop = answer.stop_or_implied();
-    sent.truncated = stop == Stop::MaxTokens;
+    sent.truncated = matches!(stop, Stop::MaxTokens | Stop::Window);
     sent.stop = match stop {
         Stop::EndTurn | Stop::StopSequence(_) => "stop".to_owned(),
         Stop::ToolUse => "tool_calls".to_owned(),
-        Stop::MaxTokens => "length".to_owned(),
+        Stop::MaxTokens | Stop::Window => "length".to_owned(),
         Stop::Refusal => "content_filter".to_owned(),
         Stop::Raw(word) => word,
     };

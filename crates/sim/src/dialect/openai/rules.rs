@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::errors::{invalid, overflow};
+use super::errors::{invalid, no_prefill};
 use super::shape::{empty_array, missing, present, wrong_type};
 use super::{messages, tools};
-use crate::dialect::{Check, Refusal};
+use crate::dialect::{Check, Dialect, Refusal, overflow};
 
 const KNOWN: &[&str] = &[
     "audio",
@@ -70,6 +70,10 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
         messages::check(at, message, check)?;
     }
     pairing(list)?;
+    let last = list.last().is_some_and(|message| message["role"] == "assistant");
+    if last && !check.model.prefill.accepted(true) {
+        return Err(no_prefill());
+    }
     tools::check(body)?;
     size(check)
 }
@@ -234,20 +238,5 @@ fn size(check: &Check<'_>) -> Result<(), Refusal> {
         .code("invalid_value"));
     }
     let input = crate::tokens::count_tokens(body) as u64;
-    let output = output.unwrap_or(0);
-    if input > model.context {
-        return Err(overflow(model.context, input));
-    }
-    if input + output > model.context {
-        return Err(invalid(format!(
-            "This model's maximum context length is {} tokens. However, you requested {} tokens \
-             ({input} in the messages, {output} in the completion). Please reduce the length of \
-             the messages or completion.",
-            model.context,
-            input + output
-        ))
-        .param("messages")
-        .code("context_length_exceeded"));
-    }
-    Ok(())
+    overflow::check(Dialect::OpenAi, model, input, output.unwrap_or(0))
 }
