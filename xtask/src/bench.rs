@@ -75,7 +75,7 @@ fn circumstances() -> String {
     format!(
         "Commit {commit}; {} ({cores} cores seen); {}; {}; load {}.",
         cpu.unwrap_or_else(unknown),
-        said("uname", &["-sr"]).unwrap_or_else(unknown),
+        said("uname", &["-s"]).unwrap_or_else(unknown),
         said("rustc", &["--version"]).unwrap_or_else(unknown),
         load.split(' ').next().unwrap_or("unknown"),
     )
