@@ -55,7 +55,6 @@ fn micros(time: std::time::Duration) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "## The gateway\n")?;
         writeln!(
             f,
             "One provider, one tenant with a key, every layer, logs and metrics by default, beside a \
