@@ -67,9 +67,10 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         },
         Table {
             title: "a call that fails, and then does not",
-            about: "The bare row is one call of a service that fails every other one, so what is \
-                    left is the price of the layer and of one more such call. No wait between \
-                    attempts; tower-resilience's retry always goes through a timer and is left out.",
+            about: "Under the layer is a service that fails every other call; the bare one answers \
+                    with a number. So what is left is the price of the layer, of a second call, and \
+                    of the failure, which the table below has. No wait between attempts; \
+                    tower-resilience's retry always goes through a timer and is left out.",
             per_call: 1,
             bare: case("bare", Number, ours::ask()),
             columns: [
@@ -80,7 +81,8 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         },
         Table {
             title: "the failure itself",
-            about: "What the bare failure in the table above costs, for whoever wants to subtract it.",
+            about: "What the failing call in the table above and its failure cost, for whoever wants to subtract \
+                    them.",
             per_call: 1,
             bare: case("bare", Number, ours::ask()),
             columns: [vec![failing()], vec![], vec![]],
