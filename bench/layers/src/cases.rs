@@ -3,6 +3,7 @@
 use tokio::runtime::Runtime;
 
 use crate::{
+    conversation,
     drive::{Case, case},
     ours, peers,
     subject::{Answers, EveryOther, Number},
@@ -29,7 +30,7 @@ const EVENTS: u32 = 1_000;
 /// Everything that is measured. `runtime` is the one the cases will run in.
 pub fn tables(runtime: &Runtime) -> Vec<Table> {
     let _inside = runtime.enter();
-    vec![
+    let mut tables = vec![
         Table {
             title: "a call, its answer read to the end",
             about: "The bare service answers at once with a stream of one piece and the end. Ours \
@@ -87,7 +88,9 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             bare: case("bare", Number, ours::ask()),
             columns: [vec![failing()], vec![], vec![]],
         },
-    ]
+    ];
+    tables.extend(conversation::tables());
+    tables
 }
 
 /// Makes and drops what [`EveryOther`] fails with, and its answer.

@@ -11,8 +11,6 @@ use futures_core::Stream;
 use steadfast_core::{ChatResponse, Events};
 use tower::Service;
 
-use crate::subject::Ask;
-
 /// A service, ready to be called again and again.
 pub struct Case {
     /// What it is called in the table.
@@ -48,9 +46,10 @@ impl<S: Events + Unpin> Use for ChatResponse<S> {
 }
 
 /// Calls `service` and reads what it answers, all on the spot: nothing here ever waits.
-pub(crate) fn case<S>(name: &'static str, service: S, ask: Ask) -> Case
+pub(crate) fn case<S, R>(name: &'static str, service: S, ask: R) -> Case
 where
-    S: Service<Ask> + Send + 'static,
+    R: Clone + Send + 'static,
+    S: Service<R> + Send + 'static,
     S::Response: Use,
 {
     case_of(name, service, ask, |reply: Result<S::Response, S::Error>, context| {
@@ -63,23 +62,25 @@ where
 }
 
 /// The same for a service that refuses.
-pub(crate) fn refusal<S>(name: &'static str, service: S, ask: Ask) -> Case
+pub(crate) fn refusal<S, R>(name: &'static str, service: S, ask: R) -> Case
 where
-    S: Service<Ask> + Send + 'static,
+    R: Clone + Send + 'static,
+    S: Service<R> + Send + 'static,
 {
     case_of(name, service, ask, |reply: Result<S::Response, S::Error>, _| {
         assert!(black_box(reply).is_err());
     })
 }
 
-fn case_of<S>(
+fn case_of<S, R>(
     name: &'static str,
     mut service: S,
-    ask: Ask,
+    ask: R,
     end: impl Fn(Result<S::Response, S::Error>, &mut Context<'_>) + Send + 'static,
 ) -> Case
 where
-    S: Service<Ask> + Send + 'static,
+    R: Clone + Send + 'static,
+    S: Service<R> + Send + 'static,
 {
     let run = move |calls| {
         let context = &mut Context::from_waker(Waker::noop());

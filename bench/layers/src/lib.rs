@@ -8,6 +8,7 @@
 #![expect(clippy::expect_used, reason = "a bench whose settings are wrong has nothing to measure")]
 
 mod cases;
+mod conversation;
 mod drive;
 pub mod measure;
 mod ours;

@@ -16,13 +16,23 @@ const RECORD: usize = 4_000;
 
 /// The summary of an earlier compaction: what stands in the conversation, and what is known beyond
 /// its text. It is recognised by being this value, never by its words.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Summary {
     message: Message,
     digest: Digest,
     ledger: Ledger,
     /// What a model wrote of it.
     written: Option<Box<str>>,
+}
+
+impl fmt::Debug for Summary {
+    /// Shows shapes, not contents: prompts are private.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Summary")
+            .field("messages", &self.messages())
+            .field("written", &self.written.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Summary {
@@ -75,10 +85,13 @@ pub struct Task<'a> {
     /// What a summariser wrote of the messages that [`Compactor::pending`] named for this very
     /// request and task; `None` to do without.
     pub written: Option<&'a str>,
+    /// Cut only the oldest half of what may go (tier 3): for a summariser that can not be asked about
+    /// all of it.
+    pub half: bool,
 }
 
 /// What a summariser is to be asked about.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Pending {
     /// The messages that will go, as they stand in the request, oldest first; an earlier summary
@@ -90,6 +103,17 @@ pub struct Pending {
     pub earlier: Option<String>,
     /// Bytes that the summary may have; what is longer is cut off.
     pub room: usize,
+}
+
+impl fmt::Debug for Pending {
+    /// Shows shapes, not contents: prompts are private.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending")
+            .field("messages", &self.messages.len())
+            .field("earlier", &self.earlier.is_some())
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Task<'_> {
@@ -164,6 +188,7 @@ impl<'a> Task<'a> {
             summary: None,
             refused: false,
             written: None,
+            half: false,
         }
     }
 }
@@ -177,6 +202,17 @@ impl Compactor {
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(Self { policy, pinned: Arc::new(|_| false) })
+    }
+
+    /// By the default policy, which is sound.
+    pub(crate) fn usual() -> Self {
+        Self { policy: Policy::default(), pinned: Arc::new(|_| false) }
+    }
+
+    /// The same by another policy.
+    pub(crate) fn with_policy(self, policy: Policy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(Self { policy, ..self })
     }
 
     /// Keeps whole every message that `pinned` says so of, and the calls and results that go with

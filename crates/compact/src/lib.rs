@@ -1,6 +1,124 @@
 //! Keeps a conversation inside its model's window.
 //!
-//! This crate holds the parts that need no model and no clock, each usable alone:
+//! A conversation grows until the provider refuses it, in the middle of the work. [`CompactionLayer`]
+//! counts each request against the window of the target it goes to, warns when that fills, makes older
+//! parts smaller before it is full, and mends a request that was refused as too large.
+//!
+//! ```
+//! use steadfast_compact::{CompactionLayer, Limits, Notice, TargetFacts};
+//! use steadfast_core::{
+//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, StopReason, Target,
+//! };
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Failure> {
+//! // Somebody's client, and a small model of theirs that writes summaries.
+//! let client = |text: &'static str| service_fn(move |_: ChatRequest| async move {
+//!     let say = Delta::Text { index: 0, text: text.into() };
+//!     let end = Event::new([say, Delta::Stop(StopReason::EndTurn.into()), Delta::End]);
+//!     let events = tokio_stream::iter([Ok(end)]);
+//!     Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
+//! });
+//! let layer = CompactionLayer::new(client("The user counts; all is well so far."))
+//!     .targets(|_| TargetFacts::default().with_limits(Limits::new(8_192)));
+//! let llm = ServiceBuilder::new().layer(layer).service(client("One hundred."));
+//!
+//! let mut history = vec![Message::user("Count with me.")];
+//! for number in 1..100 {
+//!     history.push(Message::assistant(format!("{number}. {}", "What comes next? ".repeat(15))));
+//!     history.push(Message::user(format!("After {number} comes {}.", number + 1)));
+//! }
+//! let mut request = ChatRequest::new(history).with_model("claude-sonnet-4-5");
+//! request.context = request.context.with_target(Target::new("anthropic")).with_session("s-1");
+//! let answer = llm.oneshot(request).await?;
+//!
+//! let notice = Notice::of(&answer.head).expect("the answer's head says what was done");
+//! let report = notice.reports[0];
+//! assert!(report.before > 6_000 && report.after <= report.target);
+//! let sent = &notice.compacted.as_ref().expect("something else was sent").messages;
+//! assert!(sent.iter().any(|message| message.text().contains("all is well so far")));
+//! assert_eq!(answer.collect().await?.text(), "One hundred.");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to put this layer
+//!
+//! ```text
+//! CooldownFailover    picks the target: only below it the window is known
+//! Compaction
+//! RetryBackoff        a retry sends what was compacted, and compacts nothing anew
+//! CircuitBreaker
+//! ```
+//!
+//! **Wrong:** outside `CooldownFailover`. There a request has no target yet, so it is counted for the
+//! model the caller named; the fallback with a quarter of its window refuses it, and a refusal for
+//! size goes to targets with larger windows only: the whole chain fails for want of a compaction.
+//!
+//! **Wrong too:** inside `RetryBackoff`. Each attempt would look at the request again, and the wait for
+//! a summariser would count as the attempt's own.
+//!
+//! # What it does when
+//!
+//! | used of the window, with what is kept for the answer | |
+//! |---|---|
+//! | below 80 % | nothing: the request is not copied, nothing is allocated |
+//! | 80 % | the answer's head and the recovery log say so |
+//! | 90 % | older parts are made smaller, to 60 % or less |
+//! | the provider refuses it as too large | compacted harder than the numbers say, and sent again; a second time only when the provider's own number went down |
+//!
+//! | tier | what becomes of older messages |
+//! |---|---|
+//! | 1 | large results and arguments become markers |
+//! | 2 | a summariser's words stand in their place, asked in chunks side by side |
+//! | 3 | the same for the oldest half, where all of it is too much for the budget or for [`max_chunks`](SummaryPolicy::max_chunks) |
+//! | 4 | a list of facts, marked as an emergency truncation |
+//!
+//! A tier counts when its result is smaller and fits; else the next is tried. Nobody is asked where tier 1 is
+//! enough, or where nothing would help: that is a failure of
+//! [`Reason::ContextOverflow`](steadfast_core::Reason::ContextOverflow) with the numbers
+//! ([`TooLarge`]), before any call that costs. Of a window that nobody stated
+//! ([`UNKNOWN`]) the layer refuses nothing: the provider decides.
+//!
+//! A summary that a summariser got wrong (see [`Unusable`]), did not finish in
+//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](GateState), the
+//! [tenant's cap](SpendPolicy)) is not asked for again: tiers 1 and 4 do the work, and
+//! [`Notice::degraded`] says why.
+//!
+//! # Conversations
+//!
+//! Callers send their whole history in every turn. What was compacted stands in place of its beginning
+//! in every turn after, byte for byte, so that the provider's prompt cache holds until the next
+//! compaction; the caller's own list is never changed. A conversation is known by tenant, agent and
+//! session; without a session, by the beginning of its first message. Whatever it is known by, a
+//! compaction stands only in front of the very messages it was made of. Names that are empty, padded,
+//! too long or hold control characters, and two histories that use one name in turn, get a compaction
+//! for the one request and nothing is kept ([`fail_closed_rollover`](CompactionLayer::fail_closed_rollover)).
+//!
+//! One request of a conversation is compacted at a time; others of it wait, and then send the same. In
+//! [`deferred`](CompactionLayer::deferred) mode nobody waits as long as the request fits as it is.
+//!
+//! After three compactions in a row that did not help, a conversation is not summarised any more; after
+//! three errors of the layer's own (a panic in a closure it was given, a result that is not valid or that the
+//! provider does not take) it is left alone, and every answer says so.
+//!
+//! # What it costs
+//!
+//! A request far from the limit is let through at a glance: by the length of its body where nobody has
+//! looked into that, or of its texts. Else its new messages are counted, and of the old ones some are
+//! looked at, whatever their number ([`Counter::follow`]). A provider's reported usage is where the next
+//! count starts.
+//!
+//! # Cancellation
+//!
+//! Dropping the future drops the call and the summariser's calls; what was set aside for those and not
+//! used goes back into the tenant's budget, and the next request of the conversation takes its place.
+//! An answer that is dropped teaches nothing.
+//!
+//! # Without a service
+//!
+//! The parts that need no model and no clock can be used alone:
 //!
 //! * [`Counter`] and [`Tape`] count tokens, each message once, and learn from reported usage.
 //! * [`Models`] knows windows and output limits.
@@ -13,7 +131,7 @@
 //!   its answers may replace history.
 //! * [`SpendCap`] says whether a tenant may pay for another summary.
 //! * [`Compactor`] puts them together: a request goes in, and one that fits comes out, or an error
-//!   that says why it can not.
+//!   that says why it can not. What a summariser wrote is handed to it ([`Task::written`]).
 //!
 //! ```
 //! use steadfast_compact::{Compactor, Counter, Models, Policy, Tape, Task};
@@ -48,49 +166,62 @@
 //!
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_core::transcript::validate):
 //! ways to cut are tried until one is valid. A request that needs nothing is not changed by a byte.
-//! One that can not be made to fit is an error with the numbers, before anybody is asked.
-
-//!
-//! # With a summariser
-//!
-//! [`Compactor`] asks nobody. Whoever has a summariser (any `Service<ChatRequest>`) asks it in
-//! between, and hands over what it wrote:
-//!
-//! 1. [`Compactor::pending`] names the messages that will go. `None`: nobody has to be asked; an
-//!    error: no summary would help, and nothing was paid for.
-//! 2. [`chunks`] cuts them to the summariser's window, [`ask`] makes a request of each, [`accept`]
-//!    judges each answer.
-//! 3. [`Compactor::run`] with [`Task::written`] puts the words in place and completes them with the
-//!    facts they lack. Without (the summariser failed, its breaker is open, its budget is spent),
-//!    the same run makes the emergency truncation.
-//! 4. [`Run::summary`] is kept for the next compaction, and [`Applied`] for the next turn.
 
 mod applied;
 mod compactor;
 mod count;
+mod course;
+mod event;
+mod events;
+pub mod future;
+mod gate;
+mod glance;
+mod handle;
+mod job;
+mod layer;
 mod ledger;
+mod look;
+mod mark;
+mod memory;
 mod models;
+mod notice;
 mod plain;
 mod plan;
 mod policy;
+mod refusal;
 mod render;
 mod report;
+mod scope;
+mod service;
 mod spend;
+mod state;
 mod strip;
 mod summarise;
+mod summariser;
+mod summary_policy;
 
 pub use self::{
     applied::Applied,
     compactor::{Compactor, Pending, Run, Summary, Task},
     count::{Calibration, Count, Counter, Encoding, Sample, Scheme, Tape, Weight},
+    events::CompactionEvents,
+    gate::GateState,
+    handle::{CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    layer::CompactionLayer,
     ledger::Ledger,
     models::{Limits, Models, UNKNOWN},
+    notice::{Compacted, Notice},
     plain::Digest,
     plan::{Conversation, Cut, Plan},
     policy::{Goal, Level, Policy, PolicyError, Room},
     render::{EMERGENCY, Heading, escape, render},
     report::{Effect, Report, Tier, TooLarge},
+    scope::ConversationId,
+    service::Compaction,
     spend::{OverBudget, Reservation, SpendCap, SpendPolicy},
+    state::TargetFacts,
     strip::{Stripped, strip},
     summarise::{Unusable, accept, ask, chunks},
+    summariser::Degraded,
+    summary_policy::SummaryPolicy,
 };

@@ -22,7 +22,7 @@ use crate::{escape, ledger::clip, strip::thousands};
 
 /// Bytes of one part of a message that a summariser is shown: the rest of a large result says
 /// little more.
-const MAX_PART: usize = 6_000;
+pub(crate) const MAX_PART: usize = 6_000;
 
 /// Letters and digits of a delimiter.
 const DELIMITER: usize = 16;

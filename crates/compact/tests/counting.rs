@@ -218,3 +218,29 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn following_a_history_counts_what_is_new_and_finds_edits_in_time() {
+    let counter = bytes();
+    let mut tape = Tape::default();
+    let mut request = ChatRequest::new((0..500).map(|_| user(10)).collect::<Vec<_>>());
+    assert_eq!(counter.follow(&mut tape, &request, "m").tokens, 5_000);
+    request.messages.make_mut().push(user(7));
+    assert_eq!(counter.follow(&mut tape, &request, "m").tokens, 5_007);
+    assert_eq!(tape.growth(&counter.calibration("m")), Some(7));
+
+    // At the end at once, far back within the turns it takes to come round.
+    request.messages.make_mut()[495] = user(110);
+    assert_eq!(counter.follow(&mut tape, &request, "m").tokens, 5_107);
+    request.messages.make_mut()[100] = user(210);
+    let late = (1..).find(|_| counter.follow(&mut tape, &request, "m").tokens == 5_307);
+    assert!(late.unwrap() <= 500 / 32 + 1, "{late:?}");
+
+    // Another history, a shorter one, and another model are counted whole.
+    request.messages = vec![user(20), user(30)].into();
+    assert_eq!(counter.follow(&mut tape, &request, "m").tokens, 50);
+    assert_eq!(counter.follow(&mut tape, &request, "n").tokens, 50);
+    let tool = Tool::function("run", "", RawJson::parse("{}").unwrap());
+    request.tools = vec![tool].into();
+    assert_eq!(counter.follow(&mut tape, &request, "n").tokens, 55, "its name and its schema");
+}

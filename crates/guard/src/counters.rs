@@ -1,6 +1,11 @@
 //! What a task has used.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    time::Duration,
+};
 
 use foldhash::fast::RandomState;
 use tokio::time::Instant;
@@ -10,6 +15,9 @@ use crate::{Limits, Stop, StopCause, signature::Facts};
 /// Tools and files that are counted each by itself. Beyond them, one count serves all the others:
 /// memory is bounded, and nobody gets around a limit by inventing names.
 const MOST: usize = 1_024;
+
+/// Longer names are kept by their beginning and a hash, in bytes: they come from the model.
+const LONGEST: usize = 256;
 
 /// What a task has used.
 #[derive(Clone, Debug, Default)]
@@ -24,25 +32,49 @@ pub(crate) struct Counters {
 
 /// Counts by name. The empty name stands for all that found no place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Each(HashMap<Box<str>, u32, RandomState>);
+pub(crate) struct Each {
+    by_name: HashMap<Box<str>, u32, RandomState>,
+    /// The largest of them.
+    most: u32,
+}
 
 impl Each {
     fn of(&self, name: &str) -> u32 {
-        match self.0.get(name) {
+        match self.by_name.get(kept(name).as_ref()) {
             Some(count) => *count,
-            None if self.0.len() >= MOST => self.0.get("").copied().unwrap_or(0),
+            None if self.by_name.len() >= MOST => self.by_name.get("").copied().unwrap_or(0),
             None => 0,
         }
     }
 
     fn add(&mut self, name: &str) {
-        if let Some(count) = self.0.get_mut(name) {
-            *count = count.saturating_add(1);
-            return;
-        }
-        let name = if self.0.len() < MOST { name } else { "" };
-        *self.0.entry(name.into()).or_default() += 1;
+        let name = &*kept(name);
+        let count = match self.by_name.get_mut(name) {
+            Some(count) => count,
+            None => {
+                let name = if self.by_name.len() < MOST { name } else { "" };
+                self.by_name.entry(name.into()).or_default()
+            }
+        };
+        *count = count.saturating_add(1);
+        self.most = self.most.max(*count);
     }
+}
+
+/// What stands for a name in the books.
+fn kept(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST {
+        return Cow::Borrowed(name);
+    }
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+    Cow::Owned(format!("{}\u{2026}{hash:016x}", head(name, LONGEST - 20)))
+}
+
+/// The beginning of `text`, at most so many bytes.
+pub(crate) fn head(text: &str, most: usize) -> &str {
+    let end = |&at: &usize| text.is_char_boundary(at);
+    let at = (0..=most.min(text.len())).rev().find(end).unwrap_or(0);
+    &text[..at]
 }
 
 impl Counters {
@@ -129,7 +161,7 @@ impl Counters {
 
     /// How often the file with the most edits was edited.
     pub(crate) fn most_edits(&self) -> u32 {
-        self.files.0.values().copied().max().unwrap_or(0)
+        self.files.most
     }
 
     pub(crate) fn edits_of(&self, file: &str) -> u32 {
@@ -138,7 +170,8 @@ impl Counters {
 
     /// Calls of each tool, in the order of their names.
     pub(crate) fn by_tool(&self) -> Vec<(Box<str>, u32)> {
-        let mut all: Vec<_> = self.tools.0.iter().map(|(name, n)| (name.clone(), *n)).collect();
+        let mut all: Vec<_> =
+            self.tools.by_name.iter().map(|(name, n)| (name.clone(), *n)).collect();
         all.sort_unstable();
         all
     }
@@ -160,6 +193,17 @@ mod tests {
         }
         assert_eq!(each.of("another"), 50);
         assert_eq!(each.of("7"), 1);
-        assert!(each.0.len() <= MOST + 1);
+        assert!(each.by_name.len() <= MOST + 1);
+    }
+
+    #[test]
+    fn long_names_are_told_apart_and_kept_short() {
+        let long = |end: &str| format!("{}{end}", "\u{6f22}".repeat(100_000));
+        let mut each = Each::default();
+        for name in [long("a"), long("b"), long("a")] {
+            each.add(&name);
+        }
+        assert_eq!((each.of(&long("a")), each.of(&long("b")), each.of(&long("c"))), (2, 1, 0));
+        assert!(each.by_name.keys().all(|name| name.len() <= LONGEST));
     }
 }

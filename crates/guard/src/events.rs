@@ -36,6 +36,8 @@ pub struct GuardEvents<S> {
     called: bool,
     /// Words or more have been handed on.
     delivered: bool,
+    /// Words have.
+    said: bool,
 }
 
 impl<S> GuardEvents<S> {
@@ -56,6 +58,7 @@ impl<S> GuardEvents<S> {
             open: None,
             called: false,
             delivered: false,
+            said: false,
         }
     }
 
@@ -77,7 +80,7 @@ impl<S> GuardEvents<S> {
             all.push(Delta::BlockEnd { index });
         }
         let index = self.next;
-        let gap = if self.delivered { "\n\n" } else { "" };
+        let gap = if self.said { "\n\n" } else { "" };
         all.push(Delta::Text { index, text: format!("{gap}{stop}") });
         all.push(Delta::BlockEnd { index });
         all.extend(usage.map(Delta::Usage));
@@ -112,6 +115,9 @@ impl<S> GuardEvents<S> {
     }
 }
 
+/// The next block, the open one, and whether words have been handed on.
+type Place = (u32, Option<u32>, bool);
+
 /// Where an event stops the answer, and why.
 type Found = Option<(usize, Stop)>;
 
@@ -124,6 +130,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
             match delta {
                 Delta::Text { index, text } => {
                     (self.next, self.open) = (self.next.max(index + 1), Some(*index));
+                    self.said |= !text.is_empty();
                     let Some(most) = watch.shared.c.policy.rules.repeated_text else { continue };
                     if let Some(count) = self.repeats.push(*index, text, most)
                         && !self.called
@@ -165,10 +172,22 @@ impl<S: Events + Unpin> GuardEvents<S> {
         None
     }
 
-    /// Takes in an event; what is to be handed on, if anything.
-    fn take(&mut self, mut event: Event) -> Option<Result<Event, Failure>> {
-        let (next, open) = (self.next, self.open);
-        if let Some((keep, stop)) = self.read(&event) {
+    /// Whether calls or the time have to be looked after.
+    #[inline]
+    fn may_hold_back(&self) -> bool {
+        let timed = |watch: &Watch| watch.until.is_some();
+        self.gate.is_some() || (!self.called && self.watch.as_ref().is_some_and(timed))
+    }
+
+    /// Takes in an event of which something may have to be left out; what is to be handed on, if
+    /// anything. `found` was read in it, after `was`.
+    fn take(
+        &mut self,
+        mut event: Event,
+        found: Found,
+        was: Place,
+    ) -> Option<Result<Event, Failure>> {
+        if let Some((keep, stop)) = found {
             self.stop(event, keep, &stop);
             return self.out.pop_front();
         }
@@ -180,7 +199,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
         {
             // What wraps the answer is kept, what it says in this event is not begun.
             let keep = event.deltas.iter().take_while(|delta| !delta.is_content()).count();
-            (self.next, self.open) = (next, open);
+            (self.next, self.open, self.said) = was;
             self.stop(event, keep, &stop);
             return self.out.pop_front();
         }
@@ -206,8 +225,9 @@ impl<S: Events + Unpin> GuardEvents<S> {
 
     /// Tells of the calls that were not let through, once.
     fn tell(&mut self, end: bool) {
-        if let (true, Some(gate), Some(watch)) = (end, &self.gate, &self.watch)
+        if let (true, Some(gate), Some(watch)) = (end, &mut self.gate, &self.watch)
             && let Some(stop) = &gate.stop
+            && !std::mem::replace(&mut gate.told, true)
         {
             watch.stopped(stop);
         }
@@ -238,8 +258,14 @@ impl<S: Events + Unpin> GuardEvents<S> {
     fn broke(&mut self, failure: Option<Failure>) {
         self.events = None;
         if let Some(gate) = &mut self.gate {
-            self.out.extend(gate.release().into_iter().map(Ok));
+            for mut event in gate.release() {
+                if gate.refuses() {
+                    gate.rewrite(&mut event);
+                }
+                self.out.push_back(Ok(event));
+            }
         }
+        self.tell(true);
         self.out.extend(failure.map(Err));
     }
 }
@@ -256,7 +282,14 @@ impl<S: Events + Unpin> Stream for GuardEvents<S> {
             let Some(events) = &mut this.events else { return Poll::Ready(None) };
             match ready!(Pin::new(events).poll_next(cx)) {
                 Some(Ok(event)) => {
-                    if let Some(item) = this.take(event) {
+                    let was = (this.next, this.open, this.said);
+                    let found = this.read(&event);
+                    // Nearly every event passes here.
+                    if found.is_none() && !this.may_hold_back() {
+                        this.delivered |= event.is_content();
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    if let Some(item) = this.take(event, found, was) {
                         return Poll::Ready(Some(item));
                     }
                 }

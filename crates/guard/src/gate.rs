@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use steadfast_core::{Delta, Event, Stop as Ending, StopReason, ToolCall};
 use tokio::time::Instant;
 
-use crate::{Kind, Stop, ledger::Ledger, signature::Compiled};
+use crate::{Kind, Stop, ledger::Ledger, signature::Compiled, stop::Name};
 
 /// The calls of one answer.
 ///
@@ -18,10 +18,14 @@ pub(crate) struct Gate {
     ledger: Box<Ledger>,
     /// Edits, whose files are not counted yet.
     edits: Vec<Edit>,
-    /// Blocks of calls that are not let through, the first one first.
+    /// Blocks of calls that are not let through.
     refused: Vec<u32>,
+    /// The answer says why.
+    explained: bool,
     /// Why.
     pub(crate) stop: Option<Stop>,
+    /// That it was told of.
+    pub(crate) told: bool,
     /// Calls that are.
     pub(crate) passed: u32,
     /// Held back.
@@ -99,19 +103,20 @@ impl Gate {
         std::mem::take(&mut self.held)
     }
 
-    /// What was held back, as it is: the answer broke off.
+    /// What was held back, its edits unjudged: the answer broke off.
     pub(crate) fn release(&mut self) -> VecDeque<Event> {
         self.holding = false;
         std::mem::take(&mut self.held)
     }
 
     /// Puts words in the place of the calls that are not let through.
-    pub(crate) fn rewrite(&self, event: &mut Event) {
+    pub(crate) fn rewrite(&mut self, event: &mut Event) {
+        let (refused, passed) = (&self.refused, self.passed);
         let touched = |delta: &Delta| match delta {
             Delta::ToolCall { index, .. }
             | Delta::Arguments { index, .. }
-            | Delta::Signature { index, .. } => self.refused.contains(index),
-            Delta::Stop(stop) => self.passed == 0 && stop.reason == StopReason::ToolUse,
+            | Delta::Signature { index, .. } => refused.contains(index),
+            Delta::Stop(stop) => passed == 0 && stop.reason == StopReason::ToolUse,
             _ => false,
         };
         if !event.deltas.iter().any(touched) {
@@ -123,17 +128,18 @@ impl Gate {
         deltas.extend(was.into_iter().filter_map(|delta| match delta {
             delta if !touched(&delta) => Some(delta),
             Delta::ToolCall { index, name, .. } => {
-                Some(Delta::Text { index, text: self.words(index, &name) })
+                Some(Delta::Text { index, text: words(&self.stop, &mut self.explained, &name) })
             }
             Delta::Stop(_) => Some(Delta::Stop(Ending::from(StopReason::EndTurn))),
             _ => None,
         }));
     }
+}
 
-    fn words(&self, block: u32, name: &str) -> String {
-        match &self.stop {
-            Some(stop) if self.refused.first() == Some(&block) => stop.message(),
-            _ => format!("`{name}` was not called either."),
-        }
+/// What stands in the place of a call: why, for the first of them.
+fn words(stop: &Option<Stop>, explained: &mut bool, name: &str) -> String {
+    match stop {
+        Some(stop) if !std::mem::replace(explained, true) => stop.message(),
+        _ => format!("`{}` was not called either.", Name(name)),
     }
 }

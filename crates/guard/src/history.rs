@@ -9,6 +9,10 @@ use crate::{
     signature::{Compiled, Facts},
 };
 
+/// Calls of one answer whose results are waited for. Those of a longer batch are counted, and say nothing
+/// of progress: reading stays linear, whatever a caller sends.
+const MOST_OPEN: usize = 128;
+
 /// From where on a history is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
@@ -49,7 +53,7 @@ pub(crate) fn answers(request: &ChatRequest) -> (usize, usize) {
 }
 
 /// Neighbours of the model's are one answer.
-fn begins_answer(message: &Message, before: Role) -> bool {
+pub(crate) fn begins_answer(message: &Message, before: Role) -> bool {
     message.role() == Role::Assistant && before != Role::Assistant
 }
 
@@ -99,7 +103,9 @@ pub(crate) fn read(
                     // Once stopped it stays so, and says it when the next answer is asked for.
                     let facts = c.facts(call);
                     let _ = ledger.admit(c, &facts, now);
-                    open.push((call, facts));
+                    if open.len() < MOST_OPEN {
+                        open.push((call, facts));
+                    }
                 }
                 Part::ToolResult(result) => {
                     if let Some(facts) = answered(&mut open, result)
@@ -116,7 +122,7 @@ pub(crate) fn read(
 }
 
 /// The call that `result` answers: by its id, else by the tool's name, else the oldest.
-fn answered<'a>(open: &mut Vec<(&ToolCall, Facts<'a>)>, result: &ToolResult) -> Option<Facts<'a>> {
+pub(crate) fn answered<T>(open: &mut Vec<(&ToolCall, T)>, result: &ToolResult) -> Option<T> {
     let at = open.iter().position(|(call, _)| match result.id.is_empty() {
         true => result.name.as_ref().is_none_or(|name| *name == call.name),
         false => call.id == result.id,

@@ -58,6 +58,7 @@
 //! | `web_search` | 8 |
 //! | edits of one file | 4 |
 //!
+//! The result of a call that was let through is, too, even when the call was the last event.
 //! Other names of a tool (`Edit`, `str_replace`, `apply_patch`) are counted with it. The agent can
 //! not lift a limit; an operator can, with [`SafetyGuard::extend`].
 //!
@@ -91,6 +92,8 @@
 //! | a task | that, over all its turns | limits, time, operator's `extend` |
 //! | a session | what happens since the user last spoke | the same |
 //! | neither | what happens since the user last spoke, as the request tells it | limits without time |
+//!
+//! A task is known by its name and its tenant ([`TaskId`]): two tenants' tasks of one name are two.
 //!
 //! Where tools run in the same process, put [`SafetyGuard::tool_layer`] around them, or call
 //! [`check_call`](SafetyGuard::check_call) and [`observe_result`](SafetyGuard::observe_result).
@@ -144,6 +147,7 @@ pub mod future;
 mod gate;
 mod handle;
 mod history;
+mod json;
 mod layer;
 mod ledger;
 mod memo;
@@ -151,10 +155,12 @@ mod memory;
 mod path;
 mod policy;
 mod repeat;
+mod replay;
 mod service;
 mod signature;
 mod state;
 mod stop;
+mod task;
 mod tool;
 mod tools;
 mod volatile;
@@ -166,8 +172,10 @@ pub use self::{
     handle::{SafetyGuard, TaskSnapshot, Verdict},
     layer::SafetyGuardLayer,
     policy::{GuardPolicy, Limits, Rules, StopAs, Strikes},
+    replay::Replayed,
     service::SafetyGuardService,
     stop::{Advice, LoopRule, MARK, Stop, StopCause},
+    task::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},
 };

@@ -1,9 +1,14 @@
 //! One name for one file.
 
+use std::borrow::Cow;
+
 /// `path` in one spelling: forward slashes, no `.`, no `..` that can be resolved, no doubled or
 /// trailing slash, no `file://`, no quotes or white space around it, relative to one of `roots`
 /// when it lies in it. Works on the text alone: no link is followed.
-pub(crate) fn canonical(path: &str, roots: &[String]) -> String {
+pub(crate) fn canonical<'a>(path: &'a str, roots: &[String]) -> Cow<'a, str> {
+    if is_plain(path) && (roots.is_empty() || !path.starts_with('/')) {
+        return Cow::Borrowed(path);
+    }
     let plain = normal(path);
     for root in roots {
         let root = normal(root);
@@ -11,17 +16,31 @@ pub(crate) fn canonical(path: &str, roots: &[String]) -> String {
             && let Some(rest) = plain.strip_prefix(root.as_str())
         {
             if rest.is_empty() {
-                return ".".to_owned();
+                return ".".into();
             }
             if root.ends_with('/') {
-                return rest.to_owned();
+                return rest.to_owned().into();
             }
             if let Some(rest) = rest.strip_prefix('/') {
-                return rest.to_owned();
+                return rest.to_owned().into();
             }
         }
     }
-    plain
+    plain.into()
+}
+
+/// Whether a path is in the one spelling already, as most are.
+fn is_plain(path: &str) -> bool {
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
+    !path.starts_with(ends)
+        && !path.ends_with(ends)
+        && !path.contains('\\')
+        && !path.starts_with("file:")
+        && path
+            .strip_prefix('/')
+            .unwrap_or(path)
+            .split('/')
+            .all(|part| !matches!(part, "" | "." | ".."))
 }
 
 fn normal(path: &str) -> String {
@@ -86,13 +105,13 @@ mod tests {
 
     #[test]
     fn different_files_stay_different() {
-        let roots = ["/work".to_owned()];
+        let roots = ["/srv".to_owned()];
         for (path, wanted) in [
             ("../a.rs", "../a.rs"),
             ("../../a.rs", "../../a.rs"),
             ("/../a.rs", "/a.rs"),
-            ("/workshop/a.rs", "/workshop/a.rs"),
-            ("/work", "."),
+            ("/srvx/a.rs", "/srvx/a.rs"),
+            ("/srv", "."),
             ("", "."),
             ("A.rs", "A.rs"),
             ("a/../..", ".."),
@@ -100,6 +119,21 @@ mod tests {
             assert_eq!(canonical(path, &roots), wanted, "{path}");
         }
         assert_eq!(canonical("/a", &["/".to_owned()]), "a");
+    }
+
+    proptest::proptest! {
+        /// What is taken to be in the one spelling already is.
+        #[test]
+        fn what_is_plain_stays_as_it_is(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec!["a", "b.rs", ".", "..", "/", "//", "\\", " ", "\"", "file://", "~", "\u{e9}"]),
+                0..8,
+            ),
+        ) {
+            let path = parts.concat();
+            let once = canonical(&path, &[]);
+            proptest::prop_assert_eq!(&once, &normal(&path));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Repeated text in an answer, found while it streams.
 
 /// Sentences looked back on.
-const RING: usize = 64;
+pub(crate) const RING: u32 = 64;
 
 /// Shorter pieces are taken together with the next: `Yes.` again and again says little.
 const SHORTEST: u32 = 16;
@@ -25,7 +25,7 @@ enum Line {
 #[derive(Clone, Debug)]
 pub(crate) struct Repeats {
     /// Hashes of the last pieces; 0 for none.
-    ring: [u32; RING],
+    ring: [u32; RING as usize],
     at: usize,
     block: u32,
     hash: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Repeats {
 impl Default for Repeats {
     fn default() -> Self {
         Self {
-            ring: [0; RING],
+            ring: [0; RING as usize],
             at: 0,
             block: 0,
             hash: SEED,
@@ -51,64 +51,129 @@ impl Default for Repeats {
     }
 }
 
+/// ASCII that ends nothing, in lower case; 0 for what has to be looked at.
+const PLAIN: [u8; 256] = {
+    let mut plain = [0; 256];
+    let mut byte = 0x21_u8;
+    while byte < 0x7f {
+        plain[byte as usize] = byte.to_ascii_lowercase();
+        byte += 1;
+    }
+    plain
+};
+
 /// Of FNV-1a.
 const SEED: u32 = 0x811c_9dc5;
 
 impl Repeats {
     /// Reads on. The count of the piece that came most often just now, when it is at least `most`.
+    #[inline]
     pub(crate) fn push(&mut self, block: u32, text: &str, most: u32) -> Option<u32> {
         if block != self.block {
             *self = Self { ring: self.ring, at: self.at, block, ..Self::default() };
         }
-        let mut found = None;
-        for byte in text.bytes() {
-            let count = self.byte(byte);
-            if count >= most {
-                found = found.max(Some(count));
-            }
+        let (mut most_often, mut rest) = (0, text.as_bytes());
+        while let Some(&first) = rest.first() {
+            let (count, read) = match self.line {
+                Line::Begins(marks) => (self.begin(marks, first), 1),
+                Line::Text if !self.fenced => self.words(rest),
+                _ => (0, self.skip(rest)),
+            };
+            most_often = most_often.max(count);
+            rest = &rest[read..];
         }
-        found
+        (most_often >= most).then_some(most_often)
     }
 
-    /// How often the piece that ends with this byte has come; 0 when none does.
-    fn byte(&mut self, byte: u8) -> u32 {
-        let last = self.last;
-        self.last = [last[1], byte];
-        if byte == b'\n' {
-            let text = self.line == Line::Text && !self.fenced;
-            self.line = Line::Begins(0);
-            return if text { self.cut() } else { 0 };
-        }
-        if let Line::Begins(marks) = self.line {
-            self.line = match byte {
-                b' ' | b'\t' | b'\r' if marks == 0 => return 0,
-                b'|' if marks == 0 => Line::Skipped,
-                b'`' | b'~' if marks == 2 => {
-                    self.fenced = !self.fenced;
-                    Line::Skipped
-                }
-                b'`' | b'~' => Line::Begins(marks + 1),
-                _ => Line::Text,
-            };
-        }
-        if self.line != Line::Text || self.fenced {
-            // What stood before is no part of what comes after.
-            (self.hash, self.length) = (SEED, 0);
-            return 0;
-        }
-        if byte.is_ascii_whitespace() {
-            let ended = matches!(last[1], b'.' | b'!' | b'?' | b':' | b';');
-            return if ended || self.length >= LONGEST { self.cut() } else { 0 };
-        }
-        self.hash = (self.hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0193);
-        self.length = self.length.saturating_add(1);
-        // The full stops, and marks like them, of Chinese and Japanese.
-        match (last[0], last[1], byte) {
-            (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F) => self.cut(),
+    /// Reads the first bytes of a line, one at a time, until it is known what line it is.
+    fn begin(&mut self, marks: u8, byte: u8) -> u32 {
+        self.line = match byte {
+            b'\n' => Line::Begins(0),
+            b' ' | b'\t' | b'\r' if marks == 0 => self.line,
+            b'|' if marks == 0 => Line::Skipped,
+            b'`' | b'~' if marks == 2 => {
+                self.fenced = !self.fenced;
+                Line::Skipped
+            }
+            b'`' | b'~' => Line::Begins(marks + 1),
+            _ => Line::Text,
+        };
+        match self.line {
+            Line::Text if !self.fenced => self.words(&[byte]).0,
+            // What stood before is no part of what comes after a table or a fence.
+            Line::Skipped => {
+                (self.hash, self.length) = (SEED, 0);
+                0
+            }
             _ => 0,
         }
     }
 
+    /// Reads over code, or the rest of a line that is no text; says how much of it.
+    fn skip(&mut self, rest: &[u8]) -> usize {
+        memchr::memchr(b'\n', rest).map_or(rest.len(), |at| {
+            self.line = Line::Begins(0);
+            at + 1
+        })
+    }
+
+    /// Reads text to the end of its line or of what there is; says how often the piece that came
+    /// most often has come, and how much was read.
+    #[inline]
+    fn words(&mut self, rest: &[u8]) -> (u32, usize) {
+        let (mut most_often, mut at) = (0, 0);
+        loop {
+            let from = at;
+            while let Some(byte) = rest.get(at).map(|byte| PLAIN[usize::from(*byte)])
+                && byte != 0
+            {
+                self.mix(byte);
+                at += 1;
+            }
+            self.length = self.length.saturating_add(u32::try_from(at - from).unwrap_or(u32::MAX));
+            let Some(&byte) = rest.get(at) else { break };
+            let ends = match byte {
+                b'\n' => true,
+                b' ' | b'\t' | b'\r' | b'\x0c' => {
+                    let last = self.before(rest, at, 1);
+                    matches!(last, b'.' | b'!' | b'?' | b':' | b';') || self.length >= LONGEST
+                }
+                _ => {
+                    self.mix(byte);
+                    self.length = self.length.saturating_add(1);
+                    let before = (self.before(rest, at, 2), self.before(rest, at, 1), byte);
+                    // The full stops, and marks like them, of Chinese and Japanese.
+                    matches!(before, (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F))
+                }
+            };
+            if ends {
+                most_often = most_often.max(self.cut());
+            }
+            at += 1;
+            if byte == b'\n' {
+                self.line = Line::Begins(0);
+                break;
+            }
+        }
+        self.last = [self.before(rest, at, 2), self.before(rest, at, 1)];
+        (most_often, at)
+    }
+
+    #[inline]
+    fn mix(&mut self, byte: u8) {
+        self.hash = (self.hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+
+    /// The byte so far before `at`.
+    #[inline]
+    fn before(&self, rest: &[u8], at: usize, back: usize) -> u8 {
+        match at.checked_sub(back) {
+            Some(at) => rest[at],
+            None => self.last[self.last.len() + at - back],
+        }
+    }
+
+    /// A piece ends here: how often it has come.
     fn cut(&mut self) -> u32 {
         if self.length < SHORTEST {
             return 0;
@@ -117,7 +182,7 @@ impl Repeats {
         let hash = self.hash | 1;
         (self.hash, self.length) = (SEED, 0);
         self.ring[self.at] = hash;
-        self.at = (self.at + 1) % RING;
+        self.at = (self.at + 1) % self.ring.len();
         self.ring.iter().fold(0, |count, other| count + u32::from(*other == hash))
     }
 }
@@ -181,5 +246,33 @@ mod tests {
         }
         let after = format!("{code}{}", "And now the same thing again. ".repeat(10));
         assert!(first(&after, 7).is_some(), "the fence is closed");
+    }
+
+    proptest::proptest! {
+        /// However an answer comes in pieces, it is the same answer.
+        #[test]
+        fn pieces_are_read_as_the_whole(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "Let me look at it. ", "And again; ", "\n", "```\n", "~~~", " | a | b |\n", "x", "\u{3002}",
+                    "\u{6211}\u{73b0}\u{5728}\u{518d}\u{770b}\u{4e00}\u{4e0b}", "\r\n", "``", "- one more item of it\n",
+                ]),
+                0..120,
+            ),
+            cuts in proptest::collection::vec(1_usize..9, 1..20),
+        ) {
+            let text = parts.concat();
+            let mut once = Repeats::default();
+            let whole = once.push(0, &text, 3);
+            let (mut pieces, mut found, mut rest) = (Repeats::default(), None, text.as_str());
+            for cut in cuts.iter().cycle() {
+                let Some((at, _)) = rest.char_indices().nth(*cut) else { break };
+                found = found.max(pieces.push(0, &rest[..at], 3));
+                rest = &rest[at..];
+            }
+            found = found.max(pieces.push(0, rest, 3));
+            proptest::prop_assert_eq!(found, whole);
+            proptest::prop_assert_eq!((pieces.ring, pieces.hash, pieces.length), (once.ring, once.hash, once.length));
+        }
     }
 }

@@ -12,10 +12,11 @@ use steadfast_core::{Media, MediaSource, Part, ToolCall, ToolResult};
 
 use crate::{
     GuardPolicy, Kind, PolicyError,
+    json::{self, Reading},
     memo::Memo,
     path::{canonical, in_patch},
     tools,
-    volatile::{is_volatile, stable},
+    volatile::stable,
 };
 
 /// A policy made ready for use.
@@ -105,78 +106,46 @@ impl Compiled {
     /// What is to be known of a call.
     pub(crate) fn facts<'a>(&'a self, call: &'a ToolCall) -> Facts<'a> {
         let (tool, kind, limit) = self.tool(&call.name);
-        let arguments = serde_json::from_str::<Value>(&call.arguments).ok();
         let mut hash = self.hasher.build_hasher();
         tool.hash(&mut hash);
-        match &arguments {
-            Some(value) => hash.write_u64(self.argument(value, None)),
-            // Some models write nothing for no arguments.
-            None if call.arguments.trim().is_empty() => {
-                hash.write_u64(self.argument(&Value::Object(serde_json::Map::new()), None));
-            }
-            None => call.arguments.trim().hash(&mut hash),
+        let arguments = call.arguments.trim();
+        // Some models write nothing for no arguments.
+        let json = if arguments.is_empty() { "{}" } else { arguments };
+        match json::hash(self, Reading::Arguments, json) {
+            Some(arguments) => hash.write_u64(arguments),
+            None => arguments.hash(&mut hash),
         }
         let signature = hash.finish();
         let files = match kind {
-            Kind::Edit => self.files(&call.arguments, arguments.as_ref()),
+            Kind::Edit => self.files(&call.arguments),
             _ => Vec::new(),
         };
         Facts { tool, kind, limit, signature, files }
     }
 
     /// The files that a call with these arguments changes.
-    fn files(&self, raw: &str, arguments: Option<&Value>) -> Vec<String> {
+    fn files(&self, arguments: &str) -> Vec<String> {
         let mut files = Vec::new();
         let mut add = |path: &str| {
             let file = canonical(path, &self.policy.roots);
-            if !files.contains(&file) {
-                files.push(file);
+            if !files.iter().any(|known| *known == file) {
+                files.push(file.into_owned());
             }
         };
-        let Some(Value::Object(fields)) = arguments else {
+        let Ok(Value::Object(fields)) = serde_json::from_str(arguments) else {
             // Some tools take a bare patch.
-            in_patch(raw).for_each(&mut add);
+            in_patch(arguments).for_each(&mut add);
             return files;
         };
         for (name, value) in fields {
             let Value::String(text) = value else { continue };
-            if self.policy.path_fields.contains(name) {
-                add(text);
-            } else if self.policy.patch_fields.contains(name) {
-                in_patch(text).for_each(&mut add);
+            if self.policy.path_fields.contains(&name) {
+                add(&text);
+            } else if self.policy.patch_fields.contains(&name) {
+                in_patch(&text).for_each(&mut add);
             }
         }
         files
-    }
-
-    /// The hash of an argument: of every digit of it, but neither of the order of keys nor of the
-    /// spelling of a path.
-    fn argument(&self, value: &Value, field: Option<&str>) -> u64 {
-        let mut hash = self.hasher.build_hasher();
-        match value {
-            Value::String(text)
-                if field
-                    .is_some_and(|f| self.policy.path_fields.iter().any(|known| known == f)) =>
-            {
-                (3_u8, canonical(text, &self.policy.roots)).hash(&mut hash);
-            }
-            Value::String(text) => (3_u8, text).hash(&mut hash),
-            Value::Array(items) => {
-                (4_u8, items.len()).hash(&mut hash);
-                items.iter().for_each(|item| hash.write_u64(self.argument(item, None)));
-            }
-            Value::Object(fields) => {
-                let each = |(name, value): (&String, &Value)| {
-                    self.pair(name, self.argument(value, Some(name)))
-                };
-                // A sum does not know the order of what was added.
-                (5_u8, fields.iter().map(each).fold(0, u64::wrapping_add)).hash(&mut hash);
-            }
-            Value::Number(number) => (2_u8, number.to_string()).hash(&mut hash),
-            Value::Bool(value) => (1_u8, value).hash(&mut hash),
-            Value::Null => 0_u8.hash(&mut hash),
-        }
-        hash.finish()
     }
 
     /// What is to be known of a result.
@@ -228,45 +197,17 @@ impl Compiled {
     /// The same, read: as JSON, when it is an object or a list.
     fn read(&self, text: &str) -> u64 {
         if text.starts_with(['{', '['])
-            && let Ok(value) = serde_json::from_str::<Value>(text)
+            && let Some(said) = json::hash(self, Reading::Result, text)
         {
-            return self.said(&value);
+            return said;
         }
         let mut hash = self.hasher.build_hasher();
         stable(text, |piece| piece.hash(&mut hash));
         hash.finish()
     }
 
-    fn said(&self, value: &Value) -> u64 {
-        let mut hash = self.hasher.build_hasher();
-        match value {
-            Value::String(text) => stable(text, |piece| piece.hash(&mut hash)),
-            Value::Array(items) => {
-                (4_u8, items.len()).hash(&mut hash);
-                items.iter().for_each(|item| hash.write_u64(self.said(item)));
-            }
-            Value::Object(fields) => {
-                let each = |(name, value): (&String, &Value)| {
-                    let known = |field: &String| field.eq_ignore_ascii_case(name);
-                    let plain = !value.is_object() && !value.is_array();
-                    let volatile = plain && self.policy.volatile_fields.iter().any(known);
-                    self.pair(name, if volatile { 0 } else { self.said(value) })
-                };
-                (5_u8, fields.iter().map(each).fold(0, u64::wrapping_add)).hash(&mut hash);
-            }
-            Value::Number(number) => {
-                let number = number.to_string();
-                let volatile = is_volatile(&number, "");
-                (2_u8, if volatile { "" } else { number.as_str() }).hash(&mut hash);
-            }
-            Value::Bool(value) => (1_u8, value).hash(&mut hash),
-            Value::Null => 0_u8.hash(&mut hash),
-        }
-        hash.finish()
-    }
-
-    fn pair(&self, name: &str, value: u64) -> u64 {
-        self.hasher.hash_one((name, value))
+    pub(crate) fn hasher(&self) -> &RandomState {
+        &self.hasher
     }
 
     /// The hash of anything.

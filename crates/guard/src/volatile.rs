@@ -40,7 +40,7 @@ pub(crate) fn stable(text: &str, mut sink: impl FnMut(&str)) {
         } else if is_word(bytes, at) {
             let end = word_end(bytes, at);
             let word = &text[at..end];
-            sink(if is_volatile(word, next_word(text, end)) { "\u{1}" } else { word });
+            sink(if is_volatile(word, &text[end..]) { "\u{1}" } else { word });
             at = end;
         } else if bytes[at].is_ascii_whitespace() {
             while bytes.get(at).is_some_and(u8::is_ascii_whitespace) {
@@ -84,15 +84,17 @@ fn word_end(bytes: &[u8], at: usize) -> usize {
 /// The end of the temporary path that begins at `at`.
 fn temporary(text: &str, at: usize) -> Option<usize> {
     let bytes = text.as_bytes();
-    if at > 0 && is_word(bytes, at - 1) {
+    let is_slash = bytes[at] == b'/';
+    // The colon of a drive is a part of the path.
+    let drive = || bytes[at].is_ascii_alphabetic() && bytes.get(at + 1..at + 3) == Some(b":\\");
+    if !(is_slash || drive()) || at > 0 && is_word(bytes, at - 1) {
         return None;
     }
-    if bytes[at] == b'/' && TEMPORARY.iter().any(|path| text[at..].starts_with(path)) {
-        return Some(path_end(text, at));
+    if is_slash {
+        let known = TEMPORARY.iter().any(|path| text[at..].starts_with(path));
+        return known.then(|| path_end(text, at));
     }
-    // The colon of a drive is a part of the path.
-    let drive = bytes[at].is_ascii_alphabetic() && bytes.get(at + 1..at + 3) == Some(b":\\");
-    let end = if drive { path_end(text, at + 3) } else { at };
+    let end = path_end(text, at + 3);
     text[at..end].contains("\\Temp\\").then_some(end)
 }
 
@@ -103,15 +105,16 @@ fn path_end(text: &str, at: usize) -> usize {
     text[at..].find(ends).map_or(text.len(), |end| at + end)
 }
 
-fn next_word(text: &str, at: usize) -> &str {
-    let rest = text[at..].trim_start_matches(|c: char| c.is_ascii_whitespace());
-    let rest = if rest.len() < text.len() - at { rest } else { "" };
+/// The word that `text` begins with, behind white space.
+fn next_word(text: &str) -> &str {
+    let rest = text.trim_ascii_start();
+    let rest = if rest.len() < text.len() { rest } else { "" };
     let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
     &rest[..end]
 }
 
-/// Whether `word` is an id or a time; `next` is the word after it.
-pub(crate) fn is_volatile(word: &str, next: &str) -> bool {
+/// Whether `word` is an id or a time; `rest` is what comes after it.
+pub(crate) fn is_volatile(word: &str, rest: &str) -> bool {
     if word.len() > 128 || !word.bytes().any(|byte| byte.is_ascii_digit()) {
         return false;
     }
@@ -123,7 +126,7 @@ pub(crate) fn is_volatile(word: &str, next: &str) -> bool {
         || is_hex(word)
         || is_prefixed(word)
         || is_random(word)
-        || (is_number(word) && UNITS.contains(&next))
+        || (is_number(word) && UNITS.contains(&next_word(rest)))
 }
 
 fn is_number(word: &str) -> bool {

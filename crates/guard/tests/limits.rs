@@ -6,7 +6,9 @@ mod support;
 use std::time::Duration;
 
 use steadfast_core::{CallContext, ChatRequest, KeyedPolicy, Reason};
-use steadfast_guard::{Advice, GuardPolicy, SafetyGuard, StopCause, Verdict};
+use steadfast_guard::{
+    Advice, GuardPolicy, Kind, SafetyGuard, StopAs, StopCause, Strikes, ToolSpec, Verdict,
+};
 use support::*;
 use tower::{Layer, ServiceExt};
 
@@ -228,15 +230,64 @@ fn tasks_are_bounded() {
 #[test]
 fn policies_that_make_no_sense_are_refused() {
     let mut policy = GuardPolicy::default();
-    policy.rules.same_result = Some(steadfast_guard::Strikes::new(3, 3));
+    policy.rules.same_result = Some(Strikes::new(3, 3));
     let error = SafetyGuard::new(policy).unwrap_err().to_string();
     assert!(error.contains("`same_result` warns at 3 and stops at 3"), "{error}");
     let mut policy = GuardPolicy::default();
-    let twice = steadfast_guard::ToolSpec::new("BASH", steadfast_guard::Kind::Other);
+    let twice = ToolSpec::new("BASH", Kind::Other);
     policy.tools.push(twice);
     assert!(SafetyGuard::new(policy).unwrap_err().to_string().contains("`bash`"));
     let mut policy = GuardPolicy::default();
     policy.limits.time = Some(Duration::ZERO);
     assert!(SafetyGuard::new(policy).is_err());
     assert!(GuardPolicy::default().validate().is_ok());
+    // Each names the field that is meant, and says what would be right.
+    type Change = fn(&mut GuardPolicy);
+    let cases: [(Change, &str, &str); 10] = [
+        (|p| p.rules.cycle = Some(Strikes::new(1, 5)), "rules.cycle", "at least 2"),
+        (|p| p.rules.repeated_text = Some(1), "rules.repeated_text", "set 2 to 64"),
+        (|p| p.rules.repeated_text = Some(65), "rules.repeated_text", "set 2 to 64"),
+        (|p| p.rules.poll_factor = 0, "rules.poll_factor", "at least 1"),
+        (|p| p.rules.forget_after = 0, "rules.forget_after", "at least 1"),
+        (|p| p.limits.events = Some(0), "limits.events", "leave it out"),
+        (|p| p.tasks.capacity = 0, "tasks.capacity", "at least 1"),
+        (|p| p.tasks.idle = Duration::ZERO, "tasks.idle", "at least 1"),
+        (|p| p.tools.push(ToolSpec::default()), "tools[14].name", "has no name"),
+        (|p| p.tool_mut("bash").aliases.push("Grep".into()), "tools", "`grep` stands for two"),
+    ];
+    for (change, field, says) in cases {
+        let mut policy = GuardPolicy::default();
+        change(&mut policy);
+        let error = SafetyGuard::new(policy).unwrap_err();
+        assert_eq!(error.field(), field);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_policy_is_data() {
+    let strikes: Strikes = serde_json::from_str(r#"{"warn":4,"stop":8}"#).unwrap();
+    assert_eq!(strikes, Strikes::new(4, 8));
+    assert!(serde_json::from_str::<Strikes>(r#"{"warn":4,"stop":8,"halt":9}"#).is_err());
+    for (name, kind) in [
+        ("other", Kind::Other),
+        ("read_only", Kind::ReadOnly),
+        ("mutating", Kind::Mutating),
+        ("edit", Kind::Edit),
+        ("poll", Kind::Poll),
+    ] {
+        assert_eq!(serde_json::from_str::<Kind>(&format!("\"{name}\"")).unwrap(), kind);
+    }
+    assert_eq!(serde_json::from_str::<StopAs>("\"answer\"").unwrap(), StopAs::Answer);
+    // A tool is found by any of its names; one that is not known yet is added.
+    let mut policy = GuardPolicy::default();
+    let known = policy.tools.len();
+    policy.tool_mut("str_REPLACE").limit = Some(2);
+    assert_eq!((policy.tools.len(), policy.tools[0].limit), (known, Some(2)));
+    let mine = policy.tool_mut("my_shell");
+    (mine.kind, mine.limit) = (Kind::Mutating, Some(1));
+    mine.aliases.extend(["my_bash".to_owned(), "my_zsh".to_owned()]);
+    assert_eq!(policy.tools.len(), known + 1);
+    let fate = fate(&policy, &different("My_ZSH", 3));
+    assert_eq!(fate.stopped, Some(2));
 }

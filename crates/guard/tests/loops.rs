@@ -163,6 +163,26 @@ fn a_word_of_the_user_begins_anew_and_a_note_of_ours_does_not() {
     assert!(guard.check_call(TASK, &same.call("x")).is_ok());
 }
 
+/// Were each result looked for among all calls, this would take minutes.
+#[test]
+fn as_many_calls_as_fit_into_a_request_are_read_at_once() {
+    const MANY: usize = 50_000;
+    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+    let mut messages = vec![Message::user("do it")];
+    let ids: Vec<_> = (0..MANY).map(|at| format!("call_{at:09}")).collect();
+    let calls = ids.iter().map(|id| steadfast_core::Part::ToolCall(same.call(id)));
+    messages.push(Message::new(Role::Assistant, calls.collect()));
+    for id in ids.iter().rev() {
+        let result = steadfast_core::Part::ToolResult(same.result(id));
+        messages.push(Message::new(Role::Tool, vec![result]));
+    }
+    let request = steadfast_core::ChatRequest::new(messages);
+    let guard = SafetyGuard::default();
+    assert!(matches!(guard.from_history(&request), Verdict::Stop(stop) if stop.calls == 20));
+    let guard = SafetyGuard::new(roomy()).unwrap();
+    assert!(matches!(guard.from_history(&request), Verdict::Warn(_)), "a batch is only advised");
+}
+
 #[test]
 fn results_in_messages_of_the_user_and_without_ids_are_read_too() {
     let guard = SafetyGuard::default();

@@ -3,17 +3,32 @@
 
 mod support;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
-use steadfast_core::{CallContext, ChatRequest, Failover, Reason, Retry};
+use steadfast_breaker::CircuitBreakerLayer;
+use steadfast_classify::ClassifyLayer;
+use steadfast_core::{
+    CallContext, ChatRequest, ChatResponse, Delta, Event, Events, Failover, Failure, Reason,
+    RecoveryLog, Retry, StopReason,
+};
 use steadfast_failover::{Chain, CooldownFailoverLayer};
-use steadfast_guard::SafetyGuardLayer;
+use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer, StopAs};
+use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use steadfast_retry::RetryBackoffLayer;
+use steadfast_timeout::{DeadlineLayer, StallTimeoutLayer};
 use support::*;
-use tower::{Layer, ServiceBuilder, ServiceExt, layer::layer_fn, util::MapRequest};
+use tokio_stream::StreamExt;
+use tower::{
+    Layer, Service, ServiceBuilder, ServiceExt,
+    layer::layer_fn,
+    util::{BoxCloneService, MapRequest},
+};
 
 /// Four calls, of three that are allowed.
 fn too_many() -> ChatRequest {
@@ -79,4 +94,145 @@ async fn a_stop_inside_an_answer_is_not_retried_either() {
     let softened = failure.with_retry(Retry::Yes).with_reason(Reason::Overloaded);
     assert_eq!((softened.retry(), softened.failover()), (Retry::Forbidden, Failover::Forbidden));
     let _ = SafetyGuardLayer::default().layer(model);
+}
+
+type Whole = BoxCloneService<ChatRequest, Vec<Result<Event, Failure>>, Failure>;
+
+/// The whole stack, in its order, or with the guard in the worst place: under everything.
+fn stack(guard: &SafetyGuard, model: &Model, worst: bool) -> Whole {
+    let chain = || CooldownFailoverLayer::new(Chain::new(["one", "two", "three"]).unwrap());
+    macro_rules! around {
+        ($inner:expr) => {
+            ServiceBuilder::new()
+                .layer(ContinuationLayer::default().withhold(true))
+                .layer(StreamResumeLayer::default())
+                .layer(chain())
+                .layer(RetryBackoffLayer::transient())
+                .layer(CircuitBreakerLayer::default())
+                .layer(StallTimeoutLayer::default())
+                .layer(ClassifyLayer::default())
+                .service($inner)
+        };
+    }
+    let deadline = DeadlineLayer::default();
+    match worst {
+        true => whole(deadline.layer(around!(guard.layer().layer(model.clone())))),
+        false => whole(deadline.layer(guard.layer().layer(around!(model.clone())))),
+    }
+}
+
+/// Reads each answer to its end, or its failure.
+fn whole<S, E>(service: S) -> Whole
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure> + Clone + Send + 'static,
+    S::Future: Send,
+    E: Events + Unpin + Send + 'static,
+{
+    let read = |mut answer: ChatResponse<E>| async move {
+        let mut all = Vec::new();
+        while let Some(event) = answer.next().await {
+            all.push(event);
+        }
+        Ok(all)
+    };
+    BoxCloneService::new(service.and_then(read))
+}
+
+/// A stop, wherever it comes from, is the last that is done for a request: nobody asks again, goes
+/// on or goes elsewhere, nothing is held against a target, and the next request is as welcome as
+/// ever.
+#[tokio::test(start_paused = true)]
+async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
+    let sentence = "I will now look at the file again. ";
+    let repeats = || {
+        let mut all = vec![start()];
+        all.extend((0..20).map(|_| text(0, sentence)));
+        all.push(Delta::BlockEnd { index: 0 });
+        all.extend(end(StopReason::EndTurn));
+        all
+    };
+    let three =
+        || (0..3).map(|at| did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
+    let at_its_limit = || request(&one_by_one(three()));
+    let call = || calling(&[("delete_file", "{}")]);
+    for (what, asked, said, times) in [
+        ("refused", too_many(), Vec::new(), 0),
+        ("after content", ChatRequest::user("hi"), repeats(), 1),
+        ("before content", at_its_limit(), call(), 1),
+    ] {
+        for stop_as in [StopAs::Failure, StopAs::Answer] {
+            for (worst, stream) in [(false, true), (false, false), (true, true), (true, false)] {
+                let case = format!("{what}, {stop_as:?}, worst: {worst}, stream: {stream}");
+                let mut policy = GuardPolicy::default();
+                policy.stop_as = stop_as;
+                let guard = SafetyGuard::new(policy).unwrap();
+                let mut model = Model { whole: !stream, ..Model::default() };
+                // As often as anybody might ask.
+                for _ in 0..40 {
+                    model = model.says(said.clone());
+                }
+                let llm = stack(&guard, &model, worst);
+                let log = RecoveryLog::enabled();
+                let mut request =
+                    asked.clone().with_context(CallContext::new().with_log(log.clone()));
+                request.stream = stream;
+                let before = tokio::time::Instant::now();
+                let answer = llm.clone().oneshot(request).await;
+                assert_eq!(before.elapsed(), Duration::ZERO, "{case}: nobody waited");
+                assert_eq!(model.times(), times, "{case}: nobody asked again");
+                assert_eq!(guard.stops(), 1, "{case}");
+                let events = match answer {
+                    Ok(events) => events,
+                    Err(failure) => vec![Err(failure)],
+                };
+                let failures: Vec<_> =
+                    events.iter().filter_map(|event| event.as_ref().err()).collect();
+                match stop_as {
+                    StopAs::Failure => {
+                        assert_eq!(failures.len(), 1, "{case}");
+                        assert!(events.last().unwrap().is_err(), "{case}: nothing comes after it");
+                        assert_eq!(failures[0].reason(), Reason::Safety, "{case}");
+                        assert_eq!(failures[0].retry(), Retry::Forbidden, "{case}");
+                        assert_eq!(failures[0].failover(), Failover::Forbidden, "{case}");
+                    }
+                    _ => {
+                        assert!(failures.is_empty(), "{case}: {failures:?}");
+                        let deltas = || events.iter().flatten().flat_map(|event| &event.deltas);
+                        let said: String = deltas()
+                            .filter_map(|delta| match delta {
+                                Delta::Text { text, .. } => Some(text.as_str()),
+                                _ => None,
+                            })
+                            .collect();
+                        assert_eq!(
+                            said.matches("Safety limit reached").count(),
+                            1,
+                            "{case}: {said}"
+                        );
+                        assert_eq!(deltas().filter(|delta| matches!(delta, Delta::End)).count(), 1);
+                    }
+                }
+                let steps: Vec<_> =
+                    log.steps().iter().map(|step| (step.layer, step.action)).collect();
+                let others: Vec<_> = steps
+                    .iter()
+                    .filter(|(layer, _)| ["retry", "recover", "breaker"].contains(layer))
+                    // That a stop is not resumed is said.
+                    .filter(|step| **step != ("recover", "not_resumed"))
+                    .collect();
+                assert!(others.is_empty(), "{case}: {steps:?}");
+                // Nobody rests, nothing is open.
+                model.answers.lock().clear();
+                for _ in 0..3 {
+                    let mut next = ChatRequest::user("and now?");
+                    next.stream = stream;
+                    let events = llm.clone().oneshot(next).await.unwrap();
+                    assert!(events.iter().all(Result::is_ok), "{case}: {events:?}");
+                    let target = model.last().context.target.unwrap();
+                    assert_eq!(target.provider(), "one", "{case}");
+                }
+                assert_eq!(model.times(), times + 3, "{case}");
+            }
+        }
+    }
 }

@@ -103,7 +103,9 @@
 //!
 //! Tool calls of a stream are held back until their arguments are whole JSON, so that a call
 //! that is cut off is never seen, let alone executed: it is dropped, and the model is told to make it
-//! again, and how many bytes had come. A request for fewer than 256 tokens, or for several answers,
+//! again, and how many bytes had come. What Anthropic's wire leaves open is taken to be cut: right at
+//! the limit a call without arguments looks there like one cut off before its first byte, and of an
+//! answer that is not streamed half an object arrives as a whole one. A request for fewer than 256 tokens, or for several answers,
 //! is left alone.
 //!
 //! Continuations draw from no retry budget, as nothing failed; they keep the request's deadline and
@@ -122,30 +124,37 @@
 //!
 //! # Cost
 //!
-//! Both keep the text the caller has seen: one buffer, which doubles. An answer that needs nothing
-//! allocates nothing else.
+//! Both keep the text the caller has seen, in buffers that each thread uses again: an answer that needs
+//! nothing allocates nothing, up to 16 KiB of text; beyond, once each time the text doubles.
 
 mod again;
+mod buffers;
+mod calls;
 mod continuation;
+mod error;
 mod follow;
 mod partial;
 mod resume;
 mod seam;
+mod service;
 mod splice;
 
 pub use self::{
     continuation::{
         events::ContinuedEvents,
-        layer::{ContinuationHandle, ContinuationLayer, ContinuationSnapshot},
+        layer::{
+            Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
+            ContinuationSnapshot,
+        },
         policy::{ContinuationPolicy, OutputLimits},
-        service::{Continuation, ContinuationFuture},
     },
+    error::PolicyError,
     partial::{Partial, Standing},
     resume::{
         events::ResumedEvents,
-        layer::{ResumeHandle, ResumeSnapshot, StreamResumeLayer},
+        layer::{ResumeFuture, ResumeHandle, ResumeSnapshot, StreamResume, StreamResumeLayer},
         policy::ResumePolicy,
-        service::{ResumeFuture, StreamResume},
     },
     seam::{Found, Seam, SeamPolicy},
+    service::{Recover, RecoverFuture, Recovers},
 };

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use smallvec::SmallVec;
-use steadfast_core::{Delta, Event, StopReason, Usage};
+use steadfast_core::{Delta, Dialect, Event, StopReason, Usage};
+
+use crate::calls::Calls;
 
 /// Bytes of text to a token, for what a stream that broke never reported: English prose has four
 /// in every tokenizer in use.
@@ -33,7 +34,7 @@ pub struct Partial {
     open_thinking: Option<u32>,
     /// The number of the next block to begin.
     next: u32,
-    calls: SmallVec<[Call; 2]>,
+    calls: Calls,
     stop: Option<StopReason>,
     ended: bool,
     usage: Usage,
@@ -84,44 +85,6 @@ impl Standing {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    block: u32,
-    arguments: Balance,
-    /// The provider said that the block is complete.
-    closed: bool,
-}
-
-/// Reads JSON text for where it ends, without keeping it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Balance {
-    depth: u32,
-    bytes: usize,
-    in_string: bool,
-    escaped: bool,
-    complete: bool,
-}
-
-impl Balance {
-    fn read(&mut self, json: &str) {
-        self.bytes = self.bytes.saturating_add(json.len());
-        for byte in json.bytes() {
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_string => self.escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    self.complete |= self.depth == 0;
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 impl Partial {
     /// Nothing yet; keeps at most `limit` bytes of text.
     pub fn new(limit: usize) -> Self {
@@ -135,12 +98,28 @@ impl Partial {
             closed_text: None,
             open_thinking: None,
             next: 0,
-            calls: SmallVec::new(),
+            calls: Calls::default(),
             stop: None,
             ended: false,
             usage: Usage::default(),
             bytes: 0,
         }
+    }
+
+    /// With this buffer for the text.
+    pub(crate) fn with_buffer(mut self, buffer: String) -> Self {
+        self.text = buffer;
+        self
+    }
+
+    /// In which dialect what comes now is, and whether it comes in pieces.
+    pub(crate) fn reads(&mut self, dialect: Dialect, streams: bool) {
+        self.calls.reads(dialect, streams);
+    }
+
+    /// The buffer of the text, for another answer.
+    pub(crate) fn take_buffer(&mut self) -> String {
+        std::mem::take(&mut self.text)
     }
 
     /// Takes note of an event that the caller is given.
@@ -170,15 +149,11 @@ impl Partial {
             }
             Delta::ToolCall { index, .. } => {
                 self.begin(*index);
-                let arguments = Balance::default();
-                self.calls.push(Call { block: *index, arguments, closed: false });
+                self.calls.begin(*index);
             }
             Delta::Arguments { index, json } => {
                 self.bytes += json.len();
-                let call = self.calls.iter_mut().rev().find(|call| call.block == *index);
-                if let Some(call) = call {
-                    call.arguments.read(json);
-                }
+                self.calls.read(*index, json);
             }
             Delta::Opaque { index, .. } => {
                 self.begin(*index);
@@ -188,12 +163,15 @@ impl Partial {
                 self.closed_text = self.open_text.filter(|open| open == index);
                 self.open_text = self.open_text.filter(|open| open != index);
                 self.open_thinking = self.open_thinking.filter(|open| open != index);
-                for call in self.calls.iter_mut().filter(|call| call.block == *index) {
-                    call.closed = true;
-                }
+                self.calls.end(*index);
             }
             Delta::Usage(usage) => self.usage.update(usage),
-            Delta::Stop(stop) => self.stop = Some(stop.reason),
+            Delta::Stop(stop) => {
+                self.stop = Some(stop.reason);
+                if stop.reason != StopReason::MaxTokens {
+                    self.calls.trust();
+                }
+            }
             Delta::End => self.ended = true,
             // Signatures and pings are neither seen nor paid for; so is what is yet to be named.
             _ => {}
@@ -203,6 +181,7 @@ impl Partial {
     fn begin(&mut self, index: u32) {
         if index >= self.next {
             self.next = index.saturating_add(1);
+            self.calls.trust();
             self.open_text = None;
             self.closed_text = None;
             self.open_thinking = None;
@@ -227,11 +206,7 @@ impl Partial {
         if self.ended || self.stop.is_some() {
             Standing::Finished
         } else if !self.calls.is_empty() {
-            if self.calls.iter().all(|call| call.closed || call.arguments.complete) {
-                Standing::AfterCall
-            } else {
-                Standing::InCall
-            }
+            if self.calls.are_over() { Standing::AfterCall } else { Standing::InCall }
         } else if !self.content {
             Standing::Nothing
         } else if self.opaque {
@@ -277,32 +252,29 @@ impl Partial {
 
     /// A tool call has begun whose arguments are not whole JSON.
     pub(crate) fn has_cut_call(&self) -> bool {
-        self.calls.iter().any(|call| !call.arguments.complete)
+        self.calls.has_cut()
     }
 
     /// A tool call has whole arguments.
     pub(crate) fn has_whole_call(&self) -> bool {
-        self.calls.iter().any(|call| call.arguments.complete)
+        self.calls.has_whole()
     }
 
     /// Whether `block` is a call whose arguments are not whole.
     pub(crate) fn is_cut_call(&self, block: u32) -> bool {
-        self.calls.iter().any(|call| call.block == block && !call.arguments.complete)
+        self.calls.is_cut(block)
     }
 
     /// Bytes of arguments that came of calls which are not whole.
     pub(crate) fn cut_bytes(&self) -> usize {
-        let cut = self.calls.iter().filter(|call| !call.arguments.complete);
-        cut.map(|call| call.arguments.bytes).sum()
+        self.calls.cut_bytes()
     }
 
     /// The calls that are not whole never were, nor were their blocks.
     pub(crate) fn drop_cut_calls(&mut self) {
-        let cut = self.calls.iter().filter(|call| !call.arguments.complete);
-        if let Some(first) = cut.map(|call| call.block).min() {
+        if let Some(first) = self.calls.drop_cut() {
             self.next = self.next.min(first);
         }
-        self.calls.retain(|call| call.arguments.complete);
     }
 
     /// The end of the last text block was not passed on: it goes on.

@@ -3,19 +3,12 @@
 
 mod common;
 
-use std::sync::atomic::Ordering;
-
 use common::*;
-use futures_util::StreamExt;
 use steadfast_core::{
-    Call, CallContext, ChatRequest, Delta, Event, Reason, Role, StopReason, Usage,
+    Call, CallContext, ChatRequest, Delta, Dialect, Event, Reason, Role, StopReason, Usage,
 };
 use steadfast_recover::{ContinuationLayer, OutputLimits, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
-
-fn long() -> String {
-    (0..30).map(|n| format!("Line {n} of \u{201c}caf\u{e9}\u{201d}\r\nand more. ")).collect()
-}
 
 /// All of a stream in one event, as an answer that is not streamed.
 fn whole(events: Vec<Event>) -> Vec<Event> {
@@ -39,12 +32,6 @@ fn author(text: String, limit: usize, ends: bool) -> Model {
         let events = stream("a", &[Block::Text(piece.to_owned())], 7, ends, stop);
         Ok(say(if request.stream { events } else { whole(events) }))
     })
-}
-
-async fn ask(model: &Model, layer: &ContinuationLayer, request: ChatRequest) -> Got {
-    let got = read(layer.layer(model.clone()).oneshot(request).await.unwrap()).await;
-    assert_eq!(model.alive.load(Ordering::Relaxed), 0, "nothing is left under way");
-    got
 }
 
 fn stop(got: &Got) -> StopReason {
@@ -71,7 +58,7 @@ async fn an_answer_cut_anywhere_arrives_whole_and_once() {
             assert_eq!(got.answer.usage.input, Some(10 * model.calls() as u64));
             assert!(got.answer.usage.output.unwrap() + 4 >= (text.len() / 4) as u64);
             // Not streamed, without raising the limit.
-            let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+            let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0).unwrap();
             let model = author(text.clone(), limit, ends);
             let got = ask(&model, &layer, recording_whole()).await;
             assert_eq!((got.text(), stop(&got)), (text.clone(), StopReason::EndTurn));
@@ -157,7 +144,7 @@ async fn a_model_that_never_stops_is_left_after_its_continuations() {
     assert_eq!((snapshot.cut, snapshot.continued, snapshot.truncated), (4, 3, 1));
     // A continuation of 499 tokens brings little, one of 500 does not.
     for (words, calls) in [(998, 4), (1_000, 10)] {
-        let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9);
+        let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9).unwrap();
         let model = endless(words);
         ask(&model, &layer, recording()).await;
         assert_eq!(model.calls(), calls, "{words}");
@@ -188,7 +175,8 @@ async fn a_cut_call_is_never_seen_and_made_anew() {
     for bytes in 1..WHOLE.len() {
         for ends in [true, false] {
             for request in [recording(), recording_whole()] {
-                let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+                let layer =
+                    ContinuationLayer::default().tune(|policy| policy.escalate_to = 0).unwrap();
                 let got = ask(&cut_call(bytes, ends), &layer, request).await;
                 let calls = got.calls();
                 assert_eq!(calls.len(), 1, "{bytes}: {got:?}");
@@ -199,7 +187,7 @@ async fn a_cut_call_is_never_seen_and_made_anew() {
         }
     }
     // Nothing is left to try: the text, without the call.
-    let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 0);
+    let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 0).unwrap();
     let got = ask(&cut_call(9, true), &layer, recording()).await;
     assert_eq!((got.calls().len(), stop(&got)), (0, StopReason::MaxTokens));
 }
@@ -213,7 +201,8 @@ async fn a_whole_call_at_the_limit_is_no_cut() {
             Ok(say(stream("a", &blocks, 3, true, StopReason::MaxTokens)))
         })
     };
-    let model = calls("{}");
+    let mut model = calls("{}");
+    model.dialects = vec![Dialect::OpenAi];
     let got = ask(&model, &ContinuationLayer::default(), recording()).await;
     assert_eq!((model.calls(), got.calls().len()), (1, 2));
     assert_eq!(stop(&got), StopReason::MaxTokens, "as the model said it");
@@ -222,6 +211,61 @@ async fn a_whole_call_at_the_limit_is_no_cut() {
     let got = ask(&model, &ContinuationLayer::default(), recording()).await;
     assert_eq!((model.calls(), got.calls()), (1, vec![("read".into(), r#"{"a":1}"#.into())]));
     assert_eq!(stop(&got), StopReason::ToolUse);
+}
+
+/// Anthropic's wire says the same of a call without arguments and of one whose arguments were cut off
+/// before the first byte; and of an answer that is not streamed it makes whole objects of half ones.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_only_reads_as_if_it_were_whole_is_made_anew() {
+    let answers = |arguments: &'static str| {
+        Model::new(move |call, request| {
+            let (arguments, stop) = match call {
+                0 => (arguments, StopReason::MaxTokens),
+                _ => (WHOLE, StopReason::ToolUse),
+            };
+            let events = stream("a", &[Block::Call("write", arguments.into())], 9, true, stop);
+            Ok(say(if request.stream { events } else { whole(events) }))
+        })
+    };
+    let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0).unwrap();
+    for (dialect, request, arguments, calls) in [
+        (Dialect::Anthropic, recording(), "{}", 2),
+        (Dialect::Anthropic, recording(), r#"{"path":"a"}"#, 1),
+        (Dialect::Anthropic, recording_whole(), r#"{"path":"a"}"#, 2),
+        (Dialect::OpenAi, recording(), "{}", 1),
+        (Dialect::OpenAi, recording_whole(), r#"{"path":"a"}"#, 1),
+        (Dialect::OpenAi, recording(), "", 2),
+    ] {
+        let mut model = answers(arguments);
+        model.dialects = vec![dialect];
+        let got = ask(&model, &layer, request).await;
+        let case = format!("{dialect} {arguments}: {got:?}");
+        assert_eq!(model.calls(), calls, "{case}");
+        let made = if calls == 2 { WHOLE } else { arguments };
+        assert_eq!(got.calls(), [("write".to_owned(), made.to_owned())], "{case}");
+        if calls == 2 {
+            let told = model.asked.lock()[1].messages.last().unwrap().text();
+            assert!(told.contains("in the middle of a tool call"), "{told}");
+        }
+    }
+    // What is followed by something, or is all the model wanted, is whole.
+    for (blocks, stop) in [
+        (
+            vec![Block::Call("list", "{}".into()), Block::Call("read", "{\"a\":".into())],
+            StopReason::MaxTokens,
+        ),
+        (vec![Block::Call("list", "{}".into())], StopReason::ToolUse),
+    ] {
+        for request in [recording(), recording_whole()] {
+            let (blocks, gave) = (blocks.clone(), request.stream);
+            let model = Model::new(move |_, _| {
+                let events = stream("a", &blocks, 9, true, stop);
+                Ok(say(if gave { events } else { whole(events) }))
+            });
+            let got = ask(&model, &layer, request).await;
+            assert_eq!((model.calls(), got.calls()), (1, vec![("list".into(), "{}".into())]));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,31 +380,7 @@ async fn what_repeats_itself_is_said_once_and_thinking_alone_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_it_anywhere_ends_everything() {
-    for waits in 0..400 {
-        let inner = author(long(), 300, true);
-        let call = ContinuationLayer::default().layer(inner.clone()).oneshot(recording());
-        let mut polled = 0;
-        let mut reading = Box::pin(async move {
-            let mut events = call.await.unwrap();
-            while events.next().await.is_some() {
-                tokio::task::yield_now().await;
-            }
-        });
-        let over = std::future::poll_fn(|cx| {
-            polled += 1;
-            if polled > waits {
-                return std::task::Poll::Ready(false);
-            }
-            reading.as_mut().poll(cx).map(|()| true)
-        })
-        .await;
-        drop(reading);
-        assert_eq!(inner.alive.load(Ordering::Relaxed), 0);
-        if over {
-            return;
-        }
-    }
-    unreachable!("it ends");
+    dropped_anywhere(&ContinuationLayer::default(), || author(long(), 300, true)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -375,14 +395,9 @@ async fn the_requests_means_are_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_call_is_dropped_where_nothing_can_be_continued() {
-    let block = steadfast_core::Opaque {
-        dialect: steadfast_core::Dialect::Anthropic,
-        kind: "server_tool_use".into(),
-        json: steadfast_core::RawJson::parse("{}").unwrap(),
-    };
     let model = Model::new(move |_, _| {
         Ok(say([
-            Event::new([Delta::Opaque { index: 0, block: block.clone() }]),
+            opaque(0),
             Event::new([Delta::ToolCall { index: 1, id: "a".into(), name: "write".into() }]),
             Event::new([Delta::Arguments { index: 1, json: "{\"path".into() }]),
             Event::new([Delta::Stop(StopReason::MaxTokens.into())]),
@@ -400,7 +415,7 @@ async fn a_call_too_large_to_be_held_back_passes_as_it_came() {
         let events = stream("a", &[call], 90, true, end);
         let gave: Vec<Delta> = events.iter().flat_map(|event| event.deltas.clone()).collect();
         let model = Model::new(move |_, _| Ok(say(events.clone())));
-        let layer = ContinuationLayer::default().tune(|policy| policy.max_partial = 5_000);
+        let layer = ContinuationLayer::default().tune(|policy| policy.max_partial = 5_000).unwrap();
         let got = ask(&model, &layer, recording()).await;
         assert_eq!((model.calls(), got.deltas), (1, gave));
     }

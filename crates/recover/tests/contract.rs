@@ -10,13 +10,9 @@ contract!(
     resume,
     Contract::new(Chat, StreamResumeLayer::default)
         .state(Act::fail_late(Reason::Network), |layer| layer.handle().snapshot().broken)
-        .allocates(1, "the text the caller has seen")
 );
 
-contract!(
-    continuation,
-    Contract::new(Chat, ContinuationLayer::default).allocates(1, "the text the caller has seen")
-);
+contract!(continuation, Contract::new(Chat, ContinuationLayer::default));
 
 #[tokio::test]
 async fn the_two_stack_around_a_boxed_service() {

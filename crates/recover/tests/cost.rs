@@ -71,19 +71,32 @@ where
     once(&mut layer.layer(Ready(events.to_vec()))) - bare
 }
 
+/// Allocations of one answer after the other, on a thread that has no buffers of answers before.
+fn one_by_one<L>(layer: impl Fn() -> L + Send + 'static, answers: Vec<Vec<Event>>) -> Vec<u64>
+where
+    L: Layer<Ready>,
+    L::Service: Service<ChatRequest, Error = Failure>,
+    <L::Service as Service<ChatRequest>>::Response: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    let count = move || answers.iter().map(|events| more(&layer(), events)).collect();
+    std::thread::spawn(count).join().unwrap()
+}
+
 #[test]
-fn an_answer_that_needs_nothing_pays_for_its_text_alone() {
+fn an_answer_that_needs_nothing_pays_for_its_text_alone_and_that_once() {
     let answer = |text: usize, ends| {
         let thought = Block::Thinking("hm ".repeat(999));
         stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
     };
+    // A buffer of a kilobyte, that doubles; the next answer has it, unless it is above 16.
+    let (texts, buffers): (Vec<usize>, Vec<u64>) =
+        [(0, 0), (9, 1), (1_000, 0), (2_000, 1), (16_000, 3), (16_000, 0), (100_000, 3), (9, 1)]
+            .into_iter()
+            .unzip();
     for ends in [true, false] {
-        // A buffer of a kilobyte, that doubles.
-        for (text, buffers) in [(0, 0), (9, 1), (1_000, 1), (2_000, 2), (100_000, 8)] {
-            let events = answer(text, ends);
-            assert_eq!(more(&StreamResumeLayer::default(), &events), buffers, "{text}");
-            assert_eq!(more(&ContinuationLayer::default(), &events), buffers, "{text}");
-        }
+        let answers: Vec<_> = texts.iter().map(|text| answer(*text, ends)).collect();
+        assert_eq!(one_by_one(StreamResumeLayer::default, answers.clone()), buffers);
+        assert_eq!(one_by_one(ContinuationLayer::default, answers), buffers);
     }
 }
 

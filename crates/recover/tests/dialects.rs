@@ -5,8 +5,10 @@ mod common;
 
 use common::*;
 use futures_util::StreamExt;
-use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder};
-use steadfast_core::{ChatRequest, Completion, Delta, Dialect, Event, Head, Reason, StopReason};
+use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
+use steadfast_core::{
+    ChatRequest, Completion, Delta, Dialect, Event, Failure, Head, Reason, StopReason, TimeLimit,
+};
 use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
@@ -25,11 +27,21 @@ fn wire(dialect: Dialect, events: &[Event]) -> Vec<Event> {
         .collect()
 }
 
+/// The same failure once more.
+fn again(failure: &Failure) -> Failure {
+    let same = Failure::new(failure.reason(), failure.message());
+    match failure.time_limit() {
+        Some(limit) => same.with_time_limit(limit),
+        None => same,
+    }
+}
+
 /// What a caller of `dialect` understands of what it is sent.
 struct Reader {
     encoder: StreamEncoder,
     decoder: StreamDecoder,
     answer: Completion,
+    failures: Vec<Failure>,
 }
 
 impl Reader {
@@ -39,21 +51,34 @@ impl Reader {
             encoder: StreamEncoder::new(dialect, &caller, source),
             decoder: StreamDecoder::new(dialect),
             answer: Completion::new(Head::new(dialect)),
+            failures: Vec::new(),
         }
     }
 
-    /// The answer, when the stream has ended, well or with a failure.
-    fn finish(mut self, well: bool) -> Completion {
-        if well && let Some(event) = self.decoder.finish() {
-            self.answer.push(&event.unwrap());
-        }
-        self.answer
+    /// The answer, when the stream has ended, and what the caller was told of failures.
+    fn finish(mut self) -> (Completion, Vec<Failure>) {
+        let last = self.decoder.finish();
+        self.take(last);
+        (self.answer, self.failures)
     }
 
-    fn read(&mut self, event: &Event) {
-        self.decoder.push(self.encoder.encode(event).unwrap());
+    /// What the caller is sent of an event, or of what ends the stream instead.
+    fn read(&mut self, item: &Result<Event, Failure>) {
+        assert!(self.failures.is_empty(), "nothing comes after a failure");
+        self.decoder.push(match item {
+            Ok(event) => self.encoder.encode(event).unwrap(),
+            Err(failure) => codec(self.answer.head.dialect).encode_stream_error(failure),
+        });
         while let Some(event) = self.decoder.next_event() {
-            self.answer.push(&event.unwrap());
+            self.take(Some(event));
+        }
+    }
+
+    fn take(&mut self, event: Option<Result<Event, Failure>>) {
+        match event {
+            Some(Ok(event)) => self.answer.push(&event),
+            Some(Err(failure)) => self.failures.push(failure),
+            None => {}
         }
     }
 }
@@ -79,8 +104,8 @@ fn dialect(random: &mut fastrand::Rng) -> Dialect {
 #[tokio::test(start_paused = true)]
 async fn broken_anywhere_and_resumed_in_any_dialect() {
     let mut resumed = 0;
-    // `STEADFAST_SEEDS=10000` for the long run.
-    let seeds = std::env::var("STEADFAST_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    // The long run of `cargo xtask chaos` has ten thousand.
+    let seeds = std::env::var("STEADFAST_CHAOS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let seeds = seeds.unwrap_or(1_500);
     for seed in 0..seeds {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -99,13 +124,20 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         let at = random.usize(0..events.len());
         let mut seen = Partial::new(1 << 20);
         events[..at].iter().for_each(|event| seen.see(event));
+        // A reset, a stall, or a connection that is closed as if all were well.
+        let broke = match random.u8(..3) {
+            0 => Some(fail(Reason::Network)),
+            1 => Some(fail(Reason::Timeout).with_time_limit(TimeLimit::Stall)),
+            _ => None,
+        };
         // One in five goes on with something else.
         let faithful = random.u8(..5) > 0;
         let (text, call) = (whole.clone(), blocks.last().cloned());
         let first = events.clone();
         let mut model = Model::new(move |asked, request| {
             if asked == 0 {
-                return Ok(broken(&first, at, fail(Reason::Network)));
+                let events = first[..at].iter().cloned().map(Do::Say);
+                return Ok(events.chain(broke.as_ref().map(again).map(Do::Fail)).collect());
             }
             let rest = match (said(request), asked_for(request)) {
                 (Some(_), Some(_)) if !faithful => "AS I WAS SAYING, THERE IS MORE.".repeat(size),
@@ -123,19 +155,15 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         let stack = ContinuationLayer::default().layer(StreamResumeLayer::default().layer(model));
         let mut events = stack.oneshot(recording()).await.unwrap();
         let mut reader = Reader::new(caller, one);
-        let mut failures = 0;
         while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => reader.read(&event),
-                Err(_) => failures += 1,
-            }
+            reader.read(&event);
         }
         let case = format!("seed {seed}: {one} to {two} for {caller}, at {at}");
-        let answer = reader.finish(failures == 0);
+        let (answer, failures) = reader.finish();
         let in_text = seen.standing() == Standing::Text;
         if seen.standing().is_seam() && (faithful || !in_text) {
             resumed += 1;
-            assert_eq!(failures, 0, "{case}");
+            assert!(failures.is_empty(), "{case}: {failures:?}");
             assert_eq!(answer.text(), whole, "{case}");
             assert!(answer.ended, "{case}");
             let calls: Vec<_> = answer.tool_calls().map(|call| call.name.clone()).collect();
@@ -145,7 +173,8 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
                 "{case}"
             );
         } else {
-            assert_eq!((failures, answer.ended), (1, false), "{case}");
+            // The caller's own error event, once, and no end.
+            assert_eq!((failures.len(), answer.ended), (1, false), "{case}: {failures:?}");
             assert!(whole.starts_with(&answer.text()), "{case}");
         }
     }
@@ -172,17 +201,68 @@ async fn cut_off_and_continued_in_every_dialect() {
                     policy.continuations = 99;
                     policy.poor_in_a_row = 0;
                 });
+                let layer = layer.unwrap();
                 let mut events = layer.layer(model).oneshot(recording()).await.unwrap();
                 let mut reader = Reader::new(caller, provider);
                 while let Some(event) = events.next().await {
-                    reader.read(&event.unwrap());
+                    reader.read(&event);
                 }
                 let case = format!("{provider} for {caller}, {limit}");
-                let answer = reader.finish(true);
+                let (answer, failures) = reader.finish();
+                assert!(failures.is_empty(), "{case}: {failures:?}");
                 assert_eq!(answer.text(), whole, "{case}");
                 assert!(answer.ended, "{case}");
                 let stop = answer.stop.unwrap();
                 assert_eq!(stop.reason, StopReason::EndTurn, "{case}");
+            }
+        }
+    }
+}
+
+/// Arguments cut off after every single byte, from providers that stream them: no caller ever sees
+/// a piece of them, and the call comes once, whole.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_cut_off_reaches_no_caller_in_any_dialect() {
+    const WHOLE: &str = r#"{"path":"a.rs","text":"one {two} \"three\" \u00e9"}"#;
+    for provider in [Dialect::OpenAi, Dialect::Anthropic] {
+        for caller in Dialect::ALL {
+            for bytes in 0..WHOLE.len() {
+                let mut model = Model::new(move |call, request| {
+                    let text = Block::Text("Let me write it.".into());
+                    let (cut, stop) = (WHOLE[..bytes].to_owned(), StopReason::MaxTokens);
+                    Ok(say(match call {
+                        0 => wire(
+                            provider,
+                            &stream("a", &[text, Block::Call("write", cut)], 5, true, stop),
+                        ),
+                        _ => {
+                            let told = request.messages.last().unwrap().text();
+                            assert!(told.contains(&format!("after {bytes} bytes")), "{told}");
+                            let call = Block::Call("write", WHOLE.into());
+                            wire(provider, &stream("b", &[call], 5, true, StopReason::ToolUse))
+                        }
+                    }))
+                });
+                model.dialects = vec![provider];
+                let layer = ContinuationLayer::default();
+                let mut events = layer.layer(model.clone()).oneshot(recording()).await.unwrap();
+                let mut reader = Reader::new(caller, provider);
+                while let Some(event) = events.next().await {
+                    reader.read(&event);
+                }
+                let case = format!("{provider} for {caller}, {bytes}");
+                let (answer, failures) = reader.finish();
+                assert!(failures.is_empty() && answer.ended, "{case}: {failures:?}");
+                let calls: Vec<_> = answer.tool_calls().collect();
+                assert_eq!(calls.len(), 1, "{case}: {calls:?}");
+                let made: serde_json::Value = serde_json::from_str(&calls[0].arguments).unwrap();
+                assert_eq!(
+                    made,
+                    serde_json::from_str::<serde_json::Value>(WHOLE).unwrap(),
+                    "{case}"
+                );
+                assert_eq!(answer.text(), "Let me write it.", "{case}");
+                assert_eq!((model.calls(), answer.stop.unwrap().reason), (2, StopReason::ToolUse));
             }
         }
     }

@@ -11,10 +11,6 @@ use steadfast_core::{ChatRequest, Deadline, Delta, Event, Reason, RetryBudget, S
 use steadfast_recover::{Partial, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
-fn long() -> String {
-    (0..40).map(|n| format!("Word {n} is \u{201c}caf\u{e9}\u{201d},\r\nit\u{2019}s so. ")).collect()
-}
-
 /// What is left of `blocks` after `said`, with `repeated` in front: what a faithful model says.
 fn rest(blocks: &[Block], said: &str, repeated: &str) -> Vec<Block> {
     let mut skip = said.len();
@@ -62,14 +58,9 @@ fn faithful(blocks: Vec<Block>, at: usize, size: usize, ends: bool) -> Model {
     })
 }
 
-async fn ask(model: &Model, layer: &StreamResumeLayer, request: ChatRequest) -> Got {
-    let got = read(layer.layer(model.clone()).oneshot(request).await.unwrap()).await;
-    assert_eq!(model.alive.load(Ordering::Relaxed), 0, "nothing is left under way");
-    got
-}
-
 fn shapes() -> Vec<Vec<Block>> {
-    let text = || Block::Text(long());
+    // Longer than what is held back, and no longer than it takes.
+    let text = || Block::Text(long().chars().take(420).collect());
     let call = |name| Block::Call(name, r#"{"path":"src/{a}.rs","lines":[1,2]}"#.into());
     let thought = || Block::Thinking("First I think about it for quite a while.".into());
     vec![
@@ -321,45 +312,13 @@ async fn the_lost_part_is_estimated_and_told() {
 #[tokio::test(start_paused = true)]
 async fn dropping_it_anywhere_ends_everything() {
     let budget = RetryBudget::default();
-    for waits in 0..400 {
-        let inner = faithful(vec![Block::Text(long())], 30, 9, true);
-        let layer = StreamResumeLayer::default().budget(budget.clone());
-        let call = layer.layer(inner.clone()).oneshot(recording());
-        let mut polled = 0;
-        let mut reading = Box::pin(async move {
-            let mut events = call.await.unwrap();
-            while events.next().await.is_some() {
-                tokio::task::yield_now().await;
-            }
-        });
-        let over = std::future::poll_fn(|cx| {
-            polled += 1;
-            if polled > waits {
-                return std::task::Poll::Ready(false);
-            }
-            reading.as_mut().poll(cx).map(|()| true)
-        })
-        .await;
-        drop(reading);
-        assert_eq!(inner.alive.load(Ordering::Relaxed), 0);
-        if over {
-            return;
-        }
-    }
-    unreachable!("it ends");
+    let layer = StreamResumeLayer::default().budget(budget.clone());
+    dropped_anywhere(&layer, || faithful(vec![Block::Text(long())], 30, 9, true)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn opaque_blocks_and_several_answers_are_left_alone() {
-    let block = steadfast_core::Opaque {
-        dialect: steadfast_core::Dialect::Anthropic,
-        kind: "server_tool_use".into(),
-        json: steadfast_core::RawJson::parse("{}").unwrap(),
-    };
-    let events = vec![
-        Event::new([Delta::Text { index: 0, text: "Searching.".into() }]),
-        Event::new([Delta::Opaque { index: 1, block }]),
-    ];
+    let events = vec![Event::new([Delta::Text { index: 0, text: "Searching.".into() }]), opaque(1)];
     let model = Model::new(move |_, _| Ok(broken(&events, 2, fail(Reason::Network))));
     assert_eq!(ask(&model, &StreamResumeLayer::default(), recording()).await.failures.len(), 1);
     assert_eq!(model.calls(), 1);

@@ -160,11 +160,17 @@ impl<'a> Work<'a> {
         digest.read(gone());
         ledger.read(gone());
 
+        // Where what stays is above the target already, nothing is won by a summary that says nothing.
+        let aim = match rest.saturating_add((LEAST_BODY / 4) as u64) {
+            least if least <= self.goal.target && !self.task.half => self.goal.target,
+            least if least < self.goal.trigger => self.goal.trigger - 1,
+            _ => self.goal.limit,
+        };
         let mut room = self.room();
         let (message, after) = loop {
             let message = write(self.task.written, &digest, &ledger, room, rng);
             let after = rest.saturating_add(self.weigh(&message));
-            if after <= self.goal.target || room < LEAST_BODY {
+            if after <= aim || room < LEAST_BODY {
                 break (message, after);
             }
             room /= 2;
@@ -181,7 +187,11 @@ impl<'a> Work<'a> {
             return None;
         };
         request.messages = place(&lean.messages, &cut, message.clone()).into();
-        let tier = if self.task.written.is_some() { Tier::Summary } else { Tier::Plain };
+        let tier = match (self.task.written, self.task.half) {
+            (Some(_), false) => Tier::Summary,
+            (Some(_), true) => Tier::Partial,
+            (None, _) => Tier::Plain,
+        };
         let mut run = self.finish(request, tier, effect, target, &lean.plan, &lean.stripped);
         let written = self.task.written.map(Into::into);
         run.summary = Some(Summary { message, digest, ledger, written });
@@ -213,7 +223,11 @@ impl<'a> Work<'a> {
         let is_valid = |request: &ChatRequest| validate(request, self.task.rules).is_ok();
         let was_valid = is_valid(&self.original);
         let mut first = None;
-        let cuts = lean.plan.cuts(&conversation, self.goal, room).take(MAX_CUTS);
+        let wanted = match self.task.half {
+            true => lean.plan.total.saturating_sub(lean.plan.floor) / 2,
+            false => lean.plan.wanted(self.goal, room),
+        };
+        let cuts = lean.plan.cuts_freeing(&conversation, wanted).take(MAX_CUTS);
         for cut in cuts.filter(|cut| !cut.dropped.is_empty()) {
             if !was_valid {
                 return Some(cut);

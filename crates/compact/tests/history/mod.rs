@@ -68,6 +68,37 @@ pub fn dialect() -> impl Strategy<Value = Dialect> {
     prop_oneof![Just(Dialect::Anthropic), Just(Dialect::OpenAi), Just(Dialect::Gemini)]
 }
 
+/// What it thinks.
+pub const THOUGHT: &str = "Hm, let me think.";
+
+/// A picture of one pixel.
+pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+/// The same as [`stretch`], from dice.
+pub fn random_stretch(dice: &mut fastrand::Rng) -> Stretch {
+    let asks = (0..dice.usize(1..3)).map(|_| dice.u8(0..6)).collect();
+    let steps = (0..dice.usize(0..5)).map(|_| random_step(dice)).collect();
+    Stretch { asks, steps, answers: dice.bool() }
+}
+
+fn random_step(dice: &mut fastrand::Rng) -> Step {
+    let size = match dice.u8(..6) {
+        0..3 => dice.usize(0..150),
+        3..5 => dice.usize(150..900),
+        _ => dice.usize(1_500..4_000),
+    };
+    let argument = if dice.u8(..6) == 0 { dice.usize(150..1_500) } else { dice.usize(0..50) };
+    Step {
+        calls: dice.usize(1..4),
+        says: dice.bool(),
+        thinks: dice.bool(),
+        together: dice.bool(),
+        reversed: dice.bool(),
+        image: dice.u8(..7) == 0,
+        sizes: (size, argument),
+    }
+}
+
 /// Writes stretches out the way clients of a dialect do.
 pub struct Writer {
     dialect: Dialect,
@@ -75,12 +106,15 @@ pub struct Writer {
     pub messages: Vec<Message>,
     words: usize,
     ids: usize,
+    /// What stands under thoughts and under calls.
+    pub signatures: (String, String),
 }
 
 impl Writer {
     pub fn new(dialect: Dialect, thinking: bool) -> Self {
         let messages = vec![Message::system("You are a careful assistant.")];
-        Self { dialect, thinking, messages, words: 0, ids: 0 }
+        let signatures = ("sig".to_owned(), "sig".to_owned());
+        Self { dialect, thinking, messages, words: 0, ids: 0, signatures }
     }
 
     pub fn request(&self) -> ChatRequest {
@@ -107,8 +141,8 @@ impl Writer {
     }
 
     fn thought(&self) -> Part {
-        let signature = (self.dialect != Dialect::OpenAi).then(|| "sig".to_owned());
-        Part::Thinking(Thinking { text: "Hm, let me think.".into(), signature, extra: None })
+        let signature = (self.dialect != Dialect::OpenAi).then(|| self.signatures.0.clone());
+        Part::Thinking(Thinking { text: THOUGHT.into(), signature, extra: None })
     }
 
     /// Writes one stretch; the last one of a request ends with the user's word or a result.
@@ -116,7 +150,7 @@ impl Writer {
         for ask in &stretch.asks {
             let mut parts = vec![self.words()];
             match ask {
-                1 => parts.push(Part::image("image/png", "AAAA")),
+                1 => parts.push(Part::image("image/png", PIXEL)),
                 2 => parts.push(self.words()),
                 3 => self.push(Role::System, vec![Part::text("Be brief.")]),
                 _ => {}
@@ -153,13 +187,14 @@ impl Writer {
                 id: id.clone(),
                 name: name.into(),
                 arguments: format!(r#"{{"path":"src/f{}.rs","text":"{argument}"}}"#, self.ids),
-                signature: (gemini && number == 0).then(|| "sig".into()),
+                signature: (gemini && number == 0).then(|| self.signatures.1.clone()),
                 extra: None,
             }));
             let mut content =
                 vec![Part::text(format!("out {} {}", self.ids, "x y".repeat(step.sizes.0 / 3)))];
-            if step.image {
-                content.push(Part::image("image/png", "AAAA"));
+            // OpenAI's tools answer in text.
+            if step.image && self.dialect != Dialect::OpenAi {
+                content.push(Part::image("image/png", PIXEL));
             }
             results.push(Part::ToolResult(ToolResult {
                 id,

@@ -167,7 +167,7 @@ pub(crate) type Answer = tokio_stream::Iter<std::vec::IntoIter<Result<Event, Fai
 /// A model that says what it is told, and keeps what it was asked.
 #[derive(Clone, Default)]
 pub(crate) struct Model {
-    answers: Arc<Mutex<VecDeque<Vec<Event>>>>,
+    pub(crate) answers: Arc<Mutex<VecDeque<Vec<Event>>>>,
     pub(crate) asked: Arc<Mutex<Vec<ChatRequest>>>,
     pub(crate) whole: bool,
 }

@@ -39,15 +39,15 @@ pub(crate) struct Course {
     pub(crate) stop: Option<Stop>,
     /// It was cut off; what is left is read for its end alone.
     draining: bool,
-    /// Bytes of the tool calls that were cut off and dropped.
-    pub(crate) cut_bytes: usize,
+    /// Bytes of arguments of the tool calls that were cut off and dropped, when there are such.
+    pub(crate) cut_bytes: Option<usize>,
     limit: usize,
 }
 
 impl Course {
-    pub(crate) fn new(limit: usize, withhold: bool) -> Self {
+    pub(crate) fn new(partial: Partial, limit: usize, withhold: bool) -> Self {
         Self {
-            partial: Partial::new(limit),
+            partial,
             withheld: withhold.then(Vec::new),
             withheld_bytes: 0,
             held: VecDeque::new(),
@@ -56,7 +56,7 @@ impl Course {
             closing: None,
             stop: None,
             draining: false,
-            cut_bytes: 0,
+            cut_bytes: None,
             limit,
         }
     }
@@ -75,6 +75,24 @@ impl Course {
             && self.closing.is_none()
             && self.withheld.as_ref().is_none_or(Vec::is_empty)
             && !event.deltas.iter().any(is_length)
+    }
+
+    /// Takes note of `event` when it is the next piece of an answer of which nothing is held back: it
+    /// passes as it is. Nearly every event does.
+    #[inline]
+    pub(crate) fn passes(&mut self, event: &Event) -> bool {
+        let [delta @ (Delta::Text { .. } | Delta::Thinking { .. })] = &event.deltas[..] else {
+            return false;
+        };
+        let free = !self.draining
+            && self.closing.is_none()
+            && self.held.is_empty()
+            && self.withheld.is_none()
+            && !self.partial.has_cut_call();
+        if free {
+            self.partial.see_delta(delta);
+        }
+        free
     }
 
     /// Another stream goes on with the answer.
@@ -110,7 +128,9 @@ impl Course {
     }
 
     fn pass(&mut self, event: Event, out: &mut VecDeque<Event>) -> Next {
-        let pings = event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
+        // A frame that says nothing has its place all the same: Anthropic's calls begin with one.
+        let pings = !event.deltas.is_empty()
+            && event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
         if pings && self.withheld.is_none() && out.is_empty() {
             return Next::Give(event);
         }
@@ -154,7 +174,7 @@ impl Course {
     fn cut(&mut self, event: Event, out: &mut VecDeque<Event>) -> Next {
         let ended = event.is_end();
         let in_call = self.partial.has_cut_call();
-        self.cut_bytes = self.partial.cut_bytes();
+        self.cut_bytes = in_call.then(|| self.partial.cut_bytes());
         if let Some(closing) = self.closing.take()
             && in_call
         {

@@ -28,7 +28,7 @@ pub(crate) fn continued(
     target: Option<&Target>,
     continuation: u32,
     new: u64,
-    cut_call: usize,
+    cut_call: Option<usize>,
 ) {
     event!(
         name: "steadfast::recover::continued",
@@ -42,8 +42,8 @@ pub(crate) fn continued(
     );
     context.log.record(|| {
         let detail = match cut_call {
-            0 => format!("after {new} output tokens"),
-            bytes => format!(
+            None => format!("after {new} output tokens"),
+            Some(bytes) => format!(
                 "after {new} output tokens, the last {bytes} bytes in a tool call that was dropped"
             ),
         };

@@ -19,10 +19,10 @@ use std::{
 
 use futures_util::{Stream, StreamExt};
 use steadfast_core::{
-    ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, Failure, Head, Message, Reason,
-    Role, StopReason, Usage,
+    ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, Failure, Head, Message, Opaque,
+    RawJson, Reason, Role, StopReason, Usage,
 };
-use tower::Service;
+use tower::{Layer, Service, ServiceExt};
 
 /// What a stream does next.
 #[derive(Debug)]
@@ -302,4 +302,67 @@ pub fn log(got: &Got) -> Vec<&'static str> {
 
 pub fn recording() -> ChatRequest {
     ChatRequest::user("go").streaming().with_context(steadfast_core::CallContext::recording())
+}
+
+/// A text with what makes texts hard to compare: curly quotes, accents, line ends of two bytes, and
+/// words that come again.
+pub fn long() -> String {
+    (0..40).map(|n| format!("Word {n} is \u{201c}caf\u{e9}\u{201d},\r\nit\u{2019}s so. ")).collect()
+}
+
+/// Sends `request` through `layer` to the model, and reads the answer.
+pub async fn ask<L, S>(model: &Model, layer: &L, request: ChatRequest) -> Got
+where
+    L: Layer<Model>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<S>, Error = Failure>,
+    S: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    let got = read(layer.layer(model.clone()).oneshot(request).await.unwrap()).await;
+    assert_eq!(model.alive.load(Ordering::Relaxed), 0, "nothing is left under way");
+    got
+}
+
+/// Drops an answer after every number of polls, until one comes to its end: nothing may be left
+/// under way.
+pub async fn dropped_anywhere<L, S>(layer: &L, model: impl Fn() -> Model)
+where
+    L: Layer<Model>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<S>, Error = Failure>,
+    S: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    for waits in 0..500 {
+        let model = model();
+        let call = layer.layer(model.clone()).oneshot(recording());
+        let mut polled = 0;
+        let mut reading = Box::pin(async move {
+            let mut events = call.await.unwrap();
+            while events.next().await.is_some() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let over = std::future::poll_fn(|cx| {
+            polled += 1;
+            if polled > waits {
+                return Poll::Ready(false);
+            }
+            reading.as_mut().poll(cx).map(|()| true)
+        })
+        .await;
+        drop(reading);
+        assert_eq!(model.alive.load(Ordering::Relaxed), 0, "after {waits} polls");
+        if over {
+            return;
+        }
+    }
+    unreachable!("it ends");
+}
+
+/// A block that only its own dialect has a word for.
+pub fn opaque(index: u32) -> Event {
+    let block = Opaque {
+        dialect: Dialect::Anthropic,
+        kind: "server_tool_use".into(),
+        json: RawJson::parse("{}").unwrap(),
+    };
+    Event::new([Delta::Opaque { index, block }])
 }

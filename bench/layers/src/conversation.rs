@@ -1,0 +1,214 @@
+//! The layers that understand what is being said, around a service that talks.
+//!
+//! They want a chat, where the others make do with any request: so they have tables of their own, with
+//! a bare service of their own.
+
+use std::{
+    future::{Ready, ready},
+    hint::black_box,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use steadfast_core::{
+    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part,
+    Role, StopReason, Target, ToolCall, ToolResult,
+};
+use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer};
+use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
+use tower::{Layer, Service, ServiceBuilder};
+
+use crate::{
+    Table,
+    drive::{Case, case},
+};
+
+/// Pieces in the stream of which one event is priced.
+const EVENTS: u32 = 1_000;
+
+/// Calls in the history that is read with each request.
+const HISTORY: usize = 100;
+
+const PROVEN: &str = "the policy makes sense";
+
+/// An answer in so many pieces of text, and its end.
+#[derive(Debug)]
+struct Words {
+    left: Option<u32>,
+}
+
+impl Stream for Words {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(match self.left {
+            None => None,
+            Some(0) => {
+                self.left = None;
+                Some(Ok(Event::new([Delta::Stop(StopReason::EndTurn.into()), Delta::End])))
+            }
+            Some(left) => {
+                self.left = Some(left - 1);
+                Some(Ok(Event::new([Delta::Text { index: 0, text: word(left) }])))
+            }
+        })
+    }
+}
+
+/// Six bytes, as pieces of most models have; no sentence of them comes again soon.
+fn word(number: u32) -> String {
+    let mut text = String::with_capacity(6);
+    text.push(' ');
+    let letter = |power: u32| char::from(b'a' + (number / power % 26) as u8);
+    text.extend([1, 26, 3, 7, 11].map(letter));
+    text
+}
+
+/// Answers a chat at once.
+#[derive(Clone, Copy, Debug)]
+struct Talks {
+    pieces: u32,
+}
+
+impl Service<ChatRequest> for Talks {
+    type Response = ChatResponse<Words>;
+    type Error = Failure;
+    type Future = Ready<Result<Self::Response, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: ChatRequest) -> Self::Future {
+        let mut head = Head::new(Dialect::OpenAi);
+        head.stream = true;
+        ready(Ok(ChatResponse::new(head, Words { left: Some(self.pieces) })))
+    }
+}
+
+/// Everything of this kind.
+pub(crate) fn tables() -> Vec<Table> {
+    vec![
+        Table {
+            title: "a chat, its answer read to the end",
+            about: "The bare service answers a chat at once with a stream of one piece of text and \
+                    the end. No other library has such layers.",
+            per_call: 1,
+            bare: case("bare", Talks { pieces: 1 }, chat()),
+            columns: [[layers(1), tasks()].into_iter().flatten().collect(), vec![], vec![]],
+        },
+        Table {
+            title: "an event of a chat's stream",
+            about: "Of a stream of 1,000 pieces of text, six bytes each. The bare service allocates \
+                    each of them.",
+            per_call: EVENTS,
+            bare: case("bare", Talks { pieces: EVENTS }, chat()),
+            columns: [layers(EVENTS).into_iter().chain([named(EVENTS)]).collect(), vec![], vec![]],
+        },
+        Table {
+            title: "a call of a tool under guard",
+            about: "Checked before it is made, and its result read. Each call is new, so that all \
+                    that is remembered is turned over. The bare one looks at call and result.",
+            per_call: 1,
+            bare: tool("bare", None),
+            columns: [
+                vec![tool("guard", Some(0)), tool("guard, 100,000 calls later", Some(100_000))],
+                vec![],
+                vec![],
+            ],
+        },
+    ]
+}
+
+/// A request that needs nothing from any layer.
+fn chat() -> ChatRequest {
+    let target = Target::new("openai").with_model("gpt-4o");
+    let mut context = CallContext::new();
+    context.target = Some(target);
+    ChatRequest::user("What of the stars?").with_model("gpt-4o").streaming().with_context(context)
+}
+
+fn layers(pieces: u32) -> Vec<Case> {
+    let inner = Talks { pieces };
+    let all = ServiceBuilder::new()
+        .layer(SafetyGuardLayer::default())
+        .layer(ContinuationLayer::default())
+        .layer(StreamResumeLayer::default())
+        .service(inner);
+    vec![
+        case("guard", SafetyGuardLayer::default().layer(inner), chat()),
+        case("continuation", ContinuationLayer::default().layer(inner), chat()),
+        case("stream resume", StreamResumeLayer::default().layer(inner), chat()),
+        case("all three", all, chat()),
+    ]
+}
+
+/// A task of which time and calls are kept.
+fn named(pieces: u32) -> Case {
+    let mut chat = chat();
+    chat.context = chat.context.with_task("a task");
+    case(
+        "guard, in a named task",
+        SafetyGuardLayer::new(roomy()).expect(PROVEN).layer(Talks { pieces }),
+        chat,
+    )
+}
+
+/// Room for any number of calls, and time for as long as this may take.
+fn roomy() -> GuardPolicy {
+    let mut policy = GuardPolicy::default();
+    let limits = &mut policy.limits;
+    (limits.events, limits.calls, limits.per_tool) = (None, None, None);
+    limits.time = Some(Duration::from_secs(1 << 20));
+    policy
+}
+
+/// Where the guard has something to look at.
+fn tasks() -> Vec<Case> {
+    let mut long = vec![Message::user("Count them.")];
+    for at in 0..HISTORY {
+        let id = format!("call_{at}");
+        let arguments = format!(r#"{{"path":"sky.txt","offset":{at}}}"#);
+        let call = Part::tool_call(id.as_str(), "look", arguments.as_str());
+        long.push(Message::new(Role::Assistant, vec![call]));
+        long.push(Message::tool(id, format!("there are {at} in this part of the sky")));
+    }
+    let guard = SafetyGuardLayer::new(roomy()).expect(PROVEN).layer(Talks { pieces: 1 });
+    let mut read = chat();
+    *read.messages.make_mut() = long;
+    vec![named(1), case("guard, 100 calls in the history", guard, read)]
+}
+
+/// Calls of a task that has made `before` of them.
+fn tool(name: &'static str, before: Option<u32>) -> Case {
+    const DIFFERENT: usize = 2_048;
+    let guard = SafetyGuard::new(roomy()).expect(PROVEN);
+    let pairs: Vec<_> = (0..DIFFERENT)
+        .map(|at| {
+            let call = ToolCall {
+                name: "look".to_owned(),
+                arguments: format!(r#"{{"path":"sky.txt","offset":{at}}}"#),
+                ..ToolCall::default()
+            };
+            let said = format!("there are {at} in this part of the sky");
+            (call, ToolResult { content: vec![Part::text(said)], ..ToolResult::default() })
+        })
+        .collect();
+    let mut at = 0;
+    let mut first = before.unwrap_or(0);
+    let run = move |calls: u32| {
+        // Once, and only when it is run at all.
+        for _ in 0..calls + std::mem::take(&mut first) {
+            at = (at + 1) % DIFFERENT;
+            let (call, result) = black_box(&pairs[at]);
+            if before.is_some() {
+                guard.answered("task");
+                let admitted = guard.check_call("task", call);
+                black_box((admitted.is_ok(), guard.observe_result("task", call, result)));
+            }
+        }
+    };
+    Case { name, run: Box::new(run) }
+}

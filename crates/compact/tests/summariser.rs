@@ -1,0 +1,469 @@
+//! The summariser, well and badly: whatever it does, the request that goes out is one that fits.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use steadfast_compact::{
+    CompactionLayer, Degraded, GateState, SpendPolicy, SummaryPolicy, Tier, Unusable,
+};
+use steadfast_core::{
+    Completion, Delta, Event, Failure, Message, Priority, Reason, Role, StopReason, Usage,
+};
+use support::*;
+use tokio::time::Instant;
+
+/// A layer with this summariser, for a window of 8,192.
+fn layer(summariser: &Model) -> CompactionLayer {
+    CompactionLayer::new(summariser.clone()).targets(window(8_192)).seed(7)
+}
+
+/// A conversation that does not fit.
+async fn turn(layer: &CompactionLayer, name: &str) -> Result<Completion, Failure> {
+    let model = Model::fine();
+    let answer = ask(&stacked(layer, &model), request(talk(120, 20), session(name))).await?;
+    let sent = model.last();
+    assert!(sent.messages.len() < 200, "it fits, whatever the summariser did");
+    assert_eq!(sent.messages.last().unwrap().text(), "and now?");
+    Ok(answer)
+}
+
+fn recorded() -> Model {
+    Model::at_once(|_, _| Ok(say_used("The user asked many things, and all is well.", 5_000, 20)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_words_stand_in_place_of_what_is_gone() {
+    let summariser = recorded();
+    let layer = layer(&summariser);
+    let answer = turn(&layer, "s").await.unwrap();
+    let notice = notice(&answer);
+    assert_eq!((notice.reports[0].tier, notice.degraded), (Tier::Summary, None));
+    let compacted = notice.compacted.unwrap();
+    let summary = compacted.messages.iter().find(|one| one.text().contains("[Summary of")).unwrap();
+    assert_eq!(summary.role(), Role::User, "it is data");
+    assert!(summary.text().contains("and all is well.") && !summary.text().contains("emergency"));
+
+    let asked = summariser.last();
+    assert_eq!(asked.context.tenant(), Some("acme"), "who pays");
+    assert_eq!(asked.context.session(), None, "it is no part of the conversation");
+    assert_eq!(asked.context.priority, Priority::Background);
+    assert!(asked.context.deadline.is_some() && asked.tools.is_empty());
+    assert_eq!(layer.handle().spent(Some("acme")), (5_020, 5_020), "what it did cost");
+    assert_eq!(layer.handle().snapshot().summarised, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_is_brought_up_to_date_and_not_made_anew() {
+    let summariser = Model::at_once(|number, _| Ok(say(&format!("Record number {number}."))));
+    let layer = layer(&summariser);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    let mut list = talk(120, 20);
+    let mut compactions = 0;
+    for turn in 0..150 {
+        let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+        compactions += notice(&answer).reports.len();
+        list.push(Message::assistant(format!("more {turn}: {}", "all is well ".repeat(16))));
+        list.push(Message::user(format!("next {turn}")));
+    }
+    assert!(compactions >= 2, "{compactions}");
+    let asked = summariser.asked();
+    assert_eq!(asked.len(), compactions);
+    for (number, request) in asked.iter().enumerate().skip(1) {
+        let text = request.messages[1].text();
+        assert!(text.contains(&format!("Record number {}.", number - 1)), "{text}");
+        assert!(!text.contains("question 3\n"), "what is in the record is not told again");
+    }
+    let summaries = |one: &Message| one.text().contains("[Summary of");
+    assert_eq!(model.last().messages.iter().filter(|one| summaries(one)).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_histories_are_told_in_chunks_side_by_side_and_merged() {
+    let summariser = Model::new(|_, request| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let text = request.messages[1].text();
+        let is_merge = text.contains("Record of part");
+        Ok(say(&if is_merge { "One record of all.".to_owned() } else { "part ".repeat(300) }))
+    });
+    let mut policy = SummaryPolicy::default();
+    (policy.chunk, policy.parallel) = (2_000, 3);
+    let layer = layer(&summariser).summaries(policy).unwrap();
+    let began = Instant::now();
+    let answer = turn(&layer, "s").await.unwrap();
+    assert_eq!(notice(&answer).reports[0].tier, Tier::Summary);
+    let calls = summariser.calls();
+    assert!(calls > 4, "{calls}");
+    let rounds = (calls - 1).div_ceil(3) as u64 + 1;
+    assert_eq!(began.elapsed(), Duration::from_secs(rounds), "three at a time, then the merge");
+    assert!(summariser.last().messages[1].text().contains("Record of part 1 of"));
+    let text: String =
+        notice(&answer).compacted.unwrap().messages.iter().map(Message::text).collect();
+    assert!(text.contains("One record of all."));
+}
+
+/// What a summariser says, and why it is of no use.
+fn wrong() -> Vec<(&'static str, Model, Degraded)> {
+    let unusable = |why| Degraded::Unusable(why);
+    let at_once = |make: fn() -> Reply| Model::at_once(move |_, _| make());
+    vec![
+        (
+            "an error",
+            at_once(|| Err(Failure::new(Reason::Overloaded, "busy"))),
+            Degraded::Failed(Reason::Overloaded),
+        ),
+        (
+            "an error in the middle",
+            at_once(|| {
+                let failure = Failure::new(Reason::Network, "reset");
+                Ok(events(vec![Ok(Event::new([said("The user")])), Err(failure)]))
+            }),
+            Degraded::Failed(Reason::Network),
+        ),
+        ("nothing", at_once(|| Ok(say(""))), unusable(Unusable::Empty)),
+        (
+            "thoughts alone",
+            at_once(|| {
+                let thought = Delta::Thinking { index: 0, text: "hm".into() };
+                Ok(answer(vec![thought, stop(StopReason::EndTurn), Delta::End]))
+            }),
+            unusable(Unusable::ThinkingOnly),
+        ),
+        ("a refusal", at_once(|| Ok(say("I'm sorry, but I can't."))), unusable(Unusable::Refused)),
+        (
+            "a filtered answer",
+            at_once(|| Ok(answer(vec![stop(StopReason::ContentFilter), Delta::End]))),
+            unusable(Unusable::Refused),
+        ),
+        (
+            "a tool call",
+            at_once(|| {
+                let call = Delta::ToolCall { index: 0, id: "1".into(), name: "ls".into() };
+                Ok(answer(vec![call, stop(StopReason::ToolUse), Delta::End]))
+            }),
+            unusable(Unusable::ToolCall),
+        ),
+        (
+            "half an answer",
+            at_once(|| Ok(answer(vec![said("The"), stop(StopReason::MaxTokens), Delta::End]))),
+            unusable(Unusable::Truncated),
+        ),
+        (
+            "a stream that ends without saying so",
+            at_once(|| Ok(answer(vec![said("The user")]))),
+            unusable(Unusable::Unfinished),
+        ),
+        (
+            "an answer without end",
+            at_once(|| {
+                let more = || Ok(Event::new([said(&"and on ".repeat(1_000))]));
+                let endless = Box::pin(tokio_stream::iter(std::iter::repeat_with(more)));
+                let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
+                Ok(steadfast_core::ChatResponse::new(head, endless as steadfast_core::EventStream))
+            }),
+            Degraded::Endless,
+        ),
+        ("silence", Model::new(|_, _| std::future::pending()), Degraded::TimedOut),
+        (
+            "silence in the middle",
+            at_once(|| {
+                let first = tokio_stream::iter([Ok(Event::new([said("The user")]))]);
+                let silent = tokio_stream::StreamExt::chain(first, tokio_stream::pending());
+                let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
+                let events = Box::pin(silent) as steadfast_core::EventStream;
+                Ok(steadfast_core::ChatResponse::new(head, events))
+            }),
+            Degraded::TimedOut,
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_it_does_wrong_the_rules_do_its_work() {
+    for (what, summariser, expected) in wrong() {
+        let layer = layer(&summariser);
+        let began = Instant::now();
+        let answer = turn(&layer, "s").await.unwrap();
+        let notice = notice(&answer);
+        assert_eq!(notice.degraded, Some(expected), "{what}");
+        assert_eq!(notice.reports[0].tier, Tier::Plain, "{what}");
+        assert_eq!(summariser.calls(), 1, "{what}: nobody asks again");
+        assert!(began.elapsed() <= Duration::from_secs(60), "{what}");
+        assert_eq!(layer.handle().snapshot().degraded, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_failures_rest_it_for_a_minute_and_one_tries_it_again() {
+    let failing = Model::at_once(|number, _| match number {
+        0..=5 => Err(Failure::new(Reason::ServerError, "broken")),
+        _ => Ok(say("It works again.")),
+    });
+    let layer = layer(&failing);
+    let tier = async |name: &str| {
+        let notice = notice(&turn(&layer, name).await.unwrap());
+        (notice.reports[0].tier, notice.degraded)
+    };
+    for number in 0..5 {
+        assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+        let failed = Some(Degraded::Failed(Reason::ServerError));
+        assert_eq!(tier(&format!("s{number}")).await, (Tier::Plain, failed));
+    }
+    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
+    assert_eq!(tier("s5").await, (Tier::Plain, Some(Degraded::Resting)));
+    assert_eq!(failing.calls(), 5, "nobody was asked");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(tier("s6").await.1, Some(Degraded::Failed(Reason::ServerError)));
+    assert_eq!(tier("s7").await.1, Some(Degraded::Resting), "one was enough");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(tier("s8").await, (Tier::Summary, None));
+    assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+    assert_eq!(tier("s9").await, (Tier::Summary, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_that_tries_has_thirty_seconds() {
+    let model = Model::new(|number, _| async move {
+        match number {
+            0..=4 => Err(Failure::new(Reason::ServerError, "broken")),
+            _ => std::future::pending().await,
+        }
+    });
+    let layer = layer(&model);
+    for number in 0..5 {
+        turn(&layer, &format!("s{number}")).await.unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let began = Instant::now();
+    let answer = turn(&layer, "s").await.unwrap();
+    assert_eq!(notice(&answer).degraded, Some(Degraded::TimedOut));
+    assert_eq!(began.elapsed(), Duration::from_secs(30));
+    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
+    let summariser = recorded();
+    let policy = |hour| SpendPolicy { hour, ..SpendPolicy::default() };
+    // One compaction may cost about ten thousand, and costs five.
+    let layer = layer(&summariser).spend(policy(16_000));
+    let handle = layer.handle();
+    let mut summaries = 0;
+    for number in 0..5 {
+        let answer = turn(&layer, &format!("s{number}")).await.unwrap();
+        match notice(&answer).degraded {
+            None => summaries += 1,
+            Some(why) => assert_eq!(why, Degraded::OverBudget),
+        }
+        assert!(handle.spent(Some("acme")).0 <= 16_000);
+    }
+    assert!((2..5).contains(&summaries), "{summaries}");
+    assert_eq!(handle.spent(Some("acme")).0, summaries * 5_020);
+    assert_eq!(handle.spent(Some("umbrella")), (0, 0));
+    assert_eq!(handle.snapshot().summariser, GateState::Closed, "that is not its fault");
+    tokio::time::advance(Duration::from_secs(3_661)).await;
+    assert_eq!(notice(&turn(&layer, "later").await.unwrap()).degraded, None);
+    // Zero is no cap.
+    let free = self::layer(&summariser).spend(SpendPolicy { hour: 0, day: 0 });
+    for number in 0..5 {
+        let answer = turn(&free, &format!("s{number}")).await.unwrap();
+        assert_eq!(notice(&answer).degraded, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_all_is_too_much_the_older_half_is_summarised() {
+    let summariser = recorded();
+    // What all of it may cost is above this, what half of it may cost is not.
+    let mut tiers = Vec::new();
+    for hour in [3_000, 8_500, 20_000] {
+        let layer = layer(&summariser).spend(SpendPolicy { hour, day: 0 });
+        let notice = notice(&turn(&layer, "s").await.unwrap());
+        tiers.push((notice.reports[0].tier, notice.degraded));
+    }
+    assert_eq!(tiers[0], (Tier::Plain, Some(Degraded::OverBudget)));
+    assert_eq!(tiers[2], (Tier::Summary, None));
+    assert_eq!(tiers[1], (Tier::Partial, None));
+
+    let mut policy = SummaryPolicy::default();
+    (policy.chunk, policy.max_chunks, policy.overlap) = (1_000, 1, 0);
+    let layer = layer(&summariser).summaries(policy).unwrap();
+    let notice = notice(&turn(&layer, "s").await.unwrap());
+    assert_eq!(notice.degraded, Some(Degraded::TooLong));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_goes_away_frees_everything() {
+    let summariser = Model::new(|_, _| std::future::pending());
+    let layer = layer(&summariser);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    let handle = layer.handle();
+    for wait in [0, 10] {
+        let asked = ask(&service, request(talk(120, 20), session("s")));
+        let mut asked = Box::pin(asked);
+        let polled = tokio::time::timeout(Duration::from_secs(wait), asked.as_mut()).await;
+        assert!(polled.is_err());
+        assert_eq!(summariser.under_way(), 1);
+        assert!(handle.spent(Some("acme")).0 > 0, "set aside");
+        assert!(handle.snapshot().conversations[0].is_busy);
+        drop(asked);
+        assert_eq!(summariser.under_way(), 0);
+        assert_eq!(handle.spent(Some("acme")), (0, 0));
+        assert!(!handle.snapshot().conversations[0].is_busy);
+        assert_eq!(handle.snapshot().summariser, GateState::Closed);
+        assert_eq!(model.calls(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_compacts_and_the_others_wait_for_it() {
+    let summariser = Model::new(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(say("The record."))
+    });
+    let layer = layer(&summariser);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    let one = || ask(&service, request(talk(120, 20), session("s")));
+    let other = ask(&service, request(talk(120, 20), session("t")));
+    let began = Instant::now();
+    let (first, second, third, _) = tokio::join!(one(), one(), one(), other);
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+    assert_eq!(summariser.calls(), 2, "one for each conversation");
+    let reports = [first, second, third].map(|answer| notice(&answer.unwrap()).reports.len());
+    assert_eq!(reports.iter().sum::<usize>(), 1);
+    let asked = model.asked();
+    let of_s: Vec<_> = asked.iter().filter(|one| one.context.session() == Some("s")).collect();
+    assert!(of_s.iter().all(|one| one.messages == of_s[0].messages), "all send the same prefix");
+
+    // Who waits for one that goes away takes its place.
+    let stuck = Model::new(|number, _| async move {
+        match number {
+            0 => std::future::pending().await,
+            _ => Ok(say("The record.")),
+        }
+    });
+    let layer = self::layer(&stuck);
+    let service = stacked(&layer, &model);
+    let one = || Box::pin(ask(&service, request(talk(120, 20), session("s"))));
+    let (mut first, mut second) = (one(), one());
+    let soon = Duration::from_secs(1);
+    assert!(tokio::time::timeout(soon, first.as_mut()).await.is_err());
+    assert!(tokio::time::timeout(soon, second.as_mut()).await.is_err());
+    drop(first);
+    let answer = second.await.unwrap();
+    assert_eq!(notice(&answer).reports[0].tier, Tier::Summary);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferred_it_compacts_for_the_next_turn() {
+    let summariser = Model::new(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(say("The record."))
+    });
+    // Full to nine tenths, and it fits.
+    let layer = CompactionLayer::new(summariser.clone()).targets(window(14_000)).deferred(true);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    let mut list = talk(120, 20);
+    let began = Instant::now();
+    let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+    let told = notice(&answer);
+    assert!(told.deferred && told.reports.is_empty(), "{told:?}");
+    assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits");
+    assert_eq!(model.last().messages[..], list[..], "all of it is sent");
+    // While it is under way, others go as they are.
+    let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+    assert!(!notice(&answer).deferred);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    list.push(Message::assistant("ok"));
+    list.push(Message::user("go on"));
+    let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+    assert_eq!(summariser.calls(), 1);
+    let sent = model.last().messages;
+    assert!(sent.len() < list.len() && notice(&answer).reports.is_empty());
+    assert!(sent.iter().any(|one| one.text().contains("The record.")));
+    assert_eq!(sent.last().unwrap().text(), "go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferred_what_does_not_fit_is_compacted_at_once_and_what_moved_on_is_dropped() {
+    let summariser = Model::new(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(say("The record."))
+    });
+    let layer = layer(&summariser).deferred(true);
+    let answer = turn(&layer, "s").await.unwrap();
+    assert_eq!(notice(&answer).reports.len(), 1);
+
+    let layer = CompactionLayer::new(summariser).targets(window(14_000)).deferred(true);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    layer.handle().reset();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let answer = ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    assert!(notice(&answer).compacted.is_none(), "what was made for a conversation before is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn compactions_that_do_not_help_end_the_summaries() {
+    let summariser = recorded();
+    let layer = layer(&summariser);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    // The four recent messages are almost all there is room for.
+    let mut degraded = Vec::new();
+    let mut list = talk(30, 6);
+    for turn in 0..6 {
+        for _ in 0..4 {
+            list.push(Message::assistant("all is well and more ".repeat(505)));
+            list.push(Message::user(format!("and now? {turn}")));
+        }
+        let context = session("s");
+        let answer = ask(&service, request(list.clone(), context.clone())).await.unwrap();
+        degraded.push(notice(&answer).degraded);
+    }
+    let found = layer.handle().snapshot();
+    assert!(found.conversations[0].ineffective >= 3, "{found:?}");
+    assert_eq!(degraded[..3], [None; 3]);
+    assert!(degraded[3..].iter().all(|why| *why == Some(Degraded::Thrashing)), "{degraded:?}");
+    assert_eq!(summariser.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_has_half_of_what_is_left_to_the_deadline() {
+    let summariser = Model::new(|_, _| std::future::pending());
+    let layer = layer(&summariser);
+    let model = Model::fine();
+    let deadline = steadfast_core::Deadline::after(Duration::from_secs(20));
+    let context = session("s").with_deadline(deadline);
+    let began = Instant::now();
+    let service = stacked(&layer, &model);
+    let answer = ask(&service, request(talk(120, 20), context)).await.unwrap();
+    assert_eq!(notice(&answer).degraded, Some(Degraded::TimedOut));
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_used_counts_even_where_it_came_to_nothing() {
+    let summariser = Model::at_once(|_, _| {
+        Ok(answer(vec![
+            said("The"),
+            Delta::Usage(Usage::new(700, 7)),
+            stop(StopReason::MaxTokens),
+            Delta::End,
+        ]))
+    });
+    let layer = layer(&summariser);
+    turn(&layer, "s").await.unwrap();
+    assert_eq!(layer.handle().spent(Some("acme")), (707, 707));
+    let hanging = Model::new(|_, _| std::future::pending());
+    let layer = self::layer(&hanging);
+    turn(&layer, "s").await.unwrap();
+    assert!(layer.handle().spent(Some("acme")).0 > 1_000, "nobody knows what a hang did cost");
+}

@@ -1,0 +1,126 @@
+//! What is traced. Alone in its file: a callsite that another test reaches first, with nobody
+//! listening, may stay silent.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use steadfast_compact::CompactionLayer;
+use steadfast_core::{Failure, Message, Reason};
+use steadfast_testkit::Heard;
+use support::*;
+
+/// The names of what was heard, without the fields.
+fn names(heard: &Heard) -> Vec<String> {
+    let lines = heard.take();
+    for line in &lines {
+        for content in ["question", "all is well", "and now", "busy"] {
+            assert!(!line.contains(content), "what is said is nobody's business: {line}");
+        }
+    }
+    lines.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_action_is_traced_once_under_its_name() {
+    let heard = Heard::default();
+    let _listening = tracing::subscriber::set_default(heard.clone());
+    let model = Model::fine();
+
+    // Nothing to tell.
+    let plain = CompactionLayer::plain().targets(window(8_192));
+    let service = stacked(&plain, &model);
+    ask(&service, request(talk(3, 3), session("s"))).await.unwrap();
+    assert!(names(&heard).is_empty());
+
+    // By rule.
+    ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    let told = heard.take();
+    assert_eq!(told.len(), 1, "{told:?}");
+    for field in [
+        "steadfast::compact::compacted target=anthropic/claude-test",
+        "tenant=\"acme\" session=\"s\"",
+        "tier=\"plain\" effect=\"effective\" before=",
+        "after=",
+        "target=",
+        "kept=",
+        "dropped=",
+    ] {
+        assert!(told[0].contains(field), "{field}: {}", told[0]);
+    }
+
+    // A warning when it begins, and not again.
+    let service = stacked(&CompactionLayer::plain().targets(window(16_500)), &model);
+    for _ in 0..3 {
+        ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    }
+    assert_eq!(names(&heard), ["steadfast::compact::warned"]);
+
+    // A summariser that fails, until it rests.
+    let broken = Model::at_once(|_, _| Err(Failure::new(Reason::Overloaded, "busy")));
+    let layer = CompactionLayer::new(broken).targets(window(8_192));
+    let service = stacked(&layer, &model);
+    let one = |number: usize| {
+        let service = service.clone();
+        async move { ask(&service, request(talk(120, 20), session(&format!("s{number}")))).await }
+    };
+    one(0).await.unwrap();
+    let told = heard.take();
+    let degraded = "steadfast::compact::degraded target=anthropic/claude-test tenant=\"acme\" \
+                    session=\"s0\" cause=\"failed\" reason=\"overloaded\"";
+    assert_eq!(told[0], degraded);
+    assert!(told[1].starts_with("steadfast::compact::compacted"));
+    for number in 1..5 {
+        one(number).await.unwrap();
+    }
+    let told = heard.take();
+    assert!(told.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()), "{told:?}");
+    one(6).await.unwrap();
+    assert!(heard.take()[0].contains("cause=\"resting\""));
+
+    // A refusal.
+    let tight = Model::at_once(|number, _| match number {
+        0 => Err(overflow(Some(6_000), Some(9_000))),
+        _ => Ok(say("ok")),
+    });
+    let service = stacked(&CompactionLayer::plain().targets(window(100_000)), &tight);
+    ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    let told = heard.take();
+    assert!(told[0].starts_with("steadfast::compact::overflow"), "{told:?}");
+    assert!(told[0].ends_with("limit=6000 requested=9000 times=1"), "{told:?}");
+    assert!(told[1].starts_with("steadfast::compact::compacted"));
+
+    // What can not fit.
+    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    let huge = vec![Message::user("why? ".repeat(20_000))];
+    assert!(ask(&service, request(huge, session("s"))).await.is_err());
+    assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
+
+    // In the background.
+    let layer = CompactionLayer::plain().targets(window(14_000)).deferred(true);
+    let service = stacked(&layer, &model);
+    ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let told = names(&heard);
+    for name in ["deferred", "warned", "compacted"] {
+        assert!(told.contains(&format!("steadfast::compact::{name}")), "{told:?}");
+    }
+
+    // A name that means nothing.
+    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    ask(&service, request(talk(120, 20), session(" "))).await.unwrap();
+    assert_eq!(names(&heard), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
+
+    // Errors of its own.
+    let layer = CompactionLayer::plain().targets(window(8_192)).pins(|_| panic!("no idea"));
+    let service = stacked(&layer, &model);
+    for _ in 0..4 {
+        ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    }
+    let threw = "steadfast::compact::threw".to_owned();
+    let told = names(&heard);
+    assert_eq!(told.iter().filter(|name| **name == threw).count(), 3, "{told:?}");
+    assert_eq!(told.iter().filter(|name| name.ends_with("switched_off")).count(), 1);
+}

@@ -1,0 +1,150 @@
+//! The tool calls of an answer: which are whole, and which were cut off.
+
+use smallvec::SmallVec;
+use steadfast_core::Dialect;
+
+/// The bytes of `{}`.
+const EMPTY: usize = 2;
+
+/// The tool calls of an answer so far. Of their arguments it is enough to know how much there was,
+/// and whether that is all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calls {
+    all: SmallVec<[Call; 2]>,
+    doubt: Doubt,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    block: u32,
+    arguments: Balance,
+    /// The provider said that the block is complete.
+    closed: bool,
+    /// It reads as if it were whole, and is not when the output limit is what comes next.
+    doubtful: bool,
+}
+
+impl Call {
+    fn is_whole(&self) -> bool {
+        self.arguments.complete && !self.doubtful
+    }
+}
+
+/// Which calls may be cut off though they read as if they were whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Doubt {
+    /// None: their arguments are text, and half a JSON text is none.
+    #[default]
+    None,
+    /// Those without arguments, for which the wire has the same words as for arguments of which
+    /// nothing has come.
+    Empty,
+    /// All: what had come of the arguments was made a whole object of.
+    All,
+}
+
+impl Calls {
+    /// In which dialect what comes now is, and whether it comes in pieces.
+    pub(crate) fn reads(&mut self, dialect: Dialect, streams: bool) {
+        self.doubt = match (dialect, streams) {
+            (Dialect::Anthropic, true) => Doubt::Empty,
+            (Dialect::Anthropic, false) => Doubt::All,
+            _ => Doubt::None,
+        };
+    }
+
+    pub(crate) fn begin(&mut self, block: u32) {
+        let (arguments, doubtful) = (Balance::default(), self.doubt == Doubt::All);
+        self.all.push(Call { block, arguments, closed: false, doubtful });
+    }
+
+    /// A piece of a call's arguments.
+    pub(crate) fn read(&mut self, block: u32, json: &str) {
+        if let Some(call) = self.all.iter_mut().rev().find(|call| call.block == block) {
+            call.arguments.read(json);
+            if self.doubt == Doubt::Empty {
+                call.doubtful = call.arguments.bytes == EMPTY;
+            }
+        }
+    }
+
+    pub(crate) fn end(&mut self, block: u32) {
+        for call in self.all.iter_mut().filter(|call| call.block == block) {
+            call.closed = true;
+        }
+    }
+
+    /// Something else has come after the calls so far: they are whole.
+    pub(crate) fn trust(&mut self) {
+        for call in &mut self.all {
+            call.doubtful = false;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Nothing more can come of any of them.
+    pub(crate) fn are_over(&self) -> bool {
+        self.all.iter().all(|call| call.closed || call.arguments.complete)
+    }
+
+    pub(crate) fn has_cut(&self) -> bool {
+        self.all.iter().any(|call| !call.is_whole())
+    }
+
+    pub(crate) fn has_whole(&self) -> bool {
+        self.all.iter().any(Call::is_whole)
+    }
+
+    pub(crate) fn is_cut(&self, block: u32) -> bool {
+        self.all.iter().any(|call| call.block == block && !call.is_whole())
+    }
+
+    /// Bytes of arguments that came of calls which are not whole.
+    pub(crate) fn cut_bytes(&self) -> usize {
+        let bytes = |call: &Call| match call.arguments {
+            Balance { complete: true, bytes: EMPTY, .. } => 0,
+            Balance { bytes, .. } => bytes,
+        };
+        self.all.iter().filter(|call| !call.is_whole()).map(bytes).sum()
+    }
+
+    /// Forgets the calls that are not whole; the first of their blocks.
+    pub(crate) fn drop_cut(&mut self) -> Option<u32> {
+        let first = self.all.iter().filter(|call| !call.is_whole()).map(|call| call.block).min();
+        self.all.retain(|call| call.is_whole());
+        first
+    }
+}
+
+/// Reads JSON text for where it ends, without keeping it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Balance {
+    depth: u32,
+    bytes: usize,
+    in_string: bool,
+    escaped: bool,
+    complete: bool,
+}
+
+impl Balance {
+    fn read(&mut self, json: &str) {
+        self.bytes = self.bytes.saturating_add(json.len());
+        for byte in json.bytes() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.complete |= self.depth == 0;
+                }
+                _ => {}
+            }
+        }
+    }
+}

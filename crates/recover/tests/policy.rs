@@ -1,0 +1,52 @@
+//! Policies as data: what makes no sense is refused, by the name of its field.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use steadfast_recover::{
+    ContinuationLayer, ContinuationPolicy, ResumePolicy, SeamPolicy, StreamResumeLayer,
+};
+
+#[test]
+fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
+    type Change = fn(&mut ResumePolicy);
+    let cases: [(Change, &str, &str); 7] = [
+        (|p| p.max_partial = 0, "max_partial", "or set `resumes` to 0"),
+        (|p| p.seam.overlap = 0, "seam.overlap", "at least 1"),
+        (|p| p.seam.tails.push(0), "seam.tails", "at least 1"),
+        (|p| p.seam.anchor = 5, "seam.anchor", "found by chance"),
+        (|p| p.seam.hold = 39, "seam.hold", "below `seam.anchor`, which is 40"),
+        (|p| p.seam.hold = 47, "seam.hold", "below `seam.tails`, which is 48"),
+        (|p| p.seam.tails = vec![usize::MAX], "seam.hold", "below `seam.tails`"),
+    ];
+    for (change, field, says) in cases {
+        let mut policy = ResumePolicy::default();
+        change(&mut policy);
+        let error = StreamResumeLayer::new(policy).unwrap_err();
+        assert_eq!(error.field(), field);
+        assert!(error.to_string().contains(says), "{error}");
+        let error = StreamResumeLayer::default().tune(change).unwrap_err();
+        assert_eq!(error.field(), field);
+    }
+    let error = ContinuationLayer::default().tune(|p| p.max_partial = 0).unwrap_err();
+    assert_eq!(error.field(), "max_partial");
+    assert!(error.to_string().contains("`continuations` and `escalate_to` to 0"), "{error}");
+}
+
+#[test]
+fn what_makes_sense_is_kept() {
+    let seam = SeamPolicy { tails: Vec::new(), within: 0, overlap: 1, hold: 1, anchor: 1 };
+    for policy in [ResumePolicy::default(), ResumePolicy { resumes: 0, max_partial: 1, seam }] {
+        assert_eq!(*StreamResumeLayer::new(policy.clone()).unwrap().policy(), policy);
+    }
+    let off = ContinuationPolicy {
+        escalate_to: 0,
+        continuations: 0,
+        little: 0,
+        poor_in_a_row: 0,
+        least: 0,
+        withhold: true,
+        max_partial: usize::MAX,
+    };
+    for policy in [ContinuationPolicy::default(), off] {
+        assert_eq!(*ContinuationLayer::new(policy.clone()).unwrap().policy(), policy);
+    }
+}
