@@ -49,7 +49,7 @@ pub(crate) fn answers(request: &ChatRequest) -> (usize, usize) {
 }
 
 /// Neighbours of the model's are one answer.
-fn begins_answer(message: &Message, before: Role) -> bool {
+pub(crate) fn begins_answer(message: &Message, before: Role) -> bool {
     message.role() == Role::Assistant && before != Role::Assistant
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn read(
 }
 
 /// The call that `result` answers: by its id, else by the tool's name, else the oldest.
-fn answered<'a>(open: &mut Vec<(&ToolCall, Facts<'a>)>, result: &ToolResult) -> Option<Facts<'a>> {
+pub(crate) fn answered<T>(open: &mut Vec<(&ToolCall, T)>, result: &ToolResult) -> Option<T> {
     let at = open.iter().position(|(call, _)| match result.id.is_empty() {
         true => result.name.as_ref().is_none_or(|name| *name == call.name),
         false => call.id == result.id,

@@ -26,6 +26,12 @@ impl SafetyGuardLayer {
         Ok(Self { guard: SafetyGuard::new(policy)? })
     }
 
+    /// A layer that limits nothing and judges nothing ([`GuardPolicy::off`]).
+    #[expect(clippy::expect_used, reason = "a policy without limits is valid; a test makes one")]
+    pub fn off() -> Self {
+        Self::new(GuardPolicy::off()).expect("a policy without limits makes sense")
+    }
+
     /// The guard.
     pub fn guard(&self) -> &SafetyGuard {
         &self.guard

@@ -151,6 +151,7 @@ mod memory;
 mod path;
 mod policy;
 mod repeat;
+mod replay;
 mod service;
 mod signature;
 mod state;
@@ -166,6 +167,7 @@ pub use self::{
     handle::{SafetyGuard, TaskSnapshot, Verdict},
     layer::SafetyGuardLayer,
     policy::{GuardPolicy, Limits, Rules, StopAs, Strikes},
+    replay::Replayed,
     service::SafetyGuardService,
     stop::{Advice, LoopRule, MARK, Stop, StopCause},
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},

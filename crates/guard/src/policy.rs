@@ -64,6 +64,13 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// No limit at all; the tools of a policy's table keep their own.
+    pub const fn off() -> Self {
+        Self { events: None, calls: None, time: None, per_tool: None, edits_per_file: None }
+    }
+}
+
 /// When a rule advises and when it stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strikes {
@@ -107,6 +114,20 @@ pub struct Rules {
     /// How long to wait before the next poll after each that found nothing new; the last one for
     /// all further. 5, 10, 30 and 60 s.
     pub poll_waits: Vec<Duration>,
+}
+
+impl Rules {
+    /// Nothing counts as going in circles.
+    pub fn off() -> Self {
+        Self {
+            same_result: None,
+            same_error: None,
+            cycle: None,
+            same_answer: None,
+            repeated_text: None,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Rules {
@@ -208,6 +229,23 @@ impl Default for GuardPolicy {
 }
 
 impl GuardPolicy {
+    /// Limits nothing and judges nothing.
+    pub fn off() -> Self {
+        let (limits, rules) = (Limits::off(), Rules::off());
+        Self { limits, tools: Vec::new(), rules, ..Self::default() }
+    }
+
+    /// Judges by what the agent does and not by how much: all limits are off but that of edits of one
+    /// file.
+    #[must_use]
+    pub fn loops_only(mut self) -> Self {
+        self.limits = Limits { edits_per_file: self.limits.edits_per_file, ..Limits::off() };
+        for tool in &mut self.tools {
+            tool.limit = None;
+        }
+        self
+    }
+
     /// Whether it makes sense.
     ///
     /// # Errors

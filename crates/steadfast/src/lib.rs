@@ -74,6 +74,8 @@ pub use steadfast_breaker as breaker;
 pub use steadfast_classify as classify;
 #[cfg(feature = "client")]
 pub use steadfast_client as client;
+#[cfg(feature = "compact")]
+pub use steadfast_compact as compact;
 pub use steadfast_core::*;
 #[cfg(feature = "failover")]
 pub use steadfast_failover as failover;

@@ -4,12 +4,15 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use steadfast_core::Dialect;
 
 mod check;
 mod classify;
 mod control;
 mod demo;
+mod input;
 mod logs;
+mod replay;
 mod serve;
 mod sim;
 
@@ -32,6 +35,7 @@ Examples:
   steadfast serve --config steadfast.toml
   steadfast check --config steadfast.toml
   steadfast classify errors.jsonl
+  steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
@@ -51,6 +55,8 @@ enum Command {
     Check(CheckArgs),
     /// Say what provider errors mean: JSON lines in, JSON lines out.
     Classify(ClassifyArgs),
+    /// Say what the safety guard makes of a recorded conversation: a line a tool call.
+    Replay(ReplayArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
     /// Completions for a shell, on standard output.
@@ -142,6 +148,30 @@ pub(crate) struct ClassifyArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
+/// `steadfast replay`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast replay session.json --dialect anthropic
+  steadfast replay session.json --dialect openai --loops-only | jq 'select(.verdict != \"ok\")'
+  steadfast replay session.json --dialect gemini --config steadfast.toml
+
+A line a call: {\"n\":3,\"tool\":\"ls\",\"verdict\":\"advise\",\"rule\":\"same_result\"}; verdicts are ok, advise
+and stop. Time is not counted: a recording tells none.")]
+pub(crate) struct ReplayArgs {
+    /// A request body with the conversation in it; standard input when left out.
+    pub(crate) file: Option<PathBuf>,
+    /// What it is written in: openai, anthropic or gemini.
+    #[arg(long, value_name = "DIALECT")]
+    pub(crate) dialect: Dialect,
+    /// Judge going in circles and edits of one file alone: no limits of counts.
+    #[arg(long)]
+    pub(crate) loops_only: bool,
+    /// A configuration file, for its [guard].
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// `steadfast sim`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -179,6 +209,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Classify(args) => classify::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Completions(args) => {
             clap_complete::generate(

@@ -10,11 +10,16 @@ use steadfast::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
         TargetSpec, WhenExhausted,
     },
+    guard::{GuardPolicy, SafetyGuardLayer},
+    recover::{
+        ContinuationLayer, ContinuationPolicy, ResumePolicy, StreamResumeLayer,
+    },
     retry::{RetryBackoffLayer, RetryPolicy},
     timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
 };
 use steadfast_core::{Backoff, Failover, Retry};
 
+use super::{conversation, models::ModelLimits};
 use crate::config::{
     self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, credential_name, native,
 };
@@ -35,6 +40,12 @@ pub(crate) struct Policies {
     pub(crate) breaker: BreakerPolicy,
     pub(crate) stall: StallPolicy,
     pub(crate) deadline: DeadlinePolicy,
+    pub(crate) guard: GuardPolicy,
+    pub(crate) continuation: ContinuationPolicy,
+    pub(crate) resume: ResumePolicy,
+    pub(crate) models: ModelLimits,
+    /// Providers whose models go on with a last message of their own.
+    pub(crate) prefill: Vec<String>,
     pub(crate) table: RecoveryTable,
 }
 
@@ -66,6 +77,17 @@ impl Policies {
             breaker: breaker(config, &table).map_err(|error| at("breaker", &error))?,
             stall: stall(config).map_err(|error| at("timeout", &error))?,
             deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
+            guard: conversation::guard(&config.guard)
+                .map_err(|error| at(conversation::key(&error), &error))?,
+            continuation: conversation::continuation(&config.continuation),
+            resume: conversation::resume(&config.resume),
+            models: ModelLimits::of(config),
+            prefill: config
+                .providers
+                .iter()
+                .filter(|provider| provider.prefill)
+                .map(|provider| provider.name.clone())
+                .collect(),
             table,
         })
     }
@@ -86,13 +108,25 @@ impl Policies {
             failover = failover.named(name.as_str(), chain.clone());
         }
         let retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
+        let guard = SafetyGuardLayer::new(self.guard.clone())
+            .map_err(|e| at(conversation::key(&e), &e))?;
+        let models = self.models.clone();
+        let continuation = ContinuationLayer::new(self.continuation.clone())
+            .limits(move |_, target| models.of_target(target));
+        let prefill = self.prefill.clone();
+        let resume = StreamResumeLayer::new(self.resume.clone()).prefill(move |target, _| {
+            target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
+        });
         let stack = Stack::around(failover)
+            .guard(guard)
+            .continuation(continuation)
+            .resume(resume)
             .retry(retry)
             .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
             .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
             .deadline(DeadlineLayer::new(self.deadline).map_err(|e| at("timeout", &e))?)
             .classify(ClassifyLayer::default().with_table(self.table.clone()));
-        // One for retries and failovers together.
+        // One for retries, failovers and resumes together.
         Ok(match self.budget {
             None => stack.without_budget(),
             Some(policy) => stack.budget(RetryBudget::new(policy)),

@@ -1,6 +1,8 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod conversation;
 mod layers;
+mod models;
 mod report;
 mod status;
 

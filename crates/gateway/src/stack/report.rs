@@ -6,7 +6,7 @@ use serde::Serialize;
 use steadfast::failover::WhenExhausted;
 
 use super::Policies;
-use crate::config::{Config, ConfigErrors, Source};
+use crate::config::{self, Config, ConfigErrors, Source};
 
 /// A resolved configuration, to be read.
 #[derive(Clone, Debug, Serialize)]
@@ -45,6 +45,10 @@ impl Report {
         lines.server(config);
         lines.layers(config, &policies);
         let retries = u64::from(policies.retry.retries);
+        // Each resume and each continuation is a call of its own.
+        let (continuation, resume) = (&policies.continuation, &policies.resume);
+        let pieces = 1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
+        let again = pieces.saturating_mul(1 + u64::from(resume.resumes));
         let candidates: u64 = policies
             .chain
             .iter()
@@ -56,7 +60,7 @@ impl Report {
             .sum();
         Ok(Self {
             lines: lines.lines,
-            worst_attempts: candidates * (1 + retries),
+            worst_attempts: (candidates * (1 + retries)).saturating_mul(again),
             worst_ms: u64::try_from(policies.deadline.pipeline.as_millis()).unwrap_or(u64::MAX),
         })
     }
@@ -100,6 +104,10 @@ impl Lines<'_> {
         self.add(layer, key, if all.is_empty() { "none" } else { &all });
     }
 
+    fn count(&mut self, layer: &'static str, key: &str, value: Option<impl fmt::Display>) {
+        self.add(layer, key, value.map_or_else(|| "off".to_owned(), |value| value.to_string()));
+    }
+
     fn time(&mut self, layer: &'static str, key: &str, value: Option<Duration>) {
         self.add(layer, key, value.map_or_else(|| "off".to_owned(), show));
     }
@@ -118,9 +126,59 @@ impl Lines<'_> {
         self.add("server", "server.admin_key", admin);
     }
 
+    fn guard(&mut self, config: &Config, policies: &Policies) {
+        let (layer, policy) = ("guard", &policies.guard);
+        self.add(layer, "guard.enabled", config.guard.enabled);
+        if !config.guard.enabled {
+            return;
+        }
+        self.add(layer, "guard.stop_as", format!("{:?}", policy.stop_as).to_lowercase());
+        let limits = &policy.limits;
+        self.count(layer, "guard.events", limits.events);
+        self.count(layer, "guard.calls", limits.calls);
+        self.time(layer, "guard.time_s", limits.time);
+        self.count(layer, "guard.per_tool", limits.per_tool);
+        self.count(layer, "guard.edits_per_file", limits.edits_per_file);
+        let stated = policy.tools.iter().filter_map(|tool| {
+            tool.limit.map(|limit| format!("{} {limit}", tool.name))
+        });
+        self.list(layer, "guard.tools", &stated.collect::<Vec<_>>());
+        let rules = &policy.rules;
+        for (key, strikes) in [
+            ("guard.loops.same_result", rules.same_result),
+            ("guard.loops.same_error", rules.same_error),
+            ("guard.loops.cycle", rules.cycle),
+            ("guard.loops.same_answer", rules.same_answer),
+        ] {
+            let strikes = strikes.map(|strikes| (strikes.warn, strikes.stop));
+            self.add(layer, key, config::Strikes(strikes));
+        }
+        self.count(layer, "guard.loops.repeated_text", rules.repeated_text);
+        self.add(layer, "guard.loops.poll_factor", rules.poll_factor);
+    }
+
+    fn recover(&mut self, config: &Config, policies: &Policies) {
+        let (layer, policy) = ("continuation", &policies.continuation);
+        self.add(layer, "continuation.enabled", config.continuation.enabled);
+        if config.continuation.enabled {
+            self.add(layer, "continuation.continuations", policy.continuations);
+            let raised = Some(policy.escalate_to).filter(|tokens| *tokens > 0);
+            self.count(layer, "continuation.escalate_to", raised);
+            self.add(layer, "continuation.least", policy.least);
+            self.add(layer, "continuation.withhold", policy.withhold);
+        }
+        let layer = "resume";
+        self.add(layer, "resume.enabled", config.resume.enabled);
+        if config.resume.enabled {
+            self.add(layer, "resume.resumes", policies.resume.resumes);
+        }
+    }
+
     fn layers(&mut self, config: &Config, policies: &Policies) {
         let Policies { failover, retry, breaker, stall, deadline, budget, table, .. } = policies;
         self.time("deadline", "timeout.pipeline_ms", Some(deadline.pipeline));
+        self.guard(config, policies);
+        self.recover(config, policies);
 
         let layer = "failover";
         let chain: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
@@ -168,10 +226,8 @@ impl Lines<'_> {
         self.add(layer, "retry.budget", tokens);
 
         let layer = "breaker";
-        let often = |n: Option<u32>| n.map_or_else(|| "off".to_owned(), |n| n.to_string());
-        self.add(layer, "breaker.failures", often(breaker.consecutive));
-        let rate = breaker.failure_rate.map_or_else(|| "off".to_owned(), |rate| rate.to_string());
-        self.add(layer, "breaker.failure_rate", rate);
+        self.count(layer, "breaker.failures", breaker.consecutive);
+        self.count(layer, "breaker.failure_rate", breaker.failure_rate);
         self.time(layer, "breaker.window_s", Some(breaker.window));
         self.add(layer, "breaker.minimum_calls", breaker.min_calls);
         self.add(layer, "breaker.observe_only", breaker.observe);
@@ -208,6 +264,7 @@ impl Lines<'_> {
                 |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| format!("{n} tokens"));
             self.add("client", &at("window"), tokens(provider.window));
             self.add("client", &at("max_output"), tokens(provider.max_output));
+            self.add("client", &at("prefill"), provider.prefill);
             self.add("client", &at("vision"), provider.vision);
             self.add("client", &at("tools"), provider.tools);
             self.list("client", &at("unsupported"), &provider.unsupported);

@@ -86,7 +86,8 @@ impl<S: Service<ChatRequest>, E> ContinuedEvents<S, E> {
         asked: u32,
     ) -> Self {
         let policy = &own.shared.policy;
-        let wanted = request.params.max_output.is_none_or(|asked| asked >= policy.least)
+        let wanted = !policy.is_off()
+            && request.params.max_output.is_none_or(|asked| asked >= policy.least)
             && request.params.answers.is_none_or(|answers| answers <= 1);
         let withhold = policy.escalate_to > 0 && (policy.withhold || !request.stream);
         let course = Course::new(policy.max_partial, withhold);

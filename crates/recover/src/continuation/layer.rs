@@ -52,6 +52,11 @@ impl ContinuationLayer {
         Self::of(policy, Limits::default())
     }
 
+    /// Passes cut-off answers on as they come.
+    pub fn off() -> Self {
+        Self::new(ContinuationPolicy { escalate_to: 0, continuations: 0, ..Default::default() })
+    }
+
     fn of(policy: ContinuationPolicy, limits: Limits) -> Self {
         Self { shared: Arc::new(Shared { policy, limits, counts: Counts::default() }) }
     }

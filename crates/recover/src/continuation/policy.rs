@@ -42,6 +42,13 @@ impl Default for ContinuationPolicy {
     }
 }
 
+impl ContinuationPolicy {
+    /// Whether it never asks again.
+    pub(crate) fn is_off(&self) -> bool {
+        self.escalate_to == 0 && self.continuations == 0
+    }
+}
+
 /// What a model can do, in tokens; `None` where it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimits {

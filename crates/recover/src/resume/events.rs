@@ -82,7 +82,8 @@ impl<S: Service<ChatRequest>, E> ResumedEvents<S, E> {
     ) -> Self {
         let partial = Partial::new(own.shared.policy.max_partial);
         let course = Course { request, own, partial, target, dialect, first: dialect, asked };
-        Self { events: Some(events), course: Some(course), broken: None }
+        let course = (course.own.shared.policy.resumes > 0).then_some(course);
+        Self { events: Some(events), course, broken: None }
     }
 
     /// The terminal event is there.

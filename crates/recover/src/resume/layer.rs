@@ -53,6 +53,11 @@ impl StreamResumeLayer {
         Self::of(policy, Prefill::default(), Budget::Default)
     }
 
+    /// Passes the failures of broken streams on.
+    pub fn off() -> Self {
+        Self::new(ResumePolicy { resumes: 0, ..Default::default() })
+    }
+
     fn of(policy: ResumePolicy, prefill: Prefill, budget: Budget) -> Self {
         let (fallback, counts) = (RetryBudget::default(), Counts::default());
         Self { shared: Arc::new(Shared { policy, prefill, budget, fallback, counts }) }

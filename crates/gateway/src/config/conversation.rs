@@ -1,0 +1,194 @@
+//! The keys of what understands the conversation: guard, continuation, resume.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// `[guard]`. A limit of 0 is none.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct GuardConfig {
+    /// Whether tasks are watched at all.
+    pub enabled: bool,
+    /// What the caller gets of a stop: `failure`, or `answer`, which is a last message of the model.
+    pub stop_as: StopAs,
+    /// Answers, calls of tools and results of them a task may have.
+    pub events: Option<u64>,
+    /// Calls of tools a task may have.
+    pub calls: Option<u64>,
+    /// How long a task may take, in seconds.
+    pub time_s: Option<u64>,
+    /// Calls of one tool a task may have, where `tools` and the built-in table say nothing else.
+    pub per_tool: Option<u32>,
+    /// Edits of one file a task may make.
+    pub edits_per_file: Option<u32>,
+    /// Tools by name. One of the built-in table is replaced, any other added.
+    pub tools: Vec<ToolConfig>,
+    /// When going in circles is advised on, and when stopped.
+    pub loops: LoopsConfig,
+    /// Directories that relative paths begin in.
+    pub roots: Vec<String>,
+    /// More names of arguments that are a path.
+    pub path_fields: Vec<String>,
+    /// More names of fields in results that say nothing new by being different.
+    pub volatile_fields: Vec<String>,
+    /// More beginnings of results that are failures; in lower case.
+    pub error_prefixes: Vec<String>,
+    /// How many tasks are remembered.
+    pub tasks: Option<usize>,
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            stop_as: StopAs::default(),
+            events: None,
+            calls: None,
+            time_s: None,
+            per_tool: None,
+            edits_per_file: None,
+            tools: Vec::new(),
+            loops: LoopsConfig::default(),
+            roots: Vec::new(),
+            path_fields: Vec::new(),
+            volatile_fields: Vec::new(),
+            error_prefixes: Vec::new(),
+            tasks: None,
+        }
+    }
+}
+
+/// What the caller gets of a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StopAs {
+    /// A failure with the reason `safety`.
+    #[default]
+    Failure,
+    /// The model's last message, with a proper end.
+    Answer,
+}
+
+/// One of `[[guard.tools]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolConfig {
+    /// Its name.
+    pub name: String,
+    /// What else it is called.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// What it does to the world.
+    #[serde(default)]
+    pub kind: ToolKind,
+    /// How often a task may call it. Without it as often as `per_tool` says.
+    pub limit: Option<u32>,
+}
+
+/// What a tool does to the world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolKind {
+    /// Nobody knows, or it depends.
+    #[default]
+    Other,
+    /// It looks.
+    ReadOnly,
+    /// It changes something.
+    Mutating,
+    /// It changes a file, named in its arguments.
+    Edit,
+    /// It looks whether something has happened yet.
+    Poll,
+}
+
+/// `[guard.loops]`: `[ADVISE, STOP]`, or `[]` for neither.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct LoopsConfig {
+    /// The same call with the same result.
+    pub same_result: Option<Strikes>,
+    /// The same call, failing with the same error.
+    pub same_error: Option<Strikes>,
+    /// Two or three calls in turn with unchanged results, in cycles.
+    pub cycle: Option<Strikes>,
+    /// One tool with the same result to different arguments.
+    pub same_answer: Option<Strikes>,
+    /// The same piece of text close together, so often. 0: never mind.
+    pub repeated_text: Option<u32>,
+    /// How much more often a poll may find nothing new.
+    pub poll_factor: Option<u32>,
+}
+
+/// When a rule advises and when it stops; `None` for a rule that is off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<u32>")]
+pub struct Strikes(pub Option<(u32, u32)>);
+
+impl TryFrom<Vec<u32>> for Strikes {
+    type Error = String;
+
+    fn try_from(given: Vec<u32>) -> Result<Self, String> {
+        match given.as_slice() {
+            [] => Ok(Self(None)),
+            [advise, stop] => Ok(Self(Some((*advise, *stop)))),
+            _ => Err("expected [ADVISE, STOP], such as [3, 5], or [] to switch the rule off".into()),
+        }
+    }
+}
+
+impl fmt::Display for Strikes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((advise, stop)) => write!(f, "advised at {advise}, stopped at {stop}"),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+/// `[continuation]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ContinuationConfig {
+    /// Whether answers that are cut off are continued.
+    pub enabled: bool,
+    /// How often one answer is continued, at most.
+    pub continuations: Option<u32>,
+    /// What the output limit is raised to, once, in tokens; 0: never.
+    pub escalate_to: Option<u64>,
+    /// Requests for fewer tokens than this are left alone.
+    pub least: Option<u64>,
+    /// Whether streams too are held back until it is known why they stopped.
+    pub withhold: bool,
+}
+
+impl Default for ContinuationConfig {
+    fn default() -> Self {
+        let (continuations, escalate_to, least) = (None, None, None);
+        Self { enabled: true, continuations, escalate_to, least, withhold: false }
+    }
+}
+
+/// `[resume]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ResumeConfig {
+    /// Whether streams that break after content are gone on with.
+    pub enabled: bool,
+    /// How often one answer is resumed, at most.
+    pub resumes: Option<u32>,
+}
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self { enabled: true, resumes: None }
+    }
+}
