@@ -197,12 +197,16 @@ fn check_says_what_a_good_file_comes_to() {
     let retries = report.lines().find(|line| line.contains("retry.retries")).unwrap();
     assert!(retries.contains(" 4 ") && retries.trim_end().ends_with("file"), "{retries}");
     assert!(report.lines().any(|line| line.trim_end().ends_with("default")), "{report}");
-    assert!(report.contains("at most 5 times"), "one attempt and four retries: {report}");
+    assert!(
+        report.contains("at most 75 times (5 for a call, and 15 calls"),
+        "one attempt and four retries, three goes at each of five pieces: {report}"
+    );
     assert!(!report.contains(PROVIDER_KEY));
 
     let output = run(&["check", "--json", "--config", &path]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["worst_attempts"], 5);
+    assert_eq!(report["worst_attempts"], 75);
+    assert_eq!((&report["attempts_a_call"], &report["worst_calls"]), (&5.into(), &15.into()));
     let lines = report["lines"].as_array().unwrap();
     let retries = lines.iter().find(|line| line["key"] == "retry.retries").unwrap();
     assert_eq!((&retries["value"], &retries["from"]), (&"4".into(), &"file".into()));

@@ -24,24 +24,31 @@ pub(crate) struct Counters {
 
 /// Counts by name. The empty name stands for all that found no place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Each(HashMap<Box<str>, u32, RandomState>);
+pub(crate) struct Each {
+    by_name: HashMap<Box<str>, u32, RandomState>,
+    /// The largest of them.
+    most: u32,
+}
 
 impl Each {
     fn of(&self, name: &str) -> u32 {
-        match self.0.get(name) {
+        match self.by_name.get(name) {
             Some(count) => *count,
-            None if self.0.len() >= MOST => self.0.get("").copied().unwrap_or(0),
+            None if self.by_name.len() >= MOST => self.by_name.get("").copied().unwrap_or(0),
             None => 0,
         }
     }
 
     fn add(&mut self, name: &str) {
-        if let Some(count) = self.0.get_mut(name) {
-            *count = count.saturating_add(1);
-            return;
-        }
-        let name = if self.0.len() < MOST { name } else { "" };
-        *self.0.entry(name.into()).or_default() += 1;
+        let count = match self.by_name.get_mut(name) {
+            Some(count) => count,
+            None => {
+                let name = if self.by_name.len() < MOST { name } else { "" };
+                self.by_name.entry(name.into()).or_default()
+            }
+        };
+        *count = count.saturating_add(1);
+        self.most = self.most.max(*count);
     }
 }
 
@@ -129,7 +136,7 @@ impl Counters {
 
     /// How often the file with the most edits was edited.
     pub(crate) fn most_edits(&self) -> u32 {
-        self.files.0.values().copied().max().unwrap_or(0)
+        self.files.most
     }
 
     pub(crate) fn edits_of(&self, file: &str) -> u32 {
@@ -138,7 +145,8 @@ impl Counters {
 
     /// Calls of each tool, in the order of their names.
     pub(crate) fn by_tool(&self) -> Vec<(Box<str>, u32)> {
-        let mut all: Vec<_> = self.tools.0.iter().map(|(name, n)| (name.clone(), *n)).collect();
+        let mut all: Vec<_> =
+            self.tools.by_name.iter().map(|(name, n)| (name.clone(), *n)).collect();
         all.sort_unstable();
         all
     }
@@ -160,6 +168,6 @@ mod tests {
         }
         assert_eq!(each.of("another"), 50);
         assert_eq!(each.of("7"), 1);
-        assert!(each.0.len() <= MOST + 1);
+        assert!(each.by_name.len() <= MOST + 1);
     }
 }

@@ -25,10 +25,40 @@ pub enum PolicyError {
         /// What turns it off, where that can be.
         &'static str,
     ),
+    /// A number outside what makes sense.
+    #[error("`{field}` is {value}; set {least} to {most}, or leave it out")]
+    Range {
+        /// The field.
+        field: &'static str,
+        /// What it is.
+        value: u32,
+        /// The least it can be.
+        least: u32,
+        /// The most it can be.
+        most: u32,
+    },
+    /// A tool without a name.
+    #[error("tool {0} of the table has no name; give it the one that the model calls it by")]
+    Unnamed(
+        /// Its place in the table, counted from 0.
+        usize,
+    ),
     /// One name that stands for two tools.
-    #[error("the tool name `{0}` stands twice in the table; names and aliases have to differ")]
+    #[error("the tool name `{0}` stands for two tools; names and aliases have to differ")]
     TwiceNamed(
         /// The name, in lower case.
         String,
     ),
+}
+
+impl PolicyError {
+    /// The field it is about, as it is written in Rust, below the policy: `limits.time`.
+    pub fn field(&self) -> String {
+        match self {
+            PolicyError::Strikes { rule, .. } => format!("rules.{rule}"),
+            PolicyError::Zero(field, _) | PolicyError::Range { field, .. } => (*field).to_owned(),
+            PolicyError::Unnamed(at) => format!("tools[{at}].name"),
+            PolicyError::TwiceNamed(_) => "tools".to_owned(),
+        }
+    }
 }

@@ -2,15 +2,16 @@
 
 use steadfast_core::{Reason, RecoveryLog, Step};
 
-use crate::{Advice, Stop};
+use crate::{Advice, Stop, TaskId};
 
 /// A task was stopped; `inside` an answer that had begun.
-pub(crate) fn stopped(task: &str, stop: &Stop, inside: bool, log: &RecoveryLog) {
+pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
     tracing::event!(
         name: "steadfast::guard::stopped",
         target: "steadfast::guard",
         tracing::Level::WARN,
-        task,
+        tenant = task.tenant,
+        task = task.name,
         cause = stop.cause.as_str(),
         events = stop.events,
         calls = stop.calls,
@@ -22,7 +23,7 @@ pub(crate) fn stopped(task: &str, stop: &Stop, inside: bool, log: &RecoveryLog) 
 }
 
 /// The model was advised.
-pub(crate) fn advised(task: &str, advice: &[Advice], log: &RecoveryLog) {
+pub(crate) fn advised(task: TaskId<'_>, advice: &[Advice], log: &RecoveryLog) {
     for one in advice {
         let (about, count) = match one {
             Advice::Loop { rule, count, .. } => (rule.as_str(), *count),
@@ -33,7 +34,8 @@ pub(crate) fn advised(task: &str, advice: &[Advice], log: &RecoveryLog) {
             name: "steadfast::guard::advised",
             target: "steadfast::guard",
             tracing::Level::INFO,
-            task,
+            tenant = task.tenant,
+            task = task.name,
             about,
             count,
             "the safety guard advised the model"
@@ -43,12 +45,13 @@ pub(crate) fn advised(task: &str, advice: &[Advice], log: &RecoveryLog) {
 }
 
 /// An operator gave a task its limits anew.
-pub(crate) fn extended(task: &str, events: u64, calls: u64) {
+pub(crate) fn extended(task: TaskId<'_>, events: u64, calls: u64) {
     tracing::event!(
         name: "steadfast::guard::extended",
         target: "steadfast::guard",
         tracing::Level::WARN,
-        task,
+        tenant = task.tenant,
+        task = task.name,
         events,
         calls,
         "an operator extended a task: everything counted of it begins anew"

@@ -36,6 +36,8 @@ pub struct GuardEvents<S> {
     called: bool,
     /// Words or more have been handed on.
     delivered: bool,
+    /// Words have.
+    said: bool,
 }
 
 impl<S> GuardEvents<S> {
@@ -56,6 +58,7 @@ impl<S> GuardEvents<S> {
             open: None,
             called: false,
             delivered: false,
+            said: false,
         }
     }
 
@@ -77,7 +80,7 @@ impl<S> GuardEvents<S> {
             all.push(Delta::BlockEnd { index });
         }
         let index = self.next;
-        let gap = if self.delivered { "\n\n" } else { "" };
+        let gap = if self.said { "\n\n" } else { "" };
         all.push(Delta::Text { index, text: format!("{gap}{stop}") });
         all.push(Delta::BlockEnd { index });
         all.extend(usage.map(Delta::Usage));
@@ -124,6 +127,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
             match delta {
                 Delta::Text { index, text } => {
                     (self.next, self.open) = (self.next.max(index + 1), Some(*index));
+                    self.said |= !text.is_empty();
                     let Some(most) = watch.shared.c.policy.rules.repeated_text else { continue };
                     if let Some(count) = self.repeats.push(*index, text, most)
                         && !self.called
@@ -167,7 +171,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
 
     /// Takes in an event; what is to be handed on, if anything.
     fn take(&mut self, mut event: Event) -> Option<Result<Event, Failure>> {
-        let (next, open) = (self.next, self.open);
+        let (next, open, said) = (self.next, self.open, self.said);
         if let Some((keep, stop)) = self.read(&event) {
             self.stop(event, keep, &stop);
             return self.out.pop_front();
@@ -180,7 +184,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
         {
             // What wraps the answer is kept, what it says in this event is not begun.
             let keep = event.deltas.iter().take_while(|delta| !delta.is_content()).count();
-            (self.next, self.open) = (next, open);
+            (self.next, self.open, self.said) = (next, open, said);
             self.stop(event, keep, &stop);
             return self.out.pop_front();
         }

@@ -6,7 +6,7 @@ use steadfast_core::{ChatRequest, Keyed, ToolCall, ToolResult};
 use tokio::time::Instant;
 
 use crate::{
-    Advice, GuardPolicy, PolicyError, SafetyGuardLayer, Stop, ToolGuardLayer, event,
+    Advice, GuardPolicy, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
     history::{self, From},
     ledger::Ledger,
     signature::{Compiled, Facts},
@@ -60,6 +60,8 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskSnapshot {
+    /// Whose it is, when that is known.
+    pub tenant: Option<Box<str>>,
     /// The task.
     pub task: Box<str>,
     /// Events so far.
@@ -119,8 +121,8 @@ impl SafetyGuard {
     ///
     /// Why it may not be made; to be given to the model as the call's result
     /// ([`refusal`](Self::refusal)), so that every call has one.
-    pub fn check_call(&self, task: &str, call: &ToolCall) -> Result<(), Stop> {
-        self.admit(task, &self.shared.c.facts(call))
+    pub fn check_call<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
+        self.admit(task.into(), &self.shared.c.facts(call))
     }
 
     /// What [`check_call`](Self::check_call) would say. Changes nothing, not even that somebody
@@ -129,10 +131,10 @@ impl SafetyGuard {
     /// # Errors
     ///
     /// Why the call may not be made.
-    pub fn look(&self, task: &str, call: &ToolCall) -> Result<(), Stop> {
+    pub fn look<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
         let now = Instant::now();
         let facts = self.shared.c.facts(call);
-        match self.shared.tasks.get(&self.shared.key(task)) {
+        match self.shared.tasks.get(&self.shared.key(task.into())) {
             Some(task) => task.book.lock().ledger.look(&self.shared.c, &facts, now),
             None => Ledger::new(Some(now)).look(&self.shared.c, &facts, now),
         }
@@ -151,25 +153,31 @@ impl SafetyGuard {
 
     /// Takes note of the result of a call that was made. Advice is also kept for the layer around
     /// the model, which adds it to the next request. The guard's own answers say nothing.
-    pub fn observe_result(&self, task: &str, call: &ToolCall, result: &ToolResult) -> Verdict {
-        self.observe(task, &self.shared.c.facts(call), result, false)
+    pub fn observe_result<'a>(
+        &self,
+        task: impl Into<TaskId<'a>>,
+        call: &ToolCall,
+        result: &ToolResult,
+    ) -> Verdict {
+        self.observe(task.into(), &self.shared.c.facts(call), result, false)
     }
 
     /// The model has answered: an event, and the end of a round. It has seen all advice given
     /// before, so that what it does now is new evidence. The layer around the model says so itself.
-    pub fn answered(&self, task: &str) {
-        self.shared.task(task, Instant::now()).book.lock().ledger.answered();
+    pub fn answered<'a>(&self, task: impl Into<TaskId<'a>>) {
+        self.shared.task(task.into(), Instant::now()).book.lock().ledger.answered();
     }
 
     /// The user has spoken: going in circles is judged anew; what was counted stays. The layer around
     /// the model says so itself.
-    pub fn user_turn(&self, task: &str) {
-        self.shared.task(task, Instant::now()).book.lock().ledger.user_turn(false, None);
+    pub fn user_turn<'a>(&self, task: impl Into<TaskId<'a>>) {
+        self.shared.task(task.into(), Instant::now()).book.lock().ledger.user_turn(false, None);
     }
 
     /// Gives a task its limits anew: everything counted begins at zero together, and a stop is
     /// lifted. For operators, never for agents; it is logged. Says whether the task was known.
-    pub fn extend(&self, task: &str) -> bool {
+    pub fn extend<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
+        let task = task.into();
         let Some(found) = self.shared.tasks.get(&self.shared.key(task)) else { return false };
         let (events, calls) = {
             let mut book = found.book.lock();
@@ -184,13 +192,13 @@ impl SafetyGuard {
     }
 
     /// Forgets a task that is over. Says whether it was known.
-    pub fn forget(&self, task: &str) -> bool {
-        self.shared.tasks.remove(&self.shared.key(task)).is_some()
+    pub fn forget<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
+        self.shared.tasks.remove(&self.shared.key(task.into())).is_some()
     }
 
     /// A task as it stands, if it is known.
-    pub fn get(&self, task: &str) -> Option<TaskSnapshot> {
-        let task = self.shared.tasks.get(&self.shared.key(task))?;
+    pub fn get<'a>(&self, task: impl Into<TaskId<'a>>) -> Option<TaskSnapshot> {
+        let task = self.shared.tasks.get(&self.shared.key(task.into()))?;
         Some(task.snapshot(Instant::now()))
     }
 
@@ -224,7 +232,7 @@ impl SafetyGuard {
         }
     }
 
-    pub(crate) fn admit(&self, task: &str, facts: &Facts<'_>) -> Result<(), Stop> {
+    pub(crate) fn admit(&self, task: TaskId<'_>, facts: &Facts<'_>) -> Result<(), Stop> {
         self.shared.by_hand();
         let now = Instant::now();
         let task = self.shared.task(task, now);
@@ -235,7 +243,7 @@ impl SafetyGuard {
         if let Err(stop) = &admitted
             && first
         {
-            self.shared.stopped(&task.name, stop, false, &Default::default());
+            self.shared.stopped(task.id(), stop, false, &Default::default());
         }
         admitted
     }
@@ -243,7 +251,7 @@ impl SafetyGuard {
     /// `told` says that the caller passes the advice on to the model.
     pub(crate) fn observe(
         &self,
-        task: &str,
+        task: TaskId<'_>,
         facts: &Facts<'_>,
         result: &ToolResult,
         told: bool,
@@ -268,13 +276,13 @@ impl SafetyGuard {
         match (stop, advice) {
             (Some(stop), _) => {
                 if first {
-                    self.shared.stopped(&task.name, &stop, false, &log);
+                    self.shared.stopped(task.id(), &stop, false, &log);
                 }
                 Verdict::Stop(stop)
             }
             (None, Some(advice)) => {
                 if told {
-                    event::advised(&task.name, std::slice::from_ref(&advice), &log);
+                    event::advised(task.id(), std::slice::from_ref(&advice), &log);
                 }
                 Verdict::Warn(advice)
             }

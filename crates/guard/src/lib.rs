@@ -156,6 +156,7 @@ mod service;
 mod signature;
 mod state;
 mod stop;
+mod task;
 mod tool;
 mod tools;
 mod volatile;
@@ -170,6 +171,7 @@ pub use self::{
     replay::Replayed,
     service::SafetyGuardService,
     stop::{Advice, LoopRule, MARK, Stop, StopCause},
+    task::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},
 };

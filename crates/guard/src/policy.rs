@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use steadfast_core::KeyedPolicy;
 
-use crate::{PolicyError, ToolSpec, tools};
+use crate::{Kind, PolicyError, ToolSpec, repeat, tools};
 
 /// What the guard goes by. Plain fields; the default is what the tables of the
 /// [crate's documentation](crate) say.
@@ -14,7 +15,7 @@ pub struct GuardPolicy {
     /// How much of everything a task may have.
     pub limits: Limits,
     /// The tools that are known, with their other names, kinds and limits. A tool that is not in
-    /// the table is of [`Kind::Other`](crate::Kind::Other) and has the limit [`Limits::per_tool`].
+    /// the table is of [`Kind::Other`] and has the limit [`Limits::per_tool`].
     pub tools: Vec<ToolSpec>,
     /// What counts as going in circles.
     pub rules: Rules,
@@ -72,7 +73,8 @@ impl Limits {
 }
 
 /// When a rule advises and when it stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Strikes {
     /// From this count on the model is advised.
     pub warn: u32,
@@ -145,8 +147,9 @@ impl Default for Rules {
     }
 }
 
-/// What the caller gets of a stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// What the caller gets of a stop. In configuration `failure` or `answer`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopAs {
     /// A failure of [`Reason::Safety`](steadfast_core::Reason::Safety), which no layer retries.
@@ -246,6 +249,26 @@ impl GuardPolicy {
         self
     }
 
+    /// The tool of that name, or of that alias, to be changed; a new one of [`Kind::Other`] when it
+    /// is not in the table yet.
+    ///
+    /// ```
+    /// use steadfast_guard::{GuardPolicy, Kind};
+    ///
+    /// let mut policy = GuardPolicy::default();
+    /// policy.tool_mut("bash").limit = Some(50); // run_terminal_command, by another name
+    /// let deploy = policy.tool_mut("deploy");
+    /// (deploy.kind, deploy.limit) = (Kind::Mutating, Some(1));
+    /// assert!(policy.validate().is_ok());
+    /// ```
+    pub fn tool_mut(&mut self, name: &str) -> &mut ToolSpec {
+        let at = self.tools.iter().position(|tool| tool.is_called(name)).unwrap_or_else(|| {
+            self.tools.push(ToolSpec::new(name, Kind::Other));
+            self.tools.len() - 1
+        });
+        &mut self.tools[at]
+    }
+
     /// Whether it makes sense.
     ///
     /// # Errors
@@ -266,26 +289,31 @@ impl GuardPolicy {
                 return Err(PolicyError::Strikes { rule, warn, stop });
             }
         }
-        if rules.repeated_text.is_some_and(|times| times < 2) {
-            return Err(PolicyError::Zero("rules.repeated_text", " more than 1, or leave it out"));
-        }
-        for (field, value) in
-            [("rules.poll_factor", rules.poll_factor), ("rules.forget_after", rules.forget_after)]
+        // Once is no repetition, and no further is looked back.
+        let (least, most) = (2, repeat::RING);
+        if let Some(value) = rules.repeated_text
+            && !(least..=most).contains(&value)
         {
-            if value == 0 {
-                return Err(PolicyError::Zero(field, ""));
+            let field = "rules.repeated_text";
+            return Err(PolicyError::Range { field, value, least, most });
+        }
+        let off = ", or leave it out for no limit";
+        for (field, zero, off) in [
+            ("rules.poll_factor", rules.poll_factor == 0, ""),
+            ("rules.forget_after", rules.forget_after == 0, ""),
+            ("limits.events", self.limits.events == Some(0), off),
+            ("limits.time", self.limits.time == Some(Duration::ZERO), off),
+            ("tasks.capacity", self.tasks.capacity == 0, ""),
+            ("tasks.idle", self.tasks.idle.is_zero(), ""),
+        ] {
+            if zero {
+                return Err(PolicyError::Zero(field, off));
             }
-        }
-        if self.limits.events == Some(0) {
-            return Err(PolicyError::Zero("limits.events", ", or leave it out for no limit"));
-        }
-        if self.limits.time == Some(Duration::ZERO) {
-            return Err(PolicyError::Zero("limits.time", ", or leave it out for no limit"));
         }
         tools::index(&self.tools).map(drop)
     }
 }
 
-pub(crate) fn strings(all: &[&str]) -> Vec<String> {
+fn strings(all: &[&str]) -> Vec<String> {
     all.iter().map(|one| (*one).to_owned()).collect()
 }

@@ -1,7 +1,7 @@
 //! Repeated text in an answer, found while it streams.
 
 /// Sentences looked back on.
-const RING: usize = 64;
+pub(crate) const RING: u32 = 64;
 
 /// Shorter pieces are taken together with the next: `Yes.` again and again says little.
 const SHORTEST: u32 = 16;
@@ -25,7 +25,7 @@ enum Line {
 #[derive(Clone, Debug)]
 pub(crate) struct Repeats {
     /// Hashes of the last pieces; 0 for none.
-    ring: [u32; RING],
+    ring: [u32; RING as usize],
     at: usize,
     block: u32,
     hash: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Repeats {
 impl Default for Repeats {
     fn default() -> Self {
         Self {
-            ring: [0; RING],
+            ring: [0; RING as usize],
             at: 0,
             block: 0,
             hash: SEED,
@@ -117,7 +117,7 @@ impl Repeats {
         let hash = self.hash | 1;
         (self.hash, self.length) = (SEED, 0);
         self.ring[self.at] = hash;
-        self.at = (self.at + 1) % RING;
+        self.at = (self.at + 1) % self.ring.len();
         self.ring.iter().fold(0, |count, other| count + u32::from(*other == hash))
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
-    Advice, Stop, event,
+    Advice, Stop, TaskId, event,
     events::GuardEvents,
     future::{Refused, ResponseFuture},
     history::{self, From},
@@ -79,21 +79,17 @@ where
 #[inline]
 fn admit(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<Refused>> {
     let context = request.context();
-    // A task by its name goes on over the user's turns, one by its conversation ends with them.
-    let named = match (context.task(), context.session()) {
-        (Some(task), _) => Some((task, false)),
-        (None, Some(session)) => Some((session, true)),
-        (None, None) => None,
-    };
-    let Some((name, per_turn)) = named else {
+    let Some(id) = TaskId::of(context) else {
         let plain = |message: &Message| message.role() != Role::Assistant;
         if request.messages.iter().all(plain) {
             return Ok(Watch::new(shared.clone(), None, Sight::Answer(None), request));
         }
         return admit_unnamed(shared, request);
     };
+    // A task by its name goes on over the user's turns, one by its conversation ends with them.
+    let per_turn = context.task().is_none();
     let now = Instant::now();
-    let task = shared.task(name, now);
+    let task = shared.task(id, now);
     if shared.is_by_hand() {
         admit_by_hand(shared, task, per_turn, request, now)
     } else {
@@ -105,7 +101,7 @@ fn admit(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<
 fn admit_unnamed(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<Refused>> {
     let now = Instant::now();
     let read = history::read(&shared.c, request, From::LastTurn, None, now);
-    let ledger = settle(shared, "", read, request, now)?;
+    let ledger = settle(shared, TaskId::default(), read, request, now)?;
     Ok(Watch::new(shared.clone(), None, Sight::Answer(ledger.map(Box::new)), request))
 }
 
@@ -125,9 +121,9 @@ fn admit_by_hand(
     let notes = book.ledger.pending().to_vec();
     drop(book);
     if let Err(stop) = may {
-        return Err(refuse(shared, &task.name, stop, request));
+        return Err(refuse(shared, task.id(), stop, request));
     }
-    advise(&task.name, &notes, request);
+    advise(task.id(), &notes, request);
     Ok(Watch::new(shared.clone(), Some(task), Sight::Elsewhere, request))
 }
 
@@ -150,7 +146,7 @@ fn admit_read(
     let had = read.is_some();
     // Without a history there still is the time.
     let read = read.or_else(|| Some(Ledger::new(began)));
-    let settled = settle(shared, &task.name, read, request, now);
+    let settled = settle(shared, task.id(), read, request, now);
     let (counters, stop) = match &settled {
         Ok(ledger) => (ledger.as_ref().map_or((0, 0), Ledger::used), None),
         Err(refused) => ((refused.stop.events, refused.stop.calls), Some(refused.stop.clone())),
@@ -163,36 +159,36 @@ fn admit_read(
 /// Refuses or advises by what was read.
 fn settle(
     shared: &Near<Shared>,
-    name: &str,
+    task: TaskId<'_>,
     read: Option<Ledger>,
     request: &mut ChatRequest,
     now: Instant,
 ) -> Result<Option<Ledger>, Box<Refused>> {
     let Some(mut ledger) = read else { return Ok(None) };
     if let Err(stop) = ledger.may_answer(&shared.c, now) {
-        return Err(refuse(shared, name, stop, request));
+        return Err(refuse(shared, task, stop, request));
     }
-    advise(name, ledger.pending(), request);
+    advise(task, ledger.pending(), request);
     // The answer that is asked for now.
     ledger.answered();
     Ok(Some(ledger))
 }
 
-fn refuse(shared: &Shared, name: &str, stop: Stop, request: &ChatRequest) -> Box<Refused> {
+fn refuse(shared: &Shared, task: TaskId<'_>, stop: Stop, request: &ChatRequest) -> Box<Refused> {
     let log = request.context.log.clone();
-    shared.stopped(name, &stop, false, &log);
+    shared.stopped(task, &stop, false, &log);
     let (dialect, stream) = (request.dialect(), request.stream);
     Box::new(Refused { stop, stop_as: shared.c.policy.stop_as, dialect, stream, log })
 }
 
 /// Adds advice behind everything else: what stands before stays as it is, for prompt caches.
-fn advise(name: &str, advice: &[Advice], request: &mut ChatRequest) {
+fn advise(task: TaskId<'_>, advice: &[Advice], request: &mut ChatRequest) {
     let last = request.messages.last().map(Message::role);
     // Behind words of the model it would be an answer to them.
     if advice.is_empty() || last == Some(Role::Assistant) {
         return;
     }
-    event::advised(name, advice, &request.context.log);
+    event::advised(task, advice, &request.context.log);
     let text: Vec<_> = advice.iter().map(ToString::to_string).collect();
     request.messages.make_mut().push(Message::user(text.join("\n")));
 }

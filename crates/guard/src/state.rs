@@ -13,7 +13,7 @@ use steadfast_core::{ChatRequest, Keep, Keyed, RecoveryLog};
 use tokio::time::Instant;
 
 use crate::{
-    Stop, TaskSnapshot, event,
+    Stop, TaskId, TaskSnapshot, event,
     history::{self, From},
     ledger::Ledger,
     signature::Compiled,
@@ -22,7 +22,7 @@ use crate::{
 /// What all layers of one guard share.
 pub(crate) struct Shared {
     pub(crate) c: Compiled,
-    /// By a hash of the task's name, seeded anew in each process.
+    /// By a hash of the task's name and tenant, seeded anew in each process.
     pub(crate) tasks: Keyed<u64, Task>,
     /// Calls are checked one by one: histories need not be read.
     by_hand: AtomicBool,
@@ -31,7 +31,8 @@ pub(crate) struct Shared {
 
 /// One task.
 pub(crate) struct Task {
-    pub(crate) name: Box<str>,
+    tenant: Option<Box<str>>,
+    name: Box<str>,
     pub(crate) book: Mutex<Book>,
 }
 
@@ -64,7 +65,7 @@ impl Shared {
         self.stops.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn key(&self, task: &str) -> u64 {
+    pub(crate) fn key(&self, task: TaskId<'_>) -> u64 {
         self.c.hash(task)
     }
 
@@ -78,9 +79,10 @@ impl Shared {
         self.by_hand.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn task(&self, name: &str, now: Instant) -> Arc<Task> {
+    pub(crate) fn task(&self, id: TaskId<'_>, now: Instant) -> Arc<Task> {
         let make = || Task {
-            name: name.into(),
+            tenant: id.tenant.map(Into::into),
+            name: id.name.into(),
             book: Mutex::new(Book {
                 ledger: Ledger::new(Some(now)),
                 before: None,
@@ -88,10 +90,10 @@ impl Shared {
                 read: None,
             }),
         };
-        self.tasks.get_or_insert_with(&self.key(name), now, make)
+        self.tasks.get_or_insert_with(&self.key(id), now, make)
     }
 
-    pub(crate) fn stopped(&self, task: &str, stop: &Stop, inside: bool, log: &RecoveryLog) {
+    pub(crate) fn stopped(&self, task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
         self.stops.fetch_add(1, Ordering::Relaxed);
         event::stopped(task, stop, inside, log);
     }
@@ -125,6 +127,10 @@ impl Book {
 }
 
 impl Task {
+    pub(crate) fn id(&self) -> TaskId<'_> {
+        TaskId { tenant: self.tenant.as_deref(), name: &self.name }
+    }
+
     pub(crate) fn snapshot(&self, now: Instant) -> TaskSnapshot {
         let book = self.book.lock();
         let counters = &book.ledger.counters;
@@ -133,7 +139,8 @@ impl Task {
             None => (counters.events, counters.calls, book.ledger.stopped(now)),
         };
         let (tools, elapsed) = (counters.by_tool(), counters.elapsed(now));
-        TaskSnapshot { task: self.name.clone(), events, calls, tools, elapsed, stop }
+        let (tenant, task) = (self.tenant.clone(), self.name.clone());
+        TaskSnapshot { tenant, task, events, calls, tools, elapsed, stop }
     }
 
     /// When the task's time is over, as it stands now.
@@ -145,7 +152,7 @@ impl Task {
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Task").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 

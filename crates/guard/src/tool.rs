@@ -13,14 +13,13 @@ use steadfast_core::{Failure, Part, Reason, ToolCall, ToolResult};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{SafetyGuard, Verdict, signature::Facts};
+use crate::{SafetyGuard, TaskId, Verdict, signature::Facts};
 
 /// A request to run a tool, as far as the guard wants to know it.
 pub trait GuardedCall {
     /// The task it belongs to, by the name that the model's requests have in their context
-    /// ([`CallContext::task`](steadfast_core::CallContext::task), or its session's). A call of no
-    /// task is not guarded.
-    fn task(&self) -> Option<&str>;
+    /// ([`TaskId::of`]). A call of no task is not guarded.
+    fn task(&self) -> Option<TaskId<'_>>;
 
     /// The call.
     fn call(&self) -> &ToolCall;
@@ -28,16 +27,33 @@ pub trait GuardedCall {
 
 /// A call of a task: the least a [`GuardedCall`] can be.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TaskCall {
+    /// Whose the task is; `None` where there is but one.
+    pub tenant: Option<Arc<str>>,
     /// The task.
     pub task: Arc<str>,
     /// The call.
     pub call: ToolCall,
 }
 
+impl TaskCall {
+    /// A call of this task.
+    pub fn new(task: impl Into<Arc<str>>, call: ToolCall) -> Self {
+        Self { tenant: None, task: task.into(), call }
+    }
+
+    /// A task of this tenant.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: impl Into<Arc<str>>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+}
+
 impl GuardedCall for TaskCall {
-    fn task(&self) -> Option<&str> {
-        Some(&self.task)
+    fn task(&self) -> Option<TaskId<'_>> {
+        Some(TaskId { tenant: self.tenant.as_deref(), name: &self.task })
     }
 
     fn call(&self) -> &ToolCall {
@@ -103,7 +119,8 @@ where
         }
         let seen = Box::new(Seen {
             guard: self.guard.clone(),
-            task: task.into(),
+            tenant: task.tenant.map(Into::into),
+            name: task.name.into(),
             facts: facts.into_owned(),
         });
         ToolFuture { inner: Some(self.inner.call(request)), seen: Some(seen), refused: None }
@@ -114,7 +131,8 @@ where
 #[derive(Debug)]
 struct Seen {
     guard: SafetyGuard,
-    task: Box<str>,
+    tenant: Option<Box<str>>,
+    name: Box<str>,
     facts: Facts<'static>,
 }
 
@@ -152,7 +170,8 @@ where
         let seen = this.seen.take();
         Poll::Ready(match (result, seen) {
             (Ok(mut result), Some(seen)) => {
-                let Seen { guard, task, facts } = &*seen;
+                let Seen { guard, tenant, name, facts } = &*seen;
+                let task = TaskId { tenant: tenant.as_deref(), name };
                 match guard.observe(task, facts, &result, true) {
                     Verdict::Warn(advice) => result.content.push(Part::text(advice.to_string())),
                     // What came is handed on; the next call, and the next answer, are not made.

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::{PolicyError, policy::strings};
+use serde::{Deserialize, Serialize};
 
-/// What a tool does to the world.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+use crate::PolicyError;
+
+/// What a tool does to the world. In configuration its name in lower case: `read_only`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
     /// Nobody knows, or it depends: a shell. A new call of it that succeeds and says something new,
@@ -39,7 +42,8 @@ pub struct ToolSpec {
     pub aliases: Vec<String>,
     /// What it does to the world.
     pub kind: Kind,
-    /// How often a task may call it; `None` for [`Limits::per_tool`](crate::Limits::per_tool).
+    /// How often a task may call it; `None` for [`Limits::per_tool`](crate::Limits::per_tool), 0
+    /// for never, [`u32::MAX`] for as often as it likes.
     pub limit: Option<u32>,
 }
 
@@ -51,9 +55,15 @@ impl ToolSpec {
 
     /// With other names.
     #[must_use]
-    pub fn with_aliases(mut self, aliases: &[&str]) -> Self {
-        self.aliases = strings(aliases);
+    pub fn with_aliases<A: Into<String>>(mut self, aliases: impl IntoIterator<Item = A>) -> Self {
+        self.aliases = aliases.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// Whether that is one of its names.
+    pub fn is_called(&self, name: &str) -> bool {
+        let mut names = std::iter::once(&self.name).chain(&self.aliases);
+        names.any(|known| known.eq_ignore_ascii_case(name))
     }
 
     /// With a limit of its own.
@@ -69,7 +79,7 @@ pub(crate) fn known() -> Vec<ToolSpec> {
     use Kind::{Edit, Mutating, Other, Poll, ReadOnly};
     let tool = ToolSpec::new;
     vec![
-        tool("edit_file", Edit).with_limit(8).with_aliases(&[
+        tool("edit_file", Edit).with_limit(8).with_aliases([
             "edit",
             "str_replace",
             "apply_patch",
@@ -79,24 +89,24 @@ pub(crate) fn known() -> Vec<ToolSpec> {
             "search_replace",
             "notebookedit",
         ]),
-        tool("write_file", Edit).with_limit(8).with_aliases(&["write", "create_file"]),
-        tool("delete_file", Mutating).with_limit(3).with_aliases(&["delete", "remove_file"]),
-        tool("run_command", Other).with_limit(10).with_aliases(&["exec", "execute_command"]),
-        tool("run_terminal_command", Other).with_limit(100).with_aliases(&[
+        tool("write_file", Edit).with_limit(8).with_aliases(["write", "create_file"]),
+        tool("delete_file", Mutating).with_limit(3).with_aliases(["delete", "remove_file"]),
+        tool("run_command", Other).with_limit(10).with_aliases(["exec", "execute_command"]),
+        tool("run_terminal_command", Other).with_limit(100).with_aliases([
             "bash",
             "shell",
             "run_terminal_cmd",
             "local_shell",
         ]),
-        tool("web_search", ReadOnly).with_limit(8).with_aliases(&["websearch"]),
-        tool("web_fetch", ReadOnly).with_aliases(&["webfetch", "fetch"]),
-        tool("read_file", ReadOnly).with_aliases(&["read", "view_file", "cat"]),
-        tool("list_dir", ReadOnly).with_aliases(&["ls", "list_files", "list_directory"]),
-        tool("grep", ReadOnly).with_aliases(&["grep_search", "search_files", "codebase_search"]),
-        tool("glob", ReadOnly).with_aliases(&["file_search", "find_files"]),
-        tool("move_file", Mutating).with_aliases(&["rename_file"]),
-        tool("create_directory", Mutating).with_aliases(&["mkdir"]),
-        tool("job_status", Poll).with_aliases(&[
+        tool("web_search", ReadOnly).with_limit(8).with_aliases(["websearch"]),
+        tool("web_fetch", ReadOnly).with_aliases(["webfetch", "fetch"]),
+        tool("read_file", ReadOnly).with_aliases(["read", "view_file", "cat"]),
+        tool("list_dir", ReadOnly).with_aliases(["ls", "list_files", "list_directory"]),
+        tool("grep", ReadOnly).with_aliases(["grep_search", "search_files", "codebase_search"]),
+        tool("glob", ReadOnly).with_aliases(["file_search", "find_files"]),
+        tool("move_file", Mutating).with_aliases(["rename_file"]),
+        tool("create_directory", Mutating).with_aliases(["mkdir"]),
+        tool("job_status", Poll).with_aliases([
             "check_status",
             "get_status",
             "poll",
@@ -113,6 +123,9 @@ pub(crate) fn known() -> Vec<ToolSpec> {
 pub(crate) fn index(tools: &[ToolSpec]) -> Result<HashMap<Box<str>, usize>, PolicyError> {
     let mut index = HashMap::new();
     for (at, tool) in tools.iter().enumerate() {
+        if tool.name.is_empty() {
+            return Err(PolicyError::Unnamed(at));
+        }
         for name in std::iter::once(&tool.name).chain(&tool.aliases) {
             let name = name.to_ascii_lowercase();
             if index.insert(name.as_str().into(), at).is_some_and(|other| other != at) {

@@ -103,8 +103,8 @@ impl Watch {
 
     /// Tells of a stop inside the answer.
     pub(crate) fn stopped(&self, stop: &Stop) {
-        let name = self.task.as_ref().map_or("", |task| &task.name);
-        self.shared.stopped(name, stop, true, &self.log);
+        let task = self.task.as_ref().map(|task| task.id()).unwrap_or_default();
+        self.shared.stopped(task, stop, true, &self.log);
     }
 }
 

@@ -295,7 +295,7 @@ async fn the_tool_half_answers_every_call() {
     let mut results = Vec::new();
     for at in 0..5 {
         let call = did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call(&at.to_string());
-        let request = TaskCall { task: TASK.into(), call };
+        let request = TaskCall::new(TASK, call);
         results.push(tools.clone().oneshot(request).await.unwrap());
     }
     let failed: Vec<_> = results.iter().map(|result| result.is_error).collect();
@@ -307,7 +307,7 @@ async fn the_tool_half_answers_every_call() {
     assert_eq!((model.times(), guard.stops()), (1, 1 + 1));
 
     // Advice is a part of the result.
-    let look = || TaskCall { task: "other".into(), call: did("ls", "{}", "").call("1") };
+    let look = || TaskCall::new("other", did("ls", "{}", "").call("1"));
     let mut last = String::new();
     for _ in 0..3 {
         guard.answered("other");

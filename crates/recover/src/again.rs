@@ -14,6 +14,12 @@ use steadfast_core::{
 use tokio::time::Sleep;
 use tower_service::Service;
 
+/// What is told of a stream that ends without saying that it does.
+pub(crate) fn cut_off() -> Failure {
+    Failure::new(Reason::Network, "the answer ended without its terminal event")
+        .with_evidence("eof")
+}
+
 /// What further calls are made with clones of. Locked for the cloning.
 pub(crate) struct Spare<S>(Mutex<S>);
 

@@ -126,26 +126,32 @@
 //! allocates nothing else.
 
 mod again;
+mod buffers;
 mod continuation;
+mod error;
 mod follow;
 mod partial;
 mod resume;
 mod seam;
+mod service;
 mod splice;
 
 pub use self::{
     continuation::{
         events::ContinuedEvents,
-        layer::{ContinuationHandle, ContinuationLayer, ContinuationSnapshot},
+        layer::{
+            Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
+            ContinuationSnapshot,
+        },
         policy::{ContinuationPolicy, OutputLimits},
-        service::{Continuation, ContinuationFuture},
     },
+    error::PolicyError,
     partial::{Partial, Standing},
     resume::{
         events::ResumedEvents,
-        layer::{ResumeHandle, ResumeSnapshot, StreamResumeLayer},
+        layer::{ResumeFuture, ResumeHandle, ResumeSnapshot, StreamResume, StreamResumeLayer},
         policy::ResumePolicy,
-        service::{ResumeFuture, StreamResume},
     },
     seam::{Found, Seam, SeamPolicy},
+    service::{Recover, RecoverFuture, Recovers},
 };

@@ -143,6 +143,17 @@ impl Partial {
         }
     }
 
+    /// With this buffer for the text.
+    pub(crate) fn with_buffer(mut self, buffer: String) -> Self {
+        self.text = buffer;
+        self
+    }
+
+    /// The buffer of the text, for another answer.
+    pub(crate) fn take_buffer(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
     /// Takes note of an event that the caller is given.
     pub fn see(&mut self, event: &Event) {
         for delta in &event.deltas {

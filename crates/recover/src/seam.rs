@@ -29,6 +29,8 @@
 
 use std::fmt;
 
+use crate::PolicyError;
+
 /// How a seam is looked for; plain numbers, all in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeamPolicy {
@@ -58,6 +60,34 @@ impl SeamPolicy {
     /// one. Text that happens to go on like its own end (tables, lists) keeps all its words.
     pub fn unasked() -> Self {
         Self { tails: vec![40, 32, 24], within: 0, overlap: 24, hold: 240, anchor: 0 }
+    }
+}
+
+impl SeamPolicy {
+    /// Whether a seam could be found by it, and none by chance.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that makes no sense.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let Self { overlap, hold, anchor, .. } = *self;
+        let shortest = self.tails.iter().copied().min().unwrap_or(1);
+        for (field, value) in [("seam.tails", shortest), ("seam.overlap", overlap)] {
+            if value == 0 {
+                return Err(PolicyError::Zero(field, ""));
+            }
+        }
+        if anchor < overlap {
+            return Err(PolicyError::Anchor { anchor, overlap });
+        }
+        // The tails begin a little way in.
+        let longest = self.tails.iter().max().map_or(0, |tail| tail.saturating_add(self.within));
+        for (field, wanted) in [("seam.anchor", anchor), ("seam.tails", longest)] {
+            if hold < wanted {
+                return Err(PolicyError::Hold { field, wanted, hold });
+            }
+        }
+        Ok(())
     }
 }
 

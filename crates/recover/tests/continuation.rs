@@ -71,7 +71,7 @@ async fn an_answer_cut_anywhere_arrives_whole_and_once() {
             assert_eq!(got.answer.usage.input, Some(10 * model.calls() as u64));
             assert!(got.answer.usage.output.unwrap() + 4 >= (text.len() / 4) as u64);
             // Not streamed, without raising the limit.
-            let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+            let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0).unwrap();
             let model = author(text.clone(), limit, ends);
             let got = ask(&model, &layer, recording_whole()).await;
             assert_eq!((got.text(), stop(&got)), (text.clone(), StopReason::EndTurn));
@@ -157,7 +157,7 @@ async fn a_model_that_never_stops_is_left_after_its_continuations() {
     assert_eq!((snapshot.cut, snapshot.continued, snapshot.truncated), (4, 3, 1));
     // A continuation of 499 tokens brings little, one of 500 does not.
     for (words, calls) in [(998, 4), (1_000, 10)] {
-        let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9);
+        let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9).unwrap();
         let model = endless(words);
         ask(&model, &layer, recording()).await;
         assert_eq!(model.calls(), calls, "{words}");
@@ -188,7 +188,8 @@ async fn a_cut_call_is_never_seen_and_made_anew() {
     for bytes in 1..WHOLE.len() {
         for ends in [true, false] {
             for request in [recording(), recording_whole()] {
-                let layer = ContinuationLayer::default().tune(|policy| policy.escalate_to = 0);
+                let layer =
+                    ContinuationLayer::default().tune(|policy| policy.escalate_to = 0).unwrap();
                 let got = ask(&cut_call(bytes, ends), &layer, request).await;
                 let calls = got.calls();
                 assert_eq!(calls.len(), 1, "{bytes}: {got:?}");
@@ -199,7 +200,7 @@ async fn a_cut_call_is_never_seen_and_made_anew() {
         }
     }
     // Nothing is left to try: the text, without the call.
-    let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 0);
+    let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 0).unwrap();
     let got = ask(&cut_call(9, true), &layer, recording()).await;
     assert_eq!((got.calls().len(), stop(&got)), (0, StopReason::MaxTokens));
 }
@@ -400,7 +401,7 @@ async fn a_call_too_large_to_be_held_back_passes_as_it_came() {
         let events = stream("a", &[call], 90, true, end);
         let gave: Vec<Delta> = events.iter().flat_map(|event| event.deltas.clone()).collect();
         let model = Model::new(move |_, _| Ok(say(events.clone())));
-        let layer = ContinuationLayer::default().tune(|policy| policy.max_partial = 5_000);
+        let layer = ContinuationLayer::default().tune(|policy| policy.max_partial = 5_000).unwrap();
         let got = ask(&model, &layer, recording()).await;
         assert_eq!((model.calls(), got.deltas), (1, gave));
     }

@@ -172,6 +172,7 @@ async fn cut_off_and_continued_in_every_dialect() {
                     policy.continuations = 99;
                     policy.poor_in_a_row = 0;
                 });
+                let layer = layer.unwrap();
                 let mut events = layer.layer(model).oneshot(recording()).await.unwrap();
                 let mut reader = Reader::new(caller, provider);
                 while let Some(event) = events.next().await {

@@ -27,6 +27,7 @@ async fn every_action_is_traced_once_under_its_name() {
     let stack = ContinuationLayer::default()
         .withhold(true)
         .tune(|policy| policy.continuations = 1)
+        .unwrap()
         .layer(StreamResumeLayer::default().layer(model.clone()));
     let got = read(stack.clone().oneshot(recording()).await.unwrap()).await;
     assert_eq!(got.text(), "Hello out there, all");

@@ -55,6 +55,9 @@ pub struct Head {
     pub attempts: u32,
     /// What the layers did.
     pub log: RecoveryLog,
+    /// What layers have to say of the answer in types of their own, such as a compaction its
+    /// report. Empty, it allocates nothing.
+    pub extensions: http::Extensions,
 }
 
 impl Head {
@@ -69,6 +72,7 @@ impl Head {
             stream: false,
             attempts: 1,
             log: RecoveryLog::disabled(),
+            extensions: http::Extensions::new(),
         }
     }
 }
@@ -135,6 +139,13 @@ impl<S> ChatResponse<S> {
     #[inline]
     pub fn map<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
         ChatResponse { head: self.head, events: map(self.events), begun: false }
+    }
+
+    /// The same as [`map`](Self::map), for events that come through as they are and when they are:
+    /// whoever waits for the first content still knows whether it has come.
+    #[inline]
+    pub fn map_through<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
+        ChatResponse { head: self.head, events: map(self.events), begun: self.begun }
     }
 
     /// What the layers did to the call.

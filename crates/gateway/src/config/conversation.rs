@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
+use steadfast::guard::{Kind, StopAs, Strikes};
 
 /// `[guard]`. A limit of 0 is none.
 #[derive(Clone, Debug, Deserialize)]
@@ -60,18 +61,6 @@ impl Default for GuardConfig {
     }
 }
 
-/// What the caller gets of a stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum StopAs {
-    /// A failure with the reason `safety`.
-    #[default]
-    Failure,
-    /// The model's last message, with a proper end.
-    Answer,
-}
-
 /// One of `[[guard.tools]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,27 +73,9 @@ pub struct ToolConfig {
     pub aliases: Vec<String>,
     /// What it does to the world.
     #[serde(default)]
-    pub kind: ToolKind,
+    pub kind: Kind,
     /// How often a task may call it. Without it as often as `per_tool` says.
     pub limit: Option<u32>,
-}
-
-/// What a tool does to the world.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ToolKind {
-    /// Nobody knows, or it depends.
-    #[default]
-    Other,
-    /// It looks.
-    ReadOnly,
-    /// It changes something.
-    Mutating,
-    /// It changes a file, named in its arguments.
-    Edit,
-    /// It looks whether something has happened yet.
-    Poll,
 }
 
 /// `[guard.loops]`: `[ADVISE, STOP]`, or `[]` for neither.
@@ -113,13 +84,13 @@ pub enum ToolKind {
 #[non_exhaustive]
 pub struct LoopsConfig {
     /// The same call with the same result.
-    pub same_result: Option<Strikes>,
+    pub same_result: Option<Rule>,
     /// The same call, failing with the same error.
-    pub same_error: Option<Strikes>,
+    pub same_error: Option<Rule>,
     /// Two or three calls in turn with unchanged results, in cycles.
-    pub cycle: Option<Strikes>,
+    pub cycle: Option<Rule>,
     /// One tool with the same result to different arguments.
-    pub same_answer: Option<Strikes>,
+    pub same_answer: Option<Rule>,
     /// The same piece of text close together, so often. 0: never mind.
     pub repeated_text: Option<u32>,
     /// How much more often a poll may find nothing new.
@@ -129,24 +100,24 @@ pub struct LoopsConfig {
 /// When a rule advises and when it stops; `None` for a rule that is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<u32>")]
-pub struct Strikes(pub Option<(u32, u32)>);
+pub struct Rule(pub Option<Strikes>);
 
-impl TryFrom<Vec<u32>> for Strikes {
+impl TryFrom<Vec<u32>> for Rule {
     type Error = String;
 
     fn try_from(given: Vec<u32>) -> Result<Self, String> {
         match given.as_slice() {
             [] => Ok(Self(None)),
-            [advise, stop] => Ok(Self(Some((*advise, *stop)))),
+            [advise, stop] => Ok(Self(Some(Strikes::new(*advise, *stop)))),
             _ => Err("expected [ADVISE, STOP], such as [3, 5], or [] to switch the rule off".into()),
         }
     }
 }
 
-impl fmt::Display for Strikes {
+impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some((advise, stop)) => write!(f, "advised at {advise}, stopped at {stop}"),
+            Some(Strikes { warn, stop }) => write!(f, "advised at {warn}, stopped at {stop}"),
             None => f.write_str("off"),
         }
     }

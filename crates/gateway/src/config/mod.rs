@@ -11,8 +11,7 @@ mod validate;
 
 pub use self::{
     conversation::{
-        ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, StopAs, Strikes, ToolConfig,
-        ToolKind,
+        ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, Rule, ToolConfig,
     },
     error::{ConfigError, ConfigErrors},
     schema::{

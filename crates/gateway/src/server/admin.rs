@@ -8,6 +8,8 @@ use axum::{
 };
 use std::sync::atomic::Ordering;
 
+use steadfast::guard::TaskId;
+
 use super::{App, Peer, chat::query, reply};
 
 /// `GET /healthz`: the process answers.
@@ -44,7 +46,7 @@ pub(super) async fn status(
     reply::ok("application/json", Body::from(app.gateway().status().to_string()))
 }
 
-/// `POST /admin/guard/extend?task=NAME`: the task gets its limits anew, and a stop is lifted.
+/// `POST /admin/guard/extend?task=NAME&tenant=NAME`: the task gets its limits anew, and a stop is lifted.
 pub(super) async fn extend(
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
@@ -55,9 +57,11 @@ pub(super) async fn extend(
         return refused;
     }
     let Some(task) = query(&uri, "task").filter(|task| !task.is_empty()) else {
-        return (StatusCode::BAD_REQUEST, "which task? ask for ?task=NAME\n").into_response();
+        return (StatusCode::BAD_REQUEST, "which task? ask for ?task=NAME, and &tenant=NAME where there are any\n").into_response();
     };
-    if app.gateway().handles().guard.extend(&task) {
+    let tenant = query(&uri, "tenant");
+    let task = TaskId { tenant: tenant.as_deref(), name: &task };
+    if app.gateway().handles().guard.extend(task) {
         "extended\n".into_response()
     } else {
         (StatusCode::NOT_FOUND, "no such task is known\n").into_response()

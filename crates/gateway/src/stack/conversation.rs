@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use steadfast::{
-    guard::{GuardPolicy, Kind, PolicyError, StopAs, Strikes, ToolSpec},
+    guard::{GuardPolicy, PolicyError, ToolSpec},
     recover::{ContinuationPolicy, ResumePolicy},
 };
 
-use crate::config::{self, ContinuationConfig, GuardConfig, ResumeConfig, ToolConfig, ToolKind};
+use crate::config::{ContinuationConfig, GuardConfig, ResumeConfig, ToolConfig};
 
 /// What the guard goes by.
 ///
@@ -19,10 +19,7 @@ pub(super) fn guard(given: &GuardConfig) -> Result<GuardPolicy, PolicyError> {
         return Ok(GuardPolicy::off());
     }
     let mut policy = GuardPolicy::default();
-    policy.stop_as = match given.stop_as {
-        config::StopAs::Failure => StopAs::Failure,
-        config::StopAs::Answer => StopAs::Answer,
-    };
+    policy.stop_as = given.stop_as;
     let limits = &mut policy.limits;
     limits.events = limit(given.events, limits.events);
     limits.calls = limit(given.calls, limits.calls);
@@ -41,7 +38,7 @@ pub(super) fn guard(given: &GuardConfig) -> Result<GuardPolicy, PolicyError> {
         (&mut rules.same_answer, loops.same_answer),
     ] {
         if let Some(given) = given {
-            *rule = given.0.map(|(advise, stop)| Strikes::new(advise, stop));
+            *rule = given.0;
         }
     }
     rules.repeated_text = limit(loops.repeated_text, rules.repeated_text);
@@ -93,22 +90,12 @@ fn tools(known: Vec<ToolSpec>, given: &[ToolConfig]) -> Vec<ToolSpec> {
     });
     let mut all: Vec<ToolSpec> = left.collect();
     all.extend(given.iter().map(|tool| {
-        let mut spec = ToolSpec::new(tool.name.as_str(), kind(tool.kind));
+        let mut spec = ToolSpec::new(tool.name.as_str(), tool.kind);
         spec.aliases.clone_from(&tool.aliases);
         spec.limit = tool.limit;
         spec
     }));
     all
-}
-
-fn kind(given: ToolKind) -> Kind {
-    match given {
-        ToolKind::Other => Kind::Other,
-        ToolKind::ReadOnly => Kind::ReadOnly,
-        ToolKind::Mutating => Kind::Mutating,
-        ToolKind::Edit => Kind::Edit,
-        ToolKind::Poll => Kind::Poll,
-    }
 }
 
 /// A number of the file: 0 is no limit.
@@ -121,15 +108,11 @@ fn limit<N: PartialEq + Default>(given: Option<N>, default: Option<N>) -> Option
 }
 
 /// The key of the file that `error` is about.
-pub(super) fn key(error: &PolicyError) -> &'static str {
-    match error {
-        PolicyError::Strikes { rule: "same_result", .. } => "guard.loops.same_result",
-        PolicyError::Strikes { rule: "same_error", .. } => "guard.loops.same_error",
-        PolicyError::Strikes { rule: "cycle", .. } => "guard.loops.cycle",
-        PolicyError::Strikes { rule: "same_answer", .. } => "guard.loops.same_answer",
-        PolicyError::Zero("rules.repeated_text", _) => "guard.loops.repeated_text",
-        PolicyError::Zero("rules.poll_factor", _) => "guard.loops.poll_factor",
-        PolicyError::TwiceNamed(_) => "guard.tools",
-        _ => "guard",
+pub(super) fn key(error: &PolicyError) -> String {
+    match error.field() {
+        field if field.starts_with("rules.") => field.replacen("rules.", "guard.loops.", 1),
+        field if field.starts_with("limits.") => field.replacen("limits.", "guard.", 1),
+        field if field.starts_with("tools") => "guard.tools".to_owned(),
+        field => format!("guard.{field}"),
     }
 }

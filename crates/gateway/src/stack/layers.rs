@@ -78,7 +78,7 @@ impl Policies {
             stall: stall(config).map_err(|error| at("timeout", &error))?,
             deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
             guard: conversation::guard(&config.guard)
-                .map_err(|error| at(conversation::key(&error), &error))?,
+                .map_err(|error| at(&conversation::key(&error), &error))?,
             continuation: conversation::continuation(&config.continuation),
             resume: conversation::resume(&config.resume),
             models: ModelLimits::of(config),
@@ -109,14 +109,17 @@ impl Policies {
         }
         let retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
         let guard = SafetyGuardLayer::new(self.guard.clone())
-            .map_err(|e| at(conversation::key(&e), &e))?;
+            .map_err(|e| at(&conversation::key(&e), &e))?;
         let models = self.models.clone();
         let continuation = ContinuationLayer::new(self.continuation.clone())
+            .map_err(|e| at(&format!("continuation.{}", e.field()), &e))?
             .limits(move |_, target| models.of_target(target));
         let prefill = self.prefill.clone();
-        let resume = StreamResumeLayer::new(self.resume.clone()).prefill(move |target, _| {
-            target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
-        });
+        let resume = StreamResumeLayer::new(self.resume.clone())
+            .map_err(|e| at(&format!("resume.{}", e.field()), &e))?
+            .prefill(move |target, _| {
+                target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
+            });
         let stack = Stack::around(failover)
             .guard(guard)
             .continuation(continuation)

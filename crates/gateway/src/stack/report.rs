@@ -13,6 +13,11 @@ use crate::config::{self, Config, ConfigErrors, Source};
 pub struct Report {
     /// The layers, outermost first, and their numbers.
     pub lines: Vec<Line>,
+    /// The most often one call can ask a provider: every target, every retry.
+    pub attempts_a_call: u64,
+    /// The most calls one request can come to: every stream breaks as often as it may be resumed,
+    /// and every answer is cut off as often as it may be continued.
+    pub worst_calls: u64,
     /// The most often one request can ask a provider.
     pub worst_attempts: u64,
     /// The longest one request can take, in milliseconds.
@@ -48,7 +53,7 @@ impl Report {
         // Each resume and each continuation is a call of its own.
         let (continuation, resume) = (&policies.continuation, &policies.resume);
         let pieces = 1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
-        let again = pieces.saturating_mul(1 + u64::from(resume.resumes));
+        let calls = pieces.saturating_mul(1 + u64::from(resume.resumes));
         let candidates: u64 = policies
             .chain
             .iter()
@@ -58,9 +63,12 @@ impl Report {
                 credentials * (1 + downgrades.unwrap_or(0) as u64)
             })
             .sum();
+        let attempts = candidates * (1 + retries);
         Ok(Self {
             lines: lines.lines,
-            worst_attempts: (candidates * (1 + retries)).saturating_mul(again),
+            attempts_a_call: attempts,
+            worst_calls: calls,
+            worst_attempts: attempts.saturating_mul(calls),
             worst_ms: u64::try_from(policies.deadline.pipeline.as_millis()).unwrap_or(u64::MAX),
         })
     }
@@ -81,8 +89,11 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "one request asks providers at most {} times and is over after at most {}",
+            "one request asks providers at most {} times ({} for a call, and {} calls when all of its \
+             streams break\nand all of its answers are cut off) and is over after at most {}",
             self.worst_attempts,
+            self.attempts_a_call,
+            self.worst_calls,
             show(Duration::from_millis(self.worst_ms)),
         )
     }
@@ -150,8 +161,7 @@ impl Lines<'_> {
             ("guard.loops.cycle", rules.cycle),
             ("guard.loops.same_answer", rules.same_answer),
         ] {
-            let strikes = strikes.map(|strikes| (strikes.warn, strikes.stop));
-            self.add(layer, key, config::Strikes(strikes));
+            self.add(layer, key, config::Rule(strikes));
         }
         self.count(layer, "guard.loops.repeated_text", rules.repeated_text);
         self.add(layer, "guard.loops.poll_factor", rules.poll_factor);

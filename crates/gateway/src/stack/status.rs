@@ -92,6 +92,7 @@ fn guard(handles: &Handles) -> Value {
         .map(|task| {
             json!({
                 "task": task.task,
+                "tenant": task.tenant,
                 "events": task.events,
                 "calls": task.calls,
                 "elapsed_s": seconds(task.elapsed),

@@ -45,9 +45,9 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    pub(crate) fn new(limit: usize, withhold: bool) -> Self {
+    pub(crate) fn new(partial: Partial, limit: usize, withhold: bool) -> Self {
         Self {
-            partial: Partial::new(limit),
+            partial,
             withheld: withhold.then(Vec::new),
             withheld_bytes: 0,
             held: VecDeque::new(),
@@ -110,7 +110,9 @@ impl Course {
     }
 
     fn pass(&mut self, event: Event, out: &mut VecDeque<Event>) -> Next {
-        let pings = event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
+        // A frame that says nothing has its place all the same: Anthropic's calls begin with one.
+        let pings = !event.deltas.is_empty()
+            && event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
         if pings && self.withheld.is_none() && out.is_empty() {
             return Next::Give(event);
         }

@@ -10,21 +10,21 @@ use std::{
 
 use futures_core::Stream;
 use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Delta, Dialect, Event, Events, Failure, Reason, Retry, Target,
-    Usage,
+    Call, ChatRequest, ChatResponse, Delta, Dialect, Event, Events, Failure, Retry, Target, Usage,
 };
 use tower_service::Service;
 
 use super::{
     course::{Course, Next},
     event,
-    service::Own,
+    layer::ContinuationLayer,
 };
 use crate::{
     Partial,
-    again::{Again, Toll, means},
-    follow,
+    again::{Again, Toll, cut_off, means},
+    buffers, follow,
     seam::Seam,
+    service::{Begun, Own},
     splice::Splice,
 };
 
@@ -45,7 +45,7 @@ pub struct ContinuedEvents<S: Service<ChatRequest>, E> {
 
 struct Going<S: Service<ChatRequest>> {
     request: ChatRequest,
-    own: Arc<Own<S>>,
+    own: Arc<Own<S, ContinuationLayer>>,
     course: Course,
     target: Option<Target>,
     /// The dialect the answer began in.
@@ -77,22 +77,19 @@ struct Saved {
 }
 
 impl<S: Service<ChatRequest>, E> ContinuedEvents<S, E> {
-    pub(crate) fn new(
-        events: E,
-        request: ChatRequest,
-        own: Arc<Own<S>>,
-        target: Option<Target>,
-        dialect: Dialect,
-        asked: u32,
-    ) -> Self {
-        let policy = &own.shared.policy;
+    pub(crate) fn new(events: E, begun: Begun<S, ContinuationLayer>) -> Self {
+        let Begun { request, own, target, dialect, asked } = begun;
+        let policy = &own.layer.shared.policy;
         let wanted = !policy.is_off()
             && request.params.max_output.is_none_or(|asked| asked >= policy.least)
             && request.params.answers.is_none_or(|answers| answers <= 1);
         let withhold = policy.escalate_to > 0 && (policy.withhold || !request.stream);
-        let course = Course::new(policy.max_partial, withhold);
-        let going =
-            wanted.then_some(Going { request, own, course, target, dialect, asked, cut: None });
+        let limit = policy.max_partial;
+        let going = wanted.then(move || {
+            let partial = Partial::new(limit).with_buffer(buffers::take());
+            let course = Course::new(partial, limit, withhold);
+            Going { request, own, course, target, dialect, asked, cut: None }
+        });
         Self { events: Some(events), going, out: VecDeque::new(), then: None, told: None }
     }
 }
@@ -143,12 +140,12 @@ where
     fn was_cut(&mut self) {
         self.events = None;
         let Some(going) = &mut self.going else { return };
-        going.own.shared.counts.cut.fetch_add(1, Ordering::Relaxed);
+        going.own.layer.shared.counts.cut.fetch_add(1, Ordering::Relaxed);
         let used = going.course.partial.used(going.request.needs().input_tokens);
         let cut = going.cut.get_or_insert_with(|| Box::new(Cut::new()));
         cut.saved = None;
         let new = used.output.unwrap_or(0);
-        let policy = &going.own.shared.policy;
+        let policy = &going.own.layer.shared.policy;
         if cut.continuations > 0 {
             cut.poor = if new < policy.little { cut.poor + 1 } else { 0 };
         }
@@ -161,10 +158,10 @@ where
             && let Some(events) = going.course.withheld.take()
         {
             cut.escalated = true;
-            let limits = &going.own.shared.limits;
+            let limits = &going.own.layer.shared.limits;
             let (input, target) = (used.input.unwrap_or(0), going.target.as_ref());
             if let Some(to) = limits.raised(policy, &going.request, target, input, new) {
-                going.own.shared.counts.escalated.fetch_add(1, Ordering::Relaxed);
+                going.own.layer.shared.counts.escalated.fetch_add(1, Ordering::Relaxed);
                 event::escalated(&going.request.context, target, to, new);
                 let fresh = Partial::new(policy.max_partial);
                 let partial = std::mem::replace(&mut going.course.partial, fresh);
@@ -185,7 +182,7 @@ where
     fn go_on(&mut self, new: u64) {
         let Some(going) = &mut self.going else { return };
         let Some(cut) = &mut going.cut else { return };
-        let policy = &going.own.shared.policy;
+        let policy = &going.own.layer.shared.policy;
         let why = if cut.continuations >= policy.continuations {
             Some("continuations_spent")
         } else if policy.poor_in_a_row > 0 && cut.poor >= policy.poor_in_a_row {
@@ -197,7 +194,7 @@ where
             return self.leave(why);
         }
         cut.continuations += 1;
-        going.own.shared.counts.continued.fetch_add(1, Ordering::Relaxed);
+        going.own.layer.shared.counts.continued.fetch_add(1, Ordering::Relaxed);
         let (text, bytes) = (going.course.partial.text(), going.course.cut_bytes);
         let request = match bytes {
             0 => follow::continuing(&going.request, text),
@@ -212,9 +209,9 @@ where
     fn leave(&mut self, why: &'static str) {
         self.events = None;
         let Some(mut going) = self.going.take() else { return };
-        going.own.shared.counts.truncated.fetch_add(1, Ordering::Relaxed);
+        going.own.layer.shared.counts.truncated.fetch_add(1, Ordering::Relaxed);
         event::truncated(&going.request.context, going.target.as_ref(), why);
-        let usage = going.cut.map(|cut| cut.base).unwrap_or_default();
+        let usage = going.cut.as_ref().map(|cut| cut.base).unwrap_or_default();
         let stop = going.course.stop.take();
         let ends = stop.map(Delta::Stop).into_iter().chain([Delta::End]);
         self.out.push_back(Event::new([Delta::Usage(usage)].into_iter().chain(ends)));
@@ -297,6 +294,13 @@ where
     }
 }
 
+impl<S: Service<ChatRequest>> Drop for Going<S> {
+    fn drop(&mut self) {
+        buffers::put(self.course.partial.take_buffer());
+        buffers::put(std::mem::take(&mut self.request.model));
+    }
+}
+
 impl<S: Service<ChatRequest>> Cut<S> {
     fn new() -> Self {
         Self {
@@ -346,11 +350,7 @@ where
                 }
                 Some(Err(failure)) => this.failed(failure, false),
                 None if this.going.is_none() => return Poll::Ready(None),
-                None => this.failed(
-                    Failure::new(Reason::Network, "the answer ended without its terminal event")
-                        .with_evidence("eof"),
-                    false,
-                ),
+                None => this.failed(cut_off(), false),
             }
         }
     }

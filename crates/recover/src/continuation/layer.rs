@@ -10,10 +10,15 @@ use std::{
 
 use steadfast_core::{ChatRequest, Target};
 use tower_layer::Layer;
+use tower_service::Service;
 
 use super::{
+    events::ContinuedEvents,
     policy::{ContinuationPolicy, Limits, OutputLimits},
-    service::Continuation,
+};
+use crate::{
+    PolicyError,
+    service::{Begun, Recover, RecoverFuture, Recovers},
 };
 
 /// Continues answers that were cut off by the output limit. See the [crate's documentation](crate).
@@ -23,7 +28,7 @@ use super::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct ContinuationLayer {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
@@ -42,19 +47,26 @@ pub(crate) struct Counts {
 
 impl Default for ContinuationLayer {
     fn default() -> Self {
-        Self::new(ContinuationPolicy::default())
+        Self::of(ContinuationPolicy::default(), Limits::default())
     }
 }
 
 impl ContinuationLayer {
-    /// Continues by `policy`.
-    pub fn new(policy: ContinuationPolicy) -> Self {
+    /// Passes cut-off answers on as they come.
+    pub fn off() -> Self {
+        let mut policy = ContinuationPolicy::default();
+        (policy.escalate_to, policy.continuations) = (0, 0);
         Self::of(policy, Limits::default())
     }
 
-    /// Passes cut-off answers on as they come.
-    pub fn off() -> Self {
-        Self::new(ContinuationPolicy { escalate_to: 0, continuations: 0, ..Default::default() })
+    /// Continues by `policy`.
+    ///
+    /// # Errors
+    ///
+    /// When the policy makes no sense; see [`ContinuationPolicy::validate`].
+    pub fn new(policy: ContinuationPolicy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(Self::of(policy, Limits::default()))
     }
 
     fn of(policy: ContinuationPolicy, limits: Limits) -> Self {
@@ -62,16 +74,23 @@ impl ContinuationLayer {
     }
 
     /// With the policy changed by `change`.
-    pub fn tune(self, change: impl FnOnce(&mut ContinuationPolicy)) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When it makes no sense any more; see [`ContinuationPolicy::validate`].
+    pub fn tune(self, change: impl FnOnce(&mut ContinuationPolicy)) -> Result<Self, PolicyError> {
         let mut policy = self.shared.policy.clone();
         change(&mut policy);
-        Self::of(policy, self.shared.limits.clone())
+        policy.validate()?;
+        Ok(Self::of(policy, self.shared.limits.clone()))
     }
 
     /// Holds back streamed answers until it is known why they stopped, so that the output limit can
     /// be raised for them too. Their callers then wait for the whole answer.
     pub fn withhold(self, withhold: bool) -> Self {
-        self.tune(|policy| policy.withhold = withhold)
+        let mut policy = self.shared.policy.clone();
+        policy.withhold = withhold;
+        Self::of(policy, self.shared.limits.clone())
     }
 
     /// What models can do: a raised limit is never more than the model's own, nor than what its
@@ -105,11 +124,28 @@ impl ContinuationLayer {
     }
 }
 
+/// Continues answers of the inner service that were cut off; see [`ContinuationLayer`].
+pub type Continuation<S> = Recover<S, ContinuationLayer>;
+
+/// The future of a call through a [`Continuation`].
+pub type ContinuationFuture<S, F> = RecoverFuture<S, F, ContinuationLayer>;
+
+impl Recovers for ContinuationLayer {
+    type Events<S: Service<ChatRequest>, E> = ContinuedEvents<S, E>;
+
+    fn begin<S: Service<ChatRequest>, E>(
+        events: E,
+        begun: Begun<S, Self>,
+    ) -> ContinuedEvents<S, E> {
+        ContinuedEvents::new(events, begun)
+    }
+}
+
 impl<S: Clone> Layer<S> for ContinuationLayer {
     type Service = Continuation<S>;
 
     fn layer(&self, inner: S) -> Continuation<S> {
-        Continuation::new(inner, self.shared.clone())
+        Recover::new(inner, self.clone())
     }
 }
 

@@ -5,4 +5,3 @@ pub(crate) mod event;
 pub(crate) mod events;
 pub(crate) mod layer;
 pub(crate) mod policy;
-pub(crate) mod service;

@@ -4,16 +4,19 @@ use std::{fmt, sync::Arc};
 
 use steadfast_core::{ChatRequest, Target};
 
+use crate::PolicyError;
+
 /// How cut-off answers are continued; plain fields. Limits are in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinuationPolicy {
     /// What the output limit is raised to, once; 0 for never.
     pub escalate_to: u64,
-    /// How often one answer is continued, at most.
+    /// How often one answer is continued, at most; 0 for never.
     pub continuations: u32,
     /// A continuation that brings fewer new tokens than this brings little.
     pub little: u64,
-    /// After so many continuations in a row that brought little, there are no more.
+    /// After so many continuations in a row that brought little, there are no more; 0 to go on
+    /// whatever they bring.
     pub poor_in_a_row: u32,
     /// A request that asks for fewer tokens than this is left alone.
     pub least: u64,
@@ -46,6 +49,19 @@ impl ContinuationPolicy {
     /// Whether it never asks again.
     pub(crate) fn is_off(&self) -> bool {
         self.escalate_to == 0 && self.continuations == 0
+    }
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if self.max_partial == 0 {
+            let off = ", or set `continuations` and `escalate_to` to 0";
+            return Err(PolicyError::Zero("max_partial", off));
+        }
+        Ok(())
     }
 }
 

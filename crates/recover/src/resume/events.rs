@@ -17,14 +17,15 @@ use tower_service::Service;
 
 use super::{
     event,
+    layer::StreamResumeLayer,
     policy::{Declined, may_resume},
-    service::Own,
 };
 use crate::{
     Partial, Standing,
-    again::{Again, Budget, Toll, means, until},
-    follow,
+    again::{Again, Budget, Toll, cut_off, means, until},
+    buffers, follow,
     seam::Seam,
+    service::{Begun, Own},
     splice::Splice,
 };
 
@@ -43,7 +44,7 @@ pub struct ResumedEvents<S: Service<ChatRequest>, E> {
 /// What an answer needs to be resumed.
 struct Course<S> {
     request: ChatRequest,
-    own: Arc<Own<S>>,
+    own: Arc<Own<S, StreamResumeLayer>>,
     partial: Partial,
     /// Who answers.
     target: Option<Target>,
@@ -72,18 +73,15 @@ struct Broken<S: Service<ChatRequest>> {
 }
 
 impl<S: Service<ChatRequest>, E> ResumedEvents<S, E> {
-    pub(crate) fn new(
-        events: E,
-        request: ChatRequest,
-        own: Arc<Own<S>>,
-        target: Option<Target>,
-        dialect: Dialect,
-        asked: u32,
-    ) -> Self {
-        let partial = Partial::new(own.shared.policy.max_partial);
+    pub(crate) fn new(events: E, begun: Begun<S, StreamResumeLayer>) -> Self {
+        let Begun { request, own, target, dialect, asked } = begun;
+        let shared = &own.layer.shared;
+        if shared.policy.resumes == 0 {
+            return Self { events: Some(events), course: None, broken: None };
+        }
+        let partial = Partial::new(shared.policy.max_partial).with_buffer(buffers::take());
         let course = Course { request, own, partial, target, dialect, first: dialect, asked };
-        let course = (course.own.shared.policy.resumes > 0).then_some(course);
-        Self { events: Some(events), course, broken: None }
+        Self { events: Some(events), course: Some(course), broken: None }
     }
 
     /// The terminal event is there.
@@ -106,7 +104,7 @@ where
     fn broke(&mut self, failure: Failure, call: bool) -> Result<(), Failure> {
         self.events = None;
         let Some(course) = &mut self.course else { return Err(failure) };
-        let counts = &course.own.shared.counts;
+        let counts = &course.own.layer.shared.counts;
         if !call {
             counts.broken.fetch_add(1, Ordering::Relaxed);
         }
@@ -142,7 +140,7 @@ where
         }
         // What the caller would have been told if there were no resumes is what broke the stream.
         broken.failure.get_or_insert(failure);
-        let shared = &course.own.shared;
+        let shared = &course.own.layer.shared;
         let in_text = course.partial.standing() == Standing::Text;
         broken.prefilled = in_text
             && !text.trim().is_empty()
@@ -166,7 +164,7 @@ where
         self.events = None;
         let broken = self.broken.take();
         let Some(course) = self.course.take() else { return failure };
-        course.own.shared.counts.declined.fetch_add(1, Ordering::Relaxed);
+        course.own.layer.shared.counts.declined.fetch_add(1, Ordering::Relaxed);
         event::declined(&course.request.context, &failure, why);
         let failure = match broken {
             None => failure,
@@ -205,7 +203,7 @@ where
             (Some((_, before)), Some((budget, cost))) => Some((budget, before.and(cost))),
             (before, now) => now.or(before),
         };
-        let shared = &course.own.shared;
+        let shared = &course.own.layer.shared;
         let text = course.partial.text();
         let seam = if text.is_empty() {
             None
@@ -237,7 +235,7 @@ where
         {
             broken.failure = None;
             broken.sleep = None;
-            course.own.shared.counts.resumed.fetch_add(1, Ordering::Relaxed);
+            course.own.layer.shared.counts.resumed.fetch_add(1, Ordering::Relaxed);
             event::resumed(&course.request.context, course.target.as_ref(), broken.resumes);
         }
         if course.partial.is_ended() {
@@ -258,7 +256,7 @@ where
 impl<S> Course<S> {
     /// Whether the answer may be gone on with after `failure`, and what was paid for that.
     fn decide(&self, failure: &Failure, resumes: u32, call: bool) -> Result<Toll, Declined> {
-        let shared = &self.own.shared;
+        let shared = &self.own.layer.shared;
         // A refusal of our own would come again at once.
         if !may_resume(failure) || (call && failure.reason().is_refusal()) {
             return Err(if call { Declined::Call } else { Declined::Reason });
@@ -289,6 +287,13 @@ impl<S> Course<S> {
     }
 }
 
+impl<S> Drop for Course<S> {
+    fn drop(&mut self) {
+        buffers::put(self.partial.take_buffer());
+        buffers::put(std::mem::take(&mut self.request.model));
+    }
+}
+
 impl<S: Service<ChatRequest>> Broken<S> {
     fn new() -> Self {
         Self {
@@ -308,11 +313,6 @@ impl<S: Service<ChatRequest>> Broken<S> {
 fn no_seam() -> Failure {
     Failure::new(Reason::Unknown, "the continuation did not go on with what had been said")
         .with_evidence("seam")
-}
-
-fn cut_off() -> Failure {
-    Failure::new(Reason::Network, "the answer ended without its terminal event")
-        .with_evidence("eof")
 }
 
 impl<S, E> Stream for ResumedEvents<S, E>

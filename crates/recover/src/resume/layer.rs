@@ -8,11 +8,17 @@ use std::{
     },
 };
 
-use steadfast_core::{Dialect, RetryBudget, Target};
+use steadfast_core::{ChatRequest, Dialect, RetryBudget, Target};
 use tower_layer::Layer;
+use tower_service::Service;
 
-use super::{policy::ResumePolicy, service::StreamResume};
-use crate::{again::Budget, follow::Prefill};
+use super::{events::ResumedEvents, policy::ResumePolicy};
+use crate::{
+    PolicyError,
+    again::Budget,
+    follow::Prefill,
+    service::{Begun, Recover, RecoverFuture, Recovers},
+};
 
 /// Goes on with streams that break after content. See the [crate's documentation](crate).
 ///
@@ -21,7 +27,7 @@ use crate::{again::Budget, follow::Prefill};
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct StreamResumeLayer {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
@@ -43,19 +49,25 @@ pub(crate) struct Counts {
 
 impl Default for StreamResumeLayer {
     fn default() -> Self {
-        Self::new(ResumePolicy::default())
+        Self::of(ResumePolicy::default(), Prefill::default(), Budget::Default)
     }
 }
 
 impl StreamResumeLayer {
-    /// Resumes by `policy`.
-    pub fn new(policy: ResumePolicy) -> Self {
+    /// Passes the failures of broken streams on.
+    pub fn off() -> Self {
+        let policy = ResumePolicy { resumes: 0, ..ResumePolicy::default() };
         Self::of(policy, Prefill::default(), Budget::Default)
     }
 
-    /// Passes the failures of broken streams on.
-    pub fn off() -> Self {
-        Self::new(ResumePolicy { resumes: 0, ..Default::default() })
+    /// Resumes by `policy`.
+    ///
+    /// # Errors
+    ///
+    /// When the policy makes no sense; see [`ResumePolicy::validate`].
+    pub fn new(policy: ResumePolicy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(Self::of(policy, Prefill::default(), Budget::Default))
     }
 
     fn of(policy: ResumePolicy, prefill: Prefill, budget: Budget) -> Self {
@@ -64,10 +76,15 @@ impl StreamResumeLayer {
     }
 
     /// With the policy changed by `change`.
-    pub fn tune(self, change: impl FnOnce(&mut ResumePolicy)) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When it makes no sense any more; see [`ResumePolicy::validate`].
+    pub fn tune(self, change: impl FnOnce(&mut ResumePolicy)) -> Result<Self, PolicyError> {
         let mut policy = self.shared.policy.clone();
         change(&mut policy);
-        Self::of(policy, self.shared.prefill.clone(), self.shared.budget.clone())
+        policy.validate()?;
+        Ok(Self::of(policy, self.shared.prefill.clone(), self.shared.budget.clone()))
     }
 
     /// Which targets go on with a last message of the model's own. By default none do, and a
@@ -115,11 +132,25 @@ impl StreamResumeLayer {
     }
 }
 
+/// Goes on with streams of the inner service that break; see [`StreamResumeLayer`].
+pub type StreamResume<S> = Recover<S, StreamResumeLayer>;
+
+/// The future of a call through a [`StreamResume`].
+pub type ResumeFuture<S, F> = RecoverFuture<S, F, StreamResumeLayer>;
+
+impl Recovers for StreamResumeLayer {
+    type Events<S: Service<ChatRequest>, E> = ResumedEvents<S, E>;
+
+    fn begin<S: Service<ChatRequest>, E>(events: E, begun: Begun<S, Self>) -> ResumedEvents<S, E> {
+        ResumedEvents::new(events, begun)
+    }
+}
+
 impl<S: Clone> Layer<S> for StreamResumeLayer {
     type Service = StreamResume<S>;
 
     fn layer(&self, inner: S) -> StreamResume<S> {
-        StreamResume::new(inner, self.shared.clone())
+        Recover::new(inner, self.clone())
     }
 }
 

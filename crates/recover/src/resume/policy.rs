@@ -2,12 +2,12 @@
 
 use steadfast_core::{Failover, Failure, Fault, Reason, Retry};
 
-use crate::{Standing, seam::SeamPolicy};
+use crate::{PolicyError, Standing, seam::SeamPolicy};
 
 /// How broken streams are resumed; plain fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumePolicy {
-    /// How often one answer is resumed, at most.
+    /// How often one answer is resumed, at most; 0 turns resuming off.
     pub resumes: u32,
     /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
     pub max_partial: usize,
@@ -20,6 +20,20 @@ impl Default for ResumePolicy {
     /// current models, 64,000 tokens of about four bytes each.
     fn default() -> Self {
         Self { resumes: 2, max_partial: 1 << 20, seam: SeamPolicy::default() }
+    }
+}
+
+impl ResumePolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if self.max_partial == 0 {
+            return Err(PolicyError::Zero("max_partial", ", or set `resumes` to 0"));
+        }
+        self.seam.validate()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use steadfast::client::{Credential, Provider, Providers};
 use steadfast_core::Dialect as Spoken;
 use steadfast_sim::{
-    Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, RateLimit, Rule, SimProvider,
+    Answer, Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, RateLimit, Rule, SimProvider,
     SimServer,
 };
 
@@ -150,6 +150,14 @@ impl Scenario {
             }
         }
         all
+    }
+
+    /// From now on each provider does this wrong, and says this next.
+    pub(super) fn set(&self, plan: &FaultPlan, answers: &[Answer]) {
+        for server in &self.servers {
+            server.provider().set_faults(plan.clone());
+            server.provider().set_script(answers.to_vec());
+        }
     }
 
     /// Every text that a provider sent to its end.
