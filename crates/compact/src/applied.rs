@@ -9,9 +9,10 @@
 
 use steadfast_core::{ChatRequest, Message};
 
-use crate::Summary;
+use crate::{Summary, mark::Mark};
 
-/// What a compaction replaced, and by what. Holds both by counted pointers.
+/// What a compaction replaced, and by what. Holds messages by counted pointers; of what was read from
+/// the wire and replaced it holds a hash.
 ///
 /// ```
 /// use steadfast_compact::Applied;
@@ -30,8 +31,10 @@ use crate::Summary;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Applied {
-    original: Vec<Message>,
+    original: Vec<Mark>,
     compacted: Vec<Message>,
+    /// Where each of the compacted stood.
+    origins: Vec<Option<usize>>,
     summary: Option<Summary>,
 }
 
@@ -49,42 +52,56 @@ impl Applied {
         let same = same.saturating_sub(1);
         original.truncate(original.len() - same);
         compacted.truncate(compacted.len() - same);
-        Self { original, compacted, summary }
+        let mut next = 0;
+        let mut origin = |message: &Message| {
+            let found = original[next..].iter().position(|one| one.same(message))? + next;
+            next = found + 1;
+            Some(found)
+        };
+        let origins = compacted.iter().map(&mut origin).collect();
+        let original = original.iter().map(Mark::of).collect();
+        Self { original, compacted, origins, summary }
     }
 
     /// Replaces the beginning of the request's history, when it is the one that was compacted;
     /// whether it was. A caller who edited what was compacted, or took it back, has another
     /// conversation: it is left alone.
     pub fn apply(&self, request: &mut ChatRequest) -> bool {
-        if !self.covers(&request.messages) {
-            return false;
+        let covers = self.covers(&request.messages);
+        if covers {
+            self.replace(request);
         }
+        covers
+    }
+
+    /// Replaces the beginning of a history that it [covers](Self::covers).
+    pub(crate) fn replace(&self, request: &mut ChatRequest) {
         let rest = &request.messages[self.original.len()..];
         request.messages = self.compacted.iter().chain(rest).cloned().collect();
-        true
     }
 
     /// Whether a history begins with what was compacted. Messages that are the same in memory are
     /// not read.
     pub fn covers(&self, history: &[Message]) -> bool {
         history.len() >= self.original.len()
-            && self.original.iter().zip(history).all(|(one, other)| one.same(other) || one == other)
+            && self.original.iter().zip(history).all(|(one, other)| one.is(other))
     }
 
     /// The history before `history` was compacted once more: what this stands for, and what came
-    /// after it. `None` when `history` does not begin with what this put there.
+    /// after it. `None` when `history` does not begin with what this put there, or what it stands for
+    /// was read from the wire and is not kept.
     pub fn restore(&self, history: &[Message]) -> Option<Vec<Message>> {
-        let rest = history.strip_prefix(&*self.compacted)?;
-        Some(self.original.iter().chain(rest).cloned().collect())
+        let rest = history.strip_prefix(&*self.compacted)?.iter().map(Some);
+        self.original.iter().map(Mark::message).chain(rest).map(|one| one.cloned()).collect()
     }
 
     /// Where the message at `index` of an applied history stood in the original; `None` for the
     /// summary and for messages that were changed.
     pub fn original(&self, index: usize) -> Option<usize> {
-        let Some(message) = self.compacted.get(index) else {
-            return Some(index - self.compacted.len() + self.original.len());
-        };
-        self.original.iter().position(|one| one.same(message))
+        match self.origins.get(index) {
+            Some(origin) => *origin,
+            None => Some(index - self.compacted.len() + self.original.len()),
+        }
     }
 
     /// The summary that stands in the compacted history.

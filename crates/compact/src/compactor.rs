@@ -75,6 +75,9 @@ pub struct Task<'a> {
     /// What a summariser wrote of the messages that [`Compactor::pending`] named for this very
     /// request and task; `None` to do without.
     pub written: Option<&'a str>,
+    /// Cut only the oldest half of what may go (tier 3): for a summariser that can not be asked about
+    /// all of it.
+    pub half: bool,
 }
 
 /// What a summariser is to be asked about.
@@ -164,6 +167,7 @@ impl<'a> Task<'a> {
             summary: None,
             refused: false,
             written: None,
+            half: false,
         }
     }
 }
@@ -177,6 +181,17 @@ impl Compactor {
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(Self { policy, pinned: Arc::new(|_| false) })
+    }
+
+    /// By the default policy, which is sound.
+    pub(crate) fn usual() -> Self {
+        Self { policy: Policy::default(), pinned: Arc::new(|_| false) }
+    }
+
+    /// The same by another policy.
+    pub(crate) fn with_policy(self, policy: Policy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(Self { policy, ..self })
     }
 
     /// Keeps whole every message that `pinned` says so of, and the calls and results that go with

@@ -108,6 +108,27 @@ impl Counter {
         tape.total(&self.calibration(model))
     }
 
+    /// The same as [`count`](Self::count) in a time that does not grow with the history, for callers
+    /// that keep their messages in memory: of those counted last time it looks at the newest and at
+    /// some of the older ones, in turn. So an edit far back may be counted some turns late.
+    pub fn follow(&self, tape: &mut Tape, request: &ChatRequest, model: &str) -> Count {
+        self.follow_by(tape, request, model, &self.scheme(model))
+    }
+
+    pub(crate) fn follow_by(
+        &self,
+        tape: &mut Tape,
+        request: &ChatRequest,
+        model: &str,
+        scheme: &Scheme,
+    ) -> Count {
+        let weigh = |message: &Message| self.weigh(message, scheme);
+        if !tape.follow(request, model, *scheme, weigh) {
+            tape.update(request, model, *scheme, weigh);
+        }
+        tape.total(&self.calibration(model))
+    }
+
     /// The tokens of one message for `model`, as learned so far.
     pub fn message(&self, message: &Message, model: &str) -> u64 {
         let scheme = self.scheme(model);
@@ -119,6 +140,14 @@ impl Counter {
     /// Zero is taken for "not known".
     pub fn reported(&self, tape: &mut Tape, model: &str, actual: u64) {
         if let Some((sample, tokens)) = tape.anchor(model, actual) {
+            self.learn(model, sample, tokens);
+        }
+    }
+
+    /// The same as [`reported`](Self::reported), for the model that was counted for last.
+    pub(crate) fn reported_last(&self, tape: &mut Tape, actual: u64) {
+        let learned = tape.anchor_last(actual);
+        if let (Some((sample, tokens)), Some(model)) = (learned, tape.model()) {
             self.learn(model, sample, tokens);
         }
     }

@@ -68,29 +68,57 @@
 mod applied;
 mod compactor;
 mod count;
+mod course;
+mod event;
+mod events;
+pub mod future;
+mod gate;
+mod glance;
+mod handle;
+mod job;
+mod layer;
 mod ledger;
+mod look;
+mod mark;
+mod memory;
 mod models;
+mod notice;
 mod plain;
 mod plan;
 mod policy;
 mod render;
 mod report;
+mod scope;
+mod service;
 mod spend;
+mod state;
 mod strip;
 mod summarise;
+mod summariser;
+mod summary_policy;
 
 pub use self::{
     applied::Applied,
     compactor::{Compactor, Pending, Run, Summary, Task},
     count::{Calibration, Count, Counter, Encoding, Sample, Scheme, Tape, Weight},
+    events::CompactionEvents,
+    gate::GateState,
+    handle::{CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    layer::CompactionLayer,
     ledger::Ledger,
     models::{Limits, Models, UNKNOWN},
+    notice::{Compacted, Notice},
     plain::Digest,
     plan::{Conversation, Cut, Plan},
     policy::{Goal, Level, Policy, PolicyError, Room},
     render::{EMERGENCY, Heading, escape, render},
     report::{Effect, Report, Tier, TooLarge},
+    scope::ConversationId,
+    service::Compaction,
     spend::{OverBudget, Reservation, SpendCap, SpendPolicy},
+    state::TargetFacts,
     strip::{Stripped, strip},
     summarise::{Unusable, accept, ask, chunks},
+    summariser::Degraded,
+    summary_policy::SummaryPolicy,
 };

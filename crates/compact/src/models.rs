@@ -1,6 +1,12 @@
 //! Windows and output limits, by model.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::RwLock;
 use serde::Deserialize;
@@ -82,6 +88,8 @@ const ALIASES: &[(&str, &str)] = &[
 pub struct Models {
     overrides: HashMap<Box<str>, Limits>,
     learned: RwLock<HashMap<Box<str>, u64>>,
+    /// Moves on when something is learned or forgotten.
+    epoch: AtomicU64,
 }
 
 impl Models {
@@ -123,11 +131,23 @@ impl Models {
         } else if learned.len() < MAX_LEARNED {
             learned.insert(model.into(), window);
         }
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// Forgets what was learned of `model`, for instance once its provider has raised the limit.
     pub fn forget(&self, model: &str) {
         self.learned.write().remove(model);
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether a provider has stated its window.
+    pub(crate) fn is_learned(&self, model: &str) -> bool {
+        self.learned.read().contains_key(model)
+    }
+
+    /// Another number than before means that limits asked for before may be others now.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 }
 

@@ -127,7 +127,20 @@ impl Plan {
         goal: Goal,
         room: u64,
     ) -> impl Iterator<Item = Cut> + use<'a> {
-        let wanted = self.total.saturating_sub(goal.target.saturating_sub(room));
+        self.cuts_freeing(conversation, self.wanted(goal, room))
+    }
+
+    /// The tokens that have to go for `room` tokens to be free below the goal's target.
+    pub(crate) fn wanted(&self, goal: Goal, room: u64) -> u64 {
+        self.total.saturating_sub(goal.target.saturating_sub(room))
+    }
+
+    /// The ways to cut that free so many tokens; see [`cuts`](Self::cuts).
+    pub(crate) fn cuts_freeing<'a>(
+        &'a self,
+        conversation: &'a Conversation<'_>,
+        wanted: u64,
+    ) -> impl Iterator<Item = Cut> + use<'a> {
         let borders = match self.units[..self.recent].iter().rposition(|unit| !unit.fixed) {
             Some(last) if self.can_cut() => self.least..(last + 2).max(self.least + 1),
             _ => 0..0,

@@ -49,6 +49,12 @@ pub struct Policy {
     /// The most bytes of a summary's body, with its facts. 16,000: four thousand tokens. It is
     /// less in a small window: a tenth of it.
     pub summary_bytes: usize,
+    /// Compactions in a row that did not help, after which a conversation is not summarised any more.
+    /// 3: what is recent or pinned in it is too large, and no summary will change that.
+    pub max_ineffective: u32,
+    /// Errors of the compaction's own after which a conversation is left alone. 3: once may be an
+    /// accident.
+    pub max_throws: u32,
 }
 
 impl Default for Policy {
@@ -64,6 +70,8 @@ impl Default for Policy {
             strip_over: 200,
             reserve: None,
             summary_bytes: 16_000,
+            max_ineffective: 3,
+            max_throws: 3,
         }
     }
 }
@@ -96,6 +104,15 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// The field that is wrong.
+    pub const fn field(&self) -> &'static str {
+        match self {
+            PolicyError::Share { name, .. } | PolicyError::TooSmall { name, .. } => name,
+        }
+    }
+}
+
 /// A marker may be as long as this; what is not longer is not worth one.
 pub(crate) const MARKER: usize = 200;
 
@@ -126,7 +143,9 @@ impl Policy {
         };
         least("keep_recent", self.keep_recent, 1)?;
         least("strip_over", self.strip_over, MARKER)?;
-        least("summary_bytes", self.summary_bytes, LEAST_SUMMARY)
+        least("summary_bytes", self.summary_bytes, LEAST_SUMMARY)?;
+        least("max_ineffective", self.max_ineffective as usize, 1)?;
+        least("max_throws", self.max_throws as usize, 1)
     }
 
     /// The room there is for a request to a model of these limits, which asks for at most

@@ -14,6 +14,8 @@ pub enum Tier {
     Strip,
     /// A summariser's words stand in place of older messages.
     Summary,
+    /// A summariser's words stand in place of the oldest half of what may go.
+    Partial,
     /// Older messages were removed, and a list of facts stands in their place: an emergency
     /// truncation.
     Plain,
@@ -26,6 +28,7 @@ impl Tier {
             Tier::None => "none",
             Tier::Strip => "strip",
             Tier::Summary => "summary",
+            Tier::Partial => "partial",
             Tier::Plain => "plain",
         }
     }

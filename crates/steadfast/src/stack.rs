@@ -4,6 +4,7 @@ use std::fmt;
 
 use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_classify::{ClassifyLayer, service::ClassifyService};
+use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
 use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
@@ -29,8 +30,10 @@ pub type Stacked<S, C = OneChain> =
     DeadlineService<SafetyGuardService<Continuation<StreamResume<Routed<S, C>>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
-type Routed<S, C> =
-    CooldownFailover<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>, C>;
+type Routed<S, C> = CooldownFailover<
+    Compaction<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>>,
+    C,
+>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -63,6 +66,7 @@ pub struct Stack<C = OneChain> {
     continuation: ContinuationLayer,
     resume: StreamResumeLayer,
     failover: CooldownFailoverLayer<C>,
+    compaction: CompactionLayer,
     retry: RetryBackoffLayer,
     breaker: CircuitBreakerLayer,
     stall: StallTimeoutLayer,
@@ -81,6 +85,8 @@ pub struct Handles {
     pub resume: ResumeHandle,
     /// Who is resting, why, and until when.
     pub failover: FailoverHandle,
+    /// What was compacted, and what was spent on it.
+    pub compaction: CompactionHandle,
     /// Each breaker's state.
     pub breaker: BreakerHandle,
     /// What was retried, and the budget.
@@ -108,6 +114,7 @@ impl<C> Stack<C> {
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().budget(budget.drawing()),
             failover: failover.budget(budget.clone()),
+            compaction: CompactionLayer::plain(),
             retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
@@ -149,6 +156,18 @@ impl<C> Stack<C> {
     /// [`budget`](Self::budget) of the stack after it.
     pub fn resume(mut self, layer: StreamResumeLayer) -> Self {
         self.resume = layer;
+        self
+    }
+
+    /// With this compaction: its summariser, models and limits.
+    pub fn compaction(mut self, layer: CompactionLayer) -> Self {
+        self.compaction = layer;
+        self
+    }
+
+    /// Without compaction: what is too long for its model is refused by it.
+    pub fn without_compaction(mut self) -> Self {
+        self.compaction = CompactionLayer::off();
         self
     }
 
@@ -213,6 +232,7 @@ impl<C> Stack<C> {
             continuation: self.continuation.handle(),
             resume: self.resume.handle(),
             failover: self.failover.handle(),
+            compaction: self.compaction.handle(),
             breaker: self.breaker.handle(),
             retry: self.retry.handle(),
             stall: self.stall.handle(),
@@ -249,7 +269,8 @@ where
     fn layer(&self, client: S) -> Self::Service {
         let attempt = self.stall.layer(self.classify.layer(client));
         let target = self.retry.layer(self.breaker.layer(attempt));
-        let routed = self.resume.layer(self.failover.layer(target));
+        let fitted = self.compaction.layer(target);
+        let routed = self.resume.layer(self.failover.layer(fitted));
         self.deadline.layer(self.guard.layer(self.continuation.layer(routed)))
     }
 }
@@ -261,6 +282,7 @@ impl<C> fmt::Debug for Stack<C> {
             .field("guard", &self.guard)
             .field("continuation", &self.continuation)
             .field("resume", &self.resume)
+            .field("compaction", &self.compaction)
             .field("retry", &self.retry)
             .field("breaker", &self.breaker)
             .field("stall", &self.stall)

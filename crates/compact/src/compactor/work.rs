@@ -181,7 +181,11 @@ impl<'a> Work<'a> {
             return None;
         };
         request.messages = place(&lean.messages, &cut, message.clone()).into();
-        let tier = if self.task.written.is_some() { Tier::Summary } else { Tier::Plain };
+        let tier = match (self.task.written, self.task.half) {
+            (Some(_), false) => Tier::Summary,
+            (Some(_), true) => Tier::Partial,
+            (None, _) => Tier::Plain,
+        };
         let mut run = self.finish(request, tier, effect, target, &lean.plan, &lean.stripped);
         let written = self.task.written.map(Into::into);
         run.summary = Some(Summary { message, digest, ledger, written });
@@ -213,7 +217,11 @@ impl<'a> Work<'a> {
         let is_valid = |request: &ChatRequest| validate(request, self.task.rules).is_ok();
         let was_valid = is_valid(&self.original);
         let mut first = None;
-        let cuts = lean.plan.cuts(&conversation, self.goal, room).take(MAX_CUTS);
+        let wanted = match self.task.half {
+            true => lean.plan.total.saturating_sub(lean.plan.floor) / 2,
+            false => lean.plan.wanted(self.goal, room),
+        };
+        let cuts = lean.plan.cuts_freeing(&conversation, wanted).take(MAX_CUTS);
         for cut in cuts.filter(|cut| !cut.dropped.is_empty()) {
             if !was_valid {
                 return Some(cut);

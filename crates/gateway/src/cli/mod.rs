@@ -8,6 +8,7 @@ use steadfast_core::Dialect;
 
 mod check;
 mod classify;
+mod compact;
 mod control;
 mod demo;
 mod input;
@@ -35,6 +36,7 @@ Examples:
   steadfast serve --config steadfast.toml
   steadfast check --config steadfast.toml
   steadfast classify errors.jsonl
+  steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
   steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
 
@@ -55,6 +57,8 @@ enum Command {
     Check(CheckArgs),
     /// Say what provider errors mean: JSON lines in, JSON lines out.
     Classify(ClassifyArgs),
+    /// Make a conversation fit its model's window: a request body in, a request body out.
+    Compact(CompactArgs),
     /// Say what the safety guard makes of a recorded conversation: a line a tool call.
     Replay(ReplayArgs),
     /// Simulated providers as a server.
@@ -148,6 +152,33 @@ pub(crate) struct ClassifyArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
+/// `steadfast compact`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
+  steadfast compact request.json --dialect openai --model house-model --window 32000
+  steadfast compact --dialect gemini --model gemini-2.5-flash --target 20000 < request.json
+
+Asks no model: older results and arguments become markers, then older messages a list of facts. What was
+done is written to standard error. A body that fits is passed on byte for byte.")]
+pub(crate) struct CompactArgs {
+    /// The request body; standard input when left out.
+    pub(crate) file: Option<PathBuf>,
+    /// What it is written in: openai, anthropic or gemini.
+    #[arg(long, value_name = "DIALECT")]
+    pub(crate) dialect: Dialect,
+    /// The model it is for; the body's own when left out.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// The model's window in tokens, where it is not known or is to be another.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<u64>,
+    /// Input tokens to come down to, however large the window is.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) target: Option<u64>,
+}
+
 /// `steadfast replay`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -209,6 +240,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Classify(args) => classify::run(&args),
+        Command::Compact(args) => compact::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Completions(args) => {

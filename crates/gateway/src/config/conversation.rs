@@ -163,3 +163,55 @@ impl Default for ResumeConfig {
         Self { enabled: true, resumes: None }
     }
 }
+
+/// `[compaction]`. Shares are of the model's window.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct CompactionConfig {
+    /// Whether conversations are kept inside their model's window.
+    pub enabled: bool,
+    /// Who summarises. Without one, older messages become markers and lists of facts.
+    pub summariser: Option<SummariserConfig>,
+    /// The share from which on the answer says that the window is filling.
+    pub warn_at: Option<f64>,
+    /// The share from which on the conversation is compacted.
+    pub compact_at: Option<f64>,
+    /// The share it is compacted to.
+    pub target: Option<f64>,
+    /// The most recent messages that are never touched.
+    pub keep_recent: Option<usize>,
+    /// Whether a conversation is compacted in the background, for its next turn.
+    pub deferred: bool,
+    /// Tokens that the summaries of one tenant may use in an hour; 0: as many as it takes.
+    pub spend_hour: Option<u64>,
+    /// The same in a day.
+    pub spend_day: Option<u64>,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            summariser: None,
+            warn_at: None,
+            compact_at: None,
+            target: None,
+            keep_recent: None,
+            deferred: false,
+            spend_hour: None,
+            spend_day: None,
+        }
+    }
+}
+
+/// `[compaction.summariser]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SummariserConfig {
+    /// One of the providers.
+    pub provider: String,
+    /// The model it is asked for: a small one will do.
+    pub model: String,
+}

@@ -11,7 +11,8 @@ mod validate;
 
 pub use self::{
     conversation::{
-        ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, Rule, ToolConfig,
+        CompactionConfig, ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, Rule,
+        SummariserConfig, ToolConfig,
     },
     error::{ConfigError, ConfigErrors},
     schema::{

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde::Deserialize;
 use steadfast_core::{Dialect, Failover, OnUnsupported, Scope};
 
-use super::{ContinuationConfig, GuardConfig, ResumeConfig};
+use super::{CompactionConfig, ContinuationConfig, GuardConfig, ResumeConfig};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,6 +35,8 @@ pub struct Config {
     pub continuation: ContinuationConfig,
     /// What becomes of streams that break.
     pub resume: ResumeConfig,
+    /// What becomes of conversations that outgrow their model's window.
+    pub compaction: CompactionConfig,
     /// How long a provider rests after a failure, in seconds by reason.
     pub cooldown: CooldownConfig,
     /// What each reason means.

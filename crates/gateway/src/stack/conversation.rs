@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use steadfast::{
+    compact::{self, Policy, SpendPolicy},
     guard::{GuardPolicy, PolicyError, ToolSpec},
     recover::{ContinuationPolicy, ResumePolicy},
 };
 
-use crate::config::{ContinuationConfig, GuardConfig, ResumeConfig, ToolConfig};
+use crate::config::{CompactionConfig, ContinuationConfig, GuardConfig, ResumeConfig, ToolConfig};
 
 /// What the guard goes by.
 ///
@@ -114,5 +115,30 @@ pub(super) fn key(error: &PolicyError) -> String {
         field if field.starts_with("limits.") => field.replacen("limits.", "guard.", 1),
         field if field.starts_with("tools") => "guard.tools".to_owned(),
         field => format!("guard.{field}"),
+    }
+}
+
+/// When conversations are compacted, and how far.
+///
+/// # Errors
+///
+/// When the numbers contradict each other.
+pub(super) fn compaction(given: &CompactionConfig) -> Result<Policy, compact::PolicyError> {
+    let mut policy = Policy::default();
+    policy.warn_at = given.warn_at.unwrap_or(policy.warn_at);
+    policy.compact_at = given.compact_at.unwrap_or(policy.compact_at);
+    policy.target = given.target.unwrap_or(policy.target);
+    policy.least_target = policy.least_target.min(policy.target);
+    policy.keep_recent = given.keep_recent.unwrap_or(policy.keep_recent);
+    policy.validate()?;
+    Ok(policy)
+}
+
+/// What summaries may cost.
+pub(super) fn spend(given: &CompactionConfig) -> SpendPolicy {
+    let default = SpendPolicy::default();
+    SpendPolicy {
+        hour: given.spend_hour.unwrap_or(default.hour),
+        day: given.spend_day.unwrap_or(default.day),
     }
 }

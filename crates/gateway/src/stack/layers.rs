@@ -6,6 +6,8 @@ use steadfast::{
     BudgetPolicy, ChatRequest, Needs, Reason, RecoveryTable, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
+    client::{LlmClient, transport::Transport},
+    compact::{CompactionLayer, Policy as CompactionPolicy, SpendPolicy},
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
         TargetSpec, WhenExhausted,
@@ -28,6 +30,17 @@ use crate::config::{
 /// 200,000 that are the usual window, since the count is an estimate from below.
 const LARGE_TOKENS: u64 = 150_000;
 
+/// How conversations are compacted.
+#[derive(Clone, Debug)]
+pub(crate) struct Compactions {
+    pub(crate) enabled: bool,
+    pub(crate) policy: CompactionPolicy,
+    pub(crate) spend: SpendPolicy,
+    pub(crate) deferred: bool,
+    /// The one provider that summarises, with its model.
+    pub(crate) summariser: Option<TargetSpec>,
+}
+
 /// Every number a stack is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies {
@@ -43,6 +56,7 @@ pub(crate) struct Policies {
     pub(crate) guard: GuardPolicy,
     pub(crate) continuation: ContinuationPolicy,
     pub(crate) resume: ResumePolicy,
+    pub(crate) compaction: Compactions,
     pub(crate) models: ModelLimits,
     /// Providers whose models go on with a last message of their own.
     pub(crate) prefill: Vec<String>,
@@ -81,6 +95,14 @@ impl Policies {
                 .map_err(|error| at(&conversation::key(&error), &error))?,
             continuation: conversation::continuation(&config.continuation),
             resume: conversation::resume(&config.resume),
+            compaction: Compactions {
+                enabled: config.compaction.enabled,
+                policy: conversation::compaction(&config.compaction)
+                    .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?,
+                spend: conversation::spend(&config.compaction),
+                deferred: config.compaction.deferred,
+                summariser: summariser(config),
+            },
             models: ModelLimits::of(config),
             prefill: config
                 .providers
@@ -97,7 +119,11 @@ impl Policies {
     /// # Errors
     ///
     /// When a layer refuses them.
-    pub(crate) fn stack(&self, source: &Source) -> Result<Stack<Choose>, ConfigErrors> {
+    pub(crate) fn stack(
+        &self,
+        source: &Source,
+        client: &LlmClient<Transport>,
+    ) -> Result<Stack<Choose>, ConfigErrors> {
         let at = |key: &str, error: &dyn fmt::Display| {
             ConfigErrors::from(source.error(key, error.to_string()))
         };
@@ -124,6 +150,7 @@ impl Policies {
             .guard(guard)
             .continuation(continuation)
             .resume(resume)
+            .compaction(self.compaction(source, client)?)
             .retry(retry)
             .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
             .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
@@ -135,6 +162,53 @@ impl Policies {
             Some(policy) => stack.budget(RetryBudget::new(policy)),
         })
     }
+}
+
+impl Policies {
+    fn compaction(
+        &self,
+        source: &Source,
+        client: &LlmClient<Transport>,
+    ) -> Result<CompactionLayer, ConfigErrors> {
+        let at = |key: &str, error: &dyn fmt::Display| {
+            ConfigErrors::from(source.error(key, error.to_string()))
+        };
+        let given = &self.compaction;
+        if !given.enabled {
+            return Ok(CompactionLayer::off());
+        }
+        let layer = match &given.summariser {
+            None => CompactionLayer::plain(),
+            Some(spec) => {
+                // A stack of its own: what goes wrong with summaries is not held against chats.
+                let chain = Chain::new([spec.clone()])
+                    .map_err(|error| at("compaction.summariser", &error))?;
+                let stack = Stack::new(chain)
+                    .without_guard()
+                    .without_continuation()
+                    .without_resume()
+                    .without_compaction();
+                CompactionLayer::new(stack.boxed(client.clone()))
+            }
+        };
+        let models = self.models.clone();
+        Ok(layer
+            .policy(given.policy.clone())
+            .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?
+            .spend(given.spend)
+            .deferred(given.deferred)
+            .models(models.models())
+            .targets(move |target| models.facts(target)))
+    }
+}
+
+/// The provider that summarises, whatever model is asked for.
+fn summariser(config: &Config) -> Option<TargetSpec> {
+    let given = config.compaction.summariser.as_ref()?;
+    let provider = config.providers.iter().find(|provider| provider.name == given.provider)?;
+    let mut spec = spec(provider);
+    spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
+    Some(spec)
 }
 
 /// Which chain a request takes.
@@ -402,12 +476,17 @@ format = { failover = "next_target" }
 server_error = { scope = "model" }
 "#;
 
+    fn client() -> LlmClient<Transport> {
+        let providers = steadfast::client::Providers::new([]).unwrap();
+        LlmClient::with_service(providers, Transport::new())
+    }
+
     fn policies(text: &str) -> Policies {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
         let policies = Policies::of(&config, &source).unwrap();
-        let _stack = policies.stack(&source).unwrap();
+        let _stack = policies.stack(&source, &client()).unwrap();
         policies
     }
 
@@ -478,7 +557,7 @@ server_error = { scope = "model" }
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
                 std::future::ready(Err::<steadfast_core::ChatResponse, _>(failure))
             });
-            let stack = policies(&file).stack(&Source::text(&file)).unwrap();
+            let stack = policies(&file).stack(&Source::text(&file), &client()).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

@@ -55,8 +55,8 @@ impl Gateway {
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
         let policies = Policies::of(config, source)?;
-        let stack = policies.stack(source)?;
         let client = LlmClient::with_service(providers, Transport::new());
+        let stack = policies.stack(source, &client)?;
         let handles = stack.handles();
         Ok(Self(Arc::new(Inner {
             service: stack.boxed(client),

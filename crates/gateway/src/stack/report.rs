@@ -167,6 +167,26 @@ impl Lines<'_> {
         self.add(layer, "guard.loops.poll_factor", rules.poll_factor);
     }
 
+    fn compaction(&mut self, config: &Config, policies: &Policies) {
+        let (layer, given) = ("compaction", &policies.compaction);
+        self.add(layer, "compaction.enabled", given.enabled);
+        if !given.enabled {
+            return;
+        }
+        let summariser = config.compaction.summariser.as_ref();
+        let summariser = summariser.map(|one| format!("{}/{}", one.provider, one.model));
+        self.add(layer, "compaction.summariser", summariser.as_deref().unwrap_or("none"));
+        let policy = &given.policy;
+        self.add(layer, "compaction.warn_at", policy.warn_at);
+        self.add(layer, "compaction.compact_at", policy.compact_at);
+        self.add(layer, "compaction.target", policy.target);
+        self.add(layer, "compaction.keep_recent", policy.keep_recent);
+        self.add(layer, "compaction.deferred", given.deferred);
+        let tokens = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
+        self.count(layer, "compaction.spend_hour", tokens(given.spend.hour));
+        self.count(layer, "compaction.spend_day", tokens(given.spend.day));
+    }
+
     fn recover(&mut self, config: &Config, policies: &Policies) {
         let (layer, policy) = ("continuation", &policies.continuation);
         self.add(layer, "continuation.enabled", config.continuation.enabled);
@@ -225,6 +245,8 @@ impl Lines<'_> {
                 self.add(layer, &format!("recovery.reasons.{reason}"), value);
             }
         }
+
+        self.compaction(config, policies);
 
         let layer = "retry";
         self.add(layer, "retry.retries", retry.retries);

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use steadfast::Handles;
 use tokio::time::Instant;
 
-/// The most tasks in a status: as many as somebody reads.
-const SHOWN_TASKS: usize = 50;
+/// The most tasks or conversations in a status: as many as somebody reads.
+const SHOWN: usize = 50;
 
 /// `/admin/status`.
 pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
@@ -65,6 +65,7 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
             "continued": cut.continued,
             "truncated": cut.truncated,
         },
+        "compaction": compaction(handles),
         "resume": {
             "broken": broken.broken,
             "resumed": broken.resumed,
@@ -81,12 +82,51 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
     })
 }
 
+/// What was compacted, and whose conversations are the largest.
+fn compaction(handles: &Handles) -> Value {
+    let done = handles.compaction.snapshot();
+    let mut conversations = done.conversations;
+    let known = conversations.len();
+    conversations.sort_by_key(|one| std::cmp::Reverse(one.tokens));
+    conversations.truncate(SHOWN);
+    let shown: Vec<_> = conversations
+        .iter()
+        .map(|one| {
+            json!({
+                "conversation": one.id.to_string(),
+                "tokens": one.tokens,
+                "compactions": one.compactions,
+                "saved": one.saved,
+                "ineffective": one.ineffective,
+                "off": one.is_off,
+            })
+        })
+        .collect();
+    let spent: Vec<_> = done
+        .spent
+        .iter()
+        .map(|(tenant, hour, day)| json!({ "tenant": tenant, "hour": hour, "day": day }))
+        .collect();
+    json!({
+        "warned": done.warned,
+        "compacted": done.compacted,
+        "summarised": done.summarised,
+        "degraded": done.degraded,
+        "ineffective": done.ineffective,
+        "overflows": done.overflows,
+        "too_large": done.too_large,
+        "spent": spent,
+        "known_conversations": known,
+        "conversations": shown,
+    })
+}
+
 /// The guard's tasks: those that were stopped, and the ones that used most.
 fn guard(handles: &Handles) -> Value {
     let mut tasks = handles.guard.snapshot();
     let known = tasks.len();
     tasks.sort_by_key(|task| (task.stop.is_none(), std::cmp::Reverse(task.calls)));
-    tasks.truncate(SHOWN_TASKS);
+    tasks.truncate(SHOWN);
     let shown: Vec<_> = tasks
         .iter()
         .map(|task| {

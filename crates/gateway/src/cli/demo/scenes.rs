@@ -22,7 +22,12 @@ pub(super) struct Scene {
 
 /// Plays all of them.
 pub(super) async fn play(running: &Running) -> Vec<Scene> {
-    let all = vec![broken(running).await, cut(running).await, circles(running).await];
+    let all = vec![
+        broken(running).await,
+        cut(running).await,
+        long(running).await,
+        circles(running).await,
+    ];
     running.scenario.set(&FaultPlan::none(), &[]);
     all
 }
@@ -32,7 +37,10 @@ fn tale(sentences: usize) -> String {
     let mut tale = String::new();
     for n in 1..=sentences {
         let end = if n == sentences { "" } else { " " };
-        tale.push_str(&format!("On night {n} the keeper lit lamp {} and wrote it down.{end}", n * 7));
+        tale.push_str(&format!(
+            "On night {n} the keeper lit lamp {} and wrote it down.{end}",
+            n * 7
+        ));
     }
     tale
 }
@@ -55,7 +63,7 @@ async fn broken(running: &Running) -> Scene {
     Scene {
         what: "a stream that breaks in the middle",
         good: good && broken == 1 && resumed == 1,
-        seen: format!("{told}; broke {broken} time, gone on with {resumed} time"),
+        seen: format!("{told}; {broken} break, {resumed} resume"),
     }
 }
 
@@ -79,6 +87,33 @@ async fn cut(running: &Running) -> Scene {
     }
 }
 
+/// A conversation of twice its model's window.
+async fn long(running: &Running) -> Scene {
+    running.scenario.set(&FaultPlan::none(), &[Answer::text("The lens, first of all.")]);
+    let mut request = ChatRequest::user("Never touch the lamp oil. What is to be done?");
+    let messages = request.messages.make_mut();
+    for n in 0..100 {
+        messages.push(Message::assistant(format!("Day {n}. {}", tale(16))));
+        messages.push(Message::user(format!("And after day {n}? {}", tale(4))));
+    }
+    request.params.max_output = Some(1_000);
+    let before = running.app.gateway().handles().compaction.snapshot();
+    let answer = running.load.answer_as("openai", "gpt-3.5-turbo", request).await;
+    let after = running.app.gateway().handles().compaction.snapshot();
+    let compacted = after.compacted - before.compacted;
+    let (good, told) = compare(&answer, "The lens, first of all.");
+    let saved = after.conversations.iter().map(|one| one.saved).max().unwrap_or(0);
+    let with = match after.summarised - before.summarised {
+        0 => "with a list of facts",
+        _ => "with another model's summary",
+    };
+    Scene {
+        what: "a conversation that outgrew its model's window of 16,385 tokens",
+        good: good && compacted == 1,
+        seen: format!("{told}; compacted {with}, {saved} tokens less"),
+    }
+}
+
 /// An agent that looks into the same directory for ever.
 async fn circles(running: &Running) -> Scene {
     let mut request = ChatRequest::user("Find the configuration file.")
@@ -88,7 +123,8 @@ async fn circles(running: &Running) -> Scene {
     let stopped = loop {
         let looks = Answer::tool_call("list_dir", r#"{"what":"."}"#);
         running.scenario.set(&FaultPlan::none(), &[looks]);
-        let answer = running.load.answer_as("anthropic", "claude-sonnet-4-5", request.clone()).await;
+        let answer =
+            running.load.answer_as("anthropic", "claude-sonnet-4-5", request.clone()).await;
         let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => break failure,
@@ -104,7 +140,8 @@ async fn circles(running: &Running) -> Scene {
         messages.push(Message::tool(call.id.as_str(), "src  tests  README.md"));
         advised = running.app.metrics().count("guard", "advised");
     };
-    let stop = stopped.message().lines().next().unwrap_or_default().to_owned();
+    let (_, stop) = stopped.message().split_once("circles: ").unwrap_or_default();
+    let stop = stop.split('.').next().unwrap_or_default().to_owned();
     Scene {
         what: "an agent that makes the same call for ever",
         good: stopped.message().contains("goes in circles") && advised > 0 && calls <= 5,

@@ -1,0 +1,185 @@
+//! The layer and its settings.
+
+use std::{fmt, sync::Arc};
+
+use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, Message, Target};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    Compaction, CompactionHandle, Compactor, Counter, Models, Policy, PolicyError, SpendPolicy,
+    SummaryPolicy, TargetFacts,
+    state::{Config, Shared},
+    summariser::Summariser,
+};
+
+/// Keeps conversations inside the window of the model behind it. See the
+/// [crate's documentation](crate).
+///
+/// Every service of a layer value, and of its clones, shares its state. The setters begin a new state:
+/// take the [`handle`](Self::handle) last.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct CompactionLayer {
+    shared: Arc<Shared>,
+}
+
+impl Default for CompactionLayer {
+    /// The same as [`plain`](Self::plain).
+    fn default() -> Self {
+        Self::plain()
+    }
+}
+
+impl CompactionLayer {
+    /// With the words of `summariser` in place of older messages (tiers 1 to 4): any service for
+    /// chats, with whatever layers it wants; this layer's own breaker and budget are around it. It
+    /// is asked on behalf of the tenant, without a session, and with
+    /// [background](steadfast_core::Priority::Background) priority. Its requests name no model: a
+    /// client needs a target of its own, or a layer that says which.
+    pub fn new<S, E>(summariser: S) -> Self
+    where
+        S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
+            + Clone
+            + Send
+            + 'static,
+        E: Events + Unpin + Send + 'static,
+    {
+        let summariser = Some(Arc::new(Summariser::new(summariser)));
+        Self::plain().with(|config| config.summariser = summariser)
+    }
+
+    /// Without a summariser: markers (tier 1), and lists of facts (tier 4).
+    pub fn plain() -> Self {
+        Self::of(Config {
+            compactor: Compactor::usual(),
+            models: Arc::default(),
+            counter: Arc::default(),
+            summaries: SummaryPolicy::default(),
+            spend: SpendPolicy::default(),
+            off: false,
+            deferred: false,
+            fail_closed_rollover: true,
+            targets: None,
+            summariser: None,
+            seed: None,
+        })
+    }
+
+    /// Passes everything on as it is.
+    pub fn off() -> Self {
+        Self::plain().with(|config| config.off = true)
+    }
+
+    fn of(config: Config) -> Self {
+        Self { shared: Arc::new(Shared::new(config)) }
+    }
+
+    fn with(self, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = self.shared.config.clone();
+        change(&mut config);
+        Self::of(config)
+    }
+
+    /// By this policy.
+    ///
+    /// # Errors
+    ///
+    /// When it contradicts itself.
+    pub fn policy(self, policy: Policy) -> Result<Self, PolicyError> {
+        let compactor = self.shared.config.compactor.clone().with_policy(policy)?;
+        Ok(self.with(|config| config.compactor = compactor))
+    }
+
+    /// Asks the summariser by this policy.
+    ///
+    /// # Errors
+    ///
+    /// When it makes no sense.
+    pub fn summaries(self, policy: SummaryPolicy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        Ok(self.with(|config| config.summaries = policy))
+    }
+
+    /// Spends at most this on the summaries of one tenant.
+    pub fn spend(self, policy: SpendPolicy) -> Self {
+        self.with(|config| config.spend = policy)
+    }
+
+    /// Goes by these windows. Shared, they learn together.
+    pub fn models(self, models: impl Into<Arc<Models>>) -> Self {
+        let models = models.into();
+        self.with(|config| config.models = models)
+    }
+
+    /// Counts with this. Shared, what one learns of a model all know.
+    pub fn counter(self, counter: impl Into<Arc<Counter>>) -> Self {
+        let counter = counter.into();
+        self.with(|config| config.counter = counter)
+    }
+
+    /// What is to be known of a target where its name does not tell. Asked once for each target and
+    /// service, and again when a window is learned.
+    ///
+    /// ```
+    /// use steadfast_compact::{CompactionLayer, Limits, TargetFacts};
+    /// use steadfast_core::Dialect;
+    ///
+    /// let layer = CompactionLayer::plain().targets(|target| match target.provider() {
+    ///     "house" => TargetFacts::default()
+    ///         .with_dialect(Dialect::OpenAi)
+    ///         .with_limits(Limits::new(32_768).with_output(4_096)),
+    ///     _ => TargetFacts::default(),
+    /// });
+    /// ```
+    pub fn targets(
+        self,
+        targets: impl Fn(&Target) -> TargetFacts + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.targets = Some(Arc::new(targets)))
+    }
+
+    /// Keeps whole every message that `pinned` says so of.
+    pub fn pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
+        let compactor = self.shared.config.compactor.clone().with_pins(pinned);
+        self.with(|config| config.compactor = compactor)
+    }
+
+    /// Compacts in the background for the next turn, as long as the request fits as it is. Off by
+    /// default: it takes a task, and the turn before is sent with all of its history.
+    pub fn deferred(self, deferred: bool) -> Self {
+        self.with(|config| config.deferred = deferred)
+    }
+
+    /// Whether a conversation whose tenant, agent or session is malformed, or whose session is used by
+    /// two histories at a time, is compacted without anything being kept of it. On by default: the
+    /// alternative is to put one conversation's summary into another.
+    pub fn fail_closed_rollover(self, fail_closed: bool) -> Self {
+        self.with(|config| config.fail_closed_rollover = fail_closed)
+    }
+
+    /// Makes the delimiters of summaries from this seed. For tests: whoever knows the seed can forge
+    /// the end of a summary.
+    pub fn seed(self, seed: u64) -> Self {
+        self.with(|config| config.seed = Some(seed))
+    }
+
+    /// Looks at the layer's state and resets it.
+    pub fn handle(&self) -> CompactionHandle {
+        CompactionHandle(self.shared.clone())
+    }
+}
+
+impl<S: Clone> Layer<S> for CompactionLayer {
+    type Service = Compaction<S>;
+
+    fn layer(&self, inner: S) -> Compaction<S> {
+        Compaction::new(inner, self.shared.clone())
+    }
+}
+
+impl fmt::Debug for CompactionLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompactionLayer").field("config", &self.shared.config).finish()
+    }
+}

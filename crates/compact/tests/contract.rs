@@ -1,0 +1,54 @@
+//! The contract of every layer.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use steadfast_compact::CompactionLayer;
+use steadfast_core::{Call, ChatRequest, ChatResponse, Message, RawJson, Reason, Tool};
+use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+
+/// What can not be made to fit.
+fn too_large(request: &mut ChatRequest) {
+    request.model = "gpt-4".into();
+    *request.messages.make_mut() = vec![Message::user("x y z ".repeat(20_000))];
+}
+
+contract!(
+    chat,
+    Contract::new(Chat, CompactionLayer::plain).refuses(|_, request| too_large(request))
+);
+
+/// Chat in a session whose history is too long to be let through at a glance.
+#[derive(Clone, Copy, Debug)]
+struct InSession;
+
+impl Exchange for InSession {
+    type Request = ChatRequest;
+    type Reply = ChatResponse<ProbeEvents>;
+
+    fn request(&self) -> ChatRequest {
+        let mut request = Chat.request();
+        request.context_mut().identity_mut().session = Some("s".into());
+        let list = request.messages.make_mut();
+        for turn in 0..30 {
+            list.push(Message::assistant(format!("answer {turn}")));
+            list.push(Message::user(format!("question {turn}")));
+        }
+        let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
+        request.tools = vec![Tool::function("ls", "lists", schema)].into();
+        request
+    }
+
+    fn same(&self, sent: &ChatRequest, came: &ChatRequest) -> bool {
+        Chat.same(sent, came)
+    }
+
+    fn reply(&self, pieces: Pieces) -> Self::Reply {
+        Chat.reply(pieces)
+    }
+}
+
+contract!(
+    in_a_session,
+    Contract::new(InSession, CompactionLayer::plain)
+        .refuses(|_, request| too_large(request))
+        .state(Act::fail(Reason::ContextOverflow), |layer| layer.handle().snapshot().overflows)
+);

@@ -1,0 +1,450 @@
+//! What a caller sees of the layer: warnings, compactions, refusals that are made good.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use steadfast_compact::{CompactionLayer, ConversationId, Effect, Limits, Policy, TargetFacts, Tier};
+use steadfast_core::{
+    CallContext, ChatRequest, Event, Message, Reason, Role, Target, transcript::Rules,
+    transcript::validate,
+};
+use support::*;
+
+fn layer(tokens: u64) -> CompactionLayer {
+    CompactionLayer::plain().targets(window(tokens)).seed(7)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_room_goes_as_it_is() {
+    let model = Model::fine();
+    let service = stacked(&layer(200_000), &model);
+    let request = request(talk(3, 5), session("s"));
+    let answer = ask(&service, request.clone()).await.unwrap();
+    assert!(model.last().messages.same(&request.messages), "not even copied");
+    assert!(steadfast_compact::Notice::of(&answer.head).is_none());
+    assert!(request.context.log.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filling_window_is_told_of_and_announced_once() {
+    let layer = layer(4_096);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    // 80 % of 4,096 less 512 for the answer, counted by a scheme of known size.
+    let mut list = talk(40, 14);
+    let context = session("s");
+    let mut warned = 0;
+    for turn in 0..8 {
+        let asked = request(list.clone(), context.clone());
+        let answer = ask(&service, asked).await.unwrap();
+        if let Some(notice) = steadfast_compact::Notice::of(&answer.head) {
+            if notice.compacted.is_some() {
+                break;
+            }
+            assert!(notice.warning);
+            let used = notice.tokens + notice.reserve;
+            assert!(used * 10 >= notice.window * 8 && used * 10 < notice.window * 9, "{notice:?}");
+            warned += 1;
+        }
+        list.push(Message::assistant(format!("answer {turn}: {}", "all is well ".repeat(14))));
+        list.push(Message::user("and now?"));
+    }
+    assert!(warned > 1, "some turns lie between 80 and 90 %");
+    assert_eq!(layer.handle().snapshot().warned, 1, "the event is of the moment it begins");
+    assert!(context.log.to_string().contains("compact.warned"), "and every answer says so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_window_is_compacted_and_the_caller_told() {
+    let model = Model::fine();
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    let context = session("s");
+    let list = talk(120, 20);
+    let answer = ask(&service, request(list.clone(), context.clone())).await.unwrap();
+    let notice = notice(&answer);
+    let report = notice.reports[0];
+    assert_eq!((report.tier, report.effect), (Tier::Plain, Effect::Effective));
+    let sent = model.last();
+    assert!(validate(&sent, &Rules::for_dialect(steadfast_core::Dialect::Anthropic)).is_ok());
+    assert_eq!(sent.messages.last().unwrap().text(), "and now?");
+    assert_eq!(sent.model, MODEL);
+
+    let compacted = notice.compacted.unwrap();
+    assert_eq!(compacted.messages[..], sent.messages[..]);
+    assert_eq!(compacted.saved, report.before - report.after);
+    assert!(notice.tokens + notice.reserve < 8_192 * 9 / 10);
+    // The map to the originals: the instructions, no summary, then what is recent.
+    assert_eq!(compacted.origin(0), Some(0));
+    let last = sent.messages.len() - 1;
+    assert_eq!(compacted.origin(last), Some(list.len() - 1));
+    assert_eq!(compacted.origin(last + 1), None);
+    let summaries: Vec<_> =
+        (0..=last).filter(|index| compacted.origin(*index).is_none()).collect();
+    assert_eq!(summaries.len(), 1);
+    assert!(sent.messages[summaries[0]].text().contains("fallback=emergency-truncation"));
+
+    let steps = context.log.steps();
+    assert_eq!((steps[0].layer, steps[0].action), ("compact", "compacted"));
+    assert_eq!(steps[0].target, Some(target()));
+    assert!(steps[0].detail.as_deref().unwrap().contains("tier=plain effect=effective before="));
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_compactions_the_prefix_stays_the_same() {
+    let model = Model::fine();
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    let mut list = talk(120, 20);
+    let mut before: Option<ChatRequest> = None;
+    let mut compactions = 0;
+    for turn in 0..60 {
+        let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+        let notice = notice(&answer);
+        compactions += notice.reports.len();
+        assert!(notice.compacted.is_some(), "the caller still sends everything");
+        let sent = model.last();
+        if let Some(before) = before.filter(|_| notice.reports.is_empty()) {
+            assert!(sent.messages.starts_with(&before.messages), "turn {turn}");
+        }
+        before = Some(sent);
+        list.push(Message::assistant(format!("more {turn}: {}", "all is well ".repeat(8))));
+        list.push(Message::user(format!("next {turn}")));
+    }
+    assert!((1..=3).contains(&compactions), "{compactions}");
+    let id = ConversationId::of(&session("s"));
+    let found = layer.handle().get(&id);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].compactions, compactions as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_tier_is_enough_where_results_are_large() {
+    let model = Model::fine();
+    let service = stacked(&layer(8_192), &model);
+    let mut list = vec![Message::user("read them all")];
+    for number in 0..12 {
+        let id = format!("call_{number}");
+        let call = steadfast_core::Part::tool_call(&id, "read_file", r#"{"path":"a.rs"}"#);
+        list.push(Message::new(Role::Assistant, vec![call]));
+        let result = steadfast_core::Part::tool_result(&id, "let it = be();\n".repeat(150));
+        list.push(Message::new(Role::User, vec![result]));
+    }
+    let schema = steadfast_core::RawJson::parse("{}").unwrap();
+    let tools = vec![steadfast_core::Tool::function("read_file", "reads", schema)];
+    let answer = ask(&service, request(list, session("s")).with_tools(tools)).await.unwrap();
+    let report = notice(&answer).reports[0];
+    assert_eq!((report.tier, report.dropped), (Tier::Strip, 0));
+    assert!(report.stripped > 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_fit_fails_before_anybody_is_asked() {
+    let model = Model::fine();
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    let asked = request(vec![Message::user("why? ".repeat(20_000))], session("s"));
+    let failure = ask(&service, asked.clone()).await.unwrap_err();
+    assert_eq!(failure.reason(), Reason::ContextOverflow);
+    assert_eq!((failure.attempts(), model.calls()), (0, 0));
+    assert_eq!(failure.target(), Some(&target()));
+    assert!(failure.message().contains("a window of 8192"), "{failure}");
+    assert!(asked.context.log.to_string().contains("compact.too_large"));
+
+    // A window that nobody knows is no reason to refuse.
+    let unknown = stacked(&CompactionLayer::plain(), &model);
+    let huge = request(vec![Message::user("why? ".repeat(200_000))], session("s"));
+    assert!(ask(&unknown, huge).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_compacted_harder_and_sent_again_once() {
+    let model = Model::at_once(|number, _| match number {
+        0 => Err(overflow(Some(6_000), Some(9_000))),
+        _ => Ok(say("ok")),
+    });
+    // What everybody believes of it.
+    let layer = layer(100_000);
+    let service = stacked(&layer, &model);
+    let context = session("s");
+    let list = talk(120, 20);
+    let answer = ask(&service, request(list.clone(), context.clone())).await.unwrap();
+    assert_eq!(answer.text(), "ok");
+    assert_eq!(answer.head.attempts, 2, "both were asked");
+    let [first, second] = &model.asked()[..] else { panic!("two calls") };
+    assert_eq!((first.context.attempts, second.context.attempts), (0, 1));
+    assert_eq!(second.model, MODEL);
+    let report = notice(&answer).reports[0];
+    assert!(report.before >= 9_000, "the provider's number: {report}");
+    assert!(report.after < 6_000 * 6 / 10, "harder than the number says: {report}");
+    assert_eq!(layer.handle().models().limits(MODEL).window, 6_000, "the window is learned");
+    assert_eq!(layer.handle().snapshot().overflows, 1);
+    let steps: Vec<_> = context.log.steps().iter().map(|step| step.action).collect();
+    assert_eq!(steps, ["overflow", "compacted"]);
+
+    // The next turn begins with it, and is not refused.
+    let mut list = list;
+    list.push(Message::assistant("ok"));
+    list.push(Message::user("thanks"));
+    ask(&service, request(list, context)).await.unwrap();
+    assert_eq!(model.calls(), 3);
+    assert!(model.last().messages.starts_with(&second.messages));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_the_stream_before_content_is_one_too() {
+    for delivered in [false, true] {
+        let model = Model::at_once(move |number, _| {
+            let mut list = vec![Ok(Event::new([steadfast_core::Delta::Ping]))];
+            if delivered {
+                list.push(Ok(Event::new([said("I")])));
+            }
+            list.push(Err(overflow(None, None)));
+            Ok(if number == 0 { events(list) } else { say("ok") })
+        });
+        let service = stacked(&layer(100_000), &model);
+        let answer = ask(&service, request(talk(120, 20), session("s"))).await;
+        if delivered {
+            assert_eq!(answer.unwrap_err().reason(), Reason::ContextOverflow);
+            assert_eq!(model.calls(), 1, "half of the answer is the caller's already");
+        } else {
+            assert_eq!(answer.unwrap().text(), "ok");
+            assert_eq!(model.calls(), 2);
+            let (first, second) = (&model.asked()[0], &model.asked()[1]);
+            assert!(second.messages.len() < first.messages.len() / 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_time_only_after_progress_and_never_more() {
+    for (second, third, calls) in [
+        (Some(5_000), Some(4_000), 3),
+        (Some(9_000), None, 2),
+        (Some(10_000), None, 2),
+        (None, None, 3),
+    ] {
+        let model = Model::at_once(move |number, _| {
+            Err(overflow(None, [Some(9_000), second, third][number.min(2)]))
+        });
+        let service = stacked(&layer(100_000), &model);
+        let failure = ask(&service, request(talk(200, 20), session("s"))).await.unwrap_err();
+        assert_eq!(failure.reason(), Reason::ContextOverflow);
+        assert_eq!(model.calls(), calls, "{second:?}");
+        assert_eq!(failure.attempts() as usize, calls);
+        let sizes: Vec<_> = model.asked().iter().map(|one| one.messages.len()).collect();
+        assert!(sizes.is_sorted_by(|one, next| one >= next), "{sizes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_passed_on_where_nothing_can_be_done() {
+    let refuse = || Model::at_once(|_, _| Err(overflow(None, None)));
+    // Nothing may be cut.
+    let model = refuse();
+    let service = stacked(&layer(100_000), &model);
+    assert!(ask(&service, request(vec![Message::user("hi")], session("s"))).await.is_err());
+    assert_eq!(model.calls(), 1);
+    // No attempts are left.
+    let model = refuse();
+    let service = stacked(&layer(100_000), &model);
+    let mut context = session("s");
+    context.max_attempts = std::num::NonZeroU32::new(1);
+    assert!(ask(&service, request(talk(120, 20), context)).await.is_err());
+    assert_eq!(model.calls(), 1);
+    // No time is left.
+    let model = Model::new(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Err(overflow(None, None))
+    });
+    let service = stacked(&layer(100_000), &model);
+    let deadline = steadfast_core::Deadline::after(Duration::from_secs(3));
+    let context = session("s").with_deadline(deadline);
+    assert!(ask(&service, request(talk(120, 20), context)).await.is_err());
+    assert_eq!(model.calls(), 1);
+    // Other failures are none of its business.
+    let model = Model::at_once(|_, _| {
+        Err(steadfast_core::Failure::new(Reason::Overloaded, "busy"))
+    });
+    let service = stacked(&layer(100_000), &model);
+    let failure = ask(&service, request(talk(120, 20), session("s"))).await.unwrap_err();
+    assert_eq!((failure.reason(), model.calls()), (Reason::Overloaded, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_reported_decides_the_next_turn() {
+    // Twice what is estimated.
+    let model = Model::at_once(|_, request| {
+        let bytes: usize = request.messages.iter().map(|message| message.text().len()).sum();
+        Ok(say_used("ok", bytes as u64 / 2, 1))
+    });
+    let layer = layer(20_000);
+    let service = stacked(&layer, &model);
+    let mut list = talk(60, 40);
+    let bytes = |list: &[Message]| -> u64 {
+        list.iter().map(|message| message.text().len() as u64).sum()
+    };
+    for _ in 0..3 {
+        let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+        drop(answer);
+        list.push(Message::assistant("all is well ".repeat(10)));
+        list.push(Message::user("and now?"));
+    }
+    let tokens = layer.handle().snapshot().conversations[0].tokens;
+    let actual = bytes(&model.last().messages) / 2;
+    assert!(tokens.abs_diff(actual) * 100 <= actual * 3, "{tokens} for {actual}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_no_name_is_known_by_how_it_begins() {
+    let model = Model::fine();
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    let unnamed = || CallContext::new().with_target(target()).with_tenant("acme");
+    let mut list = talk(120, 20);
+    list[1] = Message::user("this is conversation one");
+    ask(&service, request(list.clone(), unnamed())).await.unwrap();
+    let first = model.last();
+    list.push(Message::assistant("ok"));
+    list.push(Message::user("go on"));
+    let answer = ask(&service, request(list.clone(), unnamed())).await.unwrap();
+    assert!(notice(&answer).reports.is_empty(), "it is the same conversation");
+    assert!(model.last().messages.starts_with(&first.messages));
+
+    // Another one, and the same one of another tenant.
+    list[1] = Message::user("this is conversation two");
+    let answer = ask(&service, request(list.clone(), unnamed())).await.unwrap();
+    assert_eq!(notice(&answer).reports.len(), 1);
+    let other = CallContext::new().with_target(target()).with_tenant("umbrella");
+    list[1] = Message::user("this is conversation one");
+    let answer = ask(&service, request(list, other)).await.unwrap();
+    assert_eq!(notice(&answer).reports.len(), 1, "no tenant sees another's");
+    assert_eq!(layer.handle().snapshot().conversations.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_means_nothing_keeps_nothing() {
+    let model = Model::fine();
+    let strict = layer(8_192);
+    let service = stacked(&strict, &model);
+    let context = session(" s ");
+    for _ in 0..2 {
+        let answer = ask(&service, request(talk(120, 20), context.clone())).await.unwrap();
+        assert_eq!(notice(&answer).reports.len(), 1, "it is compacted each time anew");
+    }
+    assert!(strict.handle().snapshot().conversations.is_empty());
+    assert!(context.log.to_string().contains("compact.dropped"));
+
+    let lax = layer(8_192).fail_closed_rollover(false);
+    let service = stacked(&lax, &model);
+    ask(&service, request(talk(120, 20), session(" s "))).await.unwrap();
+    assert_eq!(lax.handle().snapshot().conversations[0].compactions, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_histories_of_one_name_are_not_put_together() {
+    let model = Model::fine();
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    let mut one = talk(120, 20);
+    let mut two = talk(120, 20);
+    one[3] = Message::user("ALPHA secret");
+    two[3] = Message::user("BETA secret");
+    let mut refused = 0;
+    for turn in 0..4 {
+        for (list, foreign) in [(&mut one, "BETA"), (&mut two, "ALPHA")] {
+            let context = session("shared");
+            ask(&service, request(list.clone(), context.clone())).await.unwrap();
+            refused += usize::from(context.log.to_string().contains("two histories"));
+            let sent = model.last();
+            assert!(!sent.messages.iter().any(|one| one.text().contains(foreign)), "{turn}");
+            list.push(Message::assistant("ok"));
+            list.push(Message::user("go on"));
+        }
+    }
+    assert!(refused >= 3, "{refused}");
+    // Once the first is no longer there, the second takes its place.
+    for _ in 0..4 {
+        ask(&service, request(two.clone(), session("shared"))).await.unwrap();
+    }
+    let answer = ask(&service, request(two.clone(), session("shared"))).await.unwrap();
+    assert!(notice(&answer).reports.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_its_own_switch_it_off_and_it_says_so() {
+    let model = Model::fine();
+    // A closure of the operator's that panics.
+    let layer = layer(8_192).pins(|message| {
+        assert!(!message.text().contains("question 5"), "a pin that can not be told");
+        false
+    });
+    let service = stacked(&layer, &model);
+    let mut context = session("s");
+    for turn in 0..5 {
+        context = session("s");
+        let asked = request(talk(80, 8), context.clone());
+        let asked_list = asked.messages.clone();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let answer = ask(&service, asked).await;
+        std::panic::set_hook(before);
+        let answer = answer.unwrap();
+        assert_eq!(model.last().messages[..], asked_list[..], "it goes as it is");
+        assert_eq!(notice(&answer).switched_off, turn >= 2, "{turn}");
+    }
+    assert!(context.log.to_string().contains("compact.switched_off"));
+    let id = ConversationId::of(&context);
+    assert_eq!(layer.handle().switched_off(), [id.clone()]);
+    assert!(layer.handle().forget(&id));
+    assert!(layer.handle().switched_off().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_the_provider_does_not_take_is_forgotten() {
+    let model = Model::at_once(|_, request| {
+        let is_compacted = request.messages.iter().any(|one| one.text().contains("[Summary of"));
+        match is_compacted {
+            true => Err(steadfast_core::Failure::new(Reason::Format, "messages.1: no")),
+            false => Ok(say("ok")),
+        }
+    });
+    let layer = layer(8_192);
+    let service = stacked(&layer, &model);
+    for turn in 1..=3 {
+        let failure = ask(&service, request(talk(90, 16), session("s"))).await.unwrap_err();
+        assert_eq!(failure.reason(), Reason::Format);
+        assert_eq!(layer.handle().snapshot().conversations[0].throws, turn);
+    }
+    // From now on the provider sees the caller's own messages.
+    assert!(ask(&service, request(talk(90, 16), session("s"))).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_target_has_a_window_of_its_own() {
+    let model = Model::fine();
+    let layer = CompactionLayer::plain().targets(|target: &Target| {
+        let window = if target.provider() == "small" { 8_192 } else { 200_000 };
+        TargetFacts::default().with_limits(Limits::new(window))
+    });
+    let service = stacked(&layer, &model);
+    let list = talk(120, 20);
+    for (provider, is_compacted) in [("big", false), ("small", true), ("big", false)] {
+        let context = session("s").with_target(Target::new(provider).with_model("m"));
+        let answer = ask(&service, request(list.clone(), context)).await.unwrap();
+        let _ = answer;
+        assert_eq!(model.last().messages.len() < list.len(), is_compacted, "{provider}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_contradicts_itself_is_refused() {
+    let mut policy = Policy::default();
+    policy.target = 0.95;
+    assert!(CompactionLayer::plain().policy(policy).is_err());
+    let mut summaries = steadfast_compact::SummaryPolicy::default();
+    summaries.chunk = 10;
+    assert!(CompactionLayer::plain().summaries(summaries).is_err());
+}
