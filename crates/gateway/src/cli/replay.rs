@@ -9,7 +9,7 @@ use serde_json::json;
 use steadfast::guard::{GuardPolicy, Replayed, SafetyGuard};
 
 use super::{FAILED, ReplayArgs, USAGE, fail, input};
-use crate::{config::Config, stack::Policies};
+use crate::{config::Config, stack::guard_policy};
 
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let policy = match policy(args) {
@@ -37,7 +37,7 @@ fn policy(args: &ReplayArgs) -> Result<GuardPolicy, Box<dyn std::error::Error>> 
         None => GuardPolicy::default(),
         Some(file) => {
             let (config, source) = Config::load(Some(file))?;
-            Policies::of(&config, &source)?.guard
+            guard_policy(&config.guard, &source)?
         }
     };
     Ok(if args.loops_only { policy.loops_only() } else { policy })

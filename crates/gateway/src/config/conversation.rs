@@ -117,8 +117,8 @@ impl TryFrom<Vec<u32>> for Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Strikes { warn, stop }) => write!(f, "advised at {warn}, stopped at {stop}"),
-            None => f.write_str("off"),
+            Some(Strikes { warn, stop }) => write!(f, "[{warn}, {stop}]"),
+            None => f.write_str("[]"),
         }
     }
 }

@@ -8,14 +8,16 @@ use steadfast::{
     recover::{ContinuationPolicy, ResumePolicy},
 };
 
-use crate::config::{CompactionConfig, ContinuationConfig, GuardConfig, ResumeConfig, ToolConfig};
+use crate::config::{
+    CompactionConfig, ConfigErrors, ContinuationConfig, GuardConfig, ResumeConfig, Source, ToolConfig,
+};
 
 /// What the guard goes by.
 ///
 /// # Errors
 ///
 /// When the numbers make no sense, or a name stands for two tools.
-pub(super) fn guard(given: &GuardConfig) -> Result<GuardPolicy, PolicyError> {
+pub(crate) fn guard(given: &GuardConfig, source: &Source) -> Result<GuardPolicy, ConfigErrors> {
     if !given.enabled {
         return Ok(GuardPolicy::off());
     }
@@ -49,8 +51,10 @@ pub(super) fn guard(given: &GuardConfig) -> Result<GuardPolicy, PolicyError> {
     policy.volatile_fields.extend(given.volatile_fields.iter().cloned());
     policy.error_prefixes.extend(given.error_prefixes.iter().cloned());
     policy.tasks.capacity = given.tasks.unwrap_or(policy.tasks.capacity);
-    policy.validate()?;
-    Ok(policy)
+    match policy.validate() {
+        Ok(()) => Ok(policy),
+        Err(error) => Err(source.error(&key(&error), error.to_string()).into()),
+    }
 }
 
 /// How cut-off answers are continued.

@@ -91,8 +91,7 @@ impl Policies {
             breaker: breaker(config, &table).map_err(|error| at("breaker", &error))?,
             stall: stall(config).map_err(|error| at("timeout", &error))?,
             deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
-            guard: conversation::guard(&config.guard)
-                .map_err(|error| at(&conversation::key(&error), &error))?,
+            guard: conversation::guard(&config.guard, source)?,
             continuation: conversation::continuation(&config.continuation),
             resume: conversation::resume(&config.resume),
             compaction: Compactions {
@@ -477,8 +476,9 @@ server_error = { scope = "model" }
 "#;
 
     fn client() -> LlmClient<Transport> {
-        let providers = steadfast::client::Providers::new([]).unwrap();
-        LlmClient::with_service(providers, Transport::new())
+        use steadfast::client::{Provider, Providers};
+        let one = Provider::new("one", steadfast::Dialect::OpenAi).without_credential();
+        LlmClient::with_service(Providers::new([one]).unwrap(), Transport::new())
     }
 
     fn policies(text: &str) -> Policies {

@@ -15,7 +15,7 @@ use steadfast::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::layers::Policies;
+pub(crate) use self::{conversation::guard as guard_policy, layers::Policies};
 pub use self::report::{Line, Report};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
