@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use serde_json::{Value, json};
-use steadfast::sim::{Answer, Dialect, Fault, FaultPlan, GoesOn, How, Rule, SimProviderBuilder};
+use steadfast::sim::{
+    Answer, Dialect, Fault, FaultPlan, GoesOn, How, Model, Rule, SimProviderBuilder,
+};
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask,
     http::Ask,
@@ -20,10 +22,17 @@ const NO_REST: &str = "[cooldown]\nnetwork = 0\ntimeout = 0\nserver_error = 0\no
 
 /// A tale of so many sentences, none of them like another in any half.
 fn tale(sentences: u32) -> String {
-    let words = ["amber", "brine", "cedar", "dusk", "ember", "fjord", "gale", "harbour", "na\u{ef}ve"];
+    let words =
+        ["amber", "brine", "cedar", "dusk", "ember", "fjord", "gale", "harbour", "na\u{ef}ve"];
     let word = |n: u32| words[(n as usize * 7 + 3) % words.len()];
     let sentence = |n: u32| {
-        format!("On night {n} the keeper saw {} of {} and {} {}. ", n * n + 1, word(n), n * 13, word(n / 3))
+        format!(
+            "On night {n} the keeper saw {} of {} and {} {}. ",
+            n * n + 1,
+            word(n),
+            n * 13,
+            word(n / 3)
+        )
     };
     (1..=sentences).map(sentence).collect::<String>().trim_end().to_owned()
 }
@@ -258,10 +267,7 @@ async fn an_agent_in_circles_is_advised_and_then_stopped() {
             message.starts_with("Safety limit reached: the agent goes in circles"),
             "{message}"
         );
-        assert!(
-            message.contains("Events processed: 15 | Tool calls: 5 | Elapsed: "),
-            "{message}"
-        );
+        assert!(message.contains("Events processed: 15 | Tool calls: 5 | Elapsed: "), "{message}");
         assert_eq!(reply.header("x-should-retry"), Some("false"));
         assert_eq!(reply.header("x-steadfast-reason"), Some("safety"));
         assert_eq!(rig.seen().len(), asked, "{caller}: a stop is not taken anywhere else");
@@ -354,5 +360,121 @@ async fn each_can_be_switched_off() {
             "{cut:?}"
         );
         assert_eq!(circles(caller, 30, true).send(rig.addr).await.status, 200);
+    }
+}
+
+/// A long conversation with calls and results in it, which ends with a question.
+fn long(dialect: Dialect, turns: usize) -> Ask {
+    let mut body: Value = serde_json::from_slice(circles(dialect, 0, false).sent()).unwrap();
+    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let said = body[key].as_array_mut().unwrap();
+    let user = |text: String| match dialect {
+        Dialect::Gemini => json!({"role": "user", "parts": [{"text": text}]}),
+        _ => json!({"role": "user", "content": text}),
+    };
+    let model = |text: String| match dialect {
+        Dialect::Gemini => json!({"role": "model", "parts": [{"text": text}]}),
+        _ => json!({"role": "assistant", "content": text}),
+    };
+    for n in 0..turns {
+        said.push(model(format!("Answer {n}. {}", tale(4))));
+        let rule = match n % 10 {
+            1 => format!(" Never touch /etc/rule_{n}.conf."),
+            _ => String::new(),
+        };
+        said.push(user(format!("Read part {n} too.{rule}")));
+        let (id, words) = (format!("call_{n}"), format!("part {n}: {}", tale(12)));
+        let q = json!({"q": format!("part {n}")});
+        match dialect {
+            Dialect::OpenAi => {
+                said.push(json!({"role": "assistant", "content": null, "tool_calls": [{
+                    "id": id, "type": "function",
+                    "function": {"name": "look_up", "arguments": q.to_string()},
+                }]}));
+                said.push(json!({"role": "tool", "tool_call_id": id, "content": words}));
+            }
+            Dialect::Anthropic => {
+                said.push(json!({"role": "assistant", "content": [
+                    {"type": "tool_use", "id": id, "name": "look_up", "input": q},
+                ]}));
+                said.push(json!({"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": id, "content": words},
+                ]}));
+            }
+            Dialect::Gemini => {
+                said.push(json!({"role": "model", "parts": [
+                    {"functionCall": {"name": "look_up", "args": q}},
+                ]}));
+                said.push(json!({"role": "user", "parts": [
+                    {"functionResponse": {"name": "look_up", "response": {"result": words}}},
+                ]}));
+            }
+        }
+    }
+    said.push(model("That was all of it.".into()));
+    said.push(user("So what is it?".into()));
+    match dialect {
+        Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(1_000),
+        _ => body["max_tokens"] = json!(1_000),
+    }
+    ask(dialect, steadfast_tests::gateway::model(dialect), false).body(body.to_string())
+}
+
+/// A conversation of several windows, in every pair: before it is sent, where the window is known;
+/// after the provider has refused it, where it is not. The strict simulator takes what comes out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_that_is_too_long_is_made_to_fit() {
+    let small = |dialect| Model::new(model(dialect), 8_000, 2_000).without_thinking();
+    for (caller, speaks) in pairs() {
+        for known in [true, false] {
+            let case = format!("{caller} <- {speaks}, window known {known}");
+            let sim = provider(speaks).models([small(speaks)]).build();
+            let models = format!("models = {{ \"*\" = \"{}\" }}", model(speaks));
+            let window = if known { "\nwindow = 8000" } else { "" };
+            let lines = format!("{models}{window}");
+            let config = "[guard]\nenabled = false\n";
+            let rig = Rig::builder().config(config).provider_with(sim, &lines).start().await;
+            let reply = long(caller, 60).header("x-steadfast-session", "s").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+            let refused = rig.seen().iter().filter(|entry| entry.refused.is_some()).count();
+            assert_eq!(refused, usize::from(!known), "{case}");
+            let done = rig.app.gateway().handles().compaction.snapshot();
+            assert_eq!(
+                (done.compacted, done.overflows),
+                (1, u64::from(!known)),
+                "{case}: {done:?}"
+            );
+            let sent = String::from_utf8_lossy(&rig.last().body).into_owned();
+            assert!(sent.contains("So what is it?"), "{case}: the current request is whole");
+            for rule in [1, 11, 31, 51] {
+                let rule = format!("/etc/rule_{rule}.conf");
+                assert!(sent.contains(&rule), "{case}: what is forbidden is kept: {rule}");
+            }
+            // The next turn has the same history and more, and is compacted in the same way.
+            let reply = long(caller, 60).header("x-steadfast-session", "s").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+            let again = String::from_utf8_lossy(&rig.last().body).into_owned();
+            assert_eq!(sent, again, "{case}: prompt caches hold");
+        }
+    }
+}
+
+/// What can not be made to fit is said before anybody is asked, with the numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_fit_is_told_before_it_costs() {
+    for caller in DIALECTS {
+        let sim = provider(caller).build();
+        let rig = Rig::builder().provider_with(sim, "window = 2000").start().await;
+        let text = tale(400);
+        let mut body: Value = serde_json::from_slice(plain(caller, false, 300).sent()).unwrap();
+        match caller {
+            Dialect::Gemini => body["contents"][0]["parts"][0]["text"] = json!(text),
+            _ => body["messages"][0]["content"] = json!(text),
+        }
+        let reply = ask(caller, model(caller), false).body(body.to_string()).send(rig.addr).await;
+        let message = refusal(caller, 400, &reply);
+        assert!(message.contains("can not be made to fit"), "{caller}: {message}");
+        assert_eq!(reply.header("x-steadfast-reason"), Some("context_overflow"));
+        assert_eq!(rig.seen().len(), 0, "{caller}: nobody was asked");
     }
 }
