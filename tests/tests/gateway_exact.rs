@@ -70,9 +70,14 @@ fn assert_exact(case: &str, (caller, speaks): (Dialect, Dialect), told: &Told, s
 
 /// Answers worth carrying over, by name.
 fn answers() -> Vec<(&'static str, Answer)> {
-    let long =
-        "Ein langer Text mit \u{201e}Zeichen\u{201c}, \u{1f469}\u{200d}\u{1f680} und so fort.\r\n"
-            .repeat(400);
+    let long: String = (0..400)
+        .map(|line| {
+            format!(
+                "Zeile {line} mit {} \u{201e}Zeichen\u{201c}, \u{1f469}\u{200d}\u{1f680} und so fort.\r\n",
+                line * line
+            )
+        })
+        .collect();
     let usage =
         Usage { input: 1_234, output: 777, cache_read: 4_096, cache_write: 0, reasoning: 0 };
     vec![
@@ -110,7 +115,9 @@ fn answers() -> Vec<(&'static str, Answer)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_pair_whole_and_streamed() {
     for speaks in DIALECTS {
-        let rig = Rig::of(provider(speaks).build()).await;
+        // An answer that is cut off is to be told as one.
+        let config = "[continuation]\nenabled = false\n";
+        let rig = Rig::builder().provider(provider(speaks).build()).config(config).start().await;
         for caller in DIALECTS {
             for (name, answer) in answers() {
                 for stream in [false, true] {

@@ -255,7 +255,7 @@ async fn what_is_counted_can_be_read_and_moves() {
     let sim = provider(Dialect::OpenAi).respond(|_| Some(rich_answer())).faults(plan).build();
     let rig = Rig::builder()
         .provider(sim)
-        .config("[retry]\nbase_ms = 1\ncap_ms = 2\n[cooldown]\nnetwork = 0\n")
+        .config("[retry]\nbase_ms = 1\ncap_ms = 2\n[cooldown]\nnetwork = 0\n[resume]\nenabled = false\n")
         .start()
         .await;
     let before = metrics(&rig).await;

@@ -11,8 +11,11 @@ use steadfast_tests::gateway::{
 };
 use tokio::task::JoinSet;
 
-/// For stalls: silence ends soon. Elsewhere a busy machine must not be taken for one.
-const SOON: &str = "[timeout]\nstall_ms = 600\n";
+/// What is told where nothing goes on with a stream that broke; `gateway_conversation` has the rest.
+const AS_IT_IS: &str = "[resume]\nenabled = false\n";
+
+/// The same for stalls: silence ends soon. Elsewhere a busy machine must not be taken for one.
+const SOON: &str = "[resume]\nenabled = false\n[timeout]\nstall_ms = 600\n";
 
 /// Content events before the break: inside the thinking, inside the text, inside the arguments.
 const PLACES: [usize; 3] = [3, 12, 24];
@@ -35,7 +38,7 @@ async fn every_pair(how: How) {
 
 async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let case = format!("{caller} <- {speaks}, {how:?} after {after}");
-    let config = if how == How::Stall { SOON } else { "" };
+    let config = if how == How::Stall { SOON } else { AS_IT_IS };
     let plan = FaultPlan::always(Fault::break_after(after, how));
     let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
     let rig = Rig::builder().provider(sim).config(config).start().await;
@@ -117,7 +120,8 @@ async fn the_next_request_is_answered() {
         let plan = FaultPlan::first(1, Fault::break_after(4, How::Reset));
         let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
         // One bad answer must not rest the only provider here.
-        let rig = Rig::builder().provider(sim).config("[cooldown]\nnetwork = 0\n").start().await;
+        let config = format!("{AS_IT_IS}[cooldown]\nnetwork = 0\n");
+        let rig = Rig::builder().provider(sim).config(&config).start().await;
         let broken = ask(speaks, model(speaks), true).send(rig.addr).await;
         assert_eq!(Told::stream(speaks, &broken.body).errors.len(), 1);
         for caller in DIALECTS {

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
@@ -18,6 +18,7 @@ use steadfast_core::{
 use crate::{
     Limits,
     dialect::{Codec, StreamDecoder},
+    gather::Gather,
     headers::{is_event_stream, kept, request_id},
     transport_failure,
 };
@@ -87,9 +88,9 @@ struct Reader<B> {
 
 enum Mode {
     /// Nothing but white space has come.
-    Unknown(BytesMut),
+    Unknown(Gather),
     Stream(StreamDecoder),
-    Whole(BytesMut),
+    Whole(Gather),
     /// A whole answer that has been read and not been taken.
     Read(Option<Event>),
     Over,
@@ -109,7 +110,7 @@ where
     ) -> Self {
         let connection = Connection::of(extensions);
         let more = connection.is_known();
-        let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(BytesMut::new()));
+        let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(Gather::default()));
         let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0, connection, more }))
     }
@@ -189,7 +190,13 @@ where
                 }
                 Some(Err(error)) => Err(transport_failure(error.into())),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(mut data) => Ok(Some(data.copy_to_bytes(data.remaining()))),
+                    Ok(mut data) => {
+                        // Nobody need ask for the end of a body whose length is known.
+                        if body.is_end_stream() {
+                            self.body = None;
+                        }
+                        Ok(Some(data.copy_to_bytes(data.remaining())))
+                    }
                     // Trailers.
                     Err(_) => continue,
                 },
@@ -201,16 +208,16 @@ where
     fn take(&mut self, chunk: Option<Bytes>) -> Result<(), Failure> {
         match (&mut self.mode, chunk) {
             (Mode::Unknown(seen), Some(chunk)) => {
-                seen.extend_from_slice(&chunk);
+                seen.push(chunk);
                 let Some(is_stream) = looks_like_stream(seen, is_event_stream(&self.headers))
                 else {
                     return Ok(());
                 };
-                let seen = std::mem::take(seen);
+                let mut seen = std::mem::take(seen);
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
-                    stream.push(seen.freeze());
+                    stream.push(seen.take());
                     Mode::Stream(stream)
                 } else {
                     Mode::Whole(seen)
@@ -218,11 +225,11 @@ where
                 self.check_size()
             }
             (Mode::Whole(body), Some(chunk)) => {
-                body.extend_from_slice(&chunk);
+                body.push(chunk);
                 self.check_size()
             }
             (Mode::Whole(body) | Mode::Unknown(body), None) => {
-                let body = std::mem::take(body).freeze();
+                let body = body.take();
                 let event = self.whole(&body)?;
                 self.mode = Mode::Read(Some(event));
                 Ok(())
@@ -268,7 +275,8 @@ where
     }
 
     fn refusal(&self, body: &Bytes) -> Failure {
-        let body = body.slice(..body.len().min(self.asked.limits.error));
+        // A copy: what is kept of a failure does not keep a connection's buffer.
+        let body = Bytes::copy_from_slice(&body[..body.len().min(self.asked.limits.error)]);
         let upstream = Upstream::response(self.status, (*self.headers).clone(), body)
             .with_dialect(self.asked.codec.dialect());
         Failure::from_upstream(upstream)

@@ -40,8 +40,8 @@ pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, RetryBudget, Withdrawal},
     chat::{
-        ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventStream, Events, Extra,
-        Frame, FrameKind, Head, InvalidJson, Media, MediaKind, MediaSource, Message, Opaque,
+        ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventDeltas, EventStream, Events,
+        Extra, Frame, FrameKind, Gist, Head, InvalidJson, Media, MediaKind, MediaSource, Message, Opaque,
         Origin, OriginFields, Params, Part, RawJson, ReplyHeaders, ResponseFormat, Role,
         SharedParams, SharedVec, Stop, StopReason, Text, Thinking, ThinkingConfig, Tool, ToolCall,
         ToolChoice, ToolResult,

@@ -199,6 +199,13 @@ impl Metrics {
             .collect()
     }
 
+    /// How often `layer` did this.
+    pub fn count(&self, layer: &str, action: &str) -> u64 {
+        let steps = self.0.steps.lock();
+        let found = steps.iter().filter(|((of, did, _), _)| *of == layer && *did == action);
+        found.map(|(_, times)| times).sum()
+    }
+
     /// A failure has reached a caller: as a status, or `in_stream`.
     pub fn failed(&self, failure: &Failure, in_stream: bool) {
         let at = if in_stream { "stream" } else { "head" };

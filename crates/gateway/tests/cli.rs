@@ -197,12 +197,16 @@ fn check_says_what_a_good_file_comes_to() {
     let retries = report.lines().find(|line| line.contains("retry.retries")).unwrap();
     assert!(retries.contains(" 4 ") && retries.trim_end().ends_with("file"), "{retries}");
     assert!(report.lines().any(|line| line.trim_end().ends_with("default")), "{report}");
-    assert!(report.contains("at most 5 times"), "one attempt and four retries: {report}");
+    assert!(
+        report.contains("at most 75 times (5 for a call, and 15 calls"),
+        "one attempt and four retries, three goes at each of five pieces: {report}"
+    );
     assert!(!report.contains(PROVIDER_KEY));
 
     let output = run(&["check", "--json", "--config", &path]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["worst_attempts"], 5);
+    assert_eq!(report["worst_attempts"], 75);
+    assert_eq!((&report["attempts_a_call"], &report["worst_calls"]), (&5.into(), &15.into()));
     let lines = report["lines"].as_array().unwrap();
     let retries = lines.iter().find(|line| line["key"] == "retry.retries").unwrap();
     assert_eq!((&retries["value"], &retries["from"]), (&"4".into(), &"file".into()));
@@ -456,4 +460,91 @@ fn completions_know_the_commands() {
         assert!(script.contains("classify") && script.contains("once"), "{shell}: {script}");
     }
     assert_eq!(run(&["completions", "abacus"]).status.code(), Some(2));
+}
+
+/// A conversation of an agent that makes the same call `times` times.
+fn circling(times: usize) -> String {
+    let mut messages = vec![serde_json::json!({"role": "user", "content": "Find it."})];
+    for n in 0..times {
+        let id = format!("call_{n}");
+        messages.push(serde_json::json!({"role": "assistant", "content": null, "tool_calls": [{
+            "id": id, "type": "function",
+            "function": {"name": "ls", "arguments": "{\"path\": \"src\"}"},
+        }]}));
+        let files = "lib.rs  main.rs  a long list of other files";
+        messages.push(serde_json::json!({"role": "tool", "tool_call_id": id, "content": files}));
+    }
+    serde_json::json!({"model": "gpt-4o", "messages": messages}).to_string()
+}
+
+#[test]
+fn replay_says_what_the_guard_makes_of_each_call() {
+    let folder = folder("replay");
+    let path = file(&folder, "session.json", &circling(6));
+    let output = run(&["replay", &path, "--dialect", "openai"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdicts: Vec<_> = lines.iter().map(|line| line["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, ["ok", "ok", "advise", "advise", "stop", "stop"]);
+    assert_eq!(lines[2]["rule"], "same_result");
+    assert_eq!(
+        (&lines[0]["n"], &lines[0]["tool"], &lines[0]["rule"]),
+        (&1.into(), &"ls".into(), &Value::Null)
+    );
+
+    let config =
+        "[guard]\nper_tool = 1\n[guard.loops]\nsame_result = []\n[server]\nauth = \"none\"\n";
+    let config = file(&folder, "guard.toml", config);
+    let counted = run(&["replay", &path, "--dialect", "openai", "--config", &config]);
+    let lines = text(&counted.stdout);
+    assert!(lines.lines().nth(1).unwrap().contains(r#""verdict":"stop""#), "{lines}");
+    let uncounted = ["replay", &path, "--dialect", "openai", "--config", &config, "--loops-only"];
+    assert!(!text(&run(&uncounted).stdout).contains("stop"));
+
+    let output = run(&["replay", &path, "--dialect", "anthropic"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr)
+            .contains("session.json: is no request body of the dialect `anthropic`")
+    );
+    assert_eq!(run(&["replay", &path]).status.code(), Some(2), "the dialect has to be said");
+    assert_eq!(run(&["replay", "/nowhere.json", "--dialect", "openai"]).status.code(), Some(2));
+}
+
+#[test]
+fn compact_makes_a_body_fit_and_leaves_alone_what_fits() {
+    let folder = folder("compact");
+    let small = circling(2);
+    let path = file(&folder, "small.json", &small);
+    let output = run(&["compact", &path, "--dialect", "openai"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).trim_end(), small, "byte for byte");
+    assert!(text(&output.stderr).starts_with("nothing to do: "));
+
+    let path = file(&folder, "large.json", &circling(200));
+    let asked = ["compact", &path, "--dialect", "openai", "--model", "house", "--window", "4000"];
+    let output = run(&asked);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let body: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let messages = body["messages"].as_array().unwrap();
+    assert!(messages.len() < 100, "{} messages", messages.len());
+    assert_eq!(messages.iter().filter(|m| m["content"] == "Find it.").count(), 1, "what is wanted");
+    assert!(
+        text(&output.stderr).contains(" input tokens came down to "),
+        "{}",
+        text(&output.stderr)
+    );
+
+    let unknown = run(&["compact", &path, "--dialect", "openai", "--model", "house"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("say it with --window TOKENS"));
+    let none =
+        run(&["compact", &path, "--dialect", "openai", "--model", "house", "--window", "60"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(1), 0), "{}", text(&none.stderr));
+    assert!(text(&none.stderr).contains("can not be made to fit"), "{}", text(&none.stderr));
+    let target = run(&["compact", &path, "--dialect", "openai", "--target", "2000"]);
+    assert_eq!(target.status.code(), Some(0), "{}", text(&target.stderr));
+    let absurd = run(&["compact", &path, "--dialect", "openai", "--target", "0"]);
+    assert_eq!(absurd.status.code(), Some(2));
 }

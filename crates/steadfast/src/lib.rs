@@ -32,6 +32,10 @@
     doc = "| `guard` | [`guard`] | [`SafetyGuardLayer`](guard::SafetyGuardLayer) | an agent that goes in circles, or too far |"
 )]
 #![cfg_attr(
+    feature = "compact",
+    doc = "| `compact` | [`compact`] | [`CompactionLayer`](compact::CompactionLayer) | conversations that outgrow their model's window |"
+)]
+#![cfg_attr(
     feature = "recover",
     doc = "| `recover` | [`recover`] | [`ContinuationLayer`](recover::ContinuationLayer), [`StreamResumeLayer`](recover::StreamResumeLayer) | answers that were cut off, streams that broke |"
 )]
@@ -41,7 +45,7 @@
 )]
 #![cfg_attr(
     feature = "stack",
-    doc = "| `stack` | | [`Stack`] | deadline to classify, in the right order |"
+    doc = "| `stack` | | [`Stack`] | all of them, in the right order |"
 )]
 #![cfg_attr(
     feature = "sim",
@@ -54,8 +58,8 @@
 //!
 //! # Order
 //!
-//! Outermost first: deadline, guard, continuation, resume, failover, retry, breaker, stall, classify,
-//! client. `Stack` has those of them that concern a single call.
+//! Outermost first: deadline, guard, continuation, resume, failover, compaction, retry, breaker,
+//! stall, classify, client. `Stack` has all of them.
 //! Leave out what you do not need; keep the order of what remains. A few orders that look as good
 //! and are not:
 //!
@@ -74,6 +78,8 @@ pub use steadfast_breaker as breaker;
 pub use steadfast_classify as classify;
 #[cfg(feature = "client")]
 pub use steadfast_client as client;
+#[cfg(feature = "compact")]
+pub use steadfast_compact as compact;
 pub use steadfast_core::*;
 #[cfg(feature = "failover")]
 pub use steadfast_failover as failover;

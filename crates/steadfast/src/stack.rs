@@ -4,9 +4,15 @@ use std::fmt;
 
 use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_classify::{ClassifyLayer, service::ClassifyService};
+use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
 use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
+};
+use steadfast_guard::{SafetyGuard, SafetyGuardLayer, SafetyGuardService};
+use steadfast_recover::{
+    Continuation, ContinuationHandle, ContinuationLayer, ResumeHandle, StreamResume,
+    StreamResumeLayer,
 };
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
 use steadfast_timeout::{
@@ -20,8 +26,13 @@ use tower_service::Service;
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
-pub type Stacked<S, C = OneChain> = DeadlineService<
-    CooldownFailover<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>, C>,
+pub type Stacked<S, C = OneChain> =
+    DeadlineService<SafetyGuardService<Continuation<StreamResume<Routed<S, C>>>>>;
+
+/// The layers of a [`Stack`] from failover inwards.
+type Routed<S, C> = CooldownFailover<
+    Compaction<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>>,
+    C,
 >;
 
 /// All layers, in the order that works, sharing one retry budget.
@@ -51,7 +62,11 @@ pub type Stacked<S, C = OneChain> = DeadlineService<
 #[must_use = "a stack does nothing until it wraps a client"]
 pub struct Stack<C = OneChain> {
     deadline: DeadlineLayer,
+    guard: SafetyGuardLayer,
+    continuation: ContinuationLayer,
+    resume: StreamResumeLayer,
     failover: CooldownFailoverLayer<C>,
+    compaction: CompactionLayer,
     retry: RetryBackoffLayer,
     breaker: CircuitBreakerLayer,
     stall: StallTimeoutLayer,
@@ -62,8 +77,16 @@ pub struct Stack<C = OneChain> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Handles {
+    /// What each task used, who was stopped, and more for whom an operator says so.
+    pub guard: SafetyGuard,
+    /// Which answers were cut off.
+    pub continuation: ContinuationHandle,
+    /// Which streams broke.
+    pub resume: ResumeHandle,
     /// Who is resting, why, and until when.
     pub failover: FailoverHandle,
+    /// What was compacted, and what was spent on it.
+    pub compaction: CompactionHandle,
     /// Each breaker's state.
     pub breaker: BreakerHandle,
     /// What was retried, and the budget.
@@ -87,7 +110,11 @@ impl<C> Stack<C> {
         let budget = RetryBudget::default();
         Self {
             deadline: DeadlineLayer::default(),
+            guard: SafetyGuardLayer::default(),
+            continuation: ContinuationLayer::default(),
+            resume: StreamResumeLayer::default().budget(budget.drawing()),
             failover: failover.budget(budget.clone()),
+            compaction: CompactionLayer::plain(),
             retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
@@ -98,6 +125,55 @@ impl<C> Stack<C> {
     /// With this limit of the whole.
     pub fn deadline(mut self, layer: DeadlineLayer) -> Self {
         self.deadline = layer;
+        self
+    }
+
+    /// With this guard: its limits, and what it knows of tasks.
+    pub fn guard(mut self, layer: impl Into<SafetyGuardLayer>) -> Self {
+        self.guard = layer.into();
+        self
+    }
+
+    /// Without a guard: nothing is counted, and nothing stopped.
+    pub fn without_guard(mut self) -> Self {
+        self.guard = SafetyGuardLayer::off();
+        self
+    }
+
+    /// With these continuations of answers that are cut off.
+    pub fn continuation(mut self, layer: ContinuationLayer) -> Self {
+        self.continuation = layer;
+        self
+    }
+
+    /// Without continuations: an answer that is cut off is passed on as it comes.
+    pub fn without_continuation(mut self) -> Self {
+        self.continuation = ContinuationLayer::off();
+        self
+    }
+
+    /// With these resumes of streams that break. Give it a budget of its own, or set the
+    /// [`budget`](Self::budget) of the stack after it.
+    pub fn resume(mut self, layer: StreamResumeLayer) -> Self {
+        self.resume = layer;
+        self
+    }
+
+    /// With this compaction: its summariser, models and limits.
+    pub fn compaction(mut self, layer: CompactionLayer) -> Self {
+        self.compaction = layer;
+        self
+    }
+
+    /// Without compaction: what is too long for its model is refused by it.
+    pub fn without_compaction(mut self) -> Self {
+        self.compaction = CompactionLayer::off();
+        self
+    }
+
+    /// Without resumes: a stream that breaks after content ends with its failure.
+    pub fn without_resume(mut self) -> Self {
+        self.resume = StreamResumeLayer::off();
         self
     }
 
@@ -125,16 +201,19 @@ impl<C> Stack<C> {
         self
     }
 
-    /// With `budget` for retries and failovers together.
+    /// With `budget` for retries, failovers and resumes together.
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.retry = self.retry.with_budget(budget.drawing());
+        self.resume = self.resume.budget(budget.drawing());
         self.failover = self.failover.budget(budget);
         self
     }
 
-    /// With nothing that bounds retries and failovers together, but what each call brings itself.
+    /// With nothing that bounds retries, failovers and resumes together, but what each call brings
+    /// itself.
     pub fn without_budget(mut self) -> Self {
         self.retry = self.retry.without_budget();
+        self.resume = self.resume.without_budget();
         self.failover = self.failover.without_budget();
         self
     }
@@ -149,7 +228,11 @@ impl<C> Stack<C> {
     /// The handles of the layers. Take them last: a setting begins with fresh state.
     pub fn handles(&self) -> Handles {
         Handles {
+            guard: self.guard.guard().clone(),
+            continuation: self.continuation.handle(),
+            resume: self.resume.handle(),
             failover: self.failover.handle(),
+            compaction: self.compaction.handle(),
             breaker: self.breaker.handle(),
             retry: self.retry.handle(),
             stall: self.stall.handle(),
@@ -176,13 +259,19 @@ impl<C> Stack<C> {
     }
 }
 
-impl<S: Clone, C: Clone> Layer<S> for Stack<C> {
+impl<S, C> Layer<S> for Stack<C>
+where
+    S: Clone,
+    C: Clone,
+{
     type Service = Stacked<S, C>;
 
     fn layer(&self, client: S) -> Self::Service {
         let attempt = self.stall.layer(self.classify.layer(client));
         let target = self.retry.layer(self.breaker.layer(attempt));
-        self.deadline.layer(self.failover.layer(target))
+        let fitted = self.compaction.layer(target);
+        let routed = self.resume.layer(self.failover.layer(fitted));
+        self.deadline.layer(self.guard.layer(self.continuation.layer(routed)))
     }
 }
 
@@ -190,6 +279,10 @@ impl<C> fmt::Debug for Stack<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
             .field("deadline", &self.deadline)
+            .field("guard", &self.guard)
+            .field("continuation", &self.continuation)
+            .field("resume", &self.resume)
+            .field("compaction", &self.compaction)
             .field("retry", &self.retry)
             .field("breaker", &self.breaker)
             .field("stall", &self.stall)

@@ -30,3 +30,9 @@ contract!(
                 + health.targets().iter().filter(|one| one.probing).count() as u64
         })
 );
+
+contract!(
+    stack_that_never_asks_for_more_of_an_answer,
+    Contract::new(Chat, || stack().without_guard().without_continuation().without_resume())
+        .state(Act::answer(), |stack| stack.handles().retry.snapshot().calls)
+);

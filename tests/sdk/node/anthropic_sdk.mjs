@@ -16,9 +16,9 @@ import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema';
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
 import { z } from 'zod';
 import {
-  GATEWAY, KEY, PNG, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
-  answer, breaks, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
-  raises, resultsAsked, run, same, says, seen, signaturesAsked, text, thinking, thinksAsked, within,
+  GATEWAY, KEY, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
+  answer, breaks, breaksOnce, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
+  raises, resultsAsked, run, same, says, seen, signaturesAsked, tale, text, thinking, thinksAsked, within,
 } from './common.mjs';
 
 const client = new Anthropic({ baseURL: GATEWAY, apiKey: KEY, maxRetries: 0 });
@@ -86,6 +86,29 @@ check('stream', 'pieces make the text; usage and stop reason come last', async (
   same('stop_reason', reason, 'end_turn');
   same('output_tokens', output, 7);
   same('first and last', [kinds[0], kinds.at(-1)], ['message_start', 'message_stop']);
+});
+
+check('broken streams', 'one that broke goes on: its text once and whole, its proper end', async () => {
+  for (const [how, after] of [['reset', 2], ['end', 40], [{ error_event: 'overloaded' }, 90]]) {
+    await tale();
+    await breaksOnce(how, after);
+    const message = await messages.stream(FAST).finalMessage();
+    same('text', message.content.map((block) => block.text).join(''), TALE);
+    same('stop_reason', message.stop_reason, 'end_turn');
+    same('requests to the provider', (await last()).number, 2);
+  }
+});
+
+check('cut answers', 'one longer than its output limit arrives whole, in pieces and at once', async () => {
+  await tale();
+  const streamed = await messages.stream({ ...FAST, max_tokens: 700 }).finalMessage();
+  same('streamed', streamed.content.map((block) => block.text).join(''), TALE);
+  same('stop_reason', streamed.stop_reason, 'end_turn');
+  holds('it was continued', (await last()).number > 1);
+  await tale();
+  const whole = await messages.create({ ...FAST, max_tokens: 700 });
+  same('whole', whole.content.map((block) => block.text).join(''), TALE);
+  same('stop_reason', whole.stop_reason, 'end_turn');
 });
 
 check('tools', 'a call, its result sent back, an answer that uses it', async () => {

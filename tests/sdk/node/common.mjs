@@ -16,6 +16,10 @@ export const PNG =
 export const TEXT = 'Na\u00efve \u65e5\u672c \u{1f980} \u2014 "quoted",\r\n\ttabbed, and done.';
 export const THOUGHT = 'Step one.\nThen caf\u00e9, then two.';
 // Tokens the provider reports. What was read from the cache is counted apart.
+// Long enough to break in, and to be cut off: no sentence is like another.
+export const TALE = Array.from({ length: 60 }, (_, at) => at + 1)
+  .map((n) => `On night ${n} the keeper saw ${n * n + 1} moths, ${n * 13} ships and na\u00efve star ${n * 7}.`)
+  .join(' ');
 export const USAGE = { input: 11, output: 7, cache_read: 5 };
 export const USAGE_THINKING = { ...USAGE, reasoning: 3 };
 
@@ -39,8 +43,17 @@ export const answer = (blocks, fields = {}) => ({ blocks, chunks: 6, ...fields }
 export const says = (...answers) =>
   control('PUT', 'script', answers.map((a) => (Array.isArray(a) ? answer(a) : a)));
 
+/** The provider tells all of it, and goes on with it when it is asked to. */
+export const tale = () =>
+  says({ blocks: [text(TALE)], chunks: 24, goes_on: 'faithful' });
+
 /** The fault that every request from now on meets. */
-export const breaks = (fault) => control('PUT', 'faults', { rules: [{ fault }] });
+export const breaks = (fault, rule = {}) =>
+  control('PUT', 'faults', { rules: [{ ...rule, fault }] });
+
+/** The next stream breaks after so many events; the ones that follow do not. */
+export const breaksOnce = (how, after) =>
+  breaks({ break: { after_events: after, how } }, { nth: 1 });
 
 /** Every generation the provider was asked for. */
 export const seen = async () =>

@@ -13,9 +13,9 @@ import OpenAI, {
 import { zodResponseFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
 import {
-  GATEWAY, KEY, PNG, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
-  answer, breaks, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
-  raises, resultsAsked, run, same, says, seen, text, thinking, thinksAsked, within,
+  GATEWAY, KEY, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
+  answer, breaks, breaksOnce, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
+  raises, resultsAsked, run, same, says, seen, tale, text, thinking, thinksAsked, within,
 } from './common.mjs';
 
 const client = new OpenAI({ baseURL: `${GATEWAY}/v1`, apiKey: KEY, maxRetries: 0 });
@@ -101,6 +101,36 @@ check('stream', 'pieces make the text; usage and stop reason come last', async (
   same('pieces', pieces.length, (await last()).events);
   same('finish_reason', reason, 'stop');
   usageIs(usage);
+});
+
+check('broken streams', 'one that broke goes on: its text once and whole, its proper end', async () => {
+  for (const [how, after] of [['reset', 2], ['end', 40], [{ error_event: 'overloaded' }, 90]]) {
+    await tale();
+    await breaksOnce(how, after);
+    const pieces = [];
+    const reasons = [];
+    for await (const chunk of await chats.create({ ...FAST, stream: true })) {
+      for (const choice of chunk.choices) {
+        if (choice.delta.content) pieces.push(choice.delta.content);
+        if (choice.finish_reason) reasons.push(choice.finish_reason);
+      }
+    }
+    same('text', pieces.join(''), TALE);
+    same('finish reasons', reasons, ['stop']);
+    same('requests to the provider', (await last()).number, 2);
+  }
+});
+
+check('cut answers', 'one longer than its output limit arrives whole, in pieces and at once', async () => {
+  await tale();
+  const streamed = await chats.stream({ ...FAST, max_tokens: 700 }).finalChatCompletion();
+  same('streamed', streamed.choices[0].message.content, TALE);
+  same('finish_reason', streamed.choices[0].finish_reason, 'stop');
+  holds('it was continued', (await last()).number > 1);
+  await tale();
+  const whole = await chats.create({ ...FAST, max_tokens: 700 });
+  same('whole', whole.choices[0].message.content, TALE);
+  same('finish_reason', whole.choices[0].finish_reason, 'stop');
 });
 
 check('tools', 'a call, its result sent back, an answer that uses it', async () => {

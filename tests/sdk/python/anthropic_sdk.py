@@ -88,6 +88,36 @@ def _():
     same("first and last", (kinds[0], kinds[-1]), ("message_start", "message_stop"))
 
 
+@check("broken streams", "one that broke goes on: its text once and whole, its proper end")
+def _():
+    for how, after in (("reset", 2), ("end", 40), ({"error_event": "overloaded"}, 90)):
+        tale()
+        breaks_once(how, after)
+        with messages.stream(model="fast", **MORE) as stream:
+            for _event in stream:
+                pass
+        message = stream.get_final_message()
+        same("text", "".join(block.text for block in message.content), TALE)
+        same("stop_reason", message.stop_reason, "end_turn")
+        same("requests to the provider", last()["number"], 2)
+
+
+@check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
+def _():
+    tale()
+    with messages.stream(model="fast", messages=ASK, max_tokens=700) as stream:
+        for _event in stream:
+            pass
+    message = stream.get_final_message()
+    same("streamed", "".join(block.text for block in message.content), TALE)
+    same("stop_reason", message.stop_reason, "end_turn")
+    true("it was continued", last()["number"] > 1)
+    tale()
+    message = messages.create(model="fast", messages=ASK, max_tokens=700)
+    same("whole", "".join(block.text for block in message.content), TALE)
+    same("stop_reason", message.stop_reason, "end_turn")
+
+
 def result(block, content):
     return {"type": "tool_result", "tool_use_id": block.id, "content": content}
 

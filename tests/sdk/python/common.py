@@ -33,6 +33,11 @@ PNG = (
 # What careless hands break: several bytes a character, a line end, quotes, a tab.
 TEXT = 'Na\u00efve \u65e5\u672c \U0001f980 \u2014 "quoted",\r\n\ttabbed, and done.'
 THOUGHT = "Step one.\nThen caf\u00e9, then two."
+# Long enough to break in, and to be cut off: no sentence is like another.
+TALE = " ".join(
+    f"On night {n} the keeper saw {n * n + 1} moths, {n * 13} ships and na\u00efve star {n * 7}."
+    for n in range(1, 61)
+)
 # Tokens the provider reports. What was read from the cache is counted apart.
 USAGE = {"input": 11, "output": 7, "cache_read": 5}
 USAGE_THINKING = {"input": 11, "output": 7, "cache_read": 5, "reasoning": 3}
@@ -72,6 +77,16 @@ def call(name, arguments, id):
 def breaks(fault, **rule):
     """The fault that every request from now on meets."""
     _control("PUT", "faults", {"rules": [{**rule, "fault": fault}]})
+
+
+def tale(**fields):
+    """The provider tells all of `TALE`, and goes on with it when it is asked to."""
+    says({"blocks": [text(TALE)], "chunks": 24, "goes_on": "faithful", **fields})
+
+
+def breaks_once(how, after):
+    """The next stream breaks after so many events; the ones that follow do not."""
+    breaks({"break": {"after_events": after, "how": how}}, nth=1)
 
 
 def seen():

@@ -117,6 +117,33 @@ def _():
     usage_is(usage)
 
 
+@check("broken streams", "one that broke goes on: its text once and whole, its proper end")
+def _():
+    for how, after in (("reset", 2), ("end", 40), ({"error_event": "overloaded"}, 90)):
+        tale()
+        breaks_once(how, after)
+        pieces, reasons = [], []
+        for chunk in stream():
+            pieces.append(chunk.text or "")
+            reasons += [c.finish_reason for c in chunk.candidates or [] if c.finish_reason]
+        same("text", "".join(pieces), TALE)
+        same("finish reasons", reasons, [types.FinishReason.STOP])
+        same("requests to the provider", last()["number"], 2)
+
+
+@check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
+def _():
+    tale()
+    chunks = list(stream(max_output_tokens=700))
+    same("streamed", "".join(chunk.text or "" for chunk in chunks), TALE)
+    same("finish_reason", chunks[-1].candidates[0].finish_reason, types.FinishReason.STOP)
+    true("it was continued", last()["number"] > 1)
+    tale()
+    response = ask(max_output_tokens=700)
+    same("whole", response.text, TALE)
+    same("finish_reason", response.candidates[0].finish_reason, types.FinishReason.STOP)
+
+
 @check("tools", "a call, its result sent back, an answer that uses it")
 def _():
     says([call("weather", {"q": "caf\u00e9"}, "call_1")], [text("It is 42 degrees.")])

@@ -92,6 +92,35 @@ def _():
     usage_is(usage)
 
 
+@check("broken streams", "one that broke goes on: its text once and whole, its proper end")
+def _():
+    for how, after in (("reset", 2), ("end", 40), ({"error_event": "overloaded"}, 90)):
+        tale()
+        breaks_once(how, after)
+        pieces, reasons = [], []
+        for chunk in chats.create(model="fast", messages=ASK, stream=True):
+            for choice in chunk.choices:
+                pieces.append(choice.delta.content or "")
+                reasons += [choice.finish_reason] if choice.finish_reason else []
+        same("text", "".join(pieces), TALE)
+        same("finish reasons", reasons, ["stop"])
+        same("requests to the provider", last()["number"], 2)
+
+
+@check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
+def _():
+    tale()
+    with chats.stream(model="fast", messages=ASK, max_tokens=700) as stream:
+        for _event in stream:
+            pass
+    choice = stream.get_final_completion().choices[0]
+    same("streamed", (choice.message.content, choice.finish_reason), (TALE, "stop"))
+    true("it was continued", last()["number"] > 1)
+    tale()
+    choice = chats.create(model="fast", messages=ASK, max_tokens=700).choices[0]
+    same("whole", (choice.message.content, choice.finish_reason), (TALE, "stop"))
+
+
 def weather(messages, **options):
     """One turn that calls a tool, and one that uses the result."""
     says([call("weather", {"q": "caf\u00e9"}, "call_1")], [text("It is 42 degrees.")])

@@ -108,7 +108,9 @@ impl Parts<'_> {
         let deadline = DeadlineLayer::after(*pipeline).unwrap();
 
         if layers.preset {
-            let stack = Stack::around(failover).retry(retry).breaker(breaker);
+            // What asks for more of an answer has its own laws: see `conversation_chaos`.
+            let stack = Stack::around(failover).without_continuation().without_resume();
+            let stack = stack.retry(retry).breaker(breaker);
             let stack = stack.stall(stall).deadline(deadline);
             let stack = match budget {
                 Some(budget) => stack.budget(budget.clone()),

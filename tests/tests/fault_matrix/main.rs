@@ -75,7 +75,9 @@ fn retry(jitter: Jitter) -> RetryBackoffLayer {
 
 fn stack(chain: Chain, retry: RetryBackoffLayer) -> Stack {
     let policy = StallPolicy { stall: Duration::from_millis(STALL), ..StallPolicy::default() };
+    // What happens to a call. Going on with a stream that broke is another call.
     Stack::new(chain)
+        .without_resume()
         .retry(retry)
         .stall(StallTimeoutLayer::new(policy).unwrap())
         .budget(steadfast::RetryBudget::default())

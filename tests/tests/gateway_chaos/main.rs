@@ -51,6 +51,9 @@ fn config(dice: &mut Rng) -> String {
     let stall = dice.u64(200..600);
     let _ = writeln!(text, "[timeout]\nstall_ms = {stall}\nattempt_ms = {}", dice.u64(300..900));
     let _ = writeln!(text, "pipeline_ms = {}", dice.u64(400..2_500));
+    // One law here is that a caller is given what one call was: what goes on with answers has tests
+    // of its own.
+    text += "[resume]\nenabled = false\n[continuation]\nenabled = false\n";
     let _ = writeln!(text, "[retry]\nretries = {}\nbase_ms = {}", dice.u32(0..4), dice.u64(1..30));
     let _ = writeln!(text, "cap_ms = 60\nmax_wait_ms = 80");
     let exhausted = ["fail", "wait", "try_soonest"][dice.usize(..3)];

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
 use super::{Combination, SDKS, Sdk, UPSTREAMS};
 
 /// The rows of the table. Every script says something of each.
-const FEATURES: [&str; 18] = [
+const FEATURES: [&str; 20] = [
     "chat",
     "stream",
     "tools",
@@ -22,6 +22,8 @@ const FEATURES: [&str; 18] = [
     "errors: 429",
     "errors: 5xx",
     "errors in a stream",
+    "broken streams",
+    "cut answers",
     "SDK retries",
     "cancellation",
 ];

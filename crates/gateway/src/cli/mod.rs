@@ -1,15 +1,19 @@
 //! The command line.
 
-use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use steadfast_core::Dialect;
 
 mod check;
 mod classify;
+mod compact;
 mod control;
 mod demo;
+mod input;
 mod logs;
+mod replay;
 mod serve;
 mod sim;
 
@@ -32,6 +36,8 @@ Examples:
   steadfast serve --config steadfast.toml
   steadfast check --config steadfast.toml
   steadfast classify errors.jsonl
+  steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
+  steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
@@ -51,6 +57,10 @@ enum Command {
     Check(CheckArgs),
     /// Say what provider errors mean: JSON lines in, JSON lines out.
     Classify(ClassifyArgs),
+    /// Make a conversation fit its model's window: a request body in, a request body out.
+    Compact(CompactArgs),
+    /// Say what the safety guard makes of a recorded conversation: a line a tool call.
+    Replay(ReplayArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
     /// Completions for a shell, on standard output.
@@ -142,6 +152,57 @@ pub(crate) struct ClassifyArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
+/// `steadfast compact`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
+  steadfast compact request.json --dialect openai --model house-model --window 32000
+  steadfast compact --dialect gemini --model gemini-2.5-flash --target 20000 < request.json
+
+Asks no model: older results and arguments become markers, then older messages a list of facts. What was
+done is written to standard error. A body that fits is passed on byte for byte.")]
+pub(crate) struct CompactArgs {
+    /// The request body; standard input when left out.
+    pub(crate) file: Option<PathBuf>,
+    /// What it is written in: openai, anthropic or gemini.
+    #[arg(long, value_name = "DIALECT")]
+    pub(crate) dialect: Dialect,
+    /// The model it is for; the body's own when left out.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// The model's window in tokens, where it is not known or is to be another.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<u64>,
+    /// Input tokens to come down to, however large the window is.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) target: Option<u64>,
+}
+
+/// `steadfast replay`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast replay session.json --dialect anthropic
+  steadfast replay session.json --dialect openai --loops-only | jq 'select(.verdict != \"ok\")'
+  steadfast replay session.json --dialect gemini --config steadfast.toml
+
+A line a call: {\"n\":3,\"tool\":\"ls\",\"verdict\":\"advise\",\"rule\":\"same_result\"}; verdicts are ok, advise
+and stop. Time is not counted: a recording tells none.")]
+pub(crate) struct ReplayArgs {
+    /// A request body with the conversation in it; standard input when left out.
+    pub(crate) file: Option<PathBuf>,
+    /// What it is written in: openai, anthropic or gemini.
+    #[arg(long, value_name = "DIALECT")]
+    pub(crate) dialect: Dialect,
+    /// Judge going in circles and edits of one file alone: no limits of counts.
+    #[arg(long)]
+    pub(crate) loops_only: bool,
+    /// A configuration file, for its [guard].
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// `steadfast sim`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -179,6 +240,8 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Classify(args) => classify::run(&args),
+        Command::Compact(args) => compact::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Completions(args) => {
             clap_complete::generate(
@@ -198,10 +261,17 @@ pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The runtime of a command.
+/// The runtime of a command. On one core there is nobody to share the work with: tokio's other
+/// scheduler takes the tasks in their order, and what several of them write leaves together.
 #[expect(clippy::expect_used, reason = "the message says why it can not happen")]
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut builder = if cores == 1 && std::env::var_os("GWCALL_MT").is_none() {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    builder
         .enable_all()
         .build()
         .expect("a runtime needs only threads and file descriptors, without which nothing works")

@@ -2,6 +2,7 @@
 //!
 //! Every key is optional. What is wrong is said with file, line and key, all of it at once.
 
+mod conversation;
 mod error;
 mod load;
 mod schema;
@@ -9,6 +10,10 @@ mod source;
 mod validate;
 
 pub use self::{
+    conversation::{
+        CompactionConfig, ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, Rule,
+        SummariserConfig, ToolConfig,
+    },
     error::{ConfigError, ConfigErrors},
     schema::{
         Auth, BreakerConfig, ChainsConfig, Config, CooldownConfig, FailoverConfig, ProviderConfig,

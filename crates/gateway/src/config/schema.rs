@@ -8,6 +8,8 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde::Deserialize;
 use steadfast_core::{Dialect, Failover, OnUnsupported, Scope};
 
+use super::{CompactionConfig, ContinuationConfig, GuardConfig, ResumeConfig};
+
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +29,14 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
+    /// How much a task of an agent may have, and when it goes in circles.
+    pub guard: GuardConfig,
+    /// What becomes of answers that the output limit cut off.
+    pub continuation: ContinuationConfig,
+    /// What becomes of streams that break.
+    pub resume: ResumeConfig,
+    /// What becomes of conversations that outgrow their model's window.
+    pub compaction: CompactionConfig,
     /// How long a provider rests after a failure, in seconds by reason.
     pub cooldown: CooldownConfig,
     /// What each reason means.
@@ -129,6 +139,10 @@ pub struct ProviderConfig {
     pub window: Option<u64>,
     /// The most it writes, in tokens.
     pub max_output: Option<u64>,
+    /// Whether its models go on with a last message of their own. Without it a stream that broke is
+    /// resumed by asking for the last words to be repeated, which works everywhere.
+    #[serde(default)]
+    pub prefill: bool,
     /// Parameters it does not take.
     #[serde(default)]
     pub unsupported: Vec<String>,
@@ -154,6 +168,7 @@ impl ProviderConfig {
             tools: true,
             window: None,
             max_output: None,
+            prefill: false,
             unsupported: Vec::new(),
             on_unsupported: OnUnsupported::default(),
             headers: BTreeMap::new(),

@@ -37,6 +37,7 @@ impl Config {
         check.tenants(self);
         check.providers(self);
         check.chains(self);
+        check.summariser(self);
         check.numbers(self);
         if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(check.errors)) }
     }
@@ -214,6 +215,26 @@ impl Check<'_> {
                 self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
             }
         }
+    }
+
+    fn summariser(&mut self, config: &Config) {
+        let Some(summariser) = &config.compaction.summariser else { return };
+        let known = config.providers.iter().any(|provider| provider.name == summariser.provider);
+        let names: Vec<_> = config.providers.iter().map(|p| p.name.as_str()).collect();
+        self.require(
+            known,
+            "compaction.summariser.provider",
+            format!(
+                "there is no provider `{}`; there are: {}",
+                summariser.provider,
+                names.join(", ")
+            ),
+        );
+        self.require(
+            !summariser.model.is_empty(),
+            "compaction.summariser.model",
+            "must not be empty",
+        );
     }
 
     fn numbers(&mut self, config: &Config) {

@@ -3,12 +3,14 @@
 use axum::{
     body::Body,
     extract::{Extension, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use std::sync::atomic::Ordering;
 
-use super::{App, Peer, reply};
+use steadfast::guard::TaskId;
+
+use super::{App, Peer, chat::query, reply};
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn health() -> &'static str {
@@ -38,10 +40,41 @@ pub(super) async fn status(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
 ) -> Response {
-    let loopback =
-        peer.is_some_and(|Extension(peer)| peer.remote.ip().to_canonical().is_loopback());
-    if !app.0.keys.is_admin(&headers, loopback) {
-        return (StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response();
+    if let Err(refused) = admin(&app, peer, &headers) {
+        return refused;
     }
     reply::ok("application/json", Body::from(app.gateway().status().to_string()))
+}
+
+/// `POST /admin/guard/extend?task=NAME&tenant=NAME`: the task gets its limits anew, and a stop is lifted.
+pub(super) async fn extend(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = admin(&app, peer, &headers) {
+        return refused;
+    }
+    let Some(task) = query(&uri, "task").filter(|task| !task.is_empty()) else {
+        return (StatusCode::BAD_REQUEST, "which task? ask for ?task=NAME, and &tenant=NAME where there are any\n").into_response();
+    };
+    let tenant = query(&uri, "tenant");
+    let task = TaskId { tenant: tenant.as_deref(), name: &task };
+    if app.gateway().handles().guard.extend(task) {
+        "extended\n".into_response()
+    } else {
+        (StatusCode::NOT_FOUND, "no such task is known\n").into_response()
+    }
+}
+
+/// Whether the caller is an operator.
+#[expect(clippy::result_large_err, reason = "it is the answer")]
+fn admin(app: &App, peer: Option<Extension<Peer>>, headers: &HeaderMap) -> Result<(), Response> {
+    let loopback =
+        peer.is_some_and(|Extension(peer)| peer.remote.ip().to_canonical().is_loopback());
+    if app.0.keys.is_admin(headers, loopback) {
+        return Ok(());
+    }
+    Err((StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response())
 }

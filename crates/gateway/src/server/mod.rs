@@ -118,6 +118,7 @@ impl App {
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
+            .route("/admin/guard/extend", post(admin::extend))
             .fallback(nowhere)
             .method_not_allowed_fallback(wrong_method)
             .with_state(self.clone())

@@ -6,15 +6,22 @@ use steadfast::{
     BudgetPolicy, ChatRequest, Needs, Reason, RecoveryTable, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
+    client::{LlmClient, transport::Transport},
+    compact::{CompactionLayer, Policy as CompactionPolicy, SpendPolicy},
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
         TargetSpec, WhenExhausted,
+    },
+    guard::{GuardPolicy, SafetyGuardLayer},
+    recover::{
+        ContinuationLayer, ContinuationPolicy, ResumePolicy, StreamResumeLayer,
     },
     retry::{RetryBackoffLayer, RetryPolicy},
     timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
 };
 use steadfast_core::{Backoff, Failover, Retry};
 
+use super::{conversation, models::ModelLimits};
 use crate::config::{
     self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, credential_name, native,
 };
@@ -22,6 +29,17 @@ use crate::config::{
 /// From how many tokens on a conversation takes the chain for large ones: three quarters of the
 /// 200,000 that are the usual window, since the count is an estimate from below.
 const LARGE_TOKENS: u64 = 150_000;
+
+/// How conversations are compacted.
+#[derive(Clone, Debug)]
+pub(crate) struct Compactions {
+    pub(crate) enabled: bool,
+    pub(crate) policy: CompactionPolicy,
+    pub(crate) spend: SpendPolicy,
+    pub(crate) deferred: bool,
+    /// The one provider that summarises, with its model.
+    pub(crate) summariser: Option<TargetSpec>,
+}
 
 /// Every number a stack is made of.
 #[derive(Clone, Debug)]
@@ -35,6 +53,13 @@ pub(crate) struct Policies {
     pub(crate) breaker: BreakerPolicy,
     pub(crate) stall: StallPolicy,
     pub(crate) deadline: DeadlinePolicy,
+    pub(crate) guard: GuardPolicy,
+    pub(crate) continuation: ContinuationPolicy,
+    pub(crate) resume: ResumePolicy,
+    pub(crate) compaction: Compactions,
+    pub(crate) models: ModelLimits,
+    /// Providers whose models go on with a last message of their own.
+    pub(crate) prefill: Vec<String>,
     pub(crate) table: RecoveryTable,
 }
 
@@ -66,6 +91,24 @@ impl Policies {
             breaker: breaker(config, &table).map_err(|error| at("breaker", &error))?,
             stall: stall(config).map_err(|error| at("timeout", &error))?,
             deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
+            guard: conversation::guard(&config.guard, source)?,
+            continuation: conversation::continuation(&config.continuation),
+            resume: conversation::resume(&config.resume),
+            compaction: Compactions {
+                enabled: config.compaction.enabled,
+                policy: conversation::compaction(&config.compaction)
+                    .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?,
+                spend: conversation::spend(&config.compaction),
+                deferred: config.compaction.deferred,
+                summariser: summariser(config),
+            },
+            models: ModelLimits::of(config),
+            prefill: config
+                .providers
+                .iter()
+                .filter(|provider| provider.prefill)
+                .map(|provider| provider.name.clone())
+                .collect(),
             table,
         })
     }
@@ -75,7 +118,11 @@ impl Policies {
     /// # Errors
     ///
     /// When a layer refuses them.
-    pub(crate) fn stack(&self, source: &Source) -> Result<Stack<Choose>, ConfigErrors> {
+    pub(crate) fn stack(
+        &self,
+        source: &Source,
+        client: &LlmClient<Transport>,
+    ) -> Result<Stack<Choose>, ConfigErrors> {
         let at = |key: &str, error: &dyn fmt::Display| {
             ConfigErrors::from(source.error(key, error.to_string()))
         };
@@ -86,18 +133,81 @@ impl Policies {
             failover = failover.named(name.as_str(), chain.clone());
         }
         let retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
+        let guard = SafetyGuardLayer::new(self.guard.clone())
+            .map_err(|e| at(&conversation::key(&e), &e))?;
+        let models = self.models.clone();
+        let continuation = ContinuationLayer::new(self.continuation.clone())
+            .map_err(|e| at(&format!("continuation.{}", e.field()), &e))?
+            .limits(move |_, target| models.of_target(target));
+        let prefill = self.prefill.clone();
+        let resume = StreamResumeLayer::new(self.resume.clone())
+            .map_err(|e| at(&format!("resume.{}", e.field()), &e))?
+            .prefill(move |target, _| {
+                target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
+            });
         let stack = Stack::around(failover)
+            .guard(guard)
+            .continuation(continuation)
+            .resume(resume)
+            .compaction(self.compaction(source, client)?)
             .retry(retry)
             .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
             .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
             .deadline(DeadlineLayer::new(self.deadline).map_err(|e| at("timeout", &e))?)
             .classify(ClassifyLayer::default().with_table(self.table.clone()));
-        // One for retries and failovers together.
+        // One for retries, failovers and resumes together.
         Ok(match self.budget {
             None => stack.without_budget(),
             Some(policy) => stack.budget(RetryBudget::new(policy)),
         })
     }
+}
+
+impl Policies {
+    fn compaction(
+        &self,
+        source: &Source,
+        client: &LlmClient<Transport>,
+    ) -> Result<CompactionLayer, ConfigErrors> {
+        let at = |key: &str, error: &dyn fmt::Display| {
+            ConfigErrors::from(source.error(key, error.to_string()))
+        };
+        let given = &self.compaction;
+        if !given.enabled {
+            return Ok(CompactionLayer::off());
+        }
+        let layer = match &given.summariser {
+            None => CompactionLayer::plain(),
+            Some(spec) => {
+                // A stack of its own: what goes wrong with summaries is not held against chats.
+                let chain = Chain::new([spec.clone()])
+                    .map_err(|error| at("compaction.summariser", &error))?;
+                let stack = Stack::new(chain)
+                    .without_guard()
+                    .without_continuation()
+                    .without_resume()
+                    .without_compaction();
+                CompactionLayer::new(stack.boxed(client.clone()))
+            }
+        };
+        let models = self.models.clone();
+        Ok(layer
+            .policy(given.policy.clone())
+            .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?
+            .spend(given.spend)
+            .deferred(given.deferred)
+            .models(models.models())
+            .targets(move |target| models.facts(target)))
+    }
+}
+
+/// The provider that summarises, whatever model is asked for.
+fn summariser(config: &Config) -> Option<TargetSpec> {
+    let given = config.compaction.summariser.as_ref()?;
+    let provider = config.providers.iter().find(|provider| provider.name == given.provider)?;
+    let mut spec = spec(provider);
+    spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
+    Some(spec)
 }
 
 /// Which chain a request takes.
@@ -365,12 +475,18 @@ format = { failover = "next_target" }
 server_error = { scope = "model" }
 "#;
 
+    fn client() -> LlmClient<Transport> {
+        use steadfast::client::{Provider, Providers};
+        let one = Provider::new("one", steadfast::Dialect::OpenAi).without_credential();
+        LlmClient::with_service(Providers::new([one]).unwrap(), Transport::new())
+    }
+
     fn policies(text: &str) -> Policies {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
         let policies = Policies::of(&config, &source).unwrap();
-        let _stack = policies.stack(&source).unwrap();
+        let _stack = policies.stack(&source, &client()).unwrap();
         policies
     }
 
@@ -441,7 +557,7 @@ server_error = { scope = "model" }
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
                 std::future::ready(Err::<steadfast_core::ChatResponse, _>(failure))
             });
-            let stack = policies(&file).stack(&Source::text(&file)).unwrap();
+            let stack = policies(&file).stack(&Source::text(&file), &client()).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

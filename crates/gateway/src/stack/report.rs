@@ -6,13 +6,18 @@ use serde::Serialize;
 use steadfast::failover::WhenExhausted;
 
 use super::Policies;
-use crate::config::{Config, ConfigErrors, Source};
+use crate::config::{self, Config, ConfigErrors, Source};
 
 /// A resolved configuration, to be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The layers, outermost first, and their numbers.
     pub lines: Vec<Line>,
+    /// The most often one call can ask a provider: every target, every retry.
+    pub attempts_a_call: u64,
+    /// The most calls one request can come to: every stream breaks as often as it may be resumed,
+    /// and every answer is cut off as often as it may be continued.
+    pub worst_calls: u64,
     /// The most often one request can ask a provider.
     pub worst_attempts: u64,
     /// The longest one request can take, in milliseconds.
@@ -45,6 +50,10 @@ impl Report {
         lines.server(config);
         lines.layers(config, &policies);
         let retries = u64::from(policies.retry.retries);
+        // Each resume and each continuation is a call of its own.
+        let (continuation, resume) = (&policies.continuation, &policies.resume);
+        let pieces = 1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
+        let calls = pieces.saturating_mul(1 + u64::from(resume.resumes));
         let candidates: u64 = policies
             .chain
             .iter()
@@ -54,9 +63,12 @@ impl Report {
                 credentials * (1 + downgrades.unwrap_or(0) as u64)
             })
             .sum();
+        let attempts = candidates * (1 + retries);
         Ok(Self {
             lines: lines.lines,
-            worst_attempts: candidates * (1 + retries),
+            attempts_a_call: attempts,
+            worst_calls: calls,
+            worst_attempts: attempts.saturating_mul(calls),
             worst_ms: u64::try_from(policies.deadline.pipeline.as_millis()).unwrap_or(u64::MAX),
         })
     }
@@ -77,8 +89,11 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "one request asks providers at most {} times and is over after at most {}",
+            "one request asks providers at most {} times ({} for a call, and {} calls when all of its \
+             streams break\nand all of its answers are cut off) and is over after at most {}",
             self.worst_attempts,
+            self.attempts_a_call,
+            self.worst_calls,
             show(Duration::from_millis(self.worst_ms)),
         )
     }
@@ -100,6 +115,10 @@ impl Lines<'_> {
         self.add(layer, key, if all.is_empty() { "none" } else { &all });
     }
 
+    fn count(&mut self, layer: &'static str, key: &str, value: Option<impl fmt::Display>) {
+        self.add(layer, key, value.map_or_else(|| "off".to_owned(), |value| value.to_string()));
+    }
+
     fn time(&mut self, layer: &'static str, key: &str, value: Option<Duration>) {
         self.add(layer, key, value.map_or_else(|| "off".to_owned(), show));
     }
@@ -118,9 +137,78 @@ impl Lines<'_> {
         self.add("server", "server.admin_key", admin);
     }
 
+    fn guard(&mut self, config: &Config, policies: &Policies) {
+        let (layer, policy) = ("guard", &policies.guard);
+        self.add(layer, "guard.enabled", config.guard.enabled);
+        if !config.guard.enabled {
+            return;
+        }
+        self.add(layer, "guard.stop_as", format!("{:?}", policy.stop_as).to_lowercase());
+        let limits = &policy.limits;
+        self.count(layer, "guard.events", limits.events);
+        self.count(layer, "guard.calls", limits.calls);
+        self.time(layer, "guard.time_s", limits.time);
+        self.count(layer, "guard.per_tool", limits.per_tool);
+        self.count(layer, "guard.edits_per_file", limits.edits_per_file);
+        let stated = policy.tools.iter().filter_map(|tool| {
+            tool.limit.map(|limit| format!("{} {limit}", tool.name))
+        });
+        self.list(layer, "guard.tools", &stated.collect::<Vec<_>>());
+        let rules = &policy.rules;
+        for (key, strikes) in [
+            ("guard.loops.same_result", rules.same_result),
+            ("guard.loops.same_error", rules.same_error),
+            ("guard.loops.cycle", rules.cycle),
+            ("guard.loops.same_answer", rules.same_answer),
+        ] {
+            self.add(layer, key, config::Rule(strikes));
+        }
+        self.count(layer, "guard.loops.repeated_text", rules.repeated_text);
+        self.add(layer, "guard.loops.poll_factor", rules.poll_factor);
+    }
+
+    fn compaction(&mut self, config: &Config, policies: &Policies) {
+        let (layer, given) = ("compaction", &policies.compaction);
+        self.add(layer, "compaction.enabled", given.enabled);
+        if !given.enabled {
+            return;
+        }
+        let summariser = config.compaction.summariser.as_ref();
+        let summariser = summariser.map(|one| format!("{}/{}", one.provider, one.model));
+        self.add(layer, "compaction.summariser", summariser.as_deref().unwrap_or("none"));
+        let policy = &given.policy;
+        self.add(layer, "compaction.warn_at", policy.warn_at);
+        self.add(layer, "compaction.compact_at", policy.compact_at);
+        self.add(layer, "compaction.target", policy.target);
+        self.add(layer, "compaction.keep_recent", policy.keep_recent);
+        self.add(layer, "compaction.deferred", given.deferred);
+        let tokens = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
+        self.count(layer, "compaction.spend_hour", tokens(given.spend.hour));
+        self.count(layer, "compaction.spend_day", tokens(given.spend.day));
+    }
+
+    fn recover(&mut self, config: &Config, policies: &Policies) {
+        let (layer, policy) = ("continuation", &policies.continuation);
+        self.add(layer, "continuation.enabled", config.continuation.enabled);
+        if config.continuation.enabled {
+            self.add(layer, "continuation.continuations", policy.continuations);
+            let raised = Some(policy.escalate_to).filter(|tokens| *tokens > 0);
+            self.count(layer, "continuation.escalate_to", raised);
+            self.add(layer, "continuation.least", policy.least);
+            self.add(layer, "continuation.withhold", policy.withhold);
+        }
+        let layer = "resume";
+        self.add(layer, "resume.enabled", config.resume.enabled);
+        if config.resume.enabled {
+            self.add(layer, "resume.resumes", policies.resume.resumes);
+        }
+    }
+
     fn layers(&mut self, config: &Config, policies: &Policies) {
         let Policies { failover, retry, breaker, stall, deadline, budget, table, .. } = policies;
         self.time("deadline", "timeout.pipeline_ms", Some(deadline.pipeline));
+        self.guard(config, policies);
+        self.recover(config, policies);
 
         let layer = "failover";
         let chain: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
@@ -158,6 +246,8 @@ impl Lines<'_> {
             }
         }
 
+        self.compaction(config, policies);
+
         let layer = "retry";
         self.add(layer, "retry.retries", retry.retries);
         self.time(layer, "retry.base_ms", Some(retry.backoff.base()));
@@ -168,10 +258,8 @@ impl Lines<'_> {
         self.add(layer, "retry.budget", tokens);
 
         let layer = "breaker";
-        let often = |n: Option<u32>| n.map_or_else(|| "off".to_owned(), |n| n.to_string());
-        self.add(layer, "breaker.failures", often(breaker.consecutive));
-        let rate = breaker.failure_rate.map_or_else(|| "off".to_owned(), |rate| rate.to_string());
-        self.add(layer, "breaker.failure_rate", rate);
+        self.count(layer, "breaker.failures", breaker.consecutive);
+        self.count(layer, "breaker.failure_rate", breaker.failure_rate);
         self.time(layer, "breaker.window_s", Some(breaker.window));
         self.add(layer, "breaker.minimum_calls", breaker.min_calls);
         self.add(layer, "breaker.observe_only", breaker.observe);
@@ -208,6 +296,7 @@ impl Lines<'_> {
                 |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| format!("{n} tokens"));
             self.add("client", &at("window"), tokens(provider.window));
             self.add("client", &at("max_output"), tokens(provider.max_output));
+            self.add("client", &at("prefill"), provider.prefill);
             self.add("client", &at("vision"), provider.vision);
             self.add("client", &at("tools"), provider.tools);
             self.list("client", &at("unsupported"), &provider.unsupported);

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use steadfast::Handles;
 use tokio::time::Instant;
 
+/// The most tasks or conversations in a status: as many as somebody reads.
+const SHOWN: usize = 50;
+
 /// `/admin/status`.
 pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
     let now = Instant::now();
@@ -50,10 +53,25 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
         })
         .collect();
     let retry = handles.retry.snapshot();
+    let (cut, broken) = (handles.continuation.snapshot(), handles.resume.snapshot());
     json!({
         "chain": chain,
         "targets": targets,
         "breakers": breakers,
+        "guard": guard(handles),
+        "continuation": {
+            "cut": cut.cut,
+            "escalated": cut.escalated,
+            "continued": cut.continued,
+            "truncated": cut.truncated,
+        },
+        "compaction": compaction(handles),
+        "resume": {
+            "broken": broken.broken,
+            "resumed": broken.resumed,
+            "declined": broken.declined,
+            "wasted_tokens": broken.wasted_tokens,
+        },
         "retry": {
             "calls": retry.calls,
             "retries": retry.retries.iter().map(|(_, times)| times).sum::<u64>(),
@@ -62,6 +80,67 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
             "budget": retry.budget,
         },
     })
+}
+
+/// What was compacted, and whose conversations are the largest.
+fn compaction(handles: &Handles) -> Value {
+    let done = handles.compaction.snapshot();
+    let mut conversations = done.conversations;
+    let known = conversations.len();
+    conversations.sort_by_key(|one| std::cmp::Reverse(one.tokens));
+    conversations.truncate(SHOWN);
+    let shown: Vec<_> = conversations
+        .iter()
+        .map(|one| {
+            json!({
+                "conversation": one.id.to_string(),
+                "tokens": one.tokens,
+                "compactions": one.compactions,
+                "saved": one.saved,
+                "ineffective": one.ineffective,
+                "off": one.is_off,
+            })
+        })
+        .collect();
+    let spent: Vec<_> = done
+        .spent
+        .iter()
+        .map(|(tenant, hour, day)| json!({ "tenant": tenant, "hour": hour, "day": day }))
+        .collect();
+    json!({
+        "warned": done.warned,
+        "compacted": done.compacted,
+        "summarised": done.summarised,
+        "degraded": done.degraded,
+        "ineffective": done.ineffective,
+        "overflows": done.overflows,
+        "too_large": done.too_large,
+        "spent": spent,
+        "known_conversations": known,
+        "conversations": shown,
+    })
+}
+
+/// The guard's tasks: those that were stopped, and the ones that used most.
+fn guard(handles: &Handles) -> Value {
+    let mut tasks = handles.guard.snapshot();
+    let known = tasks.len();
+    tasks.sort_by_key(|task| (task.stop.is_none(), std::cmp::Reverse(task.calls)));
+    tasks.truncate(SHOWN);
+    let shown: Vec<_> = tasks
+        .iter()
+        .map(|task| {
+            json!({
+                "task": task.task,
+                "tenant": task.tenant,
+                "events": task.events,
+                "calls": task.calls,
+                "elapsed_s": seconds(task.elapsed),
+                "stopped": task.stop.as_ref().map(|stop| stop.cause.to_string()),
+            })
+        })
+        .collect();
+    json!({ "stops": handles.guard.stops(), "known_tasks": known, "tasks": shown })
 }
 
 /// Gauges that are read at the moment of asking.
@@ -75,6 +154,8 @@ pub(super) fn gauges(handles: &Handles) -> String {
         let target = escaped(&health.target.to_string());
         let _ = writeln!(text, "steadfast_target_cooling_seconds{{target=\"{target}\"}} {left}");
     }
+    let stopped = handles.guard.snapshot().iter().filter(|task| task.stop.is_some()).count();
+    let _ = writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
     let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
     for breaker in handles.breaker.snapshot() {
         let open = u8::from(breaker.state.as_str() != "closed");

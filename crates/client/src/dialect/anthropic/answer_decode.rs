@@ -9,10 +9,11 @@ use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson};
 
 use super::{
     DIALECT,
+    gist::gist,
     words::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Deltas, fault},
+    dialect::{DecodeFrames, Deltas, fault, stream::later},
     sse::SseFrame,
 };
 
@@ -74,8 +75,16 @@ struct Change {
     stop_sequence: Option<String>,
 }
 
-/// Reads a whole answer.
+/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
+    match gist(body) {
+        Some(gist) => Ok(Event::unread(DIALECT, body.clone(), gist, |body| later(read(body)))),
+        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
+    }
+}
+
+/// What a whole answer says.
+pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     const WHAT: &str = "an answer";
     let mut deltas = Deltas::new();
     let broken = |error: &serde_json::Error| fault::malformed(DIALECT, WHAT, error);
@@ -105,7 +114,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     deltas.extend(usage.map(Delta::Usage));
     fault::text(DIALECT, WHAT, body)?;
     deltas.push(Delta::End);
-    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
+    Ok(deltas)
 }
 
 /// Reads events.

@@ -118,6 +118,17 @@ impl Load {
         }
     }
 
+    /// The answer to `request`, asked in the dialect of this name.
+    pub(super) async fn answer_as(
+        &self,
+        dialect: &str,
+        model: &str,
+        mut request: ChatRequest,
+    ) -> Result<Completion, Failure> {
+        request.context.target = Some(Target::new(dialect).with_model(model));
+        self.answer(request.with_model(model)).await
+    }
+
     async fn answer(&self, request: ChatRequest) -> Result<Completion, Failure> {
         self.client.clone().oneshot(request).await?.collect().await
     }
@@ -150,7 +161,8 @@ impl Load {
     }
 }
 
-fn schema() -> RawJson {
+/// What the demo's tools take.
+pub(super) fn schema() -> RawJson {
     RawJson::from_value(&serde_json::json!({
         "type": "object",
         "properties": {"what": {"type": "string"}},

@@ -2,6 +2,7 @@
 
 mod load;
 mod scenario;
+mod scenes;
 mod table;
 
 use std::{
@@ -82,7 +83,8 @@ async fn once(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let began = Instant::now();
     let answered = running.load.run(args.requests).await;
     let took = began.elapsed();
-    let report = table::Report::of(&running.app, &running.scenario, &answered, took);
+    let mut report = table::Report::of(&running.app, &running.scenario, &answered, took);
+    report.scenes = scenes::play(&running).await;
     let good = report.is_good();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

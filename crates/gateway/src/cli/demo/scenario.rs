@@ -5,8 +5,8 @@ use std::io;
 use steadfast::client::{Credential, Provider, Providers};
 use steadfast_core::Dialect as Spoken;
 use steadfast_sim::{
-    Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, RateLimit, Rule, SimProvider,
-    SimServer,
+    Answer, Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, RateLimit, Rule,
+    SimProvider, SimServer, Summaries, Summary,
 };
 
 use crate::{
@@ -47,6 +47,9 @@ cap_ms = 1000
 [timeout]
 stall_ms = 1500
 pipeline_ms = 30000
+
+[compaction]
+summariser = { provider = "google", model = "gemini-2.5-flash" }
 
 [cooldown]
 server_error = 1
@@ -92,6 +95,9 @@ impl Scenario {
                     jitter: 0.5,
                 })
                 .journal(&Journal::keeping(100_000))
+                .summaries(
+                    Summaries::to("You keep the record of a conversation").then(Summary::Good),
+                )
                 .faults(plan(dialect));
             if dialect == Dialect::OpenAi {
                 provider = provider.keys([GOOD_KEY]);
@@ -150,6 +156,14 @@ impl Scenario {
             }
         }
         all
+    }
+
+    /// From now on each provider does this wrong, and says this next.
+    pub(super) fn set(&self, plan: &FaultPlan, answers: &[Answer]) {
+        for server in &self.servers {
+            server.provider().set_faults(plan.clone());
+            server.provider().set_script(answers.to_vec());
+        }
     }
 
     /// Every text that a provider sent to its end.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use serde::Serialize;
 
-use super::{load::Answered, scenario::Scenario};
+use super::{load::Answered, scenario::Scenario, scenes::Scene};
 use crate::{metrics::StepCount, server::App};
 
 /// The outcome of the fixed scenario.
@@ -19,6 +19,8 @@ pub(super) struct Report {
     wrongs: Vec<(String, String, usize)>,
     steps: Vec<StepCount>,
     failures: Vec<String>,
+    /// Played after the load.
+    pub(super) scenes: Vec<Scene>,
 }
 
 impl Report {
@@ -47,12 +49,14 @@ impl Report {
             wrongs: scenario.wrongs(),
             steps: app.metrics().steps(),
             failures: answered.failures.clone(),
+            scenes: Vec::new(),
         }
     }
 
-    /// Every request was answered, and with what a provider sent.
+    /// Every request was answered, and with what a provider sent, and every scene ended well.
     pub(super) fn is_good(&self) -> bool {
-        self.answered == self.asked && self.exact == self.compared
+        let scenes = self.scenes.iter().all(|scene| scene.good);
+        self.answered == self.asked && self.exact == self.compared && scenes
     }
 }
 
@@ -74,7 +78,12 @@ impl fmt::Display for Report {
             f,
             "{} of {} requests answered in {:.1} s; {} of {} texts are byte for byte what a provider sent",
             self.answered, self.asked, self.seconds, self.exact, self.compared,
-        )
+        )?;
+        writeln!(f, "\nThen, one at a time:")?;
+        for scene in &self.scenes {
+            writeln!(f, "  {scene}")?;
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,480 @@
+//! What only a layer that understands the conversation can mend, in every pair of dialects, over
+//! real sockets: a stream that breaks goes on, an answer that is cut off is continued, an agent
+//! that goes in circles is stopped. What callers get is read by hand.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use serde_json::{Value, json};
+use steadfast::sim::{
+    Answer, Dialect, Fault, FaultPlan, GoesOn, How, Model, Rule, SimProviderBuilder,
+};
+use steadfast_tests::gateway::{
+    DIALECTS, Rig, ask,
+    http::Ask,
+    model, pairs, provider, question,
+    told::{Told, error_message, refusal},
+};
+use tokio::task::JoinSet;
+
+/// What rests must not be in the way of the same provider's second chance.
+const NO_REST: &str = "[cooldown]\nnetwork = 0\ntimeout = 0\nserver_error = 0\noverloaded = 0\n\
+                       [retry]\nbase_ms = 1\ncap_ms = 2\n";
+
+/// A tale of so many sentences, none of them like another in any half.
+fn tale(sentences: u32) -> String {
+    let words =
+        ["amber", "brine", "cedar", "dusk", "ember", "fjord", "gale", "harbour", "na\u{ef}ve"];
+    let word = |n: u32| words[(n as usize * 7 + 3) % words.len()];
+    let sentence = |n: u32| {
+        format!(
+            "On night {n} the keeper saw {} of {} and {} {}. ",
+            n * n + 1,
+            word(n),
+            n * 13,
+            word(n / 3)
+        )
+    };
+    (1..=sentences).map(sentence).collect::<String>().trim_end().to_owned()
+}
+
+/// The ends that a whole answer has.
+fn ends(dialect: Dialect) -> &'static [&'static str] {
+    match dialect {
+        Dialect::OpenAi => &["stop", "[DONE]"],
+        Dialect::Anthropic => &["end_turn", "message_stop"],
+        Dialect::Gemini => &["STOP"],
+    }
+}
+
+/// The body of a request for at most `tokens`, without tools.
+fn plain(dialect: Dialect, stream: bool, tokens: u64) -> Ask {
+    let mut body = question(dialect, model(dialect), stream);
+    body.as_object_mut().unwrap().remove("tools");
+    match dialect {
+        Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(tokens),
+        _ => body["max_tokens"] = json!(tokens),
+    }
+    ask(dialect, model(dialect), stream).body(body.to_string())
+}
+
+/// A gateway before a provider for each dialect, of which `speaks` is asked first.
+async fn rig(
+    speaks: Dialect,
+    config: &str,
+    make: impl Fn(SimProviderBuilder) -> SimProviderBuilder,
+) -> Rig {
+    let mut rig = Rig::builder().config(config);
+    let mut order = vec![speaks];
+    order.extend(DIALECTS.into_iter().filter(|dialect| *dialect != speaks));
+    for (n, dialect) in order.into_iter().enumerate() {
+        let made = make(provider(dialect).name(format!("p{n}"))).build();
+        let models = format!("models = {{ \"*\" = \"{}\" }}", model(dialect));
+        rig = rig.provider_with(made, &models);
+    }
+    rig.start().await
+}
+
+/// Every pair of dialects, a stream that breaks in three ways at many places: the caller's text is
+/// the whole text, once, with one proper end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_stream_goes_on_in_every_pair() {
+    let mut cases = JoinSet::new();
+    for (caller, speaks) in pairs() {
+        for how in [How::Reset, How::End, How::TruncatedJson] {
+            cases.spawn(async move {
+                for after in [2, 9, 30] {
+                    goes_on(caller, speaks, after, how.clone()).await;
+                }
+            });
+        }
+    }
+    let mut done = 0;
+    while let Some(case) = cases.join_next().await {
+        case.unwrap();
+        done += 1;
+    }
+    assert_eq!(done, 27);
+}
+
+async fn goes_on(caller: Dialect, speaks: Dialect, after: usize, how: How) {
+    let case = format!("{caller} <- {speaks}, {how:?} after {after}");
+    let whole = tale(12);
+    let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful).in_chunks_of(9);
+    let plan =
+        FaultPlan::none().rule(Rule::new(Fault::break_after(after, how)).provider("p0").nth(1));
+    let rig = rig(speaks, NO_REST, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+    let reply = plain(caller, true, 4_000).send(rig.addr).await;
+    assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+    assert!(reply.clean, "{case}");
+    let told = Told::stream(caller, &reply.body);
+    assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
+    assert_eq!(told.text, whole, "{case}");
+    assert_eq!(told.ends, ends(caller), "{case}");
+    assert!(told.output > Some(100), "{case}: usage is told: {told:?}");
+    let resume = rig.app.gateway().handles().resume.snapshot();
+    assert_eq!((resume.broken, resume.resumed, resume.declined), (1, 1, 0), "{case}");
+    assert_eq!(rig.app.metrics().count("recover", "resumed"), 1, "{case}");
+}
+
+/// A provider that is down for good in the middle of an answer: the next one of the chain, of
+/// another dialect, goes on with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_provider_goes_on_with_the_answer() {
+    for (caller, speaks) in pairs() {
+        let case = format!("{caller} <- {speaks}");
+        let whole = tale(12);
+        let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful).in_chunks_of(9);
+        let plan = FaultPlan::none()
+            .rule(Rule::new(Fault::break_after(20, How::Reset)).provider("p0").nth(1))
+            .rule(Rule::new(Fault::Reset).provider("p0").from(2));
+        let config = "[retry]\nretries = 1\nbase_ms = 1\ncap_ms = 2\n";
+        let rig = rig(speaks, config, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+        let reply = plain(caller, true, 4_000).send(rig.addr).await;
+        let told = Told::stream(caller, &reply.body);
+        assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
+        assert_eq!(told.text, whole, "{case}");
+        assert_eq!(told.ends, ends(caller), "{case}");
+        assert!(
+            !rig.sims[1].provider().journal().entries().is_empty(),
+            "{case}: the next was asked"
+        );
+    }
+}
+
+/// A model that does not go on where it was: the caller has what there was, one error, and no end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_seam_there_is_one_error_and_nothing_twice() {
+    for (caller, speaks) in pairs() {
+        for how in [GoesOn::IgnoresAnchor, GoesOn::Paraphrase, GoesOn::Skips(9)] {
+            let case = format!("{caller} <- {speaks}, {how:?}");
+            let whole = tale(12);
+            let said = Answer::text(whole.as_str()).goes_on(how).in_chunks_of(9);
+            let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(20, How::Reset)).nth(1));
+            let rig =
+                rig(speaks, NO_REST, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+            let reply = plain(caller, true, 4_000).send(rig.addr).await;
+            let told = Told::stream(caller, &reply.body);
+            assert_eq!(told.errors.len(), 1, "{case}: {told:?}");
+            error_message(caller, &told.errors[0]);
+            assert!(whole.starts_with(&told.text) && !told.text.is_empty(), "{case}: {told:?}");
+            assert_eq!(told.ends, Vec::<String>::new(), "{case}");
+        }
+    }
+}
+
+/// An answer three times as long as the output limit, streamed and whole: it arrives whole, once,
+/// and its usage is that of all pieces.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_answer_arrives_whole() {
+    for (caller, speaks) in pairs() {
+        for stream in [true, false] {
+            let case = format!("{caller} <- {speaks}, streamed {stream}");
+            let whole = tale(120);
+            let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful);
+            let tokens = said.output_tokens();
+            let rig = rig(speaks, "", |sim| sim.script([said.clone()])).await;
+            let reply = plain(caller, stream, tokens / 3 + 1).send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+            let told = if stream {
+                Told::stream(caller, &reply.body)
+            } else {
+                Told::whole(caller, &reply.body)
+            };
+            assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
+            assert_eq!(told.text, whole, "{case}");
+            assert_eq!(told.stop.as_deref(), Some(ends(caller)[0]), "{case}");
+            assert!(told.output >= Some(tokens), "{case}: {told:?}");
+            let cut = rig.app.gateway().handles().continuation.snapshot();
+            // Where nobody has seen anything the limit is raised; a stream is continued.
+            let expected = if stream { (0, 2) } else { (1, 0) };
+            assert_eq!((cut.escalated, cut.continued), expected, "{case}: {cut:?}");
+        }
+    }
+}
+
+/// A model that never stops ends after its continuations, marked as cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endless_answer_ends() {
+    for caller in DIALECTS {
+        let rig = rig(caller, "", |sim| {
+            sim.respond(|_| Some(Answer::endless().goes_on(GoesOn::Faithful)))
+        })
+        .await;
+        let reply = plain(caller, true, 1_000).send(rig.addr).await;
+        let told = Told::stream(caller, &reply.body);
+        assert_eq!(told.errors, Vec::<Value>::new(), "{caller}");
+        let word = told.stop.unwrap().to_lowercase();
+        assert!(matches!(&*word, "length" | "max_tokens"), "{caller}: {word}");
+        assert_eq!(rig.seen().len(), 4, "{caller}: once, and three continuations");
+    }
+}
+
+/// A request of an agent that has made the same call `times` times, with the same result.
+fn circles(dialect: Dialect, times: usize, stream: bool) -> Ask {
+    let mut body = question(dialect, model(dialect), stream);
+    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let said = body[key].as_array_mut().unwrap();
+    for n in 0..times {
+        let id = format!("call_{n}");
+        match dialect {
+            Dialect::OpenAi => {
+                said.push(json!({"role": "assistant", "content": null, "tool_calls": [{
+                    "id": id, "type": "function",
+                    "function": {"name": "look_up", "arguments": "{\"q\": \"x\"}"},
+                }]}));
+                said.push(
+                    json!({"role": "tool", "tool_call_id": id, "content": "nothing of the kind"}),
+                );
+            }
+            Dialect::Anthropic => {
+                said.push(json!({"role": "assistant", "content": [
+                    {"type": "tool_use", "id": id, "name": "look_up", "input": {"q": "x"}},
+                ]}));
+                said.push(json!({"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": id, "content": "nothing of the kind"},
+                ]}));
+            }
+            Dialect::Gemini => {
+                said.push(json!({"role": "model", "parts": [
+                    {"functionCall": {"name": "look_up", "args": {"q": "x"}}},
+                ]}));
+                said.push(json!({"role": "user", "parts": [
+                    {"functionResponse": {"name": "look_up", "response": {"result": "nothing of the kind"}}},
+                ]}));
+            }
+        }
+    }
+    ask(dialect, model(dialect), stream).body(body.to_string())
+}
+
+/// An agent that goes in circles, known by its history alone: advised, then stopped, and nobody is
+/// asked again for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_in_circles_is_advised_and_then_stopped() {
+    for caller in DIALECTS {
+        let rig = rig(caller, "", |sim| sim).await;
+        for (times, advised) in [(2, 0), (3, 1), (4, 2)] {
+            let reply = circles(caller, times, true).send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{caller} {times}: {}", reply.text());
+            assert_eq!(rig.app.metrics().count("guard", "advised"), advised, "{caller}");
+            let seen = String::from_utf8_lossy(&rig.last().body).into_owned();
+            assert_eq!(seen.contains("[safety guard]"), advised > 0, "{caller} {times}: {seen}");
+        }
+        let asked = rig.seen().len();
+        let reply = circles(caller, 5, true).send(rig.addr).await;
+        let message = refusal(caller, 503, &reply);
+        assert!(
+            message.starts_with("Safety limit reached: the agent goes in circles"),
+            "{message}"
+        );
+        assert!(message.contains("Events processed: 15 | Tool calls: 5 | Elapsed: "), "{message}");
+        assert_eq!(reply.header("x-should-retry"), Some("false"));
+        assert_eq!(reply.header("x-steadfast-reason"), Some("safety"));
+        assert_eq!(rig.seen().len(), asked, "{caller}: a stop is not taken anywhere else");
+        for sim in &rig.sims[1..] {
+            assert_eq!(sim.provider().journal().entries().len(), 0, "{caller}");
+        }
+    }
+}
+
+/// The same as a last message of the model's, with a proper end, streamed and whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_can_be_an_answer() {
+    for caller in DIALECTS {
+        let rig = rig(caller, "[guard]\nstop_as = \"answer\"\n", |sim| sim).await;
+        for stream in [true, false] {
+            let reply = circles(caller, 5, stream).send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{caller}: {}", reply.text());
+            let told = if stream {
+                Told::stream(caller, &reply.body)
+            } else {
+                Told::whole(caller, &reply.body)
+            };
+            assert!(told.text.contains("Safety limit reached"), "{caller}: {told:?}");
+            assert_eq!(told.stop.as_deref(), Some(ends(caller)[0]), "{caller}");
+            if stream {
+                assert_eq!(told.ends, ends(caller), "{caller}");
+            }
+        }
+        assert_eq!(rig.seen().len(), 0, "{caller}");
+    }
+}
+
+/// A limit that is reached inside an answer: the calls before it are let through, the one beyond is
+/// replaced by words, and the answer ends as answers do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_inside_a_stream_ends_it_properly() {
+    let calls = |n: usize| {
+        (0..n).fold(Answer::text("Looking. "), |answer, n| {
+            answer.then_tool_call("look_up", format!(r#"{{"q":"number {n}"}}"#))
+        })
+    };
+    for (caller, speaks) in pairs() {
+        let case = format!("{caller} <- {speaks}");
+        let rig = rig(speaks, "[guard]\nper_tool = 2\n", |sim| sim.script([calls(4)])).await;
+        let reply = ask(caller, model(caller), true).send(rig.addr).await;
+        assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+        let told = Told::stream(caller, &reply.body);
+        assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
+        assert_eq!(told.calls.len(), 2, "{case}: n lets exactly n through: {told:?}");
+        assert!(!told.ends.is_empty(), "{case}: {told:?}");
+    }
+}
+
+/// An operator gives a task more; a caller can not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_an_operator_extends_a_task() {
+    let rig = rig(Dialect::OpenAi, "[guard]\ncalls = 3\n", |sim| sim).await;
+    let task = |times| circles(Dialect::OpenAi, times, false).header("x-steadfast-task", "t1");
+    assert_eq!(task(3).send(rig.addr).await.status, 200);
+    assert_eq!(task(4).send(rig.addr).await.status, 503);
+    let extend = |query: &str| Ask::post("/admin/guard/extend", "").query(query);
+    assert_eq!(extend("task=t2").send(rig.addr).await.status, 404);
+    assert_eq!(extend("").send(rig.addr).await.status, 400);
+    let status = Ask::get("/admin/status").send(rig.addr).await.json();
+    assert_eq!(status["guard"]["tasks"][0]["task"], "t1");
+    assert!(status["guard"]["tasks"][0]["stopped"].is_string(), "{status}");
+    assert_eq!(extend("task=t1").send(rig.addr).await.status, 200);
+    assert_eq!(task(4).send(rig.addr).await.status, 200, "what came before is not counted");
+}
+
+/// Switched off, nothing of it happens: the break is told, the cut is told, circles go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_can_be_switched_off() {
+    let off =
+        "[guard]\nenabled = false\n[continuation]\nenabled = false\n[resume]\nenabled = false\n";
+    for caller in DIALECTS {
+        let whole = tale(40);
+        let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful);
+        let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(9, How::Reset)).nth(1));
+        let config = format!("{NO_REST}{off}");
+        let rig = rig(caller, &config, |sim| {
+            sim.script([said.clone(), said.clone()]).faults(plan.clone())
+        })
+        .await;
+        let broken = Told::stream(caller, &plain(caller, true, 9_000).send(rig.addr).await.body);
+        assert_eq!((broken.errors.len(), broken.ends.len()), (1, 0), "{caller}: {broken:?}");
+        let cut = Told::stream(caller, &plain(caller, true, 300).send(rig.addr).await.body);
+        assert!(
+            matches!(cut.stop.as_deref(), Some("length" | "max_tokens" | "MAX_TOKENS")),
+            "{cut:?}"
+        );
+        assert_eq!(circles(caller, 30, true).send(rig.addr).await.status, 200);
+    }
+}
+
+/// A long conversation with calls and results in it, which ends with a question.
+fn long(dialect: Dialect, turns: usize) -> Ask {
+    let mut body: Value = serde_json::from_slice(circles(dialect, 0, false).sent()).unwrap();
+    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let said = body[key].as_array_mut().unwrap();
+    let user = |text: String| match dialect {
+        Dialect::Gemini => json!({"role": "user", "parts": [{"text": text}]}),
+        _ => json!({"role": "user", "content": text}),
+    };
+    let model = |text: String| match dialect {
+        Dialect::Gemini => json!({"role": "model", "parts": [{"text": text}]}),
+        _ => json!({"role": "assistant", "content": text}),
+    };
+    for n in 0..turns {
+        said.push(model(format!("Answer {n}. {}", tale(4))));
+        let rule = match n % 10 {
+            1 => format!(" Never touch /etc/rule_{n}.conf."),
+            _ => String::new(),
+        };
+        said.push(user(format!("Read part {n} too.{rule}")));
+        let (id, words) = (format!("call_{n}"), format!("part {n}: {}", tale(12)));
+        let q = json!({"q": format!("part {n}")});
+        match dialect {
+            Dialect::OpenAi => {
+                said.push(json!({"role": "assistant", "content": null, "tool_calls": [{
+                    "id": id, "type": "function",
+                    "function": {"name": "look_up", "arguments": q.to_string()},
+                }]}));
+                said.push(json!({"role": "tool", "tool_call_id": id, "content": words}));
+            }
+            Dialect::Anthropic => {
+                said.push(json!({"role": "assistant", "content": [
+                    {"type": "tool_use", "id": id, "name": "look_up", "input": q},
+                ]}));
+                said.push(json!({"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": id, "content": words},
+                ]}));
+            }
+            Dialect::Gemini => {
+                said.push(json!({"role": "model", "parts": [
+                    {"functionCall": {"name": "look_up", "args": q}},
+                ]}));
+                said.push(json!({"role": "user", "parts": [
+                    {"functionResponse": {"name": "look_up", "response": {"result": words}}},
+                ]}));
+            }
+        }
+    }
+    said.push(model("That was all of it.".into()));
+    said.push(user("So what is it?".into()));
+    match dialect {
+        Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(1_000),
+        _ => body["max_tokens"] = json!(1_000),
+    }
+    ask(dialect, steadfast_tests::gateway::model(dialect), false).body(body.to_string())
+}
+
+/// A conversation of several windows, in every pair: before it is sent, where the window is known;
+/// after the provider has refused it, where it is not. The strict simulator takes what comes out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_that_is_too_long_is_made_to_fit() {
+    let small = |dialect| Model::new(model(dialect), 8_000, 2_000).without_thinking();
+    for (caller, speaks) in pairs() {
+        for known in [true, false] {
+            let case = format!("{caller} <- {speaks}, window known {known}");
+            let sim = provider(speaks).models([small(speaks)]).build();
+            let models = format!("models = {{ \"*\" = \"{}\" }}", model(speaks));
+            let window = if known { "\nwindow = 8000" } else { "" };
+            let lines = format!("{models}{window}");
+            let config = "[guard]\nenabled = false\n";
+            let rig = Rig::builder().config(config).provider_with(sim, &lines).start().await;
+            let reply = long(caller, 60).header("x-steadfast-session", "s").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+            let refused = rig.seen().iter().filter(|entry| entry.refused.is_some()).count();
+            assert_eq!(refused, usize::from(!known), "{case}");
+            let done = rig.app.gateway().handles().compaction.snapshot();
+            assert_eq!(
+                (done.compacted, done.overflows),
+                (1, u64::from(!known)),
+                "{case}: {done:?}"
+            );
+            let sent = String::from_utf8_lossy(&rig.last().body).into_owned();
+            assert!(sent.contains("So what is it?"), "{case}: the current request is whole");
+            for rule in [1, 11, 31, 51] {
+                let rule = format!("/etc/rule_{rule}.conf");
+                assert!(sent.contains(&rule), "{case}: what is forbidden is kept: {rule}");
+            }
+            // The next turn has the same history and more, and is compacted in the same way.
+            let reply = long(caller, 60).header("x-steadfast-session", "s").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+            let again = String::from_utf8_lossy(&rig.last().body).into_owned();
+            assert_eq!(sent, again, "{case}: prompt caches hold");
+        }
+    }
+}
+
+/// What can not be made to fit is said before anybody is asked, with the numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_fit_is_told_before_it_costs() {
+    for caller in DIALECTS {
+        let sim = provider(caller).build();
+        let rig = Rig::builder().provider_with(sim, "window = 2000").start().await;
+        let text = tale(400);
+        let mut body: Value = serde_json::from_slice(plain(caller, false, 300).sent()).unwrap();
+        match caller {
+            Dialect::Gemini => body["contents"][0]["parts"][0]["text"] = json!(text),
+            _ => body["messages"][0]["content"] = json!(text),
+        }
+        let reply = ask(caller, model(caller), false).body(body.to_string()).send(rig.addr).await;
+        let message = refusal(caller, 400, &reply);
+        assert!(message.contains("can not be made to fit"), "{caller}: {message}");
+        assert_eq!(reply.header("x-steadfast-reason"), Some("context_overflow"));
+        assert_eq!(rig.seen().len(), 0, "{caller}: nobody was asked");
+    }
+}
