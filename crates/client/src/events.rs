@@ -4,12 +4,12 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use steadfast_core::{
     BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
@@ -19,6 +19,7 @@ use crate::{
     Limits,
     dialect::{Codec, StreamDecoder},
     headers::{is_event_stream, kept, request_id},
+    source::{Source, Way},
     transport_failure,
 };
 
@@ -72,17 +73,13 @@ pub struct ClientEvents<B>(Box<Reader<B>>);
 /// Reads an answer.
 struct Reader<B> {
     /// `None` once it has been read, or is of no more use.
-    body: Option<Pin<Box<B>>>,
+    body: Option<Source<B>>,
     mode: Mode,
     asked: Asked,
     status: StatusCode,
     headers: Arc<HeaderMap>,
     /// Bytes read of the body.
     read: usize,
-    /// The connection under it, when that can be moved on.
-    connection: Connection,
-    /// Whether more may have arrived than the connection has handed over.
-    more: bool,
 }
 
 enum Mode {
@@ -105,13 +102,11 @@ where
         asked: Asked,
         status: StatusCode,
         headers: HeaderMap,
-        extensions: &Extensions,
+        way: &Way<'_>,
     ) -> Self {
-        let connection = Connection::of(extensions);
-        let more = connection.is_known();
-        let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(BytesMut::new()));
+        let (body, mode) = (Some(Source::new(body, way)), Mode::Unknown(BytesMut::new()));
         let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
-        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0, connection, more }))
+        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
     }
 
     /// What was known before the first event.
@@ -160,28 +155,7 @@ where
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(None)) };
         loop {
-            let frame = if !self.more {
-                ready!(body.as_mut().poll_frame(cx))
-            } else {
-                // What is found by moving the connection on needs nobody to be woken.
-                match body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(frame) => frame,
-                    Poll::Pending => {
-                        self.more = false;
-                        match self.connection.drive() {
-                            true => {
-                                let quiet = &mut Context::from_waker(Waker::noop());
-                                match body.as_mut().poll_frame(quiet) {
-                                    Poll::Ready(frame) => frame,
-                                    Poll::Pending => continue,
-                                }
-                            }
-                            false => continue,
-                        }
-                    }
-                }
-            };
-            self.more = self.connection.is_known();
+            let frame = ready!(body.poll_frame(cx));
             return Poll::Ready(match frame {
                 None => {
                     self.body = None;
@@ -296,44 +270,16 @@ where
         while self.body.is_some() {
             match self.poll_chunk(cx) {
                 Poll::Ready(Ok(Some(chunk))) if chunk.len() <= left => left -= chunk.len(),
-                Poll::Pending => return,
+                Poll::Pending => {
+                    // Nobody may ask again; the connection goes on by itself.
+                    if let Some(body) = &mut self.body {
+                        body.release();
+                    }
+                    return;
+                }
                 Poll::Ready(_) => self.body = None,
             }
         }
-    }
-}
-
-/// The connection an answer comes over; see [`crate::drive`].
-#[derive(Debug)]
-struct Connection {
-    #[cfg(feature = "hyper")]
-    link: Option<crate::drive::Link>,
-}
-
-impl Connection {
-    #[cfg(feature = "hyper")]
-    fn of(extensions: &Extensions) -> Self {
-        Self { link: extensions.get().cloned() }
-    }
-
-    #[cfg(not(feature = "hyper"))]
-    fn of(_: &Extensions) -> Self {
-        Self {}
-    }
-
-    fn is_known(&self) -> bool {
-        #[cfg(feature = "hyper")]
-        return self.link.is_some();
-        #[cfg(not(feature = "hyper"))]
-        false
-    }
-
-    /// Moves it on; whether that was possible.
-    fn drive(&self) -> bool {
-        #[cfg(feature = "hyper")]
-        return self.link.as_ref().is_some_and(crate::drive::Link::drive);
-        #[cfg(not(feature = "hyper"))]
-        false
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use crate::{
     events::{Asked, ClientEvents},
     headers::encoding,
+    source::Way,
     transport_failure,
 };
 
@@ -141,7 +142,8 @@ where
         return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let events = ClientEvents::new(body, asked, parts.status, parts.headers, &parts.extensions);
+        let way = Way { version: parts.version, extensions: &parts.extensions };
+        let events = ClientEvents::new(body, asked, parts.status, parts.headers, &way);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {

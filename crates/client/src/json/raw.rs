@@ -57,9 +57,14 @@ impl<'a> Raw<'a> {
         self.0.starts_with('[')
     }
 
+    /// What stands between the quotes of a string, as it is written.
+    pub(crate) fn inside(self) -> Option<&'a str> {
+        self.0.strip_prefix('"')?.strip_suffix('"')
+    }
+
     /// The words of a string; `None` when it is none, or says a character that there is not.
     pub(crate) fn words(self) -> Option<Cow<'a, str>> {
-        let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
+        let inner = self.inside()?;
         if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
             return Some(Cow::Borrowed(inner));
         }
@@ -150,7 +155,7 @@ fn end(bytes: &[u8], mut at: usize) -> usize {
 /// Behind the quote that ends the string which `at` is in.
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        at += plain(bytes.get(at..).unwrap_or_default(), true);
+        at += ordinary(bytes.get(at..).unwrap_or_default(), true);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
             // What follows a backslash is no end.
@@ -335,7 +340,7 @@ impl<'a> Cursor<'a> {
     fn string(&mut self) -> Option<&'a str> {
         let (bytes, from) = (self.text.as_bytes(), self.at);
         loop {
-            self.at += plain(&bytes[self.at..], self.clean);
+            self.at += ordinary(&bytes[self.at..], self.clean);
             let byte = self.peek()?;
             self.at += 1;
             match byte {
@@ -412,9 +417,14 @@ fn is_sound(mut inner: &[u8]) -> bool {
     true
 }
 
+/// How many bytes come before a quote, a backslash or a control character.
+pub(crate) fn plain(bytes: &[u8]) -> usize {
+    ordinary(bytes, false)
+}
+
 /// How many bytes come before a quote, a backslash or, unless the text is `clean` of them, a
 /// control character.
-fn plain(bytes: &[u8], clean: bool) -> usize {
+fn ordinary(bytes: &[u8], clean: bool) -> usize {
     /// From here on it is worth calling the vector instructions.
     const LONG: usize = 32;
     const ONES: u64 = u64::from_le_bytes([1; 8]);
