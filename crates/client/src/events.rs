@@ -26,6 +26,10 @@ use crate::{
 /// How much of a body is looked at to tell what it is: only white space may come before that.
 const SNIFF: usize = 4 * 1024;
 
+/// A chunk that is copied rather than kept where it was read, in bytes: 1 KiB, an event or a few. To
+/// copy those costs less than memory to read into.
+const SMALL: usize = 1_024;
+
 /// What is remembered of a request until its answer is over.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -324,7 +328,7 @@ where
                                 return Poll::Ready(Some(Err(this.fail(failure))));
                             }
                             if let Mode::Stream(stream) = &mut this.mode {
-                                stream.push(chunk);
+                                stream.push(lone(chunk));
                             }
                         }
                         Ok(None) => {
@@ -372,6 +376,12 @@ where
             Err(failure) => Err(self.fail(failure)),
         }
     }
+}
+
+/// A small chunk in memory of its own. While it is on its way the connection reads on, and would
+/// have to find another buffer of 8 KiB for that.
+fn lone(chunk: Bytes) -> Bytes {
+    if chunk.len() <= SMALL { Bytes::copy_from_slice(&chunk) } else { chunk }
 }
 
 /// `headers` in memory of their own: those that were read share the connection's buffer, which

@@ -234,6 +234,19 @@ impl StreamEncoder {
         Self { dialect, source, events: codec(dialect).events(caller), out: Vec::new() }
     }
 
+    /// The same as [`encode`](Self::encode) for an event that nobody needs any more.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn encode_owned(&mut self, event: Event) -> Result<Bytes, Failure> {
+        if event.frame(self.dialect).is_none_or(|frame| frame.kind != FrameKind::Sse) {
+            return self.encode(&event);
+        }
+        let seen = self.events.note(&event);
+        Ok(event.frame.filter(|_| seen).map(|frame| frame.bytes).unwrap_or_default())
+    }
+
     /// The frames that say what `event` says; empty when the caller is to see nothing of it.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ impl StreamBody {
                     if let Some(usage) = event.usage() {
                         self.record.used(usage);
                     }
-                    self.encoder.encode(&event).map(|bytes| self.writer.frames(bytes))
+                    self.encoder.encode_owned(event).map(|bytes| self.writer.frames(bytes))
                 }
                 Poll::Ready(Some(Err(failure))) => Err(failure),
             };
