@@ -64,17 +64,22 @@ impl Progress {
         let delivered = self.content;
         self.content |= event.is_content();
         let mut used = None;
-        for delta in &event.deltas {
-            match delta {
-                Delta::Usage(usage) => used = usage.input.or(used),
-                Delta::Stop(stop) => {
-                    self.explained = !matches!(
-                        stop.reason,
-                        StopReason::EndTurn | StopReason::StopSequence | StopReason::ToolUse
-                    );
+        let explains = |reason| {
+            !matches!(reason, StopReason::EndTurn | StopReason::StopSequence | StopReason::ToolUse)
+        };
+        // Of a whole answer the gist is enough, which is known without reading it.
+        if let Some(gist) = event.deltas.gist() {
+            used = gist.usage.and_then(|usage| usage.input);
+            self.explained = gist.stop.map_or(self.explained, explains);
+            self.complete |= gist.end;
+        } else {
+            for delta in &event.deltas {
+                match delta {
+                    Delta::Usage(usage) => used = usage.input.or(used),
+                    Delta::Stop(stop) => self.explained = explains(stop.reason),
+                    Delta::End => self.complete = true,
+                    _ => {}
                 }
-                Delta::End => self.complete = true,
-                _ => {}
             }
         }
         if delivered {

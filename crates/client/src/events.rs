@@ -7,9 +7,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_core::Stream;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
 use http_body::Body;
 use steadfast_core::{
     BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
@@ -18,8 +18,9 @@ use steadfast_core::{
 use crate::{
     Limits,
     dialect::{Codec, StreamDecoder},
+    gather::Gather,
     headers::{is_event_stream, kept, request_id},
-    source::{Source, Way},
+    source::Source,
     transport_failure,
 };
 
@@ -88,9 +89,9 @@ struct Reader<B> {
 
 enum Mode {
     /// Nothing but white space has come.
-    Unknown(BytesMut),
+    Unknown(Gather),
     Stream(StreamDecoder),
-    Whole(BytesMut),
+    Whole(Gather),
     /// A whole answer that has been read and not been taken.
     Read(Option<Event>),
     Over,
@@ -106,9 +107,11 @@ where
         asked: Asked,
         status: StatusCode,
         headers: HeaderMap,
-        way: &Way<'_>,
+        version: Version,
+        extensions: &Extensions,
     ) -> Self {
-        let (body, mode) = (Some(Source::new(body, way)), Mode::Unknown(BytesMut::new()));
+        let body = Some(Source::new(body, version, extensions));
+        let mode = Mode::Unknown(Gather::default());
         let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
     }
@@ -167,7 +170,13 @@ where
                 }
                 Some(Err(error)) => Err(transport_failure(error.into())),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(mut data) => Ok(Some(data.copy_to_bytes(data.remaining()))),
+                    Ok(mut data) => {
+                        // Nobody need ask for the end of a body whose length is known.
+                        if body.is_end_stream() {
+                            self.body = None;
+                        }
+                        Ok(Some(data.copy_to_bytes(data.remaining())))
+                    }
                     // Trailers.
                     Err(_) => continue,
                 },
@@ -179,16 +188,16 @@ where
     fn take(&mut self, chunk: Option<Bytes>) -> Result<(), Failure> {
         match (&mut self.mode, chunk) {
             (Mode::Unknown(seen), Some(chunk)) => {
-                seen.extend_from_slice(&chunk);
+                seen.push(chunk);
                 let Some(is_stream) = looks_like_stream(seen, is_event_stream(&self.headers))
                 else {
                     return Ok(());
                 };
-                let seen = std::mem::take(seen);
+                let mut seen = std::mem::take(seen);
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
-                    stream.push(seen.freeze());
+                    stream.push(lone(seen.take()));
                     Mode::Stream(stream)
                 } else {
                     Mode::Whole(seen)
@@ -196,11 +205,11 @@ where
                 self.check_size()
             }
             (Mode::Whole(body), Some(chunk)) => {
-                body.extend_from_slice(&chunk);
+                body.push(chunk);
                 self.check_size()
             }
             (Mode::Whole(body) | Mode::Unknown(body), None) => {
-                let body = std::mem::take(body).freeze();
+                let body = body.take();
                 let event = self.whole(&body)?;
                 self.mode = Mode::Read(Some(event));
                 Ok(())
@@ -246,7 +255,8 @@ where
     }
 
     fn refusal(&self, body: &Bytes) -> Failure {
-        let body = body.slice(..body.len().min(self.asked.limits.error));
+        // A copy: what is kept of a failure does not keep a connection's buffer.
+        let body = Bytes::copy_from_slice(&body[..body.len().min(self.asked.limits.error)]);
         let upstream = Upstream::response(self.status, (*self.headers).clone(), body)
             .with_dialect(self.asked.codec.dialect());
         Failure::from_upstream(upstream)

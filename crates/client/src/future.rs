@@ -18,7 +18,6 @@ use tokio::time::Sleep;
 use crate::{
     events::{Asked, ClientEvents},
     headers::encoding,
-    source::Way,
     transport_failure,
 };
 
@@ -142,8 +141,9 @@ where
         return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let way = Way { version: parts.version, extensions: &parts.extensions };
-        let events = ClientEvents::new(body, asked, parts.status, parts.headers, &way);
+        let (version, extensions) = (parts.version, &parts.extensions);
+        let events =
+            ClientEvents::new(body, asked, parts.status, parts.headers, version, extensions);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {

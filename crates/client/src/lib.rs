@@ -51,6 +51,7 @@ mod drive;
 mod events;
 mod fail;
 mod future;
+mod gather;
 mod headers;
 mod json;
 mod provider;

@@ -2,19 +2,11 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use http::{Extensions, Version};
 use http_body::{Body, Frame};
-
-/// How an answer came.
-pub(crate) struct Way<'a> {
-    /// The HTTP it was spoken in.
-    pub(crate) version: Version,
-    /// What the connection says of itself.
-    pub(crate) extensions: &'a Extensions,
-}
 
 /// A body being read. Where the connection under it is known, what has arrived together is read
 /// together; see [`crate::drive`].
@@ -25,15 +17,24 @@ pub(crate) struct Source<B> {
 }
 
 impl<B: Body> Source<B> {
-    pub(crate) fn new(body: B, way: &Way<'_>) -> Self {
-        let connection =
-            if body.is_end_stream() { Connection::Unknown } else { Connection::of(way) };
+    /// `body`, which came by `version` of HTTP, over a connection that says of itself what is in
+    /// `extensions`.
+    pub(crate) fn new(body: B, version: Version, extensions: &Extensions) -> Self {
+        let connection = match body.is_end_stream() {
+            true => Connection::Unknown,
+            false => Connection::of(version, extensions),
+        };
         Self { body: Box::pin(body), connection }
     }
 
     /// Lets the connection go on by itself.
     pub(crate) fn release(&mut self) {
         self.connection = Connection::Unknown;
+    }
+
+    /// Whether it is known to be at its end.
+    pub(crate) fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 
     /// The next frame; `None` at the end.
@@ -79,9 +80,9 @@ enum Connection {
 
 impl Connection {
     #[cfg(feature = "hyper")]
-    fn of(way: &Way<'_>) -> Self {
-        let Some(link) = way.extensions.get::<crate::drive::Link>() else { return Self::Unknown };
-        if way.version >= Version::HTTP_2 {
+    fn of(version: Version, extensions: &Extensions) -> Self {
+        let Some(link) = extensions.get::<crate::drive::Link>() else { return Self::Unknown };
+        if version >= Version::HTTP_2 {
             return Self::Shared { link: link.clone(), more: true };
         }
         match link.claim() {
@@ -91,11 +92,12 @@ impl Connection {
     }
 
     #[cfg(not(feature = "hyper"))]
-    fn of(_: &Way<'_>) -> Self {
+    fn of(_: Version, _: &Extensions) -> Self {
         Self::Unknown
     }
 }
 
+#[cfg(feature = "hyper")]
 type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
 #[cfg(feature = "hyper")]
@@ -106,7 +108,7 @@ fn shared<B: Body>(
     cx: &mut Context<'_>,
 ) -> Polled<B> {
     // What is found by moving the connection on needs nobody to be woken.
-    let quiet = &mut Context::from_waker(Waker::noop());
+    let quiet = &mut Context::from_waker(std::task::Waker::noop());
     if std::mem::take(more) {
         let mut polled = body.as_mut().poll_frame(quiet);
         if polled.is_pending() && link.drive() {
@@ -130,7 +132,7 @@ fn own<B: Body>(
     cx: &mut Context<'_>,
 ) -> Polled<B> {
     // It is the connection that wakes.
-    let quiet = &mut Context::from_waker(Waker::noop());
+    let quiet = &mut Context::from_waker(std::task::Waker::noop());
     let mut driven = false;
     loop {
         if claim.is_due() {

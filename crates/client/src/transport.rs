@@ -41,9 +41,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// balancers in front of providers close theirs, which would be noticed by a failed request only.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many idle connections are kept for each host: 32, what a busy gateway over HTTP/1.1 uses;
-/// with HTTP/2 it is one.
-pub const POOL_MAX_IDLE: usize = 32;
+/// How many idle connections are kept for each host: 256. Over HTTP/1.1 each call has one for itself, so
+/// that fewer than a busy gateway has calls under way would be closed and opened again all the time; with
+/// HTTP/2 it is one. An idle one holds some 20 KB for at most a minute.
+pub const POOL_MAX_IDLE: usize = 256;
 
 /// The most header lines read of an HTTP/1 response: 100, hyper's own number, for which alone it has
 /// room without asking for memory at each response. Providers send about 40.

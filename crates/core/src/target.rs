@@ -3,7 +3,7 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use crate::Near;
@@ -19,6 +19,8 @@ struct Inner {
     credential: Option<Box<str>>,
     /// Of the three above, so that a map lookup does not walk three strings.
     hash: u64,
+    /// The three in one, once somebody has asked for it.
+    shown: OnceLock<Box<str>>,
 }
 
 impl Target {
@@ -45,14 +47,19 @@ impl Target {
         credential: Option<Box<str>>,
     ) -> Self {
         // Seeded once a process: names may come from callers.
-        static SEED: std::sync::OnceLock<foldhash::quality::RandomState> =
-            std::sync::OnceLock::new();
+        static SEED: OnceLock<foldhash::quality::RandomState> = OnceLock::new();
         let hash = SEED.get_or_init(foldhash::quality::RandomState::default).hash_one((
             &provider,
             &model,
             &credential,
         ));
-        Self(Near::new(Arc::new(Inner { provider, model, credential, hash })))
+        Self(Near::new(Arc::new(Inner {
+            provider,
+            model,
+            credential,
+            hash,
+            shown: OnceLock::new(),
+        })))
     }
 
     /// The same target, counted apart from the clones of this one: see [`Near`].
@@ -74,6 +81,20 @@ impl Target {
     /// The credential's name, when one is set.
     pub fn credential(&self) -> Option<&str> {
         self.0.credential.as_deref()
+    }
+
+    /// `provider/model#credential`, as far as set.
+    pub fn as_str(&self) -> &str {
+        self.0.shown.get_or_init(|| {
+            let mut shown = String::from(self.provider());
+            for (mark, part) in [('/', self.model()), ('#', self.credential())] {
+                if let Some(part) = part {
+                    shown.push(mark);
+                    shown.push_str(part);
+                }
+            }
+            shown.into()
+        })
     }
 }
 
@@ -98,16 +119,7 @@ impl Hash for Target {
 impl fmt::Display for Target {
     /// `provider/model#credential`, as far as set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.provider)?;
-        if let Some(model) = &self.0.model {
-            f.write_str("/")?;
-            f.write_str(model)?;
-        }
-        if let Some(credential) = &self.0.credential {
-            f.write_str("#")?;
-            f.write_str(credential)?;
-        }
-        Ok(())
+        f.write_str(self.as_str())
     }
 }
 
@@ -139,5 +151,7 @@ mod tests {
         assert_ne!(a, Target::new("openai").with_model("gpt-4o"));
         assert_ne!(Target::new("a").with_model("b"), Target::new("a").with_credential("b"));
         assert_eq!(a.to_string(), "openai/gpt-4o#main");
+        assert_eq!(Target::new("a").with_credential("b").as_str(), "a#b");
+        assert_eq!(Target::new("a").as_str(), "a");
     }
 }

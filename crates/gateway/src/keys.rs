@@ -1,6 +1,6 @@
 //! Who a caller is.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ use crate::config::{Auth, Config, ConfigError, ConfigErrors, Source};
 #[derive(Clone, Default)]
 pub struct KeyRing {
     /// By the hash of the key: the lookup compares hashes, so its time tells nothing of a key.
-    tenants: HashMap<[u8; 32], Arc<str>>,
+    tenants: BTreeMap<[u8; 32], Arc<str>>,
     admin: Option<[u8; 32]>,
     open: bool,
 }

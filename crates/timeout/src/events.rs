@@ -36,7 +36,7 @@ impl<S> StallEvents<S> {
     fn came(&mut self, event: &Event) -> bool {
         let content = event.is_content();
         self.clocks.came(content);
-        if !content && completes(event) {
+        if !content && event.ends_block() {
             self.clocks.progressed();
         }
         content
@@ -120,11 +120,6 @@ where
         // A limit may end it at any time.
         (0, None)
     }
-}
-
-/// Whether a block, such as a tool call, is complete with it: progress without content.
-fn completes(event: &Event) -> bool {
-    event.deltas.iter().any(|delta| matches!(delta, Delta::BlockEnd { .. }))
 }
 
 /// Characters in it that a reader, or a tool, waits for.

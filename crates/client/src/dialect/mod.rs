@@ -190,10 +190,15 @@ pub struct Caller {
 impl Caller {
     /// Who made `request`.
     pub fn of(request: &ChatRequest) -> Self {
+        Self::new(request.model.clone(), request.params.stream_usage == Some(true))
+    }
+
+    /// Who asked for `model`, and whether for usage at the end of a stream. The answer is made now.
+    pub fn new(model: impl Into<String>, stream_usage: bool) -> Self {
         let now = steadfast_core::time::wall();
         Self {
-            model: request.model.clone(),
-            stream_usage: request.params.stream_usage == Some(true),
+            model: model.into(),
+            stream_usage,
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             id: hex(fastrand::u64(..)),
         }

@@ -12,6 +12,12 @@ use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 /// What one event says.
 pub type Deltas = SmallVec<[Delta; 1]>;
 
+/// What an answer says whose gist was told before.
+pub(super) fn later(read: Result<Deltas, Failure>) -> Deltas {
+    debug_assert!(read.is_ok(), "an answer can be read whose gist was told");
+    read.unwrap_or_default()
+}
+
 /// Reads one dialect's frames.
 pub trait DecodeFrames: std::fmt::Debug + Send {
     /// Reads one frame with data.

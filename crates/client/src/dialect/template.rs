@@ -100,8 +100,7 @@ impl Template {
         let mut kept = std::mem::take(&mut template.frame);
         kept.clear();
         kept.extend_from_slice(frame);
-        **template =
-            Self { frame: kept, said, padding, padded_by, thinking, index, holds: true };
+        **template = Self { frame: kept, said, padding, padded_by, thinking, index, holds: true };
     }
 
     /// What the first frame of `input` says and how long it is, when it is like this one.

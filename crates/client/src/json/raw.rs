@@ -10,6 +10,9 @@ use steadfast_core::RawJson;
 /// no stack for it.
 const DEPTH: usize = 64;
 
+/// From how many bytes on it is worth calling the vector instructions.
+const LONG: usize = 32;
+
 /// The text of one JSON value, checked, without white space around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw<'a>(&'a str);
@@ -173,6 +176,8 @@ pub(crate) struct Cursor<'a> {
     at: usize,
     /// There is no control character in the text, not even a line end: then strings have none.
     clean: bool,
+    /// There are escapes in the string that was read last.
+    escaped: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -182,7 +187,7 @@ impl<'a> Cursor<'a> {
         let text = text.trim_matches([' ', '\t', '\n', '\r']);
         // A minimum, which compiles to vector instructions.
         let clean = text.bytes().fold(u8::MAX, u8::min) >= b' ';
-        Some(Self { text, at: 0, clean })
+        Some(Self { text, at: 0, clean, escaped: false })
     }
 
     /// Whether all has been read.
@@ -207,7 +212,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn sound(&mut self) -> Option<&'a str> {
         self.eat(b'"')?;
         let inner = self.string()?;
-        is_sound(inner.as_bytes()).then_some(inner)
+        (!self.escaped || is_sound(inner.as_bytes())).then_some(inner)
     }
 
     /// What the next value begins with.
@@ -228,7 +233,7 @@ impl<'a> Cursor<'a> {
         let from = self.at;
         self.eat(b'"')?;
         let inner = self.string()?;
-        if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        if !self.escaped {
             return Some(Some(Cow::Borrowed(inner)));
         }
         serde_json::from_str(self.text.get(from..self.at)?)
@@ -236,11 +241,48 @@ impl<'a> Cursor<'a> {
             .map(|words| Some(Cow::Owned(words)))
     }
 
-    /// Passes the value of the field `name`, which nobody asks for. A name that stands for something
-    /// else than its own letters is out of the ordinary.
-    pub(crate) fn pass(&mut self, name: &str) -> Option<()> {
-        self.raw()?;
-        memchr::memchr(b'\\', name.as_bytes()).is_none().then_some(())
+    /// Passes a string of which every character can be read, or null.
+    pub(crate) fn sound_or_null(&mut self) -> Option<Option<&'a str>> {
+        if self.null() { Some(None) } else { self.sound().map(Some) }
+    }
+
+    /// Reads a whole number from zero, or null.
+    pub(crate) fn count(&mut self) -> Option<Option<u64>> {
+        if self.null() {
+            return Some(None);
+        }
+        let (from, mut count) = (self.at, 0_u64);
+        while let Some(digit @ b'0'..=b'9') = self.peek() {
+            count = count.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+            self.at += 1;
+        }
+        // No number begins with a zero but zero, and none of another kind is read here.
+        let zeros = self.at - from > 1 && self.text.as_bytes()[from] == b'0';
+        let ends = !matches!(self.peek(), Some(b'.' | b'e' | b'E'));
+        (self.at > from && !zeros && ends).then_some(Some(count))
+    }
+
+    /// Reads true, false or null.
+    pub(crate) fn flag(&mut self) -> Option<Option<bool>> {
+        match self.peek()? {
+            b't' => self.word(b"true").map(|()| Some(true)),
+            b'f' => self.word(b"false").map(|()| Some(false)),
+            _ => self.word(b"null").map(|()| None),
+        }
+    }
+
+    /// Passes the value of the field whose name has just been read, and which nobody asks for. A name
+    /// that stands for something else than its own letters is out of the ordinary.
+    pub(crate) fn pass(&mut self) -> Option<()> {
+        if self.is_escaped() {
+            return None;
+        }
+        self.value(DEPTH)
+    }
+
+    /// Whether there are escapes in the string, or name, that has just been read.
+    pub(crate) fn is_escaped(&self) -> bool {
+        self.escaped
     }
 
     /// Passes a null, or what `read` passes.
@@ -318,16 +360,26 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    #[inline]
     fn space(&mut self) {
+        // Seldom any.
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.spaces();
+        }
+    }
+
+    fn spaces(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
+    #[inline]
     fn eat(&mut self, wanted: u8) -> Option<()> {
         (self.peek() == Some(wanted)).then(|| self.at += 1)
     }
@@ -339,6 +391,30 @@ impl<'a> Cursor<'a> {
     /// Behind the opening quote: passes the rest of the string, and gives what is in it.
     fn string(&mut self) -> Option<&'a str> {
         let (bytes, from) = (self.text.as_bytes(), self.at);
+        self.escaped = false;
+        // Names, and most words, are short and have no escapes in them.
+        let mut at = from;
+        while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+            if let Some(found) = special(*eight) {
+                at += found;
+                if bytes.get(at) == Some(&b'"') {
+                    self.at = at + 1;
+                    return self.text.get(from..at);
+                }
+                break;
+            }
+            at += 8;
+            if at - from >= LONG {
+                break;
+            }
+        }
+        self.at = at;
+        self.string_from(from)
+    }
+
+    /// In a string that began at `from`: passes the rest of it.
+    fn string_from(&mut self, from: usize) -> Option<&'a str> {
+        let bytes = self.text.as_bytes();
         loop {
             self.at += ordinary(&bytes[self.at..], self.clean);
             let byte = self.peek()?;
@@ -346,6 +422,7 @@ impl<'a> Cursor<'a> {
             match byte {
                 b'"' => return self.text.get(from..self.at - 1),
                 b'\\' => {
+                    self.escaped = true;
                     let escape = self.peek()?;
                     self.at += 1;
                     match escape {
@@ -394,6 +471,25 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The fields of an object that have been read, by their numbers: one that stands there twice is out
+/// of the ordinary.
+#[derive(Default)]
+pub(crate) struct Seen(u16);
+
+impl Seen {
+    /// `value`, which was read for the field number `field`, when it is the first one.
+    pub(crate) fn first<T>(&mut self, field: u8, value: Option<T>) -> Option<T> {
+        let before = self.0;
+        self.0 |= 1 << field;
+        value.filter(|_| before != self.0)
+    }
+
+    /// Whether the field number `field` was there.
+    pub(crate) fn has(&self, field: u8) -> bool {
+        self.0 & (1 << field) != 0
+    }
+}
+
 /// Whether the escapes of a string, which are well-formed, say characters that there are: half of a
 /// surrogate pair is none.
 fn is_sound(mut inner: &[u8]) -> bool {
@@ -425,31 +521,35 @@ pub(crate) fn plain(bytes: &[u8]) -> usize {
 /// How many bytes come before a quote, a backslash or, unless the text is `clean` of them, a
 /// control character.
 fn ordinary(bytes: &[u8], clean: bool) -> usize {
-    /// From here on it is worth calling the vector instructions.
-    const LONG: usize = 32;
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    // Eight bytes at a time: the lowest bit that is set tells the first byte that is zero.
-    let zero = |eight: u64| eight.wrapping_sub(ONES) & !eight;
     let mut at = 0;
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         if clean && at >= LONG {
             let rest = &bytes[at..];
             return at + memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
         }
-        let eight = u64::from_le_bytes(*eight);
-        let quote = zero(eight ^ u64::from_le_bytes([b'"'; 8]));
-        let slash = zero(eight ^ u64::from_le_bytes([b'\\'; 8]));
-        let control = eight.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !eight;
-        let found = (quote | slash | control) & HIGH;
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
+        if let Some(found) = special(*eight) {
+            return at + found;
         }
         at += 8;
     }
     let rest = &bytes[at..];
     let special = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
     at + rest.iter().position(special).unwrap_or(rest.len())
+}
+
+/// The first of eight bytes that is a quote, a backslash or a control character.
+#[inline]
+fn special(eight: [u8; 8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    // The lowest bit that is set tells the first byte that is zero.
+    let zero = |eight: u64| eight.wrapping_sub(ONES) & !eight;
+    let eight = u64::from_le_bytes(eight);
+    let quote = zero(eight ^ u64::from_le_bytes([b'"'; 8]));
+    let slash = zero(eight ^ u64::from_le_bytes([b'\\'; 8]));
+    let control = eight.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !eight;
+    let found = (quote | slash | control) & HIGH;
+    (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
 #[cfg(test)]
@@ -477,6 +577,38 @@ mod tests {
         ] {
             let sound = Cursor::new(text.as_bytes()).unwrap().sound().is_some();
             assert_eq!(sound, serde_json::from_str::<String>(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_are_what_serde_reads() {
+        for text in [
+            "0",
+            "7",
+            "10",
+            "00",
+            "01",
+            "-1",
+            "-0",
+            "1.0",
+            "1e2",
+            "1E2",
+            "18446744073709551615",
+            "18446744073709551616",
+            "x",
+            "",
+            "null",
+            "true",
+        ] {
+            let mut cursor = Cursor::new(text.as_bytes()).unwrap();
+            let read = cursor.count().filter(|_| cursor.is_over());
+            let wanted = serde_json::from_str::<Option<u64>>(text).ok();
+            // What serde reads besides is left to it.
+            assert!(read == wanted || read.is_none(), "{text}");
+            assert_eq!(
+                read.is_some(),
+                text == "null" || text.parse::<u64>().is_ok() && wanted.is_some()
+            );
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use steadfast_core::{Extra, Failure, RawJson, Reason};
 
-use super::{Cursor, Raw, scan::depth};
+use super::{Raw, scan::depth};
 
 /// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
 /// far deeper than any provider does.
@@ -122,27 +122,14 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// The same for bodies as they usually are, in one pass; `None` for what is out of the ordinary,
-    /// of which [`of_body`](Self::of_body) says what it is. `check` is shown each value with its
-    /// name, and may pass it with a cursor of its own, as far as it is sure of it.
-    pub(crate) fn quick(
-        body: &'a [u8],
-        mut check: impl FnMut(&str, &mut Cursor<'a>) -> Option<()>,
-    ) -> Option<Self> {
-        let mut fields = Vec::with_capacity(8);
-        let mut cursor = Cursor::new(body)?;
-        cursor.object(|cursor, name| {
-            memchr::memchr(b'\\', name.as_bytes()).is_none().then_some(())?;
-            let mut ahead = cursor.clone();
-            let value = match check(name, &mut ahead) {
-                Some(()) => cursor.up_to(&ahead)?,
-                None => cursor.raw()?,
-            };
-            fields.push((Cow::Borrowed(name), Some(value)));
-            Some(())
-        })?;
-        // A cursor passes nothing that nests deeper than is allowed.
-        cursor.is_over().then_some(Self(fields))
+    /// Adds one.
+    pub(crate) fn push(&mut self, name: &'a str, value: Raw<'a>) {
+        self.0.push((Cow::Borrowed(name), Some(value)));
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The fields of `raw`.
@@ -295,22 +282,6 @@ scalar!(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_quick_way_reads_what_the_slow_one_reads() {
-        let body = br#" { "a":[{"b":1}] ,"k":null,"a":"x" } "#;
-        let mut seen = Vec::new();
-        let quick = Fields::quick(body, |name, cursor| {
-            seen.push(name.to_owned());
-            cursor.raw().filter(|_| name == "a").map(|_| ())
-        });
-        assert_eq!(quick.unwrap().kept(), Fields::of_body(body).unwrap().kept());
-        assert_eq!(seen, ["a", "k", "a"]);
-        let deep = format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100));
-        for odd in ["[]", "{", "{} 1", r#"{"\u0061":1}"#, deep.as_str()] {
-            assert!(Fields::quick(odd.as_bytes(), |_, _| None).is_none(), "{odd}");
-        }
-    }
 
     #[test]
     fn what_is_not_taken_is_left_over_in_order() {

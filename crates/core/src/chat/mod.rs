@@ -2,6 +2,7 @@
 
 mod adapt;
 mod completion;
+mod deltas;
 mod event;
 mod headers;
 mod json;
@@ -15,6 +16,7 @@ mod tool;
 
 pub use self::{
     completion::Completion,
+    deltas::{EventDeltas, Gist},
     event::{Delta, Event, Frame, FrameKind},
     headers::ReplyHeaders,
     json::{Extra, InvalidJson, RawJson},

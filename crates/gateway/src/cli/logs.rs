@@ -5,6 +5,7 @@
 //! within [`DELAY`].
 
 use std::{
+    cell::Cell,
     fmt::{self, Write as _},
     io::{self, IsTerminal, Write as _},
     sync::Arc,
@@ -182,7 +183,8 @@ struct Lines(Out);
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let about = event.metadata();
-        let mut line = String::with_capacity(320);
+        // Taken and put back: what is shown of a field may log too.
+        let mut line = LINE.take();
         stamp(&mut line, steadfast_core::time::wall());
         line.push_str(match *about.level() {
             Level::ERROR => " ERROR ",
@@ -196,8 +198,20 @@ impl<S: Subscriber> Layer<S> for Lines {
         event.record(&mut Fields(&mut line));
         line.push('\n');
         self.0.0.push(line.as_bytes(), *about.level() <= Level::WARN);
+        if line.capacity() <= LONG {
+            line.clear();
+            LINE.set(line);
+        }
     }
 }
+
+thread_local! {
+    /// Memory for a line.
+    static LINE: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// Memory for longer lines is not kept, in bytes: 4 KiB, ten times what a request's takes.
+const LONG: usize = 4 * 1024;
 
 struct Fields<'a>(&'a mut String);
 
@@ -214,7 +228,9 @@ impl Fields<'_> {
 impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
-        if value.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        // Looked through to the end, which is quicker than byte by byte.
+        let plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\');
+        if value.bytes().fold(true, |all, byte| all & plain(byte)) {
             self.0.push('"');
             self.0.push_str(value);
             self.0.push('"');
@@ -222,6 +238,16 @@ impl Visit for Fields<'_> {
             // Writing to a string does not fail, here and below.
             let _ = write!(self.0, "{value:?}");
         }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.name(field);
+        self.0.push_str(if value { "true" } else { "false" });
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.name(field);
+        number(self.0, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -235,13 +261,29 @@ struct OneLine<'a>(&'a mut String);
 
 impl fmt::Write for OneLine<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if text.contains(char::is_control) {
-            self.0.extend(text.escape_debug());
-        } else {
+        let shown = text.bytes().fold(true, |all, byte| all & matches!(byte, b' '..=b'~'));
+        if shown || !text.contains(char::is_control) {
             self.0.push_str(text);
+        } else {
+            self.0.extend(text.escape_debug());
         }
         Ok(())
     }
+}
+
+fn number(out: &mut String, mut value: u64) {
+    if let small @ 0..=9 = value {
+        return out.push(char::from(b'0' + small as u8));
+    }
+    let mut text = [0; 20];
+    let mut at = text.len();
+    while value > 0 {
+        at -= 1;
+        text[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    // Digits alone.
+    out.push_str(std::str::from_utf8(&text[at..]).unwrap_or_default());
 }
 
 /// `2026-01-31T12:00:00.000000Z`.
@@ -260,22 +302,25 @@ fn stamp(out: &mut String, at: SystemTime) {
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
-    for (number, digits, end) in [
-        (year, 4, '-'),
-        (month, 2, '-'),
-        (day, 2, 'T'),
-        (second / 3_600, 2, ':'),
-        (second / 60 % 60, 2, ':'),
-        (second % 60, 2, '.'),
-        (u64::from(since.subsec_micros()), 6, 'Z'),
-    ] {
-        let mut unit = 10_u64.pow(digits - 1);
-        while unit > 0 {
-            // One digit, so it fits.
-            out.push(char::from(b'0' + (number / unit % 10) as u8));
-            unit /= 10;
-        }
-        out.push(end);
+    let mut text = *b"0000-00-00T00:00:00.000000Z";
+    // A year has four digits for the next eight thousand years.
+    digits(&mut text[0..4], year as u32 % 10_000);
+    digits(&mut text[5..7], month as u32);
+    digits(&mut text[8..10], day as u32);
+    digits(&mut text[11..13], second as u32 / 3_600);
+    digits(&mut text[14..16], second as u32 / 60 % 60);
+    digits(&mut text[17..19], second as u32 % 60);
+    digits(&mut text[20..26], since.subsec_micros());
+    // Digits and what is between them.
+    out.push_str(std::str::from_utf8(&text).unwrap_or_default());
+}
+
+/// The last digits of `value`, as many as there is room for.
+#[inline]
+fn digits(out: &mut [u8], mut value: u32) {
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (value % 10) as u8;
+        value /= 10;
     }
 }
 
@@ -296,6 +341,11 @@ mod tests {
             stamp(&mut out, UNIX_EPOCH + Duration::from_secs(seconds));
             assert_eq!(out, text);
         }
+        for value in [0, 9, 10, 42, 1_234, u64::MAX] {
+            let mut out = String::new();
+            number(&mut out, value);
+            assert_eq!(out, value.to_string());
+        }
         let mut out = String::new();
         stamp(&mut out, UNIX_EPOCH + Duration::from_micros(1_000_042));
         assert_eq!(out, "1970-01-01T00:00:01.000042Z");
@@ -306,12 +356,15 @@ mod tests {
         let shared = Arc::new(Shared::default());
         let lines = tracing_subscriber::registry().with(Lines(Out(shared.clone())));
         tracing::subscriber::with_default(lines, || {
-            tracing::info!(target: "t", n = 7, word = "a b", odd = "\"\n", shown = %"x\ny", none = None::<u8>, "said");
+            tracing::info!(target: "t", n = 7, many = u64::MAX, yes = true, word = "a b", odd = "\"\n", shown = %"x\ny", none = None::<u8>, "said");
         });
         let text = String::from_utf8(shared.lines.lock().text.clone()).unwrap();
         let (stamp, rest) = text.split_once(' ').unwrap();
         assert!(stamp.ends_with('Z') && stamp.len() == 27, "{stamp}");
-        assert_eq!(rest, " INFO t: said n=7 word=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\n");
+        assert_eq!(
+            rest,
+            " INFO t: said n=7 many=18446744073709551615 yes=true word=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\n"
+        );
     }
 
     #[test]

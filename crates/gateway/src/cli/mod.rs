@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -198,10 +198,17 @@ pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The runtime of a command.
+/// The runtime of a command. On one core there is nobody to share the work with: tokio's other
+/// scheduler takes the tasks in their order, and what several of them write leaves together.
 #[expect(clippy::expect_used, reason = "the message says why it can not happen")]
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut builder = if cores == 1 && std::env::var_os("GWCALL_MT").is_none() {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    builder
         .enable_all()
         .build()
         .expect("a runtime needs only threads and file descriptors, without which nothing works")

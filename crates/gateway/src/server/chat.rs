@@ -1,20 +1,26 @@
 //! One chat request: read, asked, answered.
 
-use std::{borrow::Cow, num::NonZeroU32, time::Duration};
+use std::{
+    borrow::Cow,
+    future::{Future, poll_fn},
+    num::NonZeroU32,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
 
 use axum::{
     body::{Body, Bytes},
-    extract::Request,
     response::Response,
 };
-use http::{HeaderMap, Uri, header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts};
+use http_body::Body as HttpBody;
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
 use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Completion, Deadline, Delta, Dialect, Event,
+    BoxError, CallContext, ChatRequest, ChatResponse, Completion, Deadline, Dialect, Event,
     EventStream, Failure, Fault, FrameKind, Priority, Reason,
 };
-use tower::{Service, ServiceExt};
 
 use super::{
     App,
@@ -37,12 +43,16 @@ pub(super) struct GeminiRoute {
 }
 
 /// Answers a chat request in the caller's dialect, whatever happens.
-pub(super) async fn answer(
+pub(super) async fn answer<B>(
     app: &App,
     dialect: Dialect,
     route: Option<GeminiRoute>,
-    request: Request,
-) -> Response {
+    request: Request<B>,
+) -> Response
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
     let (parts, mut body) = request.into_parts();
     let id = reply::request_id(&parts.headers);
     let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
@@ -51,25 +61,22 @@ pub(super) async fn answer(
         Ok(read) => read,
         Err(failure) => {
             record.failed(&failure, false);
-            return unread::drop_rest(body, reply::refused(dialect, &failure, &id)).await;
+            let refused = reply::refused(dialect, &failure, &id);
+            return unread::drop_rest(Body::new(body), refused).await;
         }
     };
     record.asked(&read);
     let log = read.context.log.clone();
-    let addressee = Addressee::of(&read);
     let streamed = read.stream;
+    let usage_asked = read.params.stream_usage == Some(true);
 
-    let mut stack = app.gateway().service();
-    let asked = match stack.ready().await {
-        Ok(stack) => stack.call(read).await,
-        Err(failure) => Err(failure),
-    };
-    let told = match asked {
+    let told = match app.gateway().call(read).await {
         Ok(response) if streamed => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
+            let addressee = Addressee::new(record.model(), usage_asked);
             return stream(app, dialect, &addressee, sse, response, record, &id);
         }
-        Ok(response) => whole(dialect, &addressee, response, &mut record, &id).await,
+        Ok(response) => whole(dialect, response, &mut record, &id).await,
         Err(failure) => Err(failure),
     };
     told.unwrap_or_else(|failure| {
@@ -79,13 +86,17 @@ pub(super) async fn answer(
 }
 
 /// Reads who asks what.
-async fn read(
+async fn read<B>(
     app: &App,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    body: &mut Body,
-) -> Result<ChatRequest, Failure> {
+    body: &mut B,
+) -> Result<ChatRequest, Failure>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
     let caller =
         app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
             Failure::refused(Reason::Auth, reply::NO_KEY)
@@ -100,9 +111,14 @@ async fn read(
             .with_fault(Fault::Caller)
             .with_evidence("request body")
     };
-    let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit))
-        .await
-        .map_err(|_| late())??;
+    let mut collecting = pin!(collect(body, app.0.body_limit));
+    // A body of usual size has come with its head: then no timer is needed.
+    let body = match poll_fn(|cx| Poll::Ready(collecting.as_mut().poll(cx))).await {
+        Poll::Ready(body) => body?,
+        Poll::Pending => {
+            tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
+        }
+    };
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -144,18 +160,47 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Failure::refused(
-            Reason::PayloadTooLarge,
-            format!("the request body is larger than the {limit} bytes this gateway takes"),
-        )),
-        Err(error) => {
-            Err(Failure::refused(Reason::Cancelled, "the request body broke off")
-                .with_source(error))
+/// The whole of a body: of one that came in one piece, that piece.
+async fn collect<B>(body: &mut B, limit: usize) -> Result<Bytes, Failure>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
+    loop {
+        // Of an empty one the end has to be asked for: it may be an error.
+        if !first.is_empty() && body.is_end_stream() {
+            break;
+        }
+        let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await else { break };
+        let frame = frame.map_err(|error| {
+            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
+        })?;
+        // Trailers say nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + more.len() + data.len() > limit {
+            return Err(Failure::refused(
+                Reason::PayloadTooLarge,
+                format!("the request body is larger than the {limit} bytes this gateway takes"),
+            ));
+        }
+        if first.is_empty() {
+            first = data;
+        } else {
+            if more.is_empty() {
+                let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+                more.reserve(data.len() + rest.min(limit));
+            }
+            more.extend_from_slice(&data);
         }
     }
+    if more.is_empty() {
+        return Ok(first);
+    }
+    let mut all = BytesMut::with_capacity(first.len() + more.len());
+    all.extend_from_slice(&first);
+    all.extend_from_slice(&more);
+    Ok(all.freeze())
 }
 
 /// `context` with what the caller says beside the request itself, in `x-steadfast-*` headers.
@@ -197,43 +242,34 @@ async fn next(events: &mut EventStream) -> Option<Result<Event, Failure>> {
 /// A whole answer.
 async fn whole(
     dialect: Dialect,
-    addressee: &Addressee,
     response: ChatResponse,
     record: &mut Record,
-    id: &str,
+    id: &HeaderValue,
 ) -> Result<Response, Failure> {
     record.answered(&response.head);
     let (head, mut events) = response.into_parts();
-    let mut body = None;
-    if let Some(first) = next(&mut events).await.transpose()? {
-        let second = next(&mut events).await.transpose()?;
+    let first = next(&mut events).await.transpose()?;
+    let own = first.as_ref().filter(|event| event.is_end()).and_then(|event| event.frame(dialect));
+    let body = match own.filter(|frame| frame.kind == FrameKind::Body) {
         // In the caller's own dialect the body is the answer, and nobody needs to know what it says.
-        let own = first.frame(dialect).filter(|frame| frame.kind == FrameKind::Body);
-        match (own, second) {
-            (Some(frame), None) => {
-                for delta in &first.deltas {
-                    if let Delta::Usage(usage) = delta {
-                        record.used(usage);
-                    }
-                }
-                body = Some(frame.bytes.clone());
+        // Nothing comes behind the end.
+        Some(frame) => {
+            if let Some(usage) = first.as_ref().and_then(Event::usage) {
+                record.used(usage);
             }
-            (_, second) => {
-                let mut completion = Completion::new(head.clone());
-                completion.push(&first);
-                let mut more = second;
-                while let Some(event) = more {
-                    completion.push(&event);
-                    more = next(&mut events).await.transpose()?;
-                }
-                record.used(&completion.usage);
-                body = Some(codec(dialect).encode_answer(&completion, addressee)?);
-            }
+            frame.bytes.clone()
         }
-    }
-    let body = match body {
-        Some(body) => body,
-        None => codec(dialect).encode_answer(&Completion::new(head.clone()), addressee)?,
+        None => {
+            let mut completion = Completion::new(head.clone());
+            let mut more = first;
+            while let Some(event) = more {
+                completion.push(&event);
+                more = next(&mut events).await.transpose()?;
+            }
+            record.used(&completion.usage);
+            let addressee = Addressee::new(record.model(), false);
+            codec(dialect).encode_answer(&completion, &addressee)?
+        }
     };
     let mut response = reply::ok("application/json", Body::from(body));
     reply::stamp(
@@ -256,7 +292,7 @@ fn stream(
     sse: bool,
     response: ChatResponse,
     mut record: Record,
-    id: &str,
+    id: &HeaderValue,
 ) -> Response {
     record.answered(&response.head);
     let (head, events) = response.into_parts();

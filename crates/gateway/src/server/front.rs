@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{Router, body::Body, response::Response};
+use axum::{Router, response::Response};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use steadfast_core::Dialect;
@@ -54,7 +54,7 @@ impl Service<Request<Incoming>> for Front {
             return Box::pin(self.router.call(request));
         };
         let app = self.app.clone();
-        Box::pin(async move { Ok(chat::answer(&app, dialect, None, request.map(Body::new)).await) })
+        Box::pin(async move { Ok(chat::answer(&app, dialect, None, request).await) })
     }
 }
 

@@ -18,12 +18,12 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use steadfast_core::BoxError;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use steadfast_core::BoxError;
 use tower::{Service, ServiceExt};
 
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short

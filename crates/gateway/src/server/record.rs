@@ -1,8 +1,10 @@
 //! What is written down of a request: one log line, and the counters.
 
+use http::HeaderValue;
 use steadfast_core::{ChatRequest, Dialect, Failure, Head, RecoveryLog, Target, Usage};
 use tokio::time::Instant;
 
+use super::reply;
 use crate::metrics::{InFlight, Metrics};
 
 /// What is written down of one request: once, when it is over, however it is over.
@@ -13,7 +15,7 @@ struct Entry {
     _in_flight: InFlight,
     started: Instant,
     dialect: Dialect,
-    id: String,
+    id: HeaderValue,
     tenant: Option<Box<str>>,
     model: String,
     stream: bool,
@@ -24,7 +26,7 @@ struct Entry {
 }
 
 impl Record {
-    pub(super) fn begin(metrics: Metrics, dialect: Dialect, id: String) -> Self {
+    pub(super) fn begin(metrics: Metrics, dialect: Dialect, id: HeaderValue) -> Self {
         let in_flight = metrics.begin();
         Self(Some(Entry {
             metrics,
@@ -50,6 +52,11 @@ impl Record {
             entry.stream = request.stream;
             entry.log = request.context.log.clone();
         }
+    }
+
+    /// The model that was asked for.
+    pub(super) fn model(&self) -> &str {
+        self.0.as_ref().map_or("", |entry| &entry.model)
     }
 
     /// The answer has begun.
@@ -82,7 +89,7 @@ impl Record {
             tracing::warn!(
                 name: "steadfast::gateway::failed",
                 target: "steadfast::gateway",
-                id = %entry.id,
+                id = %reply::text(&entry.id),
                 reason = %failure.reason(),
                 in_stream,
                 why = %failure.message(),
@@ -102,13 +109,13 @@ impl Record {
         tracing::info!(
             name: "steadfast::gateway::request",
             target: "steadfast::gateway",
-            id = entry.id.as_str(),
+            id = reply::text(&entry.id),
             tenant = entry.tenant.as_deref(),
             dialect = entry.dialect.as_str(),
             model = entry.model.as_str(),
             stream = entry.stream,
             outcome,
-            to = entry.target.as_ref().map(tracing::field::display),
+            to = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
             attempts = entry.attempts,
             ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),

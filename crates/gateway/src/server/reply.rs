@@ -30,31 +30,39 @@ const MAX_RECOVERY: usize = 1_500;
 /// Longest request id taken over from a caller.
 const MAX_ID: usize = 128;
 
-/// The caller's own request id when it sent a usable one, else a new one.
-pub(super) fn request_id(headers: &HeaderMap) -> String {
-    headers
-        .get(&REQUEST_ID)
-        .and_then(|value| value.to_str().ok())
-        .filter(|id| {
-            !id.is_empty()
-                && id.len() <= MAX_ID
-                && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
-        })
-        .map_or_else(new_id, str::to_owned)
+/// The caller's own request id when it sent a usable one, else a new one. Printable ASCII.
+pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let usable = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        !id.is_empty()
+            && id.len() <= MAX_ID
+            && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(b))
+    };
+    // Copied: what was read shares the connection's buffer.
+    let own = headers.get(&REQUEST_ID).filter(usable);
+    own.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()).unwrap_or_else(new_id)
 }
 
 /// `req_` and 24 hexadecimal digits.
-fn new_id() -> String {
-    let mut id = String::with_capacity(28);
-    id.push_str("req_");
+fn new_id() -> HeaderValue {
+    let mut id = *b"req_000000000000000000000000";
     let (first, second) = (fastrand::u64(..), u64::from(fastrand::u32(..)));
-    for (bits, digits) in [(first, 16), (second, 8)] {
-        for at in (0..digits).rev() {
-            let digit = (bits >> (4 * at)) as u32 & 0xf;
-            id.extend(char::from_digit(digit, 16));
-        }
+    hex(first, &mut id[4..20]);
+    hex(second, &mut id[20..]);
+    HeaderValue::from_bytes(&id).unwrap_or_else(|_| HeaderValue::from_static("req_none"))
+}
+
+/// The lowest digits of `bits`, as many as there is room for.
+fn hex(mut bits: u64, out: &mut [u8]) {
+    for digit in out.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(bits & 0xf) as usize];
+        bits >>= 4;
     }
-    id
+}
+
+/// The id as text.
+pub(super) fn text(id: &HeaderValue) -> &str {
+    id.to_str().unwrap_or_default()
 }
 
 /// The dialect that the headers or the address of a request suggest, where an address serves more
@@ -70,8 +78,13 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
 }
 
 /// A failure, told in `dialect`, with what was done about it.
-pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &str, log: &RecoveryLog) -> Response {
-    let (status, headers, body) = codec(dialect).encode_error(failure, Some(id));
+pub(super) fn failed(
+    dialect: Dialect,
+    failure: &Failure,
+    id: &HeaderValue,
+    log: &RecoveryLog,
+) -> Response {
+    let (status, headers, body) = codec(dialect).encode_error(failure, Some(text(id)));
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
@@ -89,7 +102,7 @@ pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &str, log: &Recove
 }
 
 /// A failure before any layer was asked.
-pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &str) -> Response {
+pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &HeaderValue) -> Response {
     failed(dialect, failure, id, &RecoveryLog::disabled())
 }
 
@@ -99,11 +112,11 @@ pub(super) fn stamp(
     dialect: Dialect,
     target: Option<&Target>,
     attempts: u32,
-    id: &str,
+    id: &HeaderValue,
     log: &RecoveryLog,
 ) {
     if let Some(target) = target
-        && let Some(value) = visible(&target.to_string())
+        && let Some(value) = visible(target.as_str())
     {
         headers.insert(TARGET, value);
     }
@@ -117,19 +130,22 @@ pub(super) fn stamp(
     {
         headers.insert(RECOVERY, value);
     }
-    if let Some(value) = visible(id) {
-        let own = codec(dialect).request_id_header();
-        if own != REQUEST_ID {
-            headers.insert(own, value.clone());
-        }
-        headers.insert(REQUEST_ID, value);
+    let own = codec(dialect).request_id_header();
+    if own != REQUEST_ID {
+        headers.insert(own, id.clone());
     }
+    headers.insert(REQUEST_ID, id.clone());
 }
 
 /// `text` as a header's value: printable ASCII, bounded.
 fn visible(text: &str) -> Option<HeaderValue> {
-    if text.len() <= MAX_RECOVERY && text.bytes().all(|b| matches!(b, b' '..=b'~')) {
-        return HeaderValue::from_str(text).ok();
+    // A header's value may have a tab in it, and nothing else that can not be seen.
+    if text.len() <= MAX_RECOVERY
+        && text.is_ascii()
+        && !text.contains('\t')
+        && let Ok(value) = HeaderValue::from_str(text)
+    {
+        return Some(value);
     }
     let plain: String = text
         .chars()
@@ -162,8 +178,8 @@ mod tests {
         assert_eq!(request_id(&with("abc-1:2")), "abc-1:2");
         for bad in ["", "a b", &"x".repeat(200), "<script>"] {
             let id = request_id(&with(bad));
-            let digits = id.strip_prefix("req_").expect(bad);
-            assert!(digits.len() == 24 && u128::from_str_radix(digits, 16).is_ok(), "{id}");
+            let digits = text(&id).strip_prefix("req_").expect(bad);
+            assert!(digits.len() == 24 && u128::from_str_radix(digits, 16).is_ok(), "{id:?}");
         }
     }
 

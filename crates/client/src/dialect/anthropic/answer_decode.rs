@@ -9,10 +9,11 @@ use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson};
 
 use super::{
     DIALECT,
+    gist::gist,
     words::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, fault, place},
+    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::later},
     json::Raw,
     sse::SseFrame,
 };
@@ -75,8 +76,16 @@ struct Change {
     stop_sequence: Option<String>,
 }
 
-/// Reads a whole answer.
+/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
+    match gist(body) {
+        Some(gist) => Ok(Event::unread(DIALECT, body.clone(), gist, |body| later(read(body)))),
+        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
+    }
+}
+
+/// What a whole answer says.
+pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     const WHAT: &str = "an answer";
     let mut deltas = Deltas::new();
     let broken = |error: &serde_json::Error| fault::malformed(DIALECT, WHAT, error);
@@ -106,7 +115,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     deltas.extend(usage.map(Delta::Usage));
     fault::text(DIALECT, WHAT, body)?;
     deltas.push(Delta::End);
-    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
+    Ok(deltas)
 }
 
 /// Reads events.

@@ -4,6 +4,7 @@ mod answer_decode;
 mod answer_encode;
 mod blocks;
 mod error;
+mod gist;
 mod plan;
 mod request_decode;
 mod request_encode;

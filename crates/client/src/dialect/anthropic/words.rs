@@ -3,11 +3,18 @@
 use serde::Deserialize;
 use steadfast_core::{Stop, StopReason, Usage};
 
-use crate::json::Object;
+use crate::json::{Cursor, Object, Seen};
 
 /// What a stop reason says.
 pub(super) fn stop(word: &str, sequence: Option<String>) -> Stop {
-    let reason = match word {
+    let mut stop = Stop::new(reason(word), word);
+    stop.sequence = sequence;
+    stop
+}
+
+/// The same without the word.
+pub(super) fn reason(word: &str) -> StopReason {
+    match word {
         "end_turn" => StopReason::EndTurn,
         "max_tokens" => StopReason::MaxTokens,
         "stop_sequence" => StopReason::StopSequence,
@@ -16,10 +23,7 @@ pub(super) fn stop(word: &str, sequence: Option<String>) -> Stop {
         "refusal" => StopReason::ContentFilter,
         "model_context_window_exceeded" => StopReason::Window,
         _ => StopReason::Other,
-    };
-    let mut stop = Stop::new(reason, word);
-    stop.sequence = sequence;
-    stop
+    }
 }
 
 /// The stop reason that says `stop`.
@@ -49,7 +53,10 @@ pub(super) struct Wire {
 impl Wire {
     /// Takes over what a later report says, and the sum of all that.
     pub(super) fn update(&mut self, json: &str) -> Option<Usage> {
-        let later: Wire = serde_json::from_str(json).ok()?;
+        serde_json::from_str(json).ok().map(|later| self.add(later))
+    }
+
+    fn add(&mut self, later: Wire) -> Usage {
         self.input_tokens = later.input_tokens.or(self.input_tokens);
         self.output_tokens = later.output_tokens.or(self.output_tokens);
         self.cache_creation_input_tokens =
@@ -65,7 +72,27 @@ impl Wire {
         usage.output = self.output_tokens;
         usage.cache_read = self.cache_read_input_tokens;
         usage.cache_write = self.cache_creation_input_tokens;
-        Some(usage)
+        usage
+    }
+
+    /// Reads usage as it usually is; `None` for anything else.
+    pub(super) fn quick(cursor: &mut Cursor<'_>) -> Option<Usage> {
+        let (mut wire, mut seen) = (Wire::default(), Seen::default());
+        cursor.object(|cursor, name| {
+            match name {
+                "input_tokens" => wire.input_tokens = seen.first(0, cursor.count())?,
+                "output_tokens" => wire.output_tokens = seen.first(1, cursor.count())?,
+                "cache_creation_input_tokens" => {
+                    wire.cache_creation_input_tokens = seen.first(2, cursor.count())?;
+                }
+                "cache_read_input_tokens" => {
+                    wire.cache_read_input_tokens = seen.first(3, cursor.count())?;
+                }
+                _ => cursor.pass()?,
+            }
+            Some(())
+        })?;
+        Some(Wire::default().add(wire))
     }
 }
 

@@ -9,10 +9,11 @@ use steadfast_core::{Delta, Event, Failure, Frame, Opaque, Stop, StopReason};
 use super::{
     DIALECT,
     chunk::{Choice, Chunk, Function, Said},
+    gist::gist,
     words,
 };
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault, place},
+    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault, place, stream::later},
     json::Raw,
     sse::SseFrame,
 };
@@ -33,8 +34,16 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// Reads a whole answer.
+/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
+    match gist(body) {
+        Some(gist) => Ok(Event::unread(DIALECT, body.clone(), gist, |body| later(read(body)))),
+        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
+    }
+}
+
+/// What a whole answer says.
+pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     let mut state = Frames { whole: true, ..Frames::default() };
     // Start, text, stop, usage and end, and room for thinking or a call.
     let mut deltas = Deltas::with_capacity(7);
@@ -49,7 +58,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
         fault::text(DIALECT, "an answer", body)?;
     }
     deltas.push(Delta::End);
-    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
+    Ok(deltas)
 }
 
 /// Reads chunks.

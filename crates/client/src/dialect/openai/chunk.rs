@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::json::{Cursor, Raw};
+use crate::json::{Cursor, Raw, Seen};
 
 /// A chunk of a stream, or a whole answer: they differ in whether a choice has a `delta` or a
 /// `message`. What this crate does not use is not looked at.
@@ -90,23 +90,11 @@ impl<'a> Chunk<'a> {
                 "object" => chunk.object = seen.first(5, cursor.words())?,
                 "detail" => chunk.detail = seen.first(6, cursor.there())?,
                 "message" => chunk.message = seen.first(7, cursor.there())?,
-                other => cursor.pass(other)?,
+                _ => cursor.pass()?,
             }
             Some(())
         })?;
         cursor.is_over().then_some(chunk)
-    }
-}
-
-/// The fields that have been read: one that stands there twice is out of the ordinary.
-#[derive(Default)]
-struct Seen(u8);
-
-impl Seen {
-    fn first<T>(&mut self, field: u8, value: Option<T>) -> Option<T> {
-        let before = self.0;
-        self.0 |= 1 << field;
-        value.filter(|_| before != self.0)
     }
 }
 
@@ -132,7 +120,7 @@ fn choice<'a>(cursor: &mut Cursor<'a>) -> Option<Choice<'a>> {
             "index" => choice.index = seen.first(0, cursor.raw()?.get().parse().ok())?,
             "delta" | "message" => choice.delta = seen.first(1, said(cursor))?,
             "finish_reason" => choice.finish_reason = seen.first(2, cursor.words())?,
-            other => cursor.pass(other)?,
+            _ => cursor.pass()?,
         }
         Some(())
     })?;
@@ -152,7 +140,7 @@ fn said<'a>(cursor: &mut Cursor<'a>) -> Option<Option<Said<'a>>> {
             "reasoning" => said.reasoning = seen.first(3, cursor.words())?,
             "tool_calls" => said.tool_calls = seen.first(4, calls(cursor))?,
             "function_call" => seen.first(5, cursor.null().then_some(()))?,
-            other => cursor.pass(other)?,
+            _ => cursor.pass()?,
         }
         Some(())
     })?;

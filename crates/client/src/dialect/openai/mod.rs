@@ -4,6 +4,7 @@ mod answer_decode;
 mod answer_encode;
 mod chunk;
 mod error;
+mod gist;
 mod messages;
 mod plain;
 mod request_decode;

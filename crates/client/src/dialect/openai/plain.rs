@@ -1,34 +1,20 @@
 //! Which conversations need not be read to know that they can be.
 
-use crate::json::Cursor;
+use crate::json::{Cursor, Raw};
 
-/// Lists of a request body that hold nothing out of the ordinary: the number of items, when so.
+/// Passes a list that holds nothing out of the ordinary, by `item`: its text, and how many items it
+/// has.
 ///
 /// What is found plain here, [`request_decode`](super::request_decode) reads without an error, so
 /// that this may wait until somebody wants to know. It is sure of what callers usually send and of
 /// nothing else; that is read at once.
-#[derive(Debug, Default)]
-pub(super) struct Plain {
-    pub(super) messages: Option<usize>,
-    pub(super) tools: Option<usize>,
-}
-
-impl Plain {
-    /// Passes the value of the field `name`, when it is a list that is plain.
-    pub(super) fn check(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Option<()> {
-        // Of a field that stands there twice the last one counts.
-        match name {
-            "messages" => {
-                self.messages = list(cursor, message);
-                self.messages.map(drop)
-            }
-            "tools" => {
-                self.tools = list(cursor, tool);
-                self.tools.map(drop)
-            }
-            _ => None,
-        }
-    }
+pub(super) fn list_of<'a>(
+    cursor: &mut Cursor<'a>,
+    item: fn(&mut Cursor<'_>) -> Option<()>,
+) -> Option<(Raw<'a>, usize)> {
+    let mut ahead = cursor.clone();
+    let len = list(&mut ahead, item)?;
+    Some((cursor.up_to(&ahead)?, len))
 }
 
 fn list(
@@ -45,7 +31,7 @@ fn list(
 
 /// An object. `known` is given a number for each of `names`, each of which stands there once at
 /// most, and has to pass its value; other fields may be anything.
-fn object<'a>(
+pub(super) fn object<'a>(
     cursor: &mut Cursor<'a>,
     names: &[&str],
     mut known: impl FnMut(usize, &mut Cursor<'a>) -> Option<()>,
@@ -53,7 +39,7 @@ fn object<'a>(
     let mut seen = 0_u8;
     cursor.object(|cursor, name| {
         let Some(at) = names.iter().position(|known| *known == name) else {
-            return cursor.pass(name);
+            return cursor.pass();
         };
         let before = seen;
         seen |= 1 << at;
@@ -62,7 +48,7 @@ fn object<'a>(
     })
 }
 
-fn message(cursor: &mut Cursor<'_>) -> Option<()> {
+pub(super) fn message(cursor: &mut Cursor<'_>) -> Option<()> {
     const NAMES: [&str; 5] = ["role", "content", "tool_calls", "tool_call_id", "function_call"];
     let (mut role, mut id) = (None, false);
     object(cursor, &NAMES, |at, cursor| match at {
@@ -146,7 +132,7 @@ fn call(cursor: &mut Cursor<'_>) -> Option<()> {
     (id && named).then_some(())
 }
 
-fn tool(cursor: &mut Cursor<'_>) -> Option<()> {
+pub(super) fn tool(cursor: &mut Cursor<'_>) -> Option<()> {
     const NAMES: [&str; 4] = ["name", "description", "parameters", "strict"];
     let (mut kind, mut named) = (None, false);
     object(cursor, &["type", "function"], |at, cursor| {
@@ -188,22 +174,23 @@ mod tests {
         let body = format!(r#"{{"model":"m","messages":{messages_text} ,"tools":{tools_text}}}"#);
         let read_messages = Raw::read(messages_text.as_bytes()).ok().map(messages);
         let read_tools = Raw::read(tools_text.as_bytes()).ok().map(tools);
-        let mut found = Plain::default();
-        let cursor = |text| Cursor::new(text).unwrap();
-        let first = found.check("messages", &mut cursor(messages_text.as_bytes())).is_some();
-        let second = found.check("tools", &mut cursor(tools_text.as_bytes())).is_some();
-        if first {
+        let found = |text: &str, item| {
+            let mut cursor = Cursor::new(text.as_bytes()).unwrap();
+            list_of(&mut cursor, item).map(|(text, len)| (text.get().to_owned(), len))
+        };
+        let (first, second) = (found(messages_text, message), found(tools_text, tool));
+        if let Some((text, len)) = &first {
             let read = read_messages.unwrap().unwrap_or_else(|e| panic!("{messages_text}: {e}"));
-            assert_eq!(found.messages, Some(read.len()), "{messages_text}");
+            assert_eq!((text.as_str(), *len), (messages_text.trim(), read.len()));
         }
-        if second {
+        if let Some((text, len)) = &second {
             let read = read_tools.unwrap().unwrap_or_else(|e| panic!("{tools_text}: {e}"));
-            assert_eq!(found.tools, Some(read.len()), "{tools_text}");
+            assert_eq!((text.as_str(), *len), (tools_text.trim(), read.len()));
         }
         if let Ok(request) = decode(&Bytes::from(body)) {
             same(&request, messages_text, tools_text);
         }
-        (first, second)
+        (first.is_some(), second.is_some())
     }
 
     fn same(request: &ChatRequest, messages_text: &str, tools_text: &str) {

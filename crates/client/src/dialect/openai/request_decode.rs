@@ -7,41 +7,107 @@ use steadfast_core::{
     SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
-use super::{DIALECT, plain::Plain};
+use super::{DIALECT, plain};
 use crate::{
     dialect::media::{kind_of, source_of_url},
-    json::{At, Fields, Raw, RequestError, flag, float, int, items, kind, string, uint},
+    json::{
+        At, Cursor, Fields, Raw, RequestError, Seen, flag, float, int, items, kind, string, uint,
+    },
 };
 
 const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
-    let mut plain = Plain::default();
-    let mut top = match Fields::quick(body, |name, cursor| plain.check(name, cursor)) {
-        Some(top) => top,
-        None => {
-            plain = Plain::default();
-            Fields::of_body(body)?
-        }
+    let request = match quick(body) {
+        Some(request) => request,
+        None => slow(body)?,
     };
-    let mut request = ChatRequest::new(Vec::new());
-    request.messages = top.need("messages", |raw| match plain.messages {
-        Some(len) => Ok(SharedVec::unread(body.slice_ref(raw.get().as_bytes()), len, |text| {
-            later(text, messages)
-        })),
-        None => messages(raw).map(SharedVec::from),
-    })?;
-    request.model = top.need("model", string)?;
-    let tools = top.get("tools", |raw| match plain.tools {
-        Some(len) => Ok(SharedVec::unread(body.slice_ref(raw.get().as_bytes()), len, |text| {
-            later(text, tools)
-        })),
-        None => tools(raw).map(SharedVec::from),
-    })?;
-    request.tools = tools.unwrap_or_default();
-    request.stream = top.get("stream", flag)?.unwrap_or(false);
-    request.params = params(&mut top)?.into();
     Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
+}
+
+/// Reads a request as it usually is, in one pass; `None` for what is out of the ordinary, of which
+/// [`slow`] says what it is.
+fn quick(body: &Bytes) -> Option<ChatRequest> {
+    let mut request = ChatRequest::new(Vec::new());
+    let (mut params, mut newer, mut rest) = (Params::default(), None, Fields::default());
+    let (mut model, mut messages_there, mut seen) = (None, false, Seen::default());
+    let mut cursor = Cursor::new(body)?;
+    cursor.object(|cursor, name| {
+        match name {
+            "model" => model = Some(seen.first(0, cursor.sound())?),
+            "messages" => {
+                let (text, len) = plain::list_of(cursor, plain::message)?;
+                let text = body.slice_ref(seen.first(1, Some(text))?.get().as_bytes());
+                request.messages = SharedVec::unread(text, len, |text| later(text, messages));
+                messages_there = true;
+            }
+            "tools" => {
+                let (text, len) = plain::list_of(cursor, plain::tool)?;
+                let text = body.slice_ref(seen.first(2, Some(text))?.get().as_bytes());
+                request.tools = SharedVec::unread(text, len, |text| later(text, tools));
+            }
+            "stream" => request.stream = seen.first(3, cursor.flag())?.unwrap_or(false),
+            "max_tokens" => params.max_output = seen.first(4, cursor.count())?,
+            "max_completion_tokens" => newer = seen.first(5, cursor.count())?,
+            "temperature" => params.temperature = seen.first(6, number(cursor))?,
+            "top_p" => params.top_p = seen.first(7, number(cursor))?,
+            "n" => params.answers = seen.first(8, cursor.count())?,
+            "parallel_tool_calls" => params.parallel_tool_calls = seen.first(9, cursor.flag())?,
+            _ if OTHERS.contains(&name) => rest.push(name, cursor.raw()?),
+            // Of the others the origin knows.
+            _ => cursor.pass()?,
+        }
+        Some(())
+    })?;
+    if !cursor.is_over() || !messages_there {
+        return None;
+    }
+    request.model = model.filter(|model| !model.contains('\\'))?.to_owned();
+    params.max_output = newer.or(params.max_output);
+    others(&mut params, &mut rest).ok()?;
+    request.params = params.into();
+    Some(request)
+}
+
+/// What [`others`] reads.
+const OTHERS: [&str; 9] = [
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "user",
+    "tool_choice",
+    "response_format",
+    "reasoning_effort",
+    "stream_options",
+];
+
+/// A number, or null. It is read by the same that reads it elsewhere, to the last bit.
+fn number(cursor: &mut Cursor<'_>) -> Option<Option<f64>> {
+    match cursor.there()? {
+        None => Some(None),
+        Some(raw) => float(raw).ok().map(Some),
+    }
+}
+
+/// Reads any request.
+fn slow(body: &Bytes) -> Result<ChatRequest, RequestError> {
+    let mut top = Fields::of_body(body)?;
+    let mut request = ChatRequest::new(Vec::new());
+    request.messages = top.need("messages", messages)?.into();
+    request.model = top.need("model", string)?;
+    request.tools = top.get("tools", tools)?.unwrap_or_default().into();
+    request.stream = top.get("stream", flag)?.unwrap_or(false);
+    let mut params = Params::default();
+    let newer = top.get("max_completion_tokens", uint)?;
+    params.max_output = newer.or(top.get("max_tokens", uint)?);
+    params.temperature = top.get("temperature", float)?;
+    params.top_p = top.get("top_p", float)?;
+    params.parallel_tool_calls = top.get("parallel_tool_calls", flag)?;
+    params.answers = top.get("n", uint)?;
+    others(&mut params, &mut top)?;
+    request.params = params.into();
+    Ok(request)
 }
 
 /// Reads a list that was found plain before.
@@ -55,19 +121,16 @@ pub(super) fn messages(raw: Raw<'_>) -> Result<Vec<Message>, RequestError> {
     items(raw)?.into_iter().enumerate().map(|(i, raw)| message(raw).index(i)).collect()
 }
 
-fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
-    let mut params = Params::default();
-    let newer = top.get("max_completion_tokens", uint)?;
-    params.max_output = newer.or(top.get("max_tokens", uint)?);
-    params.temperature = top.get("temperature", float)?;
-    params.top_p = top.get("top_p", float)?;
+/// The parameters that are seldom there.
+fn others(params: &mut Params, top: &mut Fields<'_>) -> Result<(), RequestError> {
+    if top.is_empty() {
+        return Ok(());
+    }
     params.stop = top.get("stop", one_or_more)?.unwrap_or_default();
     params.seed = top.get("seed", int)?;
     params.presence_penalty = top.get("presence_penalty", float)?;
     params.frequency_penalty = top.get("frequency_penalty", float)?;
-    params.parallel_tool_calls = top.get("parallel_tool_calls", flag)?;
     params.user = top.get("user", string)?;
-    params.answers = top.get("n", uint)?;
     params.tool_choice = top.get("tool_choice", tool_choice)?.flatten();
     params.format = top.get("response_format", format)?.flatten();
     params.thinking = top.get("reasoning_effort", string)?.map(|word| match word.as_str() {
@@ -76,7 +139,7 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
     });
     params.stream_usage =
         top.get("stream_options", |raw| Fields::read(raw)?.get("include_usage", flag))?.flatten();
-    Ok(params)
+    Ok(())
 }
 
 /// A string, or a list of strings.
@@ -317,4 +380,87 @@ fn format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
         })?),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Whether the quick way dared to; what it reads the slow one reads too.
+    fn both(text: &str) -> bool {
+        let body = Bytes::copy_from_slice(text.as_bytes());
+        let Some(quick) = quick(&body) else { return false };
+        let slow = slow(&body).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let same = (&quick.model, &quick.stream, &quick.params, &quick.messages, &quick.tools)
+            == (&slow.model, &slow.stream, &slow.params, &slow.messages, &slow.tools);
+        assert!(same, "{text}");
+        true
+    }
+
+    const MESSAGES: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+
+    #[test]
+    fn the_usual_is_read_the_quick_way() {
+        for more in [
+            "",
+            r#","stream":true,"max_tokens":7,"temperature":0.7,"top_p":1e-1,"n":1"#,
+            r#","stream":null,"max_tokens":7,"max_completion_tokens":9,"parallel_tool_calls":false"#,
+            r#","max_tokens":null,"temperature":null,"top_p":null,"n":null,"parallel_tool_calls":null"#,
+            r#","stop":["a","b"],"seed":-3,"presence_penalty":1,"frequency_penalty":0.5,"user":"u\n""#,
+            r#","stop":"a","stop":"b","tool_choice":"auto","reasoning_effort":"low""#,
+            r#","tool_choice":{"type":"function","function":{"name":"f"}}"#,
+            r#","response_format":{"type":"json_schema","json_schema":{"schema":{}}}"#,
+            r#","stream_options":{"include_usage":true},"unknown":{"a":[1]}"#,
+            r#","tools":[{"type":"function","function":{"name":"f"}}]"#,
+        ] {
+            assert!(both(&format!(r#" {{"model":"m",{MESSAGES}{more}}} "#)), "{more}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_the_ordinary_is_read_the_slow_way() {
+        for text in [
+            "[]",
+            "{}",
+            r#"{"model":"m"}"#,
+            &format!("{{{MESSAGES}}}"),
+            &format!(r#"{{"model":"m",{MESSAGES}}} x"#),
+            &format!(r#"{{"model":"m\u0061",{MESSAGES}}}"#),
+            &format!(r#"{{"model":"m","model":"n",{MESSAGES}}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},{MESSAGES}}}"#),
+            &format!(r#"{{"model":null,{MESSAGES}}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"tools":null}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"max_tokens":-1}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"max_tokens":1.0}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"temperature":"x"}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"temperature":1e999}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"stop":7}}"#),
+            &format!(r#"{{"model":"m",{MESSAGES},"str\u0065am":true}}"#),
+        ] {
+            assert!(!both(text), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn both_ways_read_the_same(fields in proptest::collection::vec((
+            prop::sample::select(vec![
+                "model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens", "temperature",
+                "top_p", "n", "parallel_tool_calls", "stop", "seed", "user", "tool_choice", "other",
+            ]),
+            prop::sample::select(vec![
+                "null", "true", "0", "7", "-1", "0.5", "1e3", "99999999999999999999", "\"m\"", "\"\"",
+                "\"auto\"", "[]", "[\"a\"]", "{}", r#"[{"role":"user","content":"x"}]"#,
+                r#"[{"type":"function","function":{"name":"f"}}]"#,
+            ]),
+        ), 0..6), sound in any::<bool>()) {
+            let fields: Vec<_> = fields.iter().map(|(n, v)| format!("\"{n}\": {v}")).collect();
+            let begin = if sound { format!(r#""model":"m",{MESSAGES},"#) } else { String::new() };
+            both(&format!("{{{begin}{}}}", fields.join(" ,")));
+        }
+    }
 }

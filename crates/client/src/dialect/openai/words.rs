@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use steadfast_core::{Stop, StopReason, Usage};
 
-use crate::json::Object;
+use crate::json::{Cursor, Object, Seen};
 
 /// What a finish reason says, or `Err` when it says that the provider broke.
 ///
@@ -11,7 +11,12 @@ use crate::json::Object;
 /// that pass their engine's word on, `error` is OpenRouter's, `network_error` Z.AI's,
 /// `insufficient_system_resource` DeepSeek's, `abort` vLLM's.
 pub(super) fn stop(word: &str) -> Result<Stop, ()> {
-    let reason = match word {
+    reason(word).map(|reason| Stop::new(reason, word))
+}
+
+/// The same without the word.
+pub(super) fn reason(word: &str) -> Result<StopReason, ()> {
+    Ok(match word {
         "stop" | "eos" | "end_turn" => StopReason::EndTurn,
         "length" | "max_tokens" | "model_length" => StopReason::MaxTokens,
         "tool_calls" | "function_call" | "tool_use" => StopReason::ToolUse,
@@ -20,8 +25,7 @@ pub(super) fn stop(word: &str) -> Result<Stop, ()> {
         "model_context_window_exceeded" => StopReason::Window,
         "error" | "network_error" | "insufficient_system_resource" | "abort" => return Err(()),
         _ => StopReason::Other,
-    };
-    Ok(Stop::new(reason, word))
+    })
 }
 
 /// The finish reason that says `stop`: its own word, when that is one of this dialect for the same.
@@ -68,7 +72,61 @@ struct Written {
 
 /// Reads usage; figures that can not be read are not known.
 pub(super) fn usage(json: &str) -> Option<Usage> {
-    let wire: Wire = serde_json::from_str(json).ok()?;
+    serde_json::from_str(json).ok().map(told)
+}
+
+/// Reads usage as it usually is; `None` for anything else.
+pub(super) fn quick_usage(cursor: &mut Cursor<'_>) -> Option<Usage> {
+    let (mut wire, mut seen) = (Wire::default(), Seen::default());
+    cursor.object(|cursor, name| {
+        match name {
+            "prompt_tokens" => wire.prompt_tokens = seen.first(0, cursor.count())?,
+            "completion_tokens" => wire.completion_tokens = seen.first(1, cursor.count())?,
+            "prompt_tokens_details" => {
+                wire.prompt_tokens_details = seen.first(2, quick_read(cursor))?;
+            }
+            "completion_tokens_details" => {
+                wire.completion_tokens_details = seen.first(3, quick_written(cursor))?;
+            }
+            _ => cursor.pass()?,
+        }
+        Some(())
+    })?;
+    Some(told(wire))
+}
+
+fn quick_read(cursor: &mut Cursor<'_>) -> Option<Option<Read>> {
+    if cursor.null() {
+        return Some(None);
+    }
+    let (mut read, mut seen) = (Read::default(), Seen::default());
+    cursor.object(|cursor, name| {
+        match name {
+            "cached_tokens" => read.cached_tokens = seen.first(0, cursor.count())?,
+            "cache_write_tokens" => read.cache_write_tokens = seen.first(1, cursor.count())?,
+            _ => cursor.pass()?,
+        }
+        Some(())
+    })?;
+    Some(Some(read))
+}
+
+fn quick_written(cursor: &mut Cursor<'_>) -> Option<Option<Written>> {
+    if cursor.null() {
+        return Some(None);
+    }
+    let (mut written, mut seen) = (Written::default(), Seen::default());
+    cursor.object(|cursor, name| {
+        match name {
+            "reasoning_tokens" => written.reasoning_tokens = seen.first(0, cursor.count())?,
+            _ => cursor.pass()?,
+        }
+        Some(())
+    })?;
+    Some(Some(written))
+}
+
+fn told(wire: Wire) -> Usage {
     let read = wire.prompt_tokens_details.unwrap_or_default();
     let mut usage = Usage::default();
     usage.input = wire.prompt_tokens;
@@ -76,7 +134,7 @@ pub(super) fn usage(json: &str) -> Option<Usage> {
     usage.cache_read = read.cached_tokens;
     usage.cache_write = read.cache_write_tokens;
     usage.thinking = wire.completion_tokens_details.unwrap_or_default().reasoning_tokens;
-    Some(usage)
+    usage
 }
 
 /// Writes usage.
