@@ -53,13 +53,7 @@ impl Target {
             &model,
             &credential,
         ));
-        Self(Near::new(Arc::new(Inner {
-            provider,
-            model,
-            credential,
-            hash,
-            shown: OnceLock::new(),
-        })))
+        Self(Near::new(Arc::new(Inner { provider, model, credential, hash, shown: OnceLock::new() })))
     }
 
     /// The same target, counted apart from the clones of this one: see [`Near`].
