@@ -138,8 +138,8 @@ where
     };
     let newer = greeted.speaks_http2();
     let io = TokioIo::new(greeted);
+    // Boxed: this future keeps the room that was needed on the way there.
     if newer {
-        // Boxed: it is the larger one, and rare.
         let mut connection = Box::pin(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -154,11 +154,11 @@ where
         }
         return Ok(connection.await?);
     }
-    let mut connection = std::pin::pin!(
+    let mut connection = Box::pin(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(io, service)
+            .serve_connection(io, service),
     );
     tokio::select! {
         biased;

@@ -211,7 +211,7 @@ fn stream() -> impl Strategy<Value = (Dialect, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn a_frame_says_the_same_whichever_way_it_is_read(
