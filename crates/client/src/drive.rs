@@ -62,6 +62,8 @@ struct Woken {
     claimed: bool,
     /// There has been a reason to poll it since the reader last did.
     due: bool,
+    /// The reader looks at the connection at this moment, and will see what is due.
+    active: bool,
     /// The reader, while it waits.
     reader: Option<Waker>,
 }
@@ -69,11 +71,16 @@ struct Woken {
 impl Woken {
     /// Whom to tell that the connection is to be polled.
     fn wake(&mut self) -> Option<Waker> {
-        if self.claimed {
-            self.due = true;
-            self.reader.take()
-        } else {
-            self.task.clone()
+        if !self.claimed {
+            return self.task.clone();
+        }
+        self.due = true;
+        match self.reader.take() {
+            Some(reader) => Some(reader),
+            None if self.active => None,
+            // A reader that does not read may not do so for long, and a connection whose answer was
+            // there at once may have the next call already.
+            None => self.task.clone(),
         }
     }
 }
@@ -105,7 +112,8 @@ impl Connection {
     /// The reader that has taken it over, if any, is to look what has happened.
     fn tell_reader(&self) {
         let mut woken = self.woken.lock();
-        let waker = if woken.claimed { woken.wake() } else { None };
+        woken.due |= woken.claimed;
+        let waker = woken.reader.take();
         drop(woken);
         if let Some(waker) = waker {
             waker.wake();
@@ -212,6 +220,16 @@ fn drive(connection: &Arc<Connection>) -> bool {
 pub(crate) struct Claim(Arc<Connection>);
 
 impl Claim {
+    /// The reader looks at the connection, until it [leaves](Self::leave) or [parks](Self::park).
+    pub(crate) fn enter(&self) {
+        self.0.woken.lock().active = true;
+    }
+
+    /// The reader has got something, and may come back at any time.
+    pub(crate) fn leave(&self) {
+        self.0.woken.lock().active = false;
+    }
+
     /// Whether there has been a reason to move the connection on since it last was.
     pub(crate) fn is_due(&self) -> bool {
         self.0.woken.lock().due
@@ -232,6 +250,7 @@ impl Claim {
         }
         let known = woken.reader.as_ref().is_some_and(|reader| reader.will_wake(waker));
         let before = if known { None } else { woken.reader.replace(waker.clone()) };
+        woken.active = false;
         drop(woken);
         drop(before);
         true
@@ -242,7 +261,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let (task, _reader) = {
             let mut woken = self.0.woken.lock();
-            woken.claimed = false;
+            (woken.claimed, woken.active) = (false, false);
             (woken.task.clone(), woken.reader.take())
         };
         if let Some(task) = task {
@@ -384,9 +403,16 @@ mod tests {
 
         wake.wake_by_ref();
         assert_eq!((flag.count(), claim.is_due()), (1, true));
+        claim.enter();
         wake.wake_by_ref();
         assert_eq!(flag.count(), 1, "once until it waits again");
         assert!(!claim.park(&waker) && driven.is_at_rest().await);
+
+        claim.leave();
+        wake.wake_by_ref();
+        driven.polls.recv().await.expect("nobody reads, so the task goes on");
+        driven.wakers.recv().await.unwrap();
+        assert_eq!(flag.count(), 1);
 
         drop(claim);
         driven.polls.recv().await.expect("its task goes on");

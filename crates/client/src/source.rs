@@ -134,10 +134,12 @@ fn own<B: Body>(
     // It is the connection that wakes.
     let quiet = &mut Context::from_waker(std::task::Waker::noop());
     let mut driven = false;
+    claim.enter();
     loop {
         if claim.is_due() {
             if driven {
                 // It was moved on and wants to be again: it lets others go first.
+                claim.leave();
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -147,6 +149,7 @@ fn own<B: Body>(
         if !*dry {
             let polled = body.as_mut().poll_frame(quiet);
             if polled.is_ready() {
+                claim.leave();
                 return polled;
             }
             *dry = true;
