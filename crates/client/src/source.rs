@@ -8,6 +8,8 @@ use std::{
 use http::{Extensions, Version};
 use http_body::{Body, Frame};
 
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
 /// A body being read. Where the connection under it is known, what has arrived together is read
 /// together; see [`crate::drive`].
 pub(crate) struct Source<B> {
@@ -38,10 +40,7 @@ impl<B: Body> Source<B> {
     }
 
     /// The next frame; `None` at the end.
-    pub(crate) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Polled<B> {
         let frame = match &mut self.connection {
             Connection::Unknown => ready!(self.body.as_mut().poll_frame(cx)),
             #[cfg(feature = "hyper")]
@@ -96,9 +95,6 @@ impl Connection {
         Self::Unknown
     }
 }
-
-#[cfg(feature = "hyper")]
-type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
 #[cfg(feature = "hyper")]
 fn shared<B: Body>(
