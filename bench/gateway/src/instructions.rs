@@ -107,7 +107,8 @@ impl Load {
             Load::Bursts(count) => wire::Stream { events: 8 * count, gap, burst: 8 },
         };
         let request = variant.stream(stream);
-        load::streams(variant.address, &request, STREAMS, stream.all(), || ()).await?;
+        let first = variant.first();
+        load::streams(variant.address, &first, &request, STREAMS, stream.all(), || ()).await?;
         Ok(())
     }
 }

@@ -106,9 +106,10 @@ pub(crate) async fn whole<T>(
 }
 
 /// Sends `request` over `connections` at once, each of which is answered by a stream of `events`
-/// events. `start` is called once all connections are there.
+/// events. `start` is called once all connections are there and have been used, for `first`.
 pub(crate) async fn streams<T>(
     address: SocketAddr,
+    first: &Rc<[u8]>,
     request: &Rc<[u8]>,
     connections: usize,
     events: u64,
@@ -117,6 +118,20 @@ pub(crate) async fn streams<T>(
     let mut open = Vec::new();
     for _ in 0..connections {
         open.push(Connection::open(address).await?);
+    }
+    // At the same time, so that what is under test has its own connections too.
+    let tasks = LocalSet::new();
+    let using: Vec<_> = open
+        .into_iter()
+        .map(|mut connection| {
+            let first = first.clone();
+            tasks.spawn_local(async move { connection.ask(&first).await.map(|_| connection) })
+        })
+        .collect();
+    tasks.await;
+    let mut open = Vec::new();
+    for used in using {
+        open.push(used.await??);
     }
     let started = start();
     let tasks = LocalSet::new();

@@ -1,6 +1,6 @@
 //! The run: what is started, in which order it is measured.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
 use crate::{
     Error, Options, instructions,
@@ -77,7 +77,8 @@ pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
     runtime.block_on(async {
         if let Some(stream) = wire::Stream::parse(what) {
             let request = variant.stream(stream);
-            load::streams(variant.address, &request, connections, stream.all(), || ()).await?;
+            let (at, first) = (variant.address, variant.first());
+            load::streams(at, &first, &request, connections, stream.all(), || ()).await?;
         } else {
             let until = Until::Count(what.parse()?);
             load::whole(variant.address, &variant.whole(), connections, until, || ()).await?;
@@ -193,10 +194,11 @@ async fn streams(options: &Options, variants: &[Variant]) -> Result<Vec<Streams>
                     continue;
                 }
                 let cpu = || variant.process.as_ref().map(|process| process.cpu()).transpose();
-                let request: Rc<[u8]> = variant.stream(stream);
+                let (first, request) = (variant.first(), variant.stream(stream));
                 // Peers are slow, and need no less.
                 let streams = if peers::is_slow(variant.name) { 4 } else { STREAMS };
-                let sent = load::streams(variant.address, &request, streams, stream.all(), cpu);
+                let (at, all) = (variant.address, stream.all());
+                let sent = load::streams(at, &first, &request, streams, all, cpu);
                 let (got, before) = match sent.await {
                     Ok(sent) => sent,
                     Err(error) if peers::is_slow(variant.name) => {

@@ -1,6 +1,6 @@
 //! What is measured: the way from the load to the upstream.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc};
+use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Duration};
 
 use crate::{
     Error, Options,
@@ -42,6 +42,11 @@ impl Variant {
     /// A request for a stream.
     pub(crate) fn stream(&self, stream: wire::Stream) -> Rc<[u8]> {
         self.request(&wire::request(&stream.to_string(), true))
+    }
+
+    /// A request for a short stream, which takes long enough to meet others.
+    pub(crate) fn first(&self) -> Rc<[u8]> {
+        self.stream(wire::Stream { events: 2, gap: Duration::from_millis(50), burst: 1 })
     }
 
     fn request(&self, body: &str) -> Rc<[u8]> {

@@ -4,12 +4,12 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes};
 use futures_core::Stream;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
 use http_body::Body;
 use steadfast_core::{
     BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
@@ -20,11 +20,16 @@ use crate::{
     dialect::{Codec, StreamDecoder},
     gather::Gather,
     headers::{is_event_stream, kept, request_id},
+    source::Source,
     transport_failure,
 };
 
 /// How much of a body is looked at to tell what it is: only white space may come before that.
 const SNIFF: usize = 4 * 1024;
+
+/// A chunk that is copied rather than kept where it was read, in bytes: 1 KiB, an event or a few. To
+/// copy those costs less than memory to read into.
+const SMALL: usize = 1_024;
 
 /// What is remembered of a request until its answer is over.
 #[derive(Debug)]
@@ -73,17 +78,13 @@ pub struct ClientEvents<B>(Box<Reader<B>>);
 /// Reads an answer.
 struct Reader<B> {
     /// `None` once it has been read, or is of no more use.
-    body: Option<Pin<Box<B>>>,
+    body: Option<Source<B>>,
     mode: Mode,
     asked: Asked,
     status: StatusCode,
     headers: Arc<HeaderMap>,
     /// Bytes read of the body.
     read: usize,
-    /// The connection under it, when that can be moved on.
-    connection: Connection,
-    /// Whether more may have arrived than the connection has handed over.
-    more: bool,
 }
 
 enum Mode {
@@ -106,13 +107,13 @@ where
         asked: Asked,
         status: StatusCode,
         headers: HeaderMap,
+        version: Version,
         extensions: &Extensions,
     ) -> Self {
-        let connection = Connection::of(extensions);
-        let more = connection.is_known();
-        let (body, mode) = (Some(Box::pin(body)), Mode::Unknown(Gather::default()));
+        let body = Some(Source::new(body, version, extensions));
+        let mode = Mode::Unknown(Gather::default());
         let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
-        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0, connection, more }))
+        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
     }
 
     /// What was known before the first event.
@@ -161,28 +162,7 @@ where
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(None)) };
         loop {
-            let frame = if !self.more {
-                ready!(body.as_mut().poll_frame(cx))
-            } else {
-                // What is found by moving the connection on needs nobody to be woken.
-                match body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(frame) => frame,
-                    Poll::Pending => {
-                        self.more = false;
-                        match self.connection.drive() {
-                            true => {
-                                let quiet = &mut Context::from_waker(Waker::noop());
-                                match body.as_mut().poll_frame(quiet) {
-                                    Poll::Ready(frame) => frame,
-                                    Poll::Pending => continue,
-                                }
-                            }
-                            false => continue,
-                        }
-                    }
-                }
-            };
-            self.more = self.connection.is_known();
+            let frame = ready!(body.poll_frame(cx));
             return Poll::Ready(match frame {
                 None => {
                     self.body = None;
@@ -217,7 +197,7 @@ where
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
-                    stream.push(seen.take());
+                    stream.push(lone(seen.take()));
                     Mode::Stream(stream)
                 } else {
                     Mode::Whole(seen)
@@ -304,44 +284,16 @@ where
         while self.body.is_some() {
             match self.poll_chunk(cx) {
                 Poll::Ready(Ok(Some(chunk))) if chunk.len() <= left => left -= chunk.len(),
-                Poll::Pending => return,
+                Poll::Pending => {
+                    // Nobody may ask again; the connection goes on by itself.
+                    if let Some(body) = &mut self.body {
+                        body.release();
+                    }
+                    return;
+                }
                 Poll::Ready(_) => self.body = None,
             }
         }
-    }
-}
-
-/// The connection an answer comes over; see [`crate::drive`].
-#[derive(Debug)]
-struct Connection {
-    #[cfg(feature = "hyper")]
-    link: Option<crate::drive::Link>,
-}
-
-impl Connection {
-    #[cfg(feature = "hyper")]
-    fn of(extensions: &Extensions) -> Self {
-        Self { link: extensions.get().cloned() }
-    }
-
-    #[cfg(not(feature = "hyper"))]
-    fn of(_: &Extensions) -> Self {
-        Self {}
-    }
-
-    fn is_known(&self) -> bool {
-        #[cfg(feature = "hyper")]
-        return self.link.is_some();
-        #[cfg(not(feature = "hyper"))]
-        false
-    }
-
-    /// Moves it on; whether that was possible.
-    fn drive(&self) -> bool {
-        #[cfg(feature = "hyper")]
-        return self.link.as_ref().is_some_and(crate::drive::Link::drive);
-        #[cfg(not(feature = "hyper"))]
-        false
     }
 }
 
@@ -386,7 +338,7 @@ where
                                 return Poll::Ready(Some(Err(this.fail(failure))));
                             }
                             if let Mode::Stream(stream) = &mut this.mode {
-                                stream.push(chunk);
+                                stream.push(lone(chunk));
                             }
                         }
                         Ok(None) => {
@@ -434,6 +386,12 @@ where
             Err(failure) => Err(self.fail(failure)),
         }
     }
+}
+
+/// A small chunk in memory of its own. While it is on its way the connection reads on, and would
+/// have to find another buffer of 8 KiB for that.
+fn lone(chunk: Bytes) -> Bytes {
+    if chunk.len() <= SMALL { Bytes::copy_from_slice(&chunk) } else { chunk }
 }
 
 /// `headers` in memory of their own: those that were read share the connection's buffer, which

@@ -141,7 +141,9 @@ where
         return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let events = ClientEvents::new(body, asked, parts.status, parts.headers, &parts.extensions);
+        let (version, extensions) = (parts.version, &parts.extensions);
+        let events =
+            ClientEvents::new(body, asked, parts.status, parts.headers, version, extensions);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {

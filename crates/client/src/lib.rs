@@ -56,6 +56,7 @@ mod headers;
 mod json;
 mod provider;
 mod secret;
+mod source;
 pub mod sse;
 #[cfg(feature = "hyper")]
 pub mod transport;

@@ -124,6 +124,17 @@ impl SseParser {
         Ok(Some(self.frame(head)))
     }
 
+    /// What comes next, from the beginning of a frame; empty inside of one.
+    pub(crate) fn at_hand(&self) -> &[u8] {
+        if self.partial.is_empty() && !self.fresh { &self.chunk } else { &[] }
+    }
+
+    /// Takes `len` bytes of what is [at hand](Self::at_hand), which are known to be a frame. `None`
+    /// when that is larger than the limit.
+    pub(crate) fn take(&mut self, len: usize) -> Option<Bytes> {
+        (len <= self.limit).then(|| self.chunk.split_to(len))
+    }
+
     /// Ends the input: what is left. [`Rest::Incomplete`] when the last frame was not ended by an
     /// empty line, which is how a cut connection looks.
     pub fn finish(&mut self) -> Rest {

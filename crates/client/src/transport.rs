@@ -15,7 +15,7 @@ use hyper::{
     body::Incoming,
     rt::{Read, ReadBufCursor, Write},
 };
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
     client::legacy::{
         self, Client,
@@ -140,12 +140,12 @@ impl LlmClient<Transport> {
 #[derive(Clone)]
 struct ConnectTimeout<C>(C);
 
-impl<C> Service<Uri> for ConnectTimeout<C>
+impl<C, T> Service<Uri> for ConnectTimeout<C>
 where
-    C: Service<Uri>,
+    C: Service<Uri, Response = MaybeHttpsStream<T>>,
     C::Error: Into<BoxError>,
 {
-    type Response = Linked<C::Response>;
+    type Response = Linked<T>;
     type Error = BoxError;
     type Future = Connecting<C::Future>;
 
@@ -169,7 +169,7 @@ pin_project! {
 
 impl<F, T, E> Future for Connecting<F>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<MaybeHttpsStream<T>, E>>,
     E: Into<BoxError>,
 {
     type Output = Result<Linked<T>, BoxError>;
@@ -177,8 +177,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if let Poll::Ready(connected) = this.connecting.poll(cx) {
-            let linked = |stream| Linked { stream, link: Link::default() };
-            return Poll::Ready(connected.map(linked).map_err(Into::into));
+            return Poll::Ready(connected.map(Linked::of).map_err(Into::into));
         }
         this.limit.as_mut().poll(cx).map(|()| {
             let message = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
@@ -189,34 +188,63 @@ where
 
 /// A stream that finds the connection it is read by, so that its answers can move that on.
 struct Linked<T> {
-    stream: T,
+    stream: Stream<T>,
     link: Link,
 }
 
-impl<T: Connection> Connection for Linked<T> {
-    fn connected(&self) -> Connected {
-        self.stream.connected().extra(self.link.clone())
+/// Without TLS there is no need for the kilobyte that its state takes.
+enum Stream<T> {
+    Plain(T),
+    Tls(Box<MaybeHttpsStream<T>>),
+}
+
+impl<T> Linked<T> {
+    fn of(stream: MaybeHttpsStream<T>) -> Self {
+        let stream = match stream {
+            MaybeHttpsStream::Http(stream) => Stream::Plain(stream),
+            tls => Stream::Tls(Box::new(tls)),
+        };
+        Self { stream, link: Link::default() }
     }
 }
 
-impl<T: Read + Unpin> Read for Linked<T> {
+impl<T> Connection for Linked<T>
+where
+    T: Connection + Read + Write + Unpin,
+{
+    fn connected(&self) -> Connected {
+        let connected = match &self.stream {
+            Stream::Plain(stream) => stream.connected(),
+            Stream::Tls(stream) => stream.connected(),
+        };
+        connected.extra(self.link.clone())
+    }
+}
+
+impl<T: Read + Write + Unpin> Read for Linked<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         self.link.find();
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
     }
 }
 
-impl<T: Write + Unpin> Write for Linked<T> {
+impl<T: Read + Write + Unpin> Write for Linked<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
     }
 
     fn poll_write_vectored(
@@ -224,18 +252,30 @@ impl<T: Write + Unpin> Write for Linked<T> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

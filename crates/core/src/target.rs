@@ -14,46 +14,60 @@ use crate::Near;
 pub struct Target(Near<Inner>);
 
 struct Inner {
-    provider: Box<str>,
-    model: Option<Box<str>>,
-    credential: Option<Box<str>>,
-    /// Of the three above, so that a map lookup does not walk three strings.
+    /// `provider/model#credential`, as far as set.
+    shown: Box<str>,
+    /// Where in it the provider ends.
+    provider: usize,
+    /// Where the model ends, when there is one.
+    model: Option<usize>,
+    /// Of the three parts, so that a map lookup does not walk three strings.
     hash: u64,
-    /// The three in one, once somebody has asked for it.
-    shown: OnceLock<Box<str>>,
 }
 
 impl Target {
     /// A provider, whatever its model and credential.
     pub fn new(provider: impl Into<Box<str>>) -> Self {
-        Self::from_parts(provider.into(), None, None)
+        let shown = provider.into();
+        Self::from_parts(shown.len(), None, shown)
     }
 
     /// The same provider and credential with this model.
     #[must_use]
     pub fn with_model(&self, model: impl Into<Box<str>>) -> Self {
-        Self::from_parts(self.0.provider.clone(), Some(model.into()), self.0.credential.clone())
+        Self::join(self.provider(), Some(&model.into()), self.credential())
     }
 
     /// The same provider and model with this credential, by its name.
     #[must_use]
     pub fn with_credential(&self, credential: impl Into<Box<str>>) -> Self {
-        Self::from_parts(self.0.provider.clone(), self.0.model.clone(), Some(credential.into()))
+        Self::join(self.provider(), self.model(), Some(&credential.into()))
     }
 
-    fn from_parts(
-        provider: Box<str>,
-        model: Option<Box<str>>,
-        credential: Option<Box<str>>,
-    ) -> Self {
+    fn join(provider: &str, model: Option<&str>, credential: Option<&str>) -> Self {
+        let length = |part: Option<&str>| part.map_or(0, |part| part.len() + 1);
+        let mut shown =
+            String::with_capacity(provider.len() + length(model) + length(credential));
+        shown.push_str(provider);
+        let model = model.map(|model| {
+            shown.push('/');
+            shown.push_str(model);
+            shown.len()
+        });
+        if let Some(credential) = credential {
+            shown.push('#');
+            shown.push_str(credential);
+        }
+        Self::from_parts(provider.len(), model, shown.into())
+    }
+
+    fn from_parts(provider: usize, model: Option<usize>, shown: Box<str>) -> Self {
         // Seeded once a process: names may come from callers.
         static SEED: OnceLock<foldhash::quality::RandomState> = OnceLock::new();
-        let hash = SEED.get_or_init(foldhash::quality::RandomState::default).hash_one((
-            &provider,
-            &model,
-            &credential,
-        ));
-        Self(Near::new(Arc::new(Inner { provider, model, credential, hash, shown: OnceLock::new() })))
+        let mut inner = Inner { shown, provider, model, hash: 0 };
+        inner.hash = SEED
+            .get_or_init(foldhash::quality::RandomState::default)
+            .hash_one((inner.provider(), inner.model(), inner.credential()));
+        Self(Near::new(Arc::new(inner)))
     }
 
     /// The same target, counted apart from the clones of this one: see [`Near`].
@@ -64,31 +78,37 @@ impl Target {
 
     /// The provider's name.
     pub fn provider(&self) -> &str {
-        &self.0.provider
+        self.0.provider()
     }
 
     /// The model as the provider names it, when one is set.
     pub fn model(&self) -> Option<&str> {
-        self.0.model.as_deref()
+        self.0.model()
     }
 
     /// The credential's name, when one is set.
     pub fn credential(&self) -> Option<&str> {
-        self.0.credential.as_deref()
+        self.0.credential()
     }
 
     /// `provider/model#credential`, as far as set.
     pub fn as_str(&self) -> &str {
-        self.0.shown.get_or_init(|| {
-            let mut shown = String::from(self.provider());
-            for (mark, part) in [('/', self.model()), ('#', self.credential())] {
-                if let Some(part) = part {
-                    shown.push(mark);
-                    shown.push_str(part);
-                }
-            }
-            shown.into()
-        })
+        &self.0.shown
+    }
+}
+
+impl Inner {
+    fn provider(&self) -> &str {
+        &self.shown[..self.provider]
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.map(|end| &self.shown[self.provider + 1..end])
+    }
+
+    fn credential(&self) -> Option<&str> {
+        let end = self.model.unwrap_or(self.provider);
+        (end < self.shown.len()).then(|| &self.shown[end + 1..])
     }
 }
 
@@ -96,9 +116,8 @@ impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.0.shared(), other.0.shared())
             || (self.0.hash == other.0.hash
-                && self.0.provider == other.0.provider
-                && self.0.model == other.0.model
-                && self.0.credential == other.0.credential)
+                && (self.0.provider, self.0.model) == (other.0.provider, other.0.model)
+                && self.0.shown == other.0.shown)
     }
 }
 
@@ -147,5 +166,13 @@ mod tests {
         assert_eq!(a.to_string(), "openai/gpt-4o#main");
         assert_eq!(Target::new("a").with_credential("b").as_str(), "a#b");
         assert_eq!(Target::new("a").as_str(), "a");
+        // The marks may be in the parts too, and a part may be empty.
+        let odd = Target::new("a/b").with_model("c#d/e");
+        assert_eq!((odd.provider(), odd.model(), odd.credential()), ("a/b", Some("c#d/e"), None));
+        assert_ne!(odd, Target::new("a").with_model("b/c#d/e"));
+        assert_ne!(odd, Target::new("a/b").with_model("c").with_credential("d/e"));
+        let empty = Target::new("").with_model("").with_credential("");
+        assert_eq!((empty.provider(), empty.model(), empty.credential()), ("", Some(""), Some("")));
+        assert_ne!(empty, Target::new("").with_model(""));
     }
 }

@@ -1,11 +1,18 @@
-//! Deadlines, and the one place that reads wall time.
+//! Deadlines, alarms, and the one place that reads wall time.
 
 use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
     sync::OnceLock,
+    task::{Context, Poll, Waker},
     time::{Duration, SystemTime},
 };
 
-use tokio::time::Instant;
+use tokio::{
+    task::coop::has_budget_remaining,
+    time::{Instant, Sleep},
+};
 
 /// When a call must be over. Shared by every layer it passes; only ever moves earlier on the way
 /// down.
@@ -43,6 +50,59 @@ impl Deadline {
     /// Whether it has passed.
     pub fn is_past(self) -> bool {
         Instant::now() >= self.0
+    }
+}
+
+/// A timer that is looked at far more often than it fires, such as the limit on the silence between
+/// two pieces of an answer. Looking at it again for the same task costs next to nothing, where
+/// polling a [`Sleep`] registers anew each time.
+pub struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    /// Whom it wakes, once that is sure.
+    waker: Option<Waker>,
+}
+
+impl Alarm {
+    /// One that goes off at `at`.
+    pub fn at(at: Instant) -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep_until(at)), waker: None }
+    }
+
+    /// When it goes off, or went.
+    pub fn deadline(&self) -> Instant {
+        self.sleep.deadline()
+    }
+
+    /// Whether it has gone off.
+    pub fn is_elapsed(&self) -> bool {
+        self.sleep.is_elapsed()
+    }
+
+    /// Moves it to `at`; it has to be polled again to wake anybody then.
+    pub fn reset(&mut self, at: Instant) {
+        self.waker = None;
+        self.sleep.as_mut().reset(at);
+    }
+
+    /// Ready once it has gone off; until then it wakes the task that looked last.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(waker) = &self.waker
+            && waker.will_wake(cx.waker())
+            && !self.sleep.is_elapsed()
+        {
+            return Poll::Pending;
+        }
+        // A task that has used up its turn is told to wait, and the timer knows nothing of it.
+        let heard = has_budget_remaining();
+        let polled = self.sleep.as_mut().poll(cx);
+        self.waker = (heard && polled.is_pending()).then(|| cx.waker().clone());
+        polled
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").field("deadline", &self.deadline()).finish_non_exhaustive()
     }
 }
 

@@ -443,7 +443,13 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
             return Poll::Ready(None);
         }
         let polled = match this.seen.pop() {
-            Some(event) => Poll::Ready(Some(Ok(event))),
+            Some(event) => {
+                if this.seen.is_empty() {
+                    // A stream may go on for long.
+                    this.seen = Seen::new();
+                }
+                Poll::Ready(Some(Ok(event)))
+            }
             None => match Pin::new(&mut this.events).poll_next(cx) {
                 Poll::Ready(Some(Err(failure))) if this.delivered => {
                     Poll::Ready(Some(Err(failure.with_delivered())))

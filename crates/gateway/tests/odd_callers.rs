@@ -154,3 +154,32 @@ async fn a_request_that_never_ends_is_given_up() {
     assert_eq!(began.elapsed().as_secs(), 60);
     assert!(said(answer).await.contains("in time"));
 }
+
+#[tokio::test]
+async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(serve(listener, app().router(), pending(), Duration::ZERO));
+    let newer = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let older = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let confusing = b"PRI /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for piece in [1, 7, 24, 25, 1_000] {
+        for (said, wanted) in [
+            // Its settings: the type of the frame stands behind its length.
+            (&newer[..], &b"\x04"[..]),
+            (older, b"HTTP/1.1 200"),
+            (confusing, b"HTTP/1.1 "),
+        ] {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            for bytes in said.chunks(piece) {
+                stream.write_all(bytes).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let mut answer = [0; 16];
+            stream.read_exact(&mut answer).await.unwrap();
+            let answer = if wanted.len() == 1 { &answer[3..] } else { &answer[..] };
+            assert!(answer.starts_with(wanted), "{answer:?} to {:?}", String::from_utf8_lossy(said));
+        }
+    }
+}

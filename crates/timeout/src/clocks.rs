@@ -2,13 +2,11 @@
 
 use std::{
     fmt,
-    future::Future,
-    pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{CallContext, Failure, Near, RecoveryLog, Target};
-use tokio::time::{Instant, Sleep};
+use steadfast_core::{CallContext, Failure, Near, RecoveryLog, Target, time::Alarm};
+use tokio::time::Instant;
 
 use crate::{
     Floor,
@@ -34,7 +32,9 @@ pub struct Clocks {
     fresh: bool,
     delivered: bool,
     unseen: u8,
-    timer: Option<Pin<Box<Sleep>>>,
+    /// Set, or found to be early enough, after content: what may be due has moved later at most.
+    settled: bool,
+    timer: Option<Alarm>,
     target: Option<Target>,
     log: RecoveryLog,
 }
@@ -51,6 +51,7 @@ impl Clocks {
             fresh: false,
             delivered: false,
             unseen: 0,
+            settled: false,
             timer: None,
             target: context.target.clone(),
             log: context.log.clone(),
@@ -88,9 +89,12 @@ impl Clocks {
     pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         self.unseen = 0;
         if let Some(timer) = &mut self.timer
-            && !self.fresh
+            && (self.settled || !self.fresh)
         {
-            ready!(timer.as_mut().poll(cx));
+            if std::mem::take(&mut self.fresh) && self.shared.limits.stall.is_some() {
+                self.times.progress = Some(Instant::now());
+            }
+            ready!(timer.poll(cx));
         }
         loop {
             let now = Instant::now();
@@ -98,18 +102,19 @@ impl Clocks {
             if due.at <= now {
                 return Poll::Ready(self.fire(due, now));
             }
+            self.settled = self.times.content;
             let timer = match &mut self.timer {
-                None => self.timer.insert(Box::pin(tokio::time::sleep_until(due.at))),
+                None => self.timer.insert(Alarm::at(due.at)),
                 Some(timer) => {
                     // Moving a timer is dear and progress is frequent, so a timer is not moved
                     // later: it fires early, once a limit at most, and is set anew then.
                     if timer.is_elapsed() || timer.deadline() > due.at {
-                        timer.as_mut().reset(due.at);
+                        timer.reset(due.at);
                     }
                     timer
                 }
             };
-            ready!(timer.as_mut().poll(cx));
+            ready!(timer.poll(cx));
         }
     }
 
@@ -165,6 +170,7 @@ impl Clocks {
     /// content, so the timer is looked at anew in any case.
     pub(crate) fn open_window(&mut self, floor: &Floor) {
         self.times.window = Instant::now().checked_add(floor.window);
+        self.settled = false;
     }
 
     /// The beginning was fast enough.

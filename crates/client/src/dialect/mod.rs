@@ -34,6 +34,7 @@ mod openai;
 mod schema;
 mod sse_out;
 mod stream;
+mod template;
 mod turns;
 
 use std::{fmt, time::UNIX_EPOCH};
@@ -42,7 +43,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
 
-pub use self::stream::{DecodeFrames, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};
+use self::stream::place;
+pub use self::stream::{DecodeFrames, Decoded, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::RequestError;
 
 /// All that is particular to one wire dialect.

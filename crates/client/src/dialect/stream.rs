@@ -1,10 +1,12 @@
 //! Streams: frames into events, events into frames.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 use steadfast_core::{Delta, Dialect, Event, Failure, Frame, FrameKind, Reason, Usage};
 
-use super::{Caller, codec, fault};
+use super::{Caller, codec, fault, template::Template};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
 /// What one event says.
@@ -23,13 +25,38 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
     /// # Errors
     ///
     /// When the frame is an error of the provider, or can not be read. Nothing is read after that.
-    fn decode(&mut self, frame: &SseFrame, data: &[u8], deltas: &mut Deltas)
-    -> Result<(), Failure>;
+    fn decode(
+        &mut self,
+        frame: &SseFrame,
+        data: &[u8],
+        deltas: &mut Deltas,
+    ) -> Result<Decoded, Failure>;
 
     /// The input has ended without an error before the terminal event was read: the event that
     /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
     /// finished.
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event>;
+}
+
+/// What else is known of a frame's data once they have been read. Nothing by default, which costs
+/// time and is never wrong.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Decoded {
+    /// They are known to be UTF-8, all of them.
+    pub is_text: bool,
+    /// When they said one piece of text or thinking and nothing else: where the inside of the string
+    /// begins and ends that said it. Data with other words there, and otherwise the same, have to
+    /// mean the same but for the words, as long as nothing else is read between.
+    pub said: Option<Range<usize>>,
+}
+
+/// Where `part` stands in `whole`, if that is its memory.
+pub(super) fn place(whole: &[u8], part: impl AsRef<[u8]>) -> Option<Range<usize>> {
+    let part = part.as_ref();
+    let from = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
+    let to = from.checked_add(part.len())?;
+    (to <= whole.len()).then_some(from..to)
 }
 
 /// Reads a stream of one dialect: chunks in, events out, one a frame.
@@ -55,6 +82,8 @@ pub struct StreamDecoder {
     dialect: Dialect,
     sse: SseParser,
     frames: Box<dyn DecodeFrames>,
+    /// The frame read last, when the next one may be like it.
+    template: Option<Box<Template>>,
     usage: Usage,
     over: bool,
 }
@@ -71,6 +100,7 @@ impl StreamDecoder {
             dialect,
             sse: SseParser::with_limit(limit),
             frames: codec(dialect).frames(),
+            template: None,
             usage: Usage::default(),
             over: false,
         }
@@ -88,9 +118,15 @@ impl StreamDecoder {
         if self.over {
             return None;
         }
+        if let Some(template) = &self.template
+            && let Some((delta, len)) = template.read(self.sse.at_hand())
+            && let Some(frame) = self.sse.take(len)
+        {
+            return Some(Ok(Event::from_frame(Frame::sse(self.dialect, frame), [delta])));
+        }
         let read = match self.sse.next_frame() {
             Ok(None) => return None,
-            Ok(Some(frame)) => self.decode(&frame),
+            Ok(Some(frame)) => self.decode(frame),
             Err(large) => Err(Failure::new(Reason::ServerError, large.to_string())
                 .with_evidence("limit:event")
                 .with_source(large)),
@@ -105,7 +141,7 @@ impl StreamDecoder {
             return None;
         }
         let read = match self.sse.finish() {
-            Rest::Frame(frame) => self.decode(&frame),
+            Rest::Frame(frame) => self.decode(frame),
             Rest::Incomplete(frame) => self.end(Some(&frame)),
             Rest::Nothing | Rest::Blank(_) => self.end(None),
         };
@@ -126,17 +162,27 @@ impl StreamDecoder {
         self.frames.finish(cut).ok_or_else(|| fault::cut_off(self.dialect))
     }
 
-    fn decode(&mut self, frame: &SseFrame) -> Result<Event, Failure> {
+    fn decode(&mut self, frame: SseFrame) -> Result<Event, Failure> {
+        if let Some(template) = &mut self.template {
+            template.forget();
+        }
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => {
-                self.frames.decode(frame, data, &mut deltas)?;
-                fault::text(self.dialect, "an event", data)?;
+                let read = self.frames.decode(&frame, data, &mut deltas)?;
+                if !read.is_text {
+                    fault::text(self.dialect, "an event", data)?;
+                }
+                // Lines that were joined stand nowhere in the frame.
+                if let (Some(said), Some(at)) = (read.said, place(&frame.raw, data)) {
+                    let said = at.start + said.start..at.start + said.end;
+                    Template::learn(&mut self.template, &frame.raw, at, said, &deltas);
+                }
             }
             None if frame.stray => return Err(fault::stray(self.dialect)),
             None => deltas.push(Delta::Ping),
         }
-        Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw.clone()), deltas))
+        Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw), deltas))
     }
 
     fn settle(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
@@ -194,6 +240,19 @@ impl StreamEncoder {
         Self { dialect, source, events: codec(dialect).events(caller), out: Vec::new() }
     }
 
+    /// The same as [`encode`](Self::encode) for an event that nobody needs any more.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn encode_owned(&mut self, event: Event) -> Result<Bytes, Failure> {
+        if event.frame(self.dialect).is_none_or(|frame| frame.kind != FrameKind::Sse) {
+            return self.encode(&event);
+        }
+        let seen = self.events.note(&event);
+        Ok(event.frame.filter(|_| seen).map(|frame| frame.bytes).unwrap_or_default())
+    }
+
     /// The frames that say what `event` says; empty when the caller is to see nothing of it.
     ///
     /// # Errors
@@ -214,3 +273,6 @@ impl StreamEncoder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

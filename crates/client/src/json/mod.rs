@@ -10,7 +10,7 @@ mod write;
 pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, patched},
-    raw::{Cursor, Raw, Seen},
+    raw::{Cursor, Raw, Seen, plain},
     read::{At, Fields, flag, float, int, items, kind, raw_object, string, uint},
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

@@ -60,9 +60,14 @@ impl<'a> Raw<'a> {
         self.0.starts_with('[')
     }
 
+    /// What stands between the quotes of a string, as it is written.
+    pub(crate) fn inside(self) -> Option<&'a str> {
+        self.0.strip_prefix('"')?.strip_suffix('"')
+    }
+
     /// The words of a string; `None` when it is none, or says a character that there is not.
     pub(crate) fn words(self) -> Option<Cow<'a, str>> {
-        let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
+        let inner = self.inside()?;
         if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
             return Some(Cow::Borrowed(inner));
         }
@@ -153,7 +158,7 @@ fn end(bytes: &[u8], mut at: usize) -> usize {
 /// Behind the quote that ends the string which `at` is in.
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        at += plain(bytes.get(at..).unwrap_or_default(), true);
+        at += ordinary(bytes.get(at..).unwrap_or_default(), true);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
             // What follows a backslash is no end.
@@ -411,7 +416,7 @@ impl<'a> Cursor<'a> {
     fn string_from(&mut self, from: usize) -> Option<&'a str> {
         let bytes = self.text.as_bytes();
         loop {
-            self.at += plain(&bytes[self.at..], self.clean);
+            self.at += ordinary(&bytes[self.at..], self.clean);
             let byte = self.peek()?;
             self.at += 1;
             match byte {
@@ -508,9 +513,14 @@ fn is_sound(mut inner: &[u8]) -> bool {
     true
 }
 
+/// How many bytes come before a quote, a backslash or a control character.
+pub(crate) fn plain(bytes: &[u8]) -> usize {
+    ordinary(bytes, false)
+}
+
 /// How many bytes come before a quote, a backslash or, unless the text is `clean` of them, a
 /// control character.
-fn plain(bytes: &[u8], clean: bool) -> usize {
+fn ordinary(bytes: &[u8], clean: bool) -> usize {
     let mut at = 0;
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         if clean && at >= LONG {
@@ -573,15 +583,32 @@ mod tests {
     #[test]
     fn counts_are_what_serde_reads() {
         for text in [
-            "0", "7", "10", "00", "01", "-1", "-0", "1.0", "1e2", "1E2", "18446744073709551615",
-            "18446744073709551616", "x", "", "null", "true",
+            "0",
+            "7",
+            "10",
+            "00",
+            "01",
+            "-1",
+            "-0",
+            "1.0",
+            "1e2",
+            "1E2",
+            "18446744073709551615",
+            "18446744073709551616",
+            "x",
+            "",
+            "null",
+            "true",
         ] {
             let mut cursor = Cursor::new(text.as_bytes()).unwrap();
             let read = cursor.count().filter(|_| cursor.is_over());
             let wanted = serde_json::from_str::<Option<u64>>(text).ok();
             // What serde reads besides is left to it.
             assert!(read == wanted || read.is_none(), "{text}");
-            assert_eq!(read.is_some(), text == "null" || text.parse::<u64>().is_ok() && wanted.is_some());
+            assert_eq!(
+                read.is_some(),
+                text == "null" || text.parse::<u64>().is_ok() && wanted.is_some()
+            );
         }
     }
 

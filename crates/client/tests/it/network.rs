@@ -256,3 +256,67 @@ async fn events_that_arrived_together_are_ready_together() {
     }
     assert_eq!(said, 8);
 }
+
+/// Who holds an answer that has come to its end may hold it for long: its connection serves others
+/// meanwhile, or lets them have another.
+#[tokio::test]
+async fn an_answer_that_is_held_keeps_no_call_waiting() {
+    let (address, _) = serve(|_| reply(200, "text/event-stream", stream(Dialect::OpenAi))).await;
+    let client = client(address);
+    let mut held = Vec::new();
+    for events in 0..4 {
+        let mut answer = client.clone().oneshot(ask()).await.unwrap();
+        for _ in 0..events {
+            answer.next().await.unwrap().unwrap();
+        }
+        held.push(answer);
+    }
+    let next = tokio::time::timeout(Duration::from_secs(20), async {
+        client.clone().oneshot(ask()).await.unwrap().collect().await.unwrap()
+    });
+    assert_eq!(next.await.expect("it waits for the others").text(), TEXT);
+    assert_eq!(held.swap_remove(0).collect().await.unwrap().text(), TEXT);
+}
+
+/// The answer is begun by one task and read by others in turn, as a server's may be: each is woken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_wakes_whoever_reads_it_now() {
+    const EVENTS: usize = 40;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 4_096];
+        let _ = socket.read(&mut request).await.unwrap();
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                     transfer-encoding: chunked\r\n\r\n";
+        socket.write_all(head).await.unwrap();
+        for word in 0..EVENTS {
+            let event =
+                format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{word} \"}}}}]}}\n\n");
+            let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+            // In two pieces, so that some are waited for in the middle.
+            let (first, second) = chunk.split_at(word % chunk.len());
+            for piece in [first, second] {
+                socket.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+        let _ = socket.read(&mut request).await;
+    });
+    let mut answer = client(address).oneshot(ask()).await.unwrap();
+    for _ in 0..EVENTS {
+        // Looked at here, waited for elsewhere.
+        if let Some(event) = answer.next().now_or_never() {
+            assert!(event.unwrap().unwrap().is_content());
+            continue;
+        }
+        let reading = tokio::spawn(async move {
+            let event = tokio::time::timeout(Duration::from_secs(20), answer.next()).await;
+            (event.expect("it is woken"), answer)
+        });
+        let (event, rest) = reading.await.unwrap();
+        assert!(event.unwrap().unwrap().is_content());
+        answer = rest;
+    }
+}

@@ -266,7 +266,7 @@ pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
 #[expect(clippy::expect_used, reason = "the message says why it can not happen")]
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let mut builder = if cores == 1 && std::env::var_os("GWCALL_MT").is_none() {
+    let mut builder = if cores == 1 {
         tokio::runtime::Builder::new_current_thread()
     } else {
         tokio::runtime::Builder::new_multi_thread()

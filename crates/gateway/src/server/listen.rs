@@ -5,22 +5,24 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use axum::response::Response;
-use hyper::body::Incoming;
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto::Builder, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
+use steadfast_core::BoxError;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    time::Sleep,
+    sync::watch,
 };
 use tower::{Service, ServiceExt};
 
@@ -61,12 +63,8 @@ where
     S: Clone + Send + 'static,
     S::Future: Send + 'static,
 {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
-    let graceful = GracefulShutdown::new();
-    // Held once by each connection.
-    let open = Arc::new(());
+    // Connections hold a receiver each.
+    let (stop, _) = watch::channel(());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let (stream, remote) = tokio::select! {
@@ -87,16 +85,9 @@ where
             }
             request
         });
-        let connection = builder
-            .serve_connection(
-                TokioIo::new(Greeting::of(no_delay(stream))),
-                TowerToHyperService::new(service),
-            )
-            .into_owned();
-        let connection = graceful.watch(connection);
-        let held = open.clone();
+        let service = TowerToHyperService::new(service);
+        let connection = connection(no_delay(stream), service, stop.subscribe());
         tokio::spawn(async move {
-            let _held = held;
             if let Err(error) = connection.await {
                 // A client that went away is its own business.
                 tracing::debug!(name: "steadfast::gateway::connection_ended", target: "steadfast::gateway", %remote, %error, "a connection ended badly");
@@ -104,10 +95,12 @@ where
         });
     }
     drop(listener);
-    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = graceful.count(), grace_s = grace.as_secs(), "waiting for the answers under way");
+    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = stop.receiver_count(), grace_s = grace.as_secs(), "waiting for the answers under way");
+    // Nobody listens any more when all have ended.
+    let _ = stop.send(());
     let cut = tokio::select! {
-        () = graceful.shutdown() => 0,
-        () = tokio::time::sleep(grace) => Arc::strong_count(&open) - 1,
+        () = stop.closed() => 0,
+        () = tokio::time::sleep(grace) => stop.receiver_count(),
     };
     Ok(cut)
 }
@@ -120,52 +113,113 @@ fn no_delay(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// What a client of HTTP/2 says first; until it can be told from HTTP/1, the timers of neither run.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a client of HTTP/2 says first.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection whose client has to say which HTTP it speaks within [`HEADER_TIMEOUT`]. Else one
-/// that says nothing would stay for ever.
-struct Greeting {
+/// Serves one connection in the HTTP that its client speaks, which it has to say within
+/// [`HEADER_TIMEOUT`]: until then, the timers of neither run. When it is `stopped`, what is under way
+/// is the last.
+///
+/// hyper-util's own way of telling them apart puts the beginning of a connection before the rest in
+/// such a way that hyper takes twice the memory to read it, and keeps that.
+async fn connection<S>(
     stream: TcpStream,
-    /// How much of [`PREFACE`] has come.
-    seen: usize,
-    /// `None` once it is known what the client speaks.
-    patience: Option<Pin<Box<Sleep>>>,
+    service: S,
+    mut stopped: watch::Receiver<()>,
+) -> Result<(), BoxError>
+where
+    S: hyper::service::Service<http::Request<Incoming>, Response = Response> + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+{
+    let greeted = tokio::select! {
+        greeted = tokio::time::timeout(HEADER_TIMEOUT, Greeted::of(stream)) => greeted??,
+        _ = stopped.changed() => return Ok(()),
+    };
+    let newer = greeted.speaks_http2();
+    let io = TokioIo::new(greeted);
+    // Boxed: this future keeps the room that was needed on the way there.
+    if newer {
+        let mut connection = Box::pin(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING.0)
+                .keep_alive_timeout(PING.1)
+                .serve_connection(io, service),
+        );
+        tokio::select! {
+            biased;
+            ended = &mut connection => return Ok(ended?),
+            _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+        }
+        return Ok(connection.await?);
+    }
+    let mut connection = Box::pin(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .serve_connection(io, service),
+    );
+    tokio::select! {
+        biased;
+        ended = &mut connection => return Ok(ended?),
+        _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    Ok(connection.await?)
 }
 
-impl Greeting {
-    fn of(stream: TcpStream) -> Self {
-        let patience = Some(Box::pin(tokio::time::sleep(HEADER_TIMEOUT)));
-        Self { stream, seen: 0, patience }
+/// A connection whose client has said something.
+struct Greeted {
+    stream: TcpStream,
+    /// What it has said.
+    said: [u8; PREFACE.len()],
+    /// How much of that there is.
+    len: usize,
+    /// How much of that has been passed on.
+    passed: usize,
+}
+
+impl Greeted {
+    /// Waits for as much as shows which HTTP the client speaks.
+    async fn of(mut stream: TcpStream) -> io::Result<Self> {
+        let (mut said, mut len) = ([0; PREFACE.len()], 0);
+        while len < said.len() && PREFACE.starts_with(&said[..len]) {
+            match stream.read(&mut said[len..]).await? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        Ok(Self { stream, said, len, passed: 0 })
+    }
+
+    fn speaks_http2(&self) -> bool {
+        self.said[..self.len] == PREFACE[..]
     }
 }
 
-impl AsyncRead for Greeting {
+impl AsyncRead for Greeted {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let before = buf.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if let Some(patience) = &mut this.patience {
-            let new = buf.filled().get(before..).unwrap_or_default();
-            let wanted = PREFACE.get(this.seen..).unwrap_or_default();
-            if new.iter().zip(wanted).any(|(a, b)| a != b) || new.len() >= wanted.len() {
-                this.patience = None;
-            } else {
-                this.seen += new.len();
-                if read.is_pending() && patience.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                }
-            }
+        if this.passed == this.len {
+            return Pin::new(&mut this.stream).poll_read(cx, buf);
         }
-        read
+        let to = this.len.min(this.passed + buf.remaining());
+        buf.put_slice(&this.said[this.passed..to]);
+        this.passed = to;
+        if buf.remaining() > 0 {
+            // More has come with it, as a rule; the same memory takes both. What can not be read now
+            // can not be the next time.
+            let _ = Pin::new(&mut this.stream).poll_read(cx, buf);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Greeting {
+impl AsyncWrite for Greeted {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -2,6 +2,7 @@
 
 mod admin;
 mod array;
+mod bell;
 mod chat;
 mod front;
 mod listen;

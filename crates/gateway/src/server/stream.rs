@@ -4,17 +4,18 @@ use std::{
     convert::Infallible,
     fmt,
     pin::Pin,
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use steadfast_client::dialect::{StreamEncoder, codec};
-use steadfast_core::{Dialect, EventStream};
-use tokio::time::{Instant, Sleep};
+use steadfast_core::{Dialect, EventStream, time::Alarm};
+use tokio::time::Instant;
 
-use super::{array::ArrayEncoder, record::Record};
+use super::{array::ArrayEncoder, bell::Bell, record::Record};
 
 /// Frames that are there together are written together, up to so many bytes: fewer system calls,
 /// and nothing ever waits for more.
@@ -39,13 +40,21 @@ pub(super) struct StreamBody {
     keepalive: Duration,
     /// Armed by the first silence, and moved only when it fires: tokens are frequent, and moving a
     /// timer is dear.
-    silence: Option<Pin<Box<Sleep>>>,
+    silence: Option<Alarm>,
     /// When the silence began.
     since: Instant,
     /// Something was said since the clock was last read.
     spoke: bool,
     record: Record,
     over: bool,
+    /// Rung when there is a reason to look for more.
+    bell: Arc<Bell>,
+    /// Of the bell.
+    waker: Waker,
+    /// All events there were have been given out; more come only after the bell.
+    dry: bool,
+    /// The caller need not be told that the gateway is alive until after the bell.
+    quiet: bool,
 }
 
 impl StreamBody {
@@ -57,7 +66,13 @@ impl StreamBody {
         keepalive: Duration,
         record: Record,
     ) -> Self {
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(bell.clone());
         Self {
+            bell,
+            waker,
+            dry: false,
+            quiet: false,
             dialect,
             events,
             encoder,
@@ -71,12 +86,16 @@ impl StreamBody {
         }
     }
 
-    /// The next bytes for the caller, or `None` when the events are pending or over.
-    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Out {
+    /// The next bytes for the caller, or nothing when the events are pending or over.
+    fn poll_bytes(&mut self) -> Out {
         let mut out = Out::default();
+        let cx = &mut Context::from_waker(&self.waker);
         while !self.over && out.len() < COALESCE {
             let step = match self.events.as_mut().poll_next(cx) {
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.dry = true;
+                    break;
+                }
                 Poll::Ready(None) => {
                     self.over = true;
                     self.record.done();
@@ -86,7 +105,7 @@ impl StreamBody {
                     if let Some(usage) = event.usage() {
                         self.record.used(usage);
                     }
-                    self.encoder.encode(&event).map(|bytes| self.writer.frames(bytes))
+                    self.encoder.encode_owned(event).map(|bytes| self.writer.frames(bytes))
                 }
                 Poll::Ready(Some(Err(failure))) => Err(failure),
             };
@@ -103,24 +122,25 @@ impl StreamBody {
     }
 
     /// Something that says the gateway is alive, once the provider has been silent for long.
-    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+    fn poll_keepalive(&mut self) -> Poll<Bytes> {
+        let cx = &mut Context::from_waker(&self.waker);
         let Writer::Sse = self.writer else { return Poll::Pending };
         let keepalive = self.keepalive;
         if std::mem::take(&mut self.spoke) {
             self.since = Instant::now();
         }
         let mut due = self.since + keepalive;
-        let timer = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        std::task::ready!(timer.as_mut().poll(cx));
+        let timer = self.silence.get_or_insert_with(|| Alarm::at(due));
+        std::task::ready!(timer.poll(cx));
         let now = Instant::now();
         let silent = due <= now;
         if silent {
             self.since = now;
             due = now + keepalive;
         }
-        timer.as_mut().reset(due);
+        timer.reset(due);
         // The waker must be registered with the new time.
-        let _ = timer.as_mut().poll(cx);
+        let _ = timer.poll(cx);
         if !silent {
             return Poll::Pending;
         }
@@ -138,15 +158,26 @@ impl Body for StreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        let out = this.poll_bytes(cx);
-        if let Some(bytes) = out.into_bytes() {
+        this.bell.wakes(cx.waker());
+        if this.bell.has_rung() {
+            (this.dry, this.quiet) = (false, false);
+        }
+        if !this.dry
+            && let Some(bytes) = this.poll_bytes().into_bytes()
+        {
             this.spoke = true;
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         if this.over {
             return Poll::Ready(None);
         }
-        this.poll_keepalive(cx).map(|bytes| Some(Ok(Frame::data(bytes))))
+        if !this.quiet {
+            if let Poll::Ready(bytes) = this.poll_keepalive() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            this.quiet = true;
+        }
+        Poll::Pending
     }
 
     fn is_end_stream(&self) -> bool {

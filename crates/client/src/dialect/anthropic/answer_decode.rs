@@ -13,7 +13,8 @@ use super::{
     words::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Deltas, fault, stream::later},
+    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::later},
+    json::Raw,
     sse::SseFrame,
 };
 
@@ -158,7 +159,8 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<(), Failure> {
+    ) -> Result<Decoded, Failure> {
+        let mut read = Decoded::default();
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
         let named_error = frame.event.as_deref() == Some(b"error");
@@ -178,7 +180,7 @@ impl DecodeFrames for Frames {
         match kind {
             "ping" => deltas.push(Delta::Ping),
             "message_start" => {
-                let Some(raw) = event.message else { return Ok(()) };
+                let Some(raw) = event.message else { return Ok(read) };
                 let message: Message<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                 deltas.push(Delta::Start { id: message.id, model: message.model });
                 let usage = message.usage.and_then(|raw| self.usage.update(raw.get()));
@@ -193,6 +195,7 @@ impl DecodeFrames for Frames {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
                     let change = serde_json::from_str(raw.get()).map_err(malformed)?;
                     self.change(at, change, deltas);
+                    read.said = words_at(raw).and_then(|text| place(data, text));
                 }
             }
             "content_block_stop" => {
@@ -221,7 +224,7 @@ impl DecodeFrames for Frames {
             // The vendor adds kinds of events; who does not know them is to pass over them.
             _ => {}
         }
-        Ok(())
+        Ok(read)
     }
 
     fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
@@ -326,6 +329,21 @@ impl Frames {
         }
         deltas.push(Delta::BlockEnd { index });
     }
+}
+
+/// The string of a `content_block_delta` that is all it says.
+fn words_at(delta: &RawValue) -> Option<&str> {
+    let mut said = None;
+    for (name, value) in Raw::check(delta.get().as_bytes())?.members() {
+        match name.inside()? {
+            "text" | "thinking" if said.is_some() => return None,
+            // It may stand for either.
+            name if name.contains('\\') => return None,
+            "text" | "thinking" => said = value.inside(),
+            _ => {}
+        }
+    }
+    said
 }
 
 fn is_empty_object(json: &str) -> bool {

@@ -7,7 +7,7 @@ use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson, Stop, StopRe
 
 use super::{DIALECT, words};
 use crate::{
-    dialect::{DecodeFrames, Deltas, calls::made_up, fault},
+    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault},
     sse::SseFrame,
 };
 
@@ -120,11 +120,12 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<(), Failure> {
+    ) -> Result<Decoded, Failure> {
         if frame.event.as_deref() == Some(b"error") {
             return Err(fault::told(DIALECT, data));
         }
-        self.chunk(data, "an event", deltas)
+        // Each chunk reports usage anew, so none is like the one before.
+        self.chunk(data, "an event", deltas).map(|()| Decoded::default())
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {

@@ -1,6 +1,6 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -8,12 +8,12 @@ use steadfast_core::{Delta, Event, Failure, Frame, Opaque, Stop, StopReason};
 
 use super::{
     DIALECT,
-    chunk::{Chunk, Function, Said},
+    chunk::{Choice, Chunk, Function, Said},
     gist::gist,
     words,
 };
 use crate::{
-    dialect::{DecodeFrames, Deltas, calls::made_up, fault, stream::later},
+    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault, place, stream::later},
     json::Raw,
     sse::SseFrame,
 };
@@ -80,6 +80,8 @@ pub(super) struct Frames {
     finished: bool,
     /// What was read last is known to be UTF-8.
     text_checked: bool,
+    /// Where in what was read last the words stand that are all it says, if it says no more.
+    said: Option<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -94,14 +96,15 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<(), Failure> {
+    ) -> Result<Decoded, Failure> {
         if frame.event.as_deref() == Some(b"error") {
             return Err(fault::told(DIALECT, data));
         }
         if data.contains(&b'\n') && Raw::read(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
             let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-            return lines.into_iter().try_for_each(|line| self.line(line, deltas));
+            lines.into_iter().try_for_each(|line| self.line(line, deltas).map(drop))?;
+            return Ok(Decoded::default());
         }
         self.line(data, deltas)
     }
@@ -121,16 +124,17 @@ fn is_done(data: &[u8]) -> bool {
 }
 
 impl Frames {
-    fn line(&mut self, data: &[u8], deltas: &mut Deltas) -> Result<(), Failure> {
+    fn line(&mut self, data: &[u8], deltas: &mut Deltas) -> Result<Decoded, Failure> {
         if is_done(data) {
             if !self.finished {
                 return Err(fault::cut_off(DIALECT)
                     .with_message("the openai stream said [DONE] without a finish_reason"));
             }
             deltas.push(Delta::End);
-            return Ok(());
+            return Ok(Decoded::default());
         }
-        self.chunk(data, "an event", deltas).map(|_| ())
+        self.chunk(data, "an event", deltas)?;
+        Ok(Decoded { is_text: self.text_checked, said: self.said.take() })
     }
 
     /// Reads one object; whether it had a choice.
@@ -142,6 +146,7 @@ impl Frames {
             Err(error) => return Err(fault::malformed(DIALECT, what, &error)),
         };
         self.text_checked = checked;
+        self.said = chunk.choices.as_deref().and_then(words_at).and_then(|text| place(data, text));
         let choices = chunk.choices.unwrap_or_default();
         let flat = choices.is_empty() && (chunk.detail.is_some() || chunk.message.is_some());
         if chunk.error.is_some_and(is_truthy) || chunk.object.as_deref() == Some("error") || flat {
@@ -266,6 +271,18 @@ fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
         let block = *next;
         *next += 1;
         block
+    })
+}
+
+/// The string of a chunk that is all it says, when it says so little.
+fn words_at<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
+    let [Choice { delta: Some(said), .. }] = choices else { return None };
+    let content = said.content.and_then(Raw::inside);
+    content.filter(|text| !text.is_empty()).or_else(|| {
+        match said.reasoning_content.as_ref().or(said.reasoning.as_ref())? {
+            Cow::Borrowed(text) => Some(*text),
+            Cow::Owned(_) => None,
+        }
     })
 }
 

@@ -1,0 +1,230 @@
+//! A frame is told by the one before it only where reading it would say the same.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What comes out of `input` cut at `cuts`, and how often a frame was told by the one before.
+fn read(dialect: Dialect, input: &[u8], cuts: &[usize], quick: bool) -> (Vec<String>, usize) {
+    let mut stream = StreamDecoder::with_limit(dialect, 4_096);
+    let (mut told, mut likened, mut from) = (Vec::new(), 0, 0);
+    let say = |read: Result<Event, Failure>| match read {
+        Ok(event) => format!("{event:?}"),
+        Err(failure) => format!("{failure:?} {:?}", failure.upstream()),
+    };
+    for to in cuts.iter().copied().chain([input.len()]) {
+        stream.push(Bytes::copy_from_slice(&input[from..to]));
+        from = to;
+        loop {
+            if let Some(template) = &stream.template {
+                likened += usize::from(template.read(stream.sse.at_hand()).is_some());
+            }
+            if !quick {
+                stream.template = None;
+            }
+            match stream.next_event() {
+                Some(read) => told.push(say(read)),
+                None => break,
+            }
+        }
+    }
+    while let Some(read) = stream.finish() {
+        told.push(say(read));
+    }
+    told.push(format!("{:?} {}", stream.usage(), stream.is_over()));
+    (told, if quick { likened } else { 0 })
+}
+
+/// The same, whichever way; how often a frame was told by the one before.
+fn both(dialect: Dialect, input: &[u8], cuts: &[usize]) -> usize {
+    let (slow, _) = read(dialect, input, cuts, false);
+    let (quick, likened) = read(dialect, input, cuts, true);
+    assert_eq!(quick, slow, "{}", String::from_utf8_lossy(input));
+    likened
+}
+
+fn openai(said: &str, behind: &str) -> String {
+    format!(
+        "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"choices\":[{{\"index\":0,\
+         \"delta\":{{{said}}},\"finish_reason\":null}}]{behind}}}\n\n"
+    )
+}
+
+fn anthropic(index: u32, said: &str, behind: &str) -> String {
+    format!(
+        "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\
+         \"delta\":{{{said}}}{behind}}}\n\n"
+    )
+}
+
+const ANTHROPIC: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":\
+    {\"id\":\"m\",\"model\":\"x\",\"usage\":{\"input_tokens\":3}}}\n\nevent: content_block_start\n\
+    data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\
+    \"text\":\"\"}}\n\nevent: content_block_start\ndata: {\"type\":\"content_block_start\",\
+    \"index\":1,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\"}}\n\n";
+
+#[test]
+fn what_differs_in_its_words_alone_is_told_by_the_frame_before() {
+    let words = [" Hel", "lo", ", \u{e9}\u{1f600}", " a\\n\\\"b\\\"", "!", " "];
+    for behind in ["", ",\"usage\":null,\"obfuscation\":\"PAD\"", ",\"x\":\"y\"    "] {
+        for name in ["content", "reasoning_content", "reasoning"] {
+            let frame = |(at, text): (usize, &&str)| {
+                let behind = behind.replace("PAD", &"q8".repeat(at));
+                openai(&format!("\"{name}\":\"{text}\""), &behind)
+            };
+            let input: String = words.iter().enumerate().map(frame).collect();
+            // The first has the head, the second is learned from, the fourth has an escape, which
+            // of thinking is not even learned from.
+            let wanted = if name == "content" { 3 } else { 2 };
+            assert_eq!(both(Dialect::OpenAi, input.as_bytes(), &[]), wanted, "{input}");
+        }
+    }
+    for (index, kind, name) in [(0, "text_delta", "text"), (1, "thinking_delta", "thinking")] {
+        let mut input = ANTHROPIC.to_owned();
+        for (at, text) in words.iter().enumerate() {
+            let said = format!("\"type\":\"{kind}\",\"{name}\":\"{text}\"");
+            input.push_str(&anthropic(index, &said, &" ".repeat(at)));
+        }
+        assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 4, "{input}");
+    }
+}
+
+#[test]
+fn what_differs_in_anything_else_is_read() {
+    let plain = || openai("\"content\":\"a\"", "");
+    let said = |said: &str| openai(said, "");
+    for odd in [
+        said("\"content\":\"\""),
+        said("\"content\":\"a\",\"refusal\":\"b\""),
+        said("\"content\":null"),
+        said("\"content\":\"\\ud800\""),
+        said("\"content\":\"a\\\""),
+        said("\"content\":\"a\tb\""),
+        plain().replace("c1", "c2"),
+        plain().replace("null", "\"stop\""),
+        plain().replace("\n\n", "\r\n\r\n"),
+        plain().replace("\n\n", "\n"),
+        plain().replace("}]}", "}]"),
+        plain().replace("}]}", "}]},"),
+        plain().replace("}]}", "}],\"usage\":{\"prompt_tokens\":1}}"),
+        plain().replace("}]}", "}],\"error\":{\"message\":\"no\"}}"),
+        plain().replace("data: ", "event: error\ndata: "),
+        ": ping\n\n".to_owned(),
+        "data: [DONE]\n\n".to_owned(),
+    ] {
+        let input = format!("{}{}{odd}{}", plain(), plain(), plain());
+        assert!(both(Dialect::OpenAi, input.as_bytes(), &[]) <= 1, "{odd}");
+    }
+    // The same frame does not mean the same once its block has ended.
+    let said = anthropic(0, "\"type\":\"text_delta\",\"text\":\"a\"", "");
+    let stop = "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n";
+    let input = format!("{ANTHROPIC}{said}{said}{stop}{said}");
+    assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 1);
+    // A name that stands for another one.
+    for name in ["te\\u0078t", "thinking"] {
+        let other = if name == "thinking" { "te\\u0078t" } else { "thinking" };
+        let odd = |text: &str| {
+            let said = format!("\"type\":\"text_delta\",\"{name}\":\"x\",\"{other}\":\"{text}\"");
+            anthropic(0, &said, "")
+        };
+        let input = format!("{ANTHROPIC}{}{}", odd("a"), odd("b"));
+        assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 0);
+    }
+}
+
+#[test]
+fn a_frame_above_the_limit_is_an_error_all_the_same() {
+    let short = openai("\"content\":\"a\"", "");
+    let long = openai(&format!("\"content\":\"{}\"", "a".repeat(5_000)), "");
+    both(Dialect::OpenAi, format!("{short}{short}{long}").as_bytes(), &[]);
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[ a-z,.\u{e4}\u{4e2d}]{1,6}",
+        1 => prop::sample::select(vec!["", "\\n", "\\\"", "\\ud83d\\ude00", "\\ud800", "\t", "\\x"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+fn frame(dialect: Dialect) -> BoxedStrategy<String> {
+    let behind = prop_oneof![
+        6 => Just(String::new()),
+        1 => " {0,4}",
+        2 => "[A-Za-z]{0,5}".prop_map(|pad| format!(",\"obfuscation\":\"{pad}\"")),
+        1 => Just(",\"usage\":{\"prompt_tokens\":1,\"output_tokens\":2}".to_owned()),
+        1 => Just(",\"error\":{}".to_owned()),
+    ];
+    let odd = |all: &[&str]| {
+        let all: Vec<String> = all.iter().map(|&text| text.to_owned()).collect();
+        prop::sample::select(all)
+    };
+    if dialect == Dialect::OpenAi {
+        let names = prop::sample::select(vec!["content", "content", "reasoning", "refusal"]);
+        prop_oneof![
+            8 => (names, text(), behind).prop_map(|(name, text, behind)| {
+                openai(&format!("\"{name}\":\"{text}\""), &behind)
+            }),
+            1 => odd(&[
+                ": ping\n\n",
+                "data: [DONE]\n\n",
+                "\n",
+                "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+                "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"t\",\
+                 \"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}}]}\n\n",
+            ]),
+        ]
+        .boxed()
+    } else {
+        let kinds = prop::sample::select(vec![
+            ("text_delta", "text"),
+            ("text_delta", "text"),
+            ("thinking_delta", "thinking"),
+            ("input_json_delta", "partial_json"),
+            ("signature_delta", "signature"),
+        ]);
+        prop_oneof![
+            8 => (0..2_u32, kinds, text(), behind).prop_map(|(at, (kind, name), text, behind)| {
+                anthropic(at, &format!("\"type\":\"{kind}\",\"{name}\":\"{text}\""), &behind)
+            }),
+            1 => odd(&[
+                "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+                "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+                "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":\
+                 {\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\"}}\n\n",
+                "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+                "data: {\"type\":\"message_stop\"}\n\n",
+            ]),
+        ]
+        .boxed()
+    }
+}
+
+fn stream() -> impl Strategy<Value = (Dialect, Vec<u8>)> {
+    prop::sample::select(vec![Dialect::OpenAi, Dialect::Anthropic]).prop_flat_map(|dialect| {
+        let alike = (frame(dialect), 1..4_usize).prop_map(|(frame, times)| frame.repeat(times));
+        proptest::collection::vec(alike, 0..10).prop_map(move |frames| {
+            let head = if dialect == Dialect::Anthropic { ANTHROPIC } else { "" };
+            (dialect, format!("{head}{}", frames.concat()).into_bytes())
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_frame_says_the_same_whichever_way_it_is_read(
+        (dialect, mut input) in stream(),
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
+        damage in proptest::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        if let (Some((at, byte)), false) = (damage, input.is_empty()) {
+            let at = at.index(input.len());
+            input[at] = byte;
+        }
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
+        cuts.sort_unstable();
+        both(dialect, &input, &cuts);
+    }
+}
