@@ -573,15 +573,32 @@ mod tests {
     #[test]
     fn counts_are_what_serde_reads() {
         for text in [
-            "0", "7", "10", "00", "01", "-1", "-0", "1.0", "1e2", "1E2", "18446744073709551615",
-            "18446744073709551616", "x", "", "null", "true",
+            "0",
+            "7",
+            "10",
+            "00",
+            "01",
+            "-1",
+            "-0",
+            "1.0",
+            "1e2",
+            "1E2",
+            "18446744073709551615",
+            "18446744073709551616",
+            "x",
+            "",
+            "null",
+            "true",
         ] {
             let mut cursor = Cursor::new(text.as_bytes()).unwrap();
             let read = cursor.count().filter(|_| cursor.is_over());
             let wanted = serde_json::from_str::<Option<u64>>(text).ok();
             // What serde reads besides is left to it.
             assert!(read == wanted || read.is_none(), "{text}");
-            assert_eq!(read.is_some(), text == "null" || text.parse::<u64>().is_ok() && wanted.is_some());
+            assert_eq!(
+                read.is_some(),
+                text == "null" || text.parse::<u64>().is_ok() && wanted.is_some()
+            );
         }
     }
 
