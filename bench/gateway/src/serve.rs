@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::Error;
 
 /// Serves on a free port, which is printed first, until the process is killed. The runtime is
-/// tokio's default, as the gateway's is.
+/// tokio's default, as the gateway's is on more than one core.
 pub(crate) fn run<F, R, B>(answer: F) -> Result<(), Error>
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,

@@ -45,8 +45,7 @@ impl Target {
 
     fn join(provider: &str, model: Option<&str>, credential: Option<&str>) -> Self {
         let length = |part: Option<&str>| part.map_or(0, |part| part.len() + 1);
-        let mut shown =
-            String::with_capacity(provider.len() + length(model) + length(credential));
+        let mut shown = String::with_capacity(provider.len() + length(model) + length(credential));
         shown.push_str(provider);
         let model = model.map(|model| {
             shown.push('/');
@@ -64,9 +63,11 @@ impl Target {
         // Seeded once a process: names may come from callers.
         static SEED: OnceLock<foldhash::quality::RandomState> = OnceLock::new();
         let mut inner = Inner { shown, provider, model, hash: 0 };
-        inner.hash = SEED
-            .get_or_init(foldhash::quality::RandomState::default)
-            .hash_one((inner.provider(), inner.model(), inner.credential()));
+        inner.hash = SEED.get_or_init(foldhash::quality::RandomState::default).hash_one((
+            inner.provider(),
+            inner.model(),
+            inner.credential(),
+        ));
         Self(Near::new(Arc::new(inner)))
     }
 

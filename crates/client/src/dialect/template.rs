@@ -77,7 +77,7 @@ impl Template {
         let (padding, padded_by) = match memmem::find(behind, PADDING) {
             Some(at) => {
                 let from = said.end + at + PADDING.len();
-                (from..from + plain(&frame[from..data.end]), Padding::Words)
+                (from..from + plain(&frame[from..data.end], false), Padding::Words)
             }
             None => {
                 let Some(brace) = memchr::memrchr(b'}', behind) else { return };
@@ -136,6 +136,6 @@ impl Template {
 /// The inside of a JSON string without anything special in it, and what follows.
 #[inline]
 fn words(input: &[u8]) -> Option<(&str, &[u8])> {
-    let (inside, rest) = input.split_at_checked(plain(input))?;
+    let (inside, rest) = input.split_at_checked(plain(input, false))?;
     Some((std::str::from_utf8(inside).ok()?, rest))
 }

@@ -1,6 +1,7 @@
 //! Reading and writing JSON without a tree in between, so that what is not looked at keeps every
 //! byte.
 
+mod cursor;
 mod patch;
 mod raw;
 mod read;
@@ -9,8 +10,9 @@ mod write;
 
 pub use self::read::RequestError;
 pub(crate) use self::{
+    cursor::{Cursor, Seen, plain},
     patch::{Patch, patched},
-    raw::{Cursor, Raw, Seen, plain},
+    raw::Raw,
     read::{At, Fields, flag, float, int, items, kind, raw_object, string, uint},
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

@@ -361,7 +361,10 @@ mod tests {
         let text = String::from_utf8(shared.lines.lock().text.clone()).unwrap();
         let (stamp, rest) = text.split_once(' ').unwrap();
         assert!(stamp.ends_with('Z') && stamp.len() == 27, "{stamp}");
-        assert_eq!(rest, " INFO t: said n=7 many=18446744073709551615 yes=true word=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\n");
+        assert_eq!(
+            rest,
+            " INFO t: said n=7 many=18446744073709551615 yes=true word=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\n"
+        );
     }
 
     #[test]

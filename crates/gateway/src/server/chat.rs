@@ -115,9 +115,9 @@ where
     // A body of usual size has come with its head: then no timer is needed.
     let body = match poll_fn(|cx| Poll::Ready(collecting.as_mut().poll(cx))).await {
         Poll::Ready(body) => body?,
-        Poll::Pending => tokio::time::timeout(app.0.body_timeout, collecting)
-            .await
-            .map_err(|_| late())??,
+        Poll::Pending => {
+            tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
+        }
     };
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),

@@ -78,7 +78,12 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
 }
 
 /// A failure, told in `dialect`, with what was done about it.
-pub(super) fn failed(dialect: Dialect, failure: &Failure, id: &HeaderValue, log: &RecoveryLog) -> Response {
+pub(super) fn failed(
+    dialect: Dialect,
+    failure: &Failure,
+    id: &HeaderValue,
+    log: &RecoveryLog,
+) -> Response {
     let (status, headers, body) = codec(dialect).encode_error(failure, Some(text(id)));
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
