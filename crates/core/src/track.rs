@@ -67,6 +67,10 @@ impl Default for Peek {
 
 /// How a layer learns that a reply is over. The two answers are [`UntilEnd`] and [`AtOnce`].
 pub trait Tracking<R> {
+    /// Whether a reply is over, and a success, as soon as it is there. A layer may then settle its
+    /// books itself and hand on an idle lease.
+    const AT_ONCE: bool = false;
+
     /// See [`Track::Tracked`].
     type Tracked;
     /// See [`Track::Committed`].
@@ -126,6 +130,8 @@ impl<R: Track> Tracking<R> for UntilEnd {
 }
 
 impl<R> Tracking<R> for AtOnce {
+    const AT_ONCE: bool = true;
+
     type Tracked = R;
     type Committed = R;
     type Look = ();

@@ -18,8 +18,8 @@ use crate::{
     route::Route,
     select::{self, Limits, Plan, Set, Skip, View},
     slot::{self, Slot},
-    sticky::{Sessions, Stay},
-    straight::Session,
+    sticky::{Session, Stay},
+    straight,
 };
 
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
@@ -97,7 +97,7 @@ impl Course {
 
     /// What is drawn from: the layer's budget, or the call's.
     fn budget(&self) -> Option<&RetryBudget> {
-        self.route.budget.as_ref().or(self.budget.as_ref())
+        self.route.budget(self.budget.as_ref())
     }
 
     fn trouble(&mut self) -> &mut Trouble {
@@ -146,9 +146,7 @@ impl Course {
         let route = &*self.route;
         let first = &route.slots[0].target;
         let elsewhere = |stay: &Stay| !stay.seats(first);
-        if route.choosy
-            || self.session.as_ref().is_some_and(|(_, stay)| stay.as_ref().is_some_and(elsewhere))
-            || route.may_cool()
+        if route.choosy || straight::stay(&self.session).is_some_and(elsewhere) || route.may_cool()
         {
             return None;
         }
@@ -172,7 +170,7 @@ impl Course {
 
     fn limits(&self, now: Instant) -> Limits {
         let mut limits = self.trouble.as_ref().map_or_else(Limits::default, |own| own.limits);
-        if let Some((_, Some(stay))) = &self.session {
+        if let Some(stay) = straight::stay(&self.session) {
             limits.seat = (0u8..)
                 .zip(&self.route.slots)
                 .find(|(_, slot)| slot.rank == 0 && stay.is_at(&slot.target, now))
@@ -396,8 +394,11 @@ impl Course {
         let slot = self.slot(choice.slot);
         let withdrawn = self.trouble.as_ref().and_then(|trouble| trouble.withdrawn);
         // Before anything can go wrong: it gives the probe's place back.
-        let (at, mark) = (choice.slot, choice.mark);
-        let lease = slot::lease(&self.route, at, mark, &self.log, self.budget(), withdrawn);
+        // The generation after a probe's claim: taking over a lost probe's place moves it on.
+        let admitted = (slot.book.admit(), choice.mark);
+        let refund = slot::refund(self.budget(), withdrawn);
+        let route = self.route.clone();
+        let lease = slot::lease(route, choice.slot, admitted, self.log.clone(), refund);
         let context = request.context_mut();
         context.target = Some(slot.target.clone());
         context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
@@ -430,9 +431,9 @@ impl Course {
     /// Whether the history was written by somebody else. Without a session it is taken to be the
     /// first choice's.
     fn is_foreign(&self, slot: &Slot) -> bool {
-        match &self.session {
-            Some((_, Some(stay))) => !stay.reads(&slot.target),
-            _ => slot.spec != 0 || slot.rank != 0,
+        match straight::stay(&self.session) {
+            Some(stay) => !stay.reads(&slot.target),
+            None => slot.spec != 0 || slot.rank != 0,
         }
     }
 
@@ -443,10 +444,9 @@ impl Course {
     }
 
     /// The attempt at `at` answered.
-    #[inline]
-    pub(crate) fn answered(&self, at: u8, sessions: &Sessions) {
-        if let Some((key, _)) = self.session {
-            sessions.note(key, &self.slot(at).target, Instant::now());
+    pub(crate) fn answered(&self, at: u8) {
+        if let Some(session) = &self.session {
+            session.answered(&self.slot(at).target);
         }
     }
 
