@@ -67,31 +67,25 @@ pub struct Lease {
     settle: Option<Arc<dyn Settle>>,
     token: Token,
     log: RecoveryLog,
-    timing: Timing,
-    metered: bool,
-    /// Boxed: most never ask.
-    usage: Option<Box<Usage>>,
+    /// Boxed: most ask nothing, and a lease is handed on a few times.
+    asked: Option<Box<Asked>>,
 }
 
-#[derive(Clone, Copy)]
-enum Timing {
-    Untimed,
-    Waiting(Instant),
-    Began(Duration),
+/// What somebody wants to know of the answer besides how it ends.
+#[derive(Default)]
+struct Asked {
+    /// From when the first content is timed, until it has come.
+    started: Option<Instant>,
+    first_content: Option<Duration>,
+    metered: bool,
+    usage: Option<Usage>,
 }
 
 impl Lease {
     /// A lease on `state`.
     #[inline]
     pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
-        Self {
-            settle: Some(state),
-            token,
-            log,
-            timing: Timing::Untimed,
-            metered: false,
-            usage: None,
-        }
+        Self { settle: Some(state), token, log, asked: None }
     }
 
     /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
@@ -99,7 +93,7 @@ impl Lease {
     pub const fn idle() -> Self {
         let token = Token { generation: 0, mark: 0 };
         let log = RecoveryLog::disabled();
-        Self { settle: None, token, log, timing: Timing::Untimed, metered: false, usage: None }
+        Self { settle: None, token, log, asked: None }
     }
 
     /// Whether nobody waits for it.
@@ -111,41 +105,45 @@ impl Lease {
     /// Asks for the time from `at` to the first content. Without it the clock is not read.
     #[inline]
     pub fn started(mut self, at: Instant) -> Self {
-        self.timing = Timing::Waiting(at);
+        self.asked.get_or_insert_default().started = Some(at);
         self
     }
 
     /// Asks for what the answer uses. Without it nothing is added up.
     #[inline]
     pub fn metered(mut self) -> Self {
-        self.metered = true;
+        self.asked.get_or_insert_default().metered = true;
         self
     }
 
     /// Whether it wants to know when content comes.
     #[inline]
-    pub const fn awaits_content(&self) -> bool {
-        matches!(self.timing, Timing::Waiting(_))
+    pub fn awaits_content(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.started.is_some())
     }
 
     /// Notes that content has come; the first call counts.
     #[inline]
     pub fn content(&mut self) {
-        if let Timing::Waiting(started) = self.timing {
-            self.timing = Timing::Began(started.elapsed());
+        if let Some(asked) = &mut self.asked
+            && let Some(started) = asked.started.take()
+        {
+            asked.first_content = Some(started.elapsed());
         }
     }
 
     /// Whether somebody asked for what the answer uses.
     #[inline]
-    pub const fn is_metered(&self) -> bool {
-        self.metered
+    pub fn is_metered(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.metered)
     }
 
     /// Notes what the answer says it has used so far. Later reports complete earlier ones.
     pub fn used(&mut self, usage: &Usage) {
-        if self.metered {
-            self.usage.get_or_insert_default().update(usage);
+        if let Some(asked) = &mut self.asked
+            && asked.metered
+        {
+            asked.usage.get_or_insert_default().update(usage);
         }
     }
 
@@ -181,11 +179,9 @@ impl Lease {
 
     #[inline]
     fn tell(&self, state: &dyn Settle, outcome: Outcome<'_>, usage: Option<&Usage>) {
-        let first_content = match self.timing {
-            Timing::Began(took) => Some(took),
-            Timing::Untimed | Timing::Waiting(_) => None,
-        };
-        let usage = usage.or(self.usage.as_deref());
+        let asked = self.asked.as_deref();
+        let first_content = asked.and_then(|asked| asked.first_content);
+        let usage = usage.or_else(|| asked?.usage.as_ref());
         state.settle(Settled { token: self.token, outcome, first_content, usage, log: &self.log });
     }
 

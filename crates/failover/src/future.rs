@@ -72,7 +72,7 @@ where
     pub(crate) fn new(
         ready: &mut S,
         tracking: T,
-        request: Req,
+        mut request: Req,
         needs: Option<Needs>,
         session: Session,
         route: Arc<Route>,
@@ -80,7 +80,7 @@ where
         if !straight::is_open(&route, request.context(), &session) {
             return Self::weighed(ready, tracking, request, needs, session, route);
         }
-        let (kept, mut request) = straight::split(&route, request);
+        let kept = Kept::of(&request, &route);
         if let Err(failure) = straight::fit(&route, &session, &mut request) {
             drop(request);
             return Self::unfit(ready, tracking, kept, failure, session, route);
@@ -153,12 +153,13 @@ where
                     if let Some(session) = session {
                         session.answered(&route.slot(0).target);
                     }
-                    let lease = if T::AT_ONCE {
+                    if T::AT_ONCE {
                         seat.succeed(kept.context());
-                        Lease::idle()
-                    } else {
-                        seat.lease(kept.context())
-                    };
+                        this.way.set(Way::Over);
+                        let reply = this.tracking.commit(reply, look, Lease::idle());
+                        return Poll::Ready(Ok(reply));
+                    }
+                    let lease = seat.lease(kept.context());
                     this.way.set(Way::Over);
                     return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
                 }

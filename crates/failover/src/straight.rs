@@ -18,7 +18,20 @@ pub(crate) enum Kept<Req> {
     Context(CallContext),
 }
 
+impl<Req: Call + Clone> Kept<Req> {
+    /// What is kept of `request` when it is sent to the first candidate of `route`.
+    #[inline]
+    pub(crate) fn of(request: &Req, route: &Route) -> Self {
+        if route.slots.len() == 1 && !route.policy().may_wait() {
+            Kept::Context(request.context().clone())
+        } else {
+            Kept::Request(request.clone())
+        }
+    }
+}
+
 impl<Req: Call> Kept<Req> {
+    #[inline]
     pub(crate) fn context(&self) -> &CallContext {
         match self {
             Kept::Request(request) => request.context(),
@@ -49,23 +62,6 @@ pub(crate) fn is_open(route: &Route, context: &CallContext, session: &Session) -
         && context.attempts_left() > 0
         && !route.may_cool()
         && stay(session).is_none_or(|stay| stay.seats(&route.slot(0).target))
-}
-
-/// What is kept of the request, and what is sent.
-#[inline]
-pub(crate) fn split<Req: Call + Clone>(route: &Route, mut request: Req) -> (Kept<Req>, Req) {
-    if route.slots.len() == 1 && !route.policy().may_wait() {
-        return (Kept::Context(request.context().clone()), request);
-    }
-    // What is about to be replaced need not be copied.
-    if request.context().target.is_none() {
-        let sent = request.clone();
-        return (Kept::Request(request), sent);
-    }
-    let target = request.context_mut().target.take();
-    let sent = request.clone();
-    request.context_mut().target = target;
-    (Kept::Request(request), sent)
 }
 
 /// Fits `request` to the first candidate.

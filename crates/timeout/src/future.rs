@@ -27,6 +27,7 @@ pin_project! {
 }
 
 impl<F, W> ResponseFuture<F, W> {
+    #[inline]
     pub(crate) fn new(call: F, clocks: Clocks, watching: W) -> Self {
         Self { call: Some(call), clocks: Some(clocks), refused: None, watching }
     }
@@ -45,6 +46,7 @@ where
 {
     type Output = Result<W::Watched, Failure>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(call) = this.call.as_mut().as_pin_mut() else {

@@ -31,6 +31,7 @@ pub trait Watching<R> {
 impl<R: Watch> Watching<R> for UntilEnd {
     type Watched = R::Watched;
 
+    #[inline]
     fn watch(&self, reply: R, clocks: Clocks) -> R::Watched {
         reply.watch(clocks)
     }
@@ -39,6 +40,7 @@ impl<R: Watch> Watching<R> for UntilEnd {
 impl<R> Watching<R> for AtOnce {
     type Watched = R;
 
+    #[inline]
     fn watch(&self, reply: R, _: Clocks) -> R {
         reply
     }
