@@ -15,7 +15,7 @@ use crate::{
     BreakerHandle, ByTarget, KeyBy, ResponseFuture,
     cell::{Own, Shared},
     future::Refusal,
-    ticket::Guard,
+    ticket::{Guard, Ticket},
 };
 
 /// A service behind a circuit breaker; made by [`CircuitBreakerLayer`](crate::CircuitBreakerLayer).
@@ -88,9 +88,12 @@ where
             }
         };
         let started = cell.times_calls().then(Instant::now);
-        let guard = Guard { cell, token, log: context.log.clone() };
+        let log = context.log.clone();
+        let guard = Guard { cell, token, log: &log };
         let call = inner.call(request);
-        ResponseFuture::admitted(call, guard.ticket(started), tracking.clone())
+        std::mem::forget(guard);
+        let ticket = Ticket::new(cell.clone(), token, log, started);
+        ResponseFuture::admitted(call, ticket, tracking.clone())
     }
 }
 

@@ -18,35 +18,32 @@ pub(crate) struct Ticket<K: Clone + Send + Sync + 'static> {
     started: Option<Instant>,
 }
 
-/// What a ticket is made of, while the inner service is called: should that panic, it settles.
+/// Settles when it is dropped, which is only while the inner service panics as it is called: there is
+/// no ticket yet, because one that is made afterwards is made where it stays.
 pub(crate) struct Guard<'a, K: Clone + Send + Sync + 'static> {
     pub(crate) cell: &'a Last<K>,
     pub(crate) token: Token,
-    pub(crate) log: RecoveryLog,
-}
-
-impl<K: Clone + Send + Sync + 'static> Guard<'_, K> {
-    /// The call has been made.
-    #[inline]
-    pub(crate) fn ticket(mut self, started: Option<Instant>) -> Ticket<K> {
-        let log = std::mem::take(&mut self.log);
-        let ticket = Ticket { cell: Some(self.cell.clone()), token: self.token, log, started };
-        // It holds nothing any more.
-        std::mem::forget(self);
-        ticket
-    }
+    pub(crate) log: &'a RecoveryLog,
 }
 
 impl<K: Clone + Send + Sync + 'static> Drop for Guard<'_, K> {
     #[cold]
     fn drop(&mut self) {
-        let log = std::mem::take(&mut self.log);
-        let cell = Some(self.cell.clone());
-        drop(Ticket { cell, token: self.token, log, started: None });
+        drop(Ticket::new(self.cell.clone(), self.token, self.log.clone(), None));
     }
 }
 
 impl<K: Clone + Send + Sync + 'static> Ticket<K> {
+    #[inline]
+    pub(crate) fn new(
+        cell: Last<K>,
+        token: Token,
+        log: RecoveryLog,
+        started: Option<Instant>,
+    ) -> Self {
+        Self { cell: Some(cell), token, log, started }
+    }
+
     /// The answer is there and whole. Whether there was anything to settle.
     #[inline]
     pub(crate) fn succeed(&mut self) -> bool {

@@ -11,7 +11,6 @@ use std::{
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep};
 
 use crate::{ChatResponse, Event, Events, Failure, Lease};
@@ -220,13 +219,14 @@ impl<S: Events + Unpin> Track for ChatResponse<S> {
 
     #[inline]
     fn commit(self, look: Look, lease: Lease) -> Self::Committed {
-        let Look { mut seen, found, .. } = look;
-        seen.reverse();
-        let delivered = false;
-        let mut committed =
-            self.map(|events| CommittedEvents { events, seen, lease, delivered, ended: false });
-        committed.begun = found;
-        committed
+        let Look { first, mut more, found, .. } = look;
+        more.reverse();
+        let (delivered, ended) = (false, false);
+        ChatResponse {
+            head: self.head,
+            events: CommittedEvents { events: self.events, first, more, lease, delivered, ended },
+            begun: found,
+        }
     }
 }
 
@@ -370,15 +370,14 @@ impl<S> fmt::Debug for TrackedEvents<S> {
     }
 }
 
-/// Events that were read before the first content, with it. Whole answers are one event, which
-/// needs no memory of its own.
-type Seen = SmallVec<[Event; 1]>;
-
 /// What was read of a [`ChatResponse`] while looking for its first content; see
 /// [`Track::poll_content`].
 #[derive(Default)]
 pub struct Look {
-    seen: Seen,
+    /// The first event, which usually is all: whole answers are one, and so is the first content of
+    /// many streams. Needs no memory of its own.
+    first: Option<Event>,
+    more: Vec<Event>,
     held: usize,
     /// Content is there, or the end.
     found: bool,
@@ -398,7 +397,11 @@ impl Look {
                 Poll::Ready(Some(Ok(event))) => {
                     self.found = event.is_content() || event.is_end();
                     self.held += event.size();
-                    self.seen.push(event);
+                    if self.first.is_none() {
+                        self.first = Some(event);
+                    } else {
+                        self.more.push(event);
+                    }
                     if self.found || self.held > peek.bytes {
                         return Poll::Ready(Ok(()));
                     }
@@ -424,7 +427,8 @@ fn far(time: Duration) -> Instant {
 
 impl fmt::Debug for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Look").field("seen", &self.seen.len()).finish_non_exhaustive()
+        let seen = usize::from(self.first.is_some()) + self.more.len();
+        f.debug_struct("Look").field("seen", &seen).finish_non_exhaustive()
     }
 }
 
@@ -432,12 +436,20 @@ impl fmt::Debug for Look {
 /// says so ([`Failure::is_delivered`]). Ends for good after its first error.
 pub struct CommittedEvents<S> {
     events: S,
-    /// The last one first.
-    seen: Seen,
+    /// What was looked at: the first, and the others with the last one first.
+    first: Option<Event>,
+    more: Vec<Event>,
     /// Idle once it has settled.
     lease: Lease,
     delivered: bool,
     ended: bool,
+}
+
+impl<S> CommittedEvents<S> {
+    /// How many events are left of those looked at.
+    fn seen(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
 }
 
 impl<S: Events + Unpin> Stream for CommittedEvents<S> {
@@ -448,7 +460,7 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
         if this.ended {
             return Poll::Ready(None);
         }
-        let polled = match this.seen.pop() {
+        let polled = match this.first.take().or_else(|| this.more.pop()) {
             Some(event) => Poll::Ready(Some(Ok(event))),
             None => match Pin::new(&mut this.events).poll_next(cx) {
                 Poll::Ready(Some(Err(failure))) if this.delivered => {
@@ -468,7 +480,7 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (low, high) = self.events.size_hint();
-        let seen = self.seen.len();
+        let seen = self.seen();
         (low.saturating_add(seen), high.and_then(|high| high.checked_add(seen)))
     }
 }
@@ -476,7 +488,7 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
 impl<S> fmt::Debug for CommittedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommittedEvents")
-            .field("seen", &self.seen.len())
+            .field("seen", &self.seen())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

@@ -119,9 +119,6 @@ impl Course {
                 if self.attempts_left() == 0 {
                     return self.stop(NO_ATTEMPTS);
                 }
-                if let Some(choice) = self.straight() {
-                    return Next::Go(choice);
-                }
             }
             Some(trouble) => {
                 if trouble.stopped.is_some() || trouble.is_final() {
@@ -137,27 +134,33 @@ impl Course {
                 }
             }
         }
-        self.select()
+        match self.straight() {
+            Some(choice) => self.go(&[], choice),
+            None => self.select(),
+        }
     }
 
-    /// The first candidate, when nothing is cooling and nothing asks for another: the usual case,
-    /// without looking at the clock.
+    /// The first candidate that has not failed, when nothing cools and nothing asks for another: the
+    /// usual case, without weighing all of them and without looking at the clock.
     fn straight(&self) -> Option<Choice> {
         let route = &*self.route;
-        let first = &route.slots[0].target;
-        let elsewhere = |stay: &Stay| !stay.seats(first);
-        if route.choosy || straight::stay(&self.session).is_some_and(elsewhere) || route.may_cool()
+        let limits = self.trouble.as_ref().map(|trouble| &trouble.limits);
+        let elsewhere = |stay: &Stay| limits.is_some() || !stay.seats(&route.slots[0].target);
+        if route.choosy
+            || limits.is_some_and(|limits| limits.floor.is_some() || !limits.downgrade.is_empty())
+            || straight::stay(&self.session).is_some_and(elsewhere)
+            || route.may_cool()
         {
             return None;
         }
-        let alone = route.slots.len() == 1 && !self.may_wait();
-        Some(Choice {
-            slot: 0,
-            mark: 0,
-            alternatives: u32::from(route.providers) - 1,
-            beside: 0,
-            last: alone,
-        })
+        let left = |at: u8| limits.is_none_or(|limits| !limits.excluded.has(at));
+        let numbered = || (0u8..).zip(&route.slots).filter(|(at, _)| left(*at));
+        let (slot, own) = numbered().find(|(_, slot)| slot.rank == 0)?;
+        let mut others = Set::default();
+        numbered().filter(|(_, other)| other.rank == 0).for_each(|(_, other)| others.add(other.spec));
+        others.drop(own.spec);
+        let last = !self.may_wait() && numbered().all(|(at, _)| at == slot);
+        Some(Choice { slot, mark: 0, alternatives: others.len(), beside: 0, last })
     }
 
     fn may_wait(&self) -> bool {
@@ -191,14 +194,16 @@ impl Course {
             };
             if let Some(mark) = mark {
                 self.pass_over(&plan, pick.slot);
-                return self.go(&views, &plan, &limits, pick.slot, mark);
+                let choice = self.choice(&views, &plan, &limits, pick.slot, mark, 0);
+                return self.go(&views, choice);
             }
         }
         self.exhausted(now, &views, &plan, limits)
     }
 
-    /// Pays for the attempt and says how it is to be made.
-    fn go(&mut self, views: &[View], plan: &Plan, limits: &Limits, slot: u8, mark: u64) -> Next {
+    /// Pays for the attempt.
+    fn go(&mut self, views: &[View], choice: Choice) -> Next {
+        let Choice { slot, mark, .. } = choice;
         if let Some(reason) = self.trouble.as_ref().and_then(|trouble| trouble.owed) {
             if !self.withdraw(reason) {
                 self.slot(slot).release(mark);
@@ -210,7 +215,7 @@ impl Course {
             event::probe(&self.log, &self.slot(slot).target);
         }
         self.tell_where(views, slot);
-        Next::Go(self.choice(views, plan, limits, slot, mark, 0))
+        Next::Go(choice)
     }
 
     fn choice(
@@ -265,7 +270,8 @@ impl Course {
                     event::insisted(&self.log, &self.slot(slot).target, rest.reason);
                     self.trouble().insisted = true;
                     self.pass_over(plan, slot);
-                    return self.go(views, plan, &limits, slot, 0);
+                    let choice = self.choice(views, plan, &limits, slot, 0, 0);
+                    return self.go(views, choice);
                 }
                 match select::soonest(views, now, &limits, |_| true) {
                     Some((slot, rest)) => self.wait(slot, rest.until - now, soft),
@@ -461,8 +467,8 @@ impl Course {
     pub(crate) fn fail(&mut self, at: u8, failure: Failure) {
         let failure = self.place(at, failure);
         let verdict = self.policy().verdict(&failure);
-        let route = self.route.clone();
-        self.trouble().fail(at, failure, &verdict, &route.slots);
+        let trouble = self.trouble.get_or_insert_default();
+        trouble.fail(at, failure, &verdict, &self.route.slots);
     }
 
     /// `failure` with its target, when it does not say so itself.
