@@ -67,25 +67,23 @@ pub struct Lease {
     settle: Option<Arc<dyn Settle>>,
     token: Token,
     log: RecoveryLog,
-    /// Boxed: most ask nothing, and a lease is handed on a few times.
-    asked: Option<Box<Asked>>,
+    timing: Timing,
+    /// There when somebody asked for it. Boxed: most never ask, and a lease is handed on a few times.
+    usage: Option<Box<Option<Usage>>>,
 }
 
-/// What somebody wants to know of the answer besides how it ends.
-#[derive(Default)]
-struct Asked {
-    /// From when the first content is timed, until it has come.
-    started: Option<Instant>,
-    first_content: Option<Duration>,
-    metered: bool,
-    usage: Option<Usage>,
+#[derive(Clone, Copy)]
+enum Timing {
+    Untimed,
+    Waiting(Instant),
+    Began(Duration),
 }
 
 impl Lease {
     /// A lease on `state`.
     #[inline]
     pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
-        Self { settle: Some(state), token, log, asked: None }
+        Self { settle: Some(state), token, log, timing: Timing::Untimed, usage: None }
     }
 
     /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
@@ -93,7 +91,7 @@ impl Lease {
     pub const fn idle() -> Self {
         let token = Token { generation: 0, mark: 0 };
         let log = RecoveryLog::disabled();
-        Self { settle: None, token, log, asked: None }
+        Self { settle: None, token, log, timing: Timing::Untimed, usage: None }
     }
 
     /// Whether nobody waits for it.
@@ -105,45 +103,40 @@ impl Lease {
     /// Asks for the time from `at` to the first content. Without it the clock is not read.
     #[inline]
     pub fn started(mut self, at: Instant) -> Self {
-        self.asked.get_or_insert_default().started = Some(at);
+        self.timing = Timing::Waiting(at);
         self
     }
 
     /// Asks for what the answer uses. Without it nothing is added up.
-    #[inline]
     pub fn metered(mut self) -> Self {
-        self.asked.get_or_insert_default().metered = true;
+        self.usage = Some(Box::default());
         self
     }
 
     /// Whether it wants to know when content comes.
     #[inline]
-    pub fn awaits_content(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.started.is_some())
+    pub const fn awaits_content(&self) -> bool {
+        matches!(self.timing, Timing::Waiting(_))
     }
 
     /// Notes that content has come; the first call counts.
     #[inline]
     pub fn content(&mut self) {
-        if let Some(asked) = &mut self.asked
-            && let Some(started) = asked.started.take()
-        {
-            asked.first_content = Some(started.elapsed());
+        if let Timing::Waiting(started) = self.timing {
+            self.timing = Timing::Began(started.elapsed());
         }
     }
 
     /// Whether somebody asked for what the answer uses.
     #[inline]
-    pub fn is_metered(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.metered)
+    pub const fn is_metered(&self) -> bool {
+        self.usage.is_some()
     }
 
     /// Notes what the answer says it has used so far. Later reports complete earlier ones.
     pub fn used(&mut self, usage: &Usage) {
-        if let Some(asked) = &mut self.asked
-            && asked.metered
-        {
-            asked.usage.get_or_insert_default().update(usage);
+        if let Some(sum) = &mut self.usage {
+            sum.get_or_insert_default().update(usage);
         }
     }
 
@@ -185,9 +178,11 @@ impl Lease {
 
     #[inline]
     fn tell(&self, state: &dyn Settle, outcome: Outcome<'_>, usage: Option<&Usage>) {
-        let asked = self.asked.as_deref();
-        let first_content = asked.and_then(|asked| asked.first_content);
-        let usage = usage.or_else(|| asked?.usage.as_ref());
+        let first_content = match self.timing {
+            Timing::Began(took) => Some(took),
+            Timing::Untimed | Timing::Waiting(_) => None,
+        };
+        let usage = usage.or_else(|| self.usage.as_deref()?.as_ref());
         state.settle(Settled { token: self.token, outcome, first_content, usage, log: &self.log });
     }
 

@@ -307,25 +307,29 @@ impl<B> fmt::Debug for TrackedBody<B> {
     }
 }
 
+/// Takes note of an event.
+#[inline]
+fn note_event(event: &Event, lease: &mut Lease) {
+    if lease.is_metered()
+        && let Some(usage) = event.usage()
+    {
+        lease.used(usage);
+    }
+    if lease.awaits_content() && event.is_content() {
+        lease.content();
+    }
+    // Whoever has the terminal event need not ask again.
+    if !lease.is_idle() && event.is_end() {
+        lease.take().success();
+    }
+}
+
 /// Takes note of what comes of an answer.
 #[inline]
 fn note(polled: &Poll<Option<Result<Event, Failure>>>, lease: &mut Lease, ended: &mut bool) {
     match polled {
         Poll::Pending => {}
-        Poll::Ready(Some(Ok(event))) => {
-            if lease.is_metered()
-                && let Some(usage) = event.usage()
-            {
-                lease.used(usage);
-            }
-            if lease.awaits_content() && event.is_content() {
-                lease.content();
-            }
-            // Whoever has the terminal event need not ask again.
-            if !lease.is_idle() && event.is_end() {
-                lease.take().success();
-            }
-        }
+        Poll::Ready(Some(Ok(event))) => note_event(event, lease),
         Poll::Ready(Some(Err(failure))) => {
             *ended = true;
             lease.take().failure(failure);
@@ -460,7 +464,12 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
         if this.ended {
             return Poll::Ready(None);
         }
-        let polled = match this.first.take().or_else(|| this.more.pop()) {
+        if let Some(event) = &this.first {
+            this.delivered = event.is_content();
+            note_event(event, &mut this.lease);
+            return Poll::Ready(this.first.take().map(Ok));
+        }
+        let polled = match this.more.pop() {
             Some(event) => Poll::Ready(Some(Ok(event))),
             None => match Pin::new(&mut this.events).poll_next(cx) {
                 Poll::Ready(Some(Err(failure))) if this.delivered => {

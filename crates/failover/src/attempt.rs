@@ -33,6 +33,7 @@ pin_project! {
         Calling { #[pin] call: F },
         // It has, but there is no content yet. `None` once there is.
         Looking { reply: Option<R>, look: L },
+        Over,
     }
 }
 
@@ -51,6 +52,7 @@ impl<F, R, L: Default> Stage<F, R, L> {
         T: Tracking<R, Look = L>,
     {
         match self.as_mut().project() {
+            StageProjection::Over => Poll::Ready(Err(polled_again())),
             StageProjection::Calling { call } => match ready!(call.poll(cx)) {
                 Ok(mut reply) => {
                     let mut look = L::default();

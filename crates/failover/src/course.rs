@@ -157,7 +157,9 @@ impl Course {
         let numbered = || (0u8..).zip(&route.slots).filter(|(at, _)| left(*at));
         let (slot, own) = numbered().find(|(_, slot)| slot.rank == 0)?;
         let mut others = Set::default();
-        numbered().filter(|(_, other)| other.rank == 0).for_each(|(_, other)| others.add(other.spec));
+        numbered()
+            .filter(|(_, other)| other.rank == 0)
+            .for_each(|(_, other)| others.add(other.spec));
         others.drop(own.spec);
         let last = !self.may_wait() && numbered().all(|(at, _)| at == slot);
         Some(Choice { slot, mark: 0, alternatives: others.len(), beside: 0, last })

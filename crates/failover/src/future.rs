@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -34,30 +35,31 @@ pin_project! {
         S: Service<Req>,
         T: Tracking<S::Response>,
     {
+        // The first attempt, while there is no other. Not part of the way, so that it is made where it
+        // stays: it contains everything below.
         #[pin]
-        way: Way<S, Req, S::Future, S::Response, T::Look, Pin<Box<Journey<S, Req, T>>>>,
+        stage: Stage<S::Future, S::Response, T::Look>,
+        way: Way<S, Req, T>,
         tracking: T,
     }
 }
 
-pin_project! {
-    /// What is known of the way.
-    #[project = WayProjection]
-    #[project_replace = WayReplaced]
-    enum Way<S, Req, F, R, L, J> {
-        // The first target is being asked, and nothing is known that would need more than this.
-        Straight {
-            #[pin]
-            stage: Stage<F, R, L>,
-            seat: Seat,
-            kept: Kept<Req>,
-            session: Session,
-            service: S,
-        },
-        // Boxed: most calls never need it.
-        Journey { journey: J },
-        Over,
-    }
+/// What is known of the way.
+enum Way<S, Req, T>
+where
+    S: Service<Req>,
+    T: Tracking<S::Response>,
+{
+    /// The first target is being asked, and nothing is known that would need more than this.
+    Straight {
+        seat: Seat,
+        kept: Kept<Req>,
+        session: Session,
+        service: S,
+    },
+    /// Boxed: most calls never need it.
+    Journey(Pin<Box<Journey<S, Req, T>>>),
+    Over,
 }
 
 impl<S, Req, T> ResponseFuture<S, Req, T>
@@ -87,9 +89,11 @@ where
         }
         // Made before the inner service is called: should that panic, it settles.
         let seat = Seat::new(route, request.context());
-        let stage = Stage::Calling { call: ready.call(request) };
-        let service = take_along(ready);
-        Self { way: Way::Straight { stage, seat, kept, session, service }, tracking }
+        Self {
+            stage: Stage::Calling { call: ready.call(request) },
+            way: Way::Straight { seat, kept, session, service: take_along(ready) },
+            tracking,
+        }
     }
 
     /// The first target has to be chosen.
@@ -110,7 +114,7 @@ where
         };
         let course = Course::new(route, request.context(), needs, session);
         let journey = Box::pin(Journey::begin(ready, request, course));
-        Self { way: Way::Journey { journey }, tracking }
+        Self { stage: Stage::Over, way: Way::Journey(journey), tracking }
     }
 
     /// The first target can not be sent the request.
@@ -128,7 +132,7 @@ where
         *ready = ready.clone();
         let service = take_along(ready);
         let journey = Box::pin(Journey::unfit(service, course, kept, failure));
-        Self { way: Way::Journey { journey }, tracking }
+        Self { stage: Stage::Over, way: Way::Journey(journey), tracking }
     }
 }
 
@@ -144,61 +148,52 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let WayProjection::Straight { stage, seat, kept, session, .. } =
-            this.way.as_mut().project()
-        {
+        if let Way::Straight { seat, kept, session, .. } = &mut *this.way {
             let Some(route) = seat.route() else { return Poll::Ready(Err(polled_again())) };
-            match ready!(stage.poll::<S::Error, T>(cx, this.tracking, route.policy().peek)) {
+            let peek = route.policy().peek;
+            match ready!(this.stage.as_mut().poll::<S::Error, T>(cx, this.tracking, peek)) {
                 Ok((reply, look)) => {
                     if let Some(session) = session {
                         session.answered(&route.slot(0).target);
                     }
+                    this.stage.set(Stage::Over);
                     if T::AT_ONCE {
                         seat.succeed(kept.context());
-                        this.way.set(Way::Over);
+                        *this.way = Way::Over;
                         let reply = this.tracking.commit(reply, look, Lease::idle());
                         return Poll::Ready(Ok(reply));
                     }
                     let lease = seat.lease(kept.context());
-                    this.way.set(Way::Over);
+                    *this.way = Way::Over;
                     return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
                 }
-                Err(failure) => go_on::<S, Req, T>(this.way.as_mut(), failure),
+                Err(failure) => {
+                    this.stage.set(Stage::Over);
+                    go_on(this.way, failure);
+                }
             }
         }
-        let WayProjection::Journey { journey } = this.way.as_mut().project() else {
-            return Poll::Ready(Err(polled_again()));
-        };
+        let Way::Journey(journey) = this.way else { return Poll::Ready(Err(polled_again())) };
         let result = ready!(journey.as_mut().poll(this.tracking, cx));
-        this.way.set(Way::Over);
+        *this.way = Way::Over;
         Poll::Ready(result)
     }
 }
 
-type WayOf<S, Req, T> = Way<
-    S,
-    Req,
-    <S as Service<Req>>::Future,
-    <S as Service<Req>>::Response,
-    <T as Tracking<<S as Service<Req>>::Response>>::Look,
-    Pin<Box<Journey<S, Req, T>>>,
->;
-
 /// After the first target has failed.
 #[cold]
-fn go_on<S, Req, T>(mut way: Pin<&mut WayOf<S, Req, T>>, failure: Failure)
+fn go_on<S, Req, T>(way: &mut Way<S, Req, T>, failure: Failure)
 where
     S: Service<Req> + Clone,
     Req: Call + Clone,
     T: Tracking<S::Response>,
 {
-    let old = way.as_mut().project_replace(Way::Over);
-    let WayReplaced::Straight { mut seat, kept, session, service, .. } = old else { return };
+    let old = mem::replace(way, Way::Over);
+    let Way::Straight { mut seat, kept, session, service } = old else { return };
     let Some(route) = seat.fail(&failure) else { return };
     let mut course = Course::new(route, kept.context(), Needs::default(), session);
     course.fail(0, failure);
-    let journey = Box::pin(Journey::resume(service, course, kept.request()));
-    way.set(Way::Journey { journey });
+    *way = Way::Journey(Box::pin(Journey::resume(service, course, kept.request())));
 }
 
 fn polled_again() -> Failure {
@@ -214,7 +209,7 @@ where
         let mut out = f.debug_struct("ResponseFuture");
         match &self.way {
             Way::Straight { seat, .. } => out.field("route", &seat.route()),
-            Way::Journey { journey } => out.field("course", journey.course()),
+            Way::Journey(journey) => out.field("course", journey.course()),
             Way::Over => out.field("over", &true),
         };
         out.finish_non_exhaustive()
