@@ -90,21 +90,78 @@ pub(crate) struct Cell<K> {
     common: Arc<Common<K>>,
 }
 
+/// What a service knows: its layer's state, and the breaker it used last. One pointer once a key has
+/// come twice in a row, so that a clone of the service counts once.
+pub(crate) struct Own<K> {
+    last: Option<Last<K>>,
+    /// `None` while `last` knows it.
+    shared: Option<Near<Shared<K>>>,
+}
+
 /// The breaker a service used last.
 pub(crate) enum Last<K> {
     /// For the first time in a row: a service that is used once, or goes from key to key, allocates
     /// nothing.
     New(Arc<Cell<K>>),
-    Near(Near<Cell<K>>),
+    /// Counted for this service and its clones alone.
+    Known(Arc<Known<K>>),
 }
 
-impl<K: Clone + Send + Sync + 'static> Last<K> {
-    #[inline]
-    pub(crate) fn settle(&self) -> Arc<dyn Settle> {
-        match self {
-            Self::New(cell) => cell.clone(),
-            Self::Near(cell) => cell.settle(),
+/// A breaker, and the state it belongs to.
+pub(crate) struct Known<K> {
+    cell: Arc<Cell<K>>,
+    shared: Near<Shared<K>>,
+}
+
+impl<K> Own<K> {
+    pub(crate) fn new(shared: Arc<Shared<K>>) -> Self {
+        Self { last: None, shared: Some(Near::new(shared)) }
+    }
+
+    pub(crate) fn shared(&self) -> &Near<Shared<K>> {
+        match (&self.last, &self.shared) {
+            (Some(Last::Known(known)), _) => &known.shared,
+            (_, Some(shared)) => shared,
+            _ => unreachable!("it is let go of only for one that knows it"),
         }
+    }
+}
+
+impl<K> Own<K>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+{
+    /// The breaker of `key`: the last one, when it is that, without asking the map; else it becomes
+    /// that.
+    #[inline]
+    pub(crate) fn find(&mut self, key: &K) -> &Last<K> {
+        if !matches!(&self.last, Some(Last::Known(known)) if known.cell.is_for(key)) {
+            self.find_other(key);
+        }
+        self.last.get_or_insert_with(|| unreachable!("it has just been put there"))
+    }
+
+    #[cold]
+    fn find_other(&mut self, key: &K) {
+        let shared = self.shared().clone();
+        self.last = Some(match self.last.take() {
+            // The second time in a row, so probably a third time.
+            Some(Last::New(cell)) if cell.is_for(key) => {
+                self.shared = None;
+                Last::Known(Arc::new(Known { cell, shared }))
+            }
+            _ => {
+                let cell = shared.get_or_insert(key, Instant::now());
+                self.shared = Some(shared);
+                Last::New(cell)
+            }
+        });
+    }
+}
+
+impl<K> Clone for Own<K> {
+    fn clone(&self) -> Self {
+        Self { last: self.last.clone(), shared: self.shared.clone() }
     }
 }
 
@@ -115,16 +172,17 @@ impl<K> Deref for Last<K> {
     fn deref(&self) -> &Cell<K> {
         match self {
             Self::New(cell) => cell,
-            Self::Near(cell) => cell,
+            Self::Known(known) => &known.cell,
         }
     }
 }
 
 impl<K> Clone for Last<K> {
+    #[inline]
     fn clone(&self) -> Self {
         match self {
             Self::New(cell) => Self::New(cell.clone()),
-            Self::Near(cell) => Self::Near(cell.clone()),
+            Self::Known(known) => Self::Known(known.clone()),
         }
     }
 }
@@ -150,25 +208,6 @@ where
             policy,
         };
         Self { cells: Keyed::new(common.policy.keys), common: Arc::new(common) }
-    }
-
-    /// The breaker of `key`: `last`, when it is that, without asking the map; else it becomes that.
-    #[inline]
-    pub(crate) fn find<'a>(&self, last: &'a mut Option<Last<K>>, key: &K) -> &'a Last<K> {
-        if !matches!(last, Some(Last::Near(cell)) if cell.is_for(key)) {
-            *last = Some(self.find_other(last.take(), key));
-        }
-        last.get_or_insert_with(|| unreachable!("it has just been put there"))
-    }
-
-    #[cold]
-    fn find_other(&self, last: Option<Last<K>>, key: &K) -> Last<K> {
-        let find = || self.get_or_insert(key, Instant::now());
-        match last {
-            // The second time in a row, so probably a third time.
-            Some(Last::New(cell)) if cell.is_for(key) => Last::Near(Near::new(cell)),
-            _ => Last::New(find()),
-        }
     }
 
     pub(crate) fn get_or_insert(&self, key: &K, now: Instant) -> Arc<Cell<K>> {
@@ -214,6 +253,12 @@ impl<K: Clone> Cell<K> {
             Some(generation) => Ok(Machine::ordinary(generation)),
             None => self.ask(context),
         }
+    }
+
+    /// Whether it matters how long the first content takes.
+    #[inline]
+    pub(crate) fn times_calls(&self) -> bool {
+        self.common.policy.slow.is_some()
     }
 
     /// Runs `act` on the machine, under its lock: the only way to it.
@@ -402,25 +447,53 @@ where
     K: Clone + Send + Sync + 'static,
 {
     fn settle(&self, settled: Settled<'_>) {
-        let now = Instant::now();
-        // An open door's generation is that of ordinary calls only: a probe's ends with it.
-        let counted = matches!(settled.outcome, Outcome::Success)
-            && self.front.count(settled.token.generation, now);
-        if !counted {
-            self.settle_unusual(&settled, now);
-        }
+        let Settled { token, outcome, first_content, log, .. } = settled;
+        self.ended(token, &outcome, first_content, log);
+    }
+}
+
+impl<K> Settle for Known<K>
+where
+    K: Clone + Send + Sync + 'static,
+{
+    fn settle(&self, settled: Settled<'_>) {
+        self.cell.settle(settled);
     }
 }
 
 impl<K: Clone> Cell<K> {
+    /// A call that was given `token` has ended.
+    #[inline]
+    pub(crate) fn ended(
+        &self,
+        token: Token,
+        outcome: &Outcome<'_>,
+        first_content: Option<Duration>,
+        log: &RecoveryLog,
+    ) {
+        let now = Instant::now();
+        // An open door's generation is that of ordinary calls only: a probe's ends with it.
+        let counted =
+            matches!(outcome, Outcome::Success) && self.front.count(token.generation, now);
+        if !counted {
+            self.ended_unusually(now, token, outcome, first_content, log);
+        }
+    }
+
     #[cold]
-    fn settle_unusual(&self, settled: &Settled<'_>, now: Instant) {
-        let Settled { token, outcome, first_content, .. } = settled;
+    fn ended_unusually(
+        &self,
+        now: Instant,
+        token: Token,
+        outcome: &Outcome<'_>,
+        first_content: Option<Duration>,
+        log: &RecoveryLog,
+    ) {
         let verdict = judge(outcome, &self.common.policy.table, self.covers);
         let change =
-            self.with_machine(|machine| machine.on_settle(now, *token, verdict, *first_content));
+            self.with_machine(|machine| machine.on_settle(now, token, verdict, first_content));
         if let Some(change) = change {
-            self.tell(&change, Some(settled.log));
+            self.tell(&change, Some(log));
         }
     }
 }

@@ -10,28 +10,40 @@ use std::{
 use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Lease, Reason, Target, Tracking};
 
-use crate::cell::Refused;
+use crate::{cell::Refused, ticket::Ticket};
 
 pin_project! {
     /// The future of a call through a [`CircuitBreaker`](crate::CircuitBreaker): the inner call's,
     /// or a refusal that is ready at once. Dropping it tells the breaker nothing but frees what it
     /// held there.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<F, T> {
+    pub struct ResponseFuture<F, K, T>
+    where
+        K: Clone,
+        K: Send,
+        K: Sync,
+        K: 'static,
+    {
         #[pin]
-        state: State<F>,
+        state: State<F, K>,
         tracking: T,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum State<F> {
+    enum State<F, K>
+    where
+        K: Clone,
+        K: Send,
+        K: Sync,
+        K: 'static,
+    {
         Admitted {
             #[pin]
             inner: F,
-            // `None` once it has been handed to the reply, or told of the failure.
-            lease: Option<Lease>,
+            // Settled once it has been handed to the reply, or told of the end.
+            ticket: Ticket<K>,
         },
         Refused { refusal: Option<Refusal> },
     }
@@ -44,10 +56,13 @@ pub(crate) struct Refusal {
     pub(crate) target: Option<Target>,
 }
 
-impl<F, T> ResponseFuture<F, T> {
+impl<F, K, T> ResponseFuture<F, K, T>
+where
+    K: Clone + Send + Sync + 'static,
+{
     #[inline]
-    pub(crate) fn admitted(inner: F, lease: Lease, tracking: T) -> Self {
-        Self { state: State::Admitted { inner, lease: Some(lease) }, tracking }
+    pub(crate) fn admitted(inner: F, ticket: Ticket<K>, tracking: T) -> Self {
+        Self { state: State::Admitted { inner, ticket }, tracking }
     }
 
     pub(crate) fn refused(refusal: Refusal, tracking: T) -> Self {
@@ -55,10 +70,11 @@ impl<F, T> ResponseFuture<F, T> {
     }
 }
 
-impl<F, T, R, E> Future for ResponseFuture<F, T>
+impl<F, K, T, R, E> Future for ResponseFuture<F, K, T>
 where
     F: Future<Output = Result<R, E>>,
     E: Into<Failure>,
+    K: Clone + Send + Sync + 'static,
     T: Tracking<R>,
 {
     type Output = Result<T::Tracked, Failure>;
@@ -66,8 +82,8 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let (inner, lease) = match this.state.project() {
-            Projected::Admitted { inner, lease } => (inner, lease),
+        let (inner, ticket) = match this.state.project() {
+            Projected::Admitted { inner, ticket } => (inner, ticket),
             Projected::Refused { refusal } => {
                 return Poll::Ready(Err(match refusal.take() {
                     Some(refusal) => refusal.into(),
@@ -75,34 +91,39 @@ where
                 }));
             }
         };
-        let mut watch = Watch(Some(lease));
+        let mut watch = Watch(Some(ticket));
         let polled = inner.poll(cx);
-        let lease = watch.0.take();
+        let ticket = watch.0.take();
         let result = ready!(polled);
-        let Some(lease) = lease.and_then(Option::take) else {
-            return Poll::Ready(Err(polled_again()));
-        };
+        let Some(ticket) = ticket else { return Poll::Ready(Err(polled_again())) };
         Poll::Ready(match result {
-            Ok(reply) => Ok(this.tracking.track(reply, lease)),
+            Ok(reply) if T::AT_ONCE => match ticket.succeed() {
+                true => Ok(this.tracking.track(reply, Lease::idle())),
+                false => Err(polled_again()),
+            },
+            Ok(reply) => match ticket.lease() {
+                Some(lease) => Ok(this.tracking.track(reply, lease)),
+                None => Err(polled_again()),
+            },
             Err(error) => {
                 let failure = error.into();
-                lease.failure(&failure);
+                ticket.fail(&failure);
                 Err(failure)
             }
         })
     }
 }
 
-/// Settles the lease when it is dropped with it, which is only while a panic of the inner future
+/// Settles the ticket when it is dropped with it, which is only while a panic of the inner future
 /// passes by. Whoever catches the panic may drop the future later, and then nobody could tell that
 /// from a cancellation.
-struct Watch<'a>(Option<&'a mut Option<Lease>>);
+struct Watch<'a, K: Clone + Send + Sync + 'static>(Option<&'a mut Ticket<K>>);
 
-impl Drop for Watch<'_> {
+impl<K: Clone + Send + Sync + 'static> Drop for Watch<'_, K> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(lease) = self.0.take() {
-            *lease = None;
+        if let Some(ticket) = self.0.take() {
+            ticket.abandon();
         }
     }
 }
@@ -128,11 +149,14 @@ fn polled_again() -> Failure {
     Failure::refused_fixed(Reason::Unknown, "`ResponseFuture` was polled after it was ready")
 }
 
-impl<F, T> fmt::Debug for ResponseFuture<F, T> {
+impl<F, K, T> fmt::Debug for ResponseFuture<F, K, T>
+where
+    K: Clone + Send + Sync + 'static,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("ResponseFuture");
         match &self.state {
-            State::Admitted { lease, .. } => out.field("lease", lease),
+            State::Admitted { ticket, .. } => out.field("ticket", ticket),
             State::Refused { refusal } => out.field("refusal", refusal),
         };
         out.finish_non_exhaustive()

@@ -124,6 +124,7 @@ mod policy;
 mod rest;
 mod service;
 mod state;
+mod ticket;
 mod verdict;
 mod window;
 

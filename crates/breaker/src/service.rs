@@ -7,14 +7,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Lease, Near, Target, Tracking, UntilEnd};
+use steadfast_core::{Call, Failure, Target, Tracking, UntilEnd};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
     BreakerHandle, ByTarget, KeyBy, ResponseFuture,
-    cell::{Last, Shared},
+    cell::{Own, Shared},
     future::Refusal,
+    ticket::{Guard, Ticket},
 };
 
 /// A service behind a circuit breaker; made by [`CircuitBreakerLayer`](crate::CircuitBreakerLayer).
@@ -26,14 +27,12 @@ pub struct CircuitBreaker<S, K = Option<Target>, By = ByTarget, T = UntilEnd> {
     inner: S,
     by: By,
     tracking: T,
-    shared: Near<Shared<K>>,
-    /// The breaker used last: most services are used for one target, or for the same again.
-    last: Option<Last<K>>,
+    own: Own<K>,
 }
 
 impl<S, K, By, T> CircuitBreaker<S, K, By, T> {
     pub(crate) fn new(inner: S, by: By, tracking: T, shared: Arc<Shared<K>>) -> Self {
-        Self { inner, by, tracking, shared: Near::new(shared), last: None }
+        Self { inner, by, tracking, own: Own::new(shared) }
     }
 
     /// The service inside.
@@ -53,7 +52,7 @@ impl<S, K, By, T> CircuitBreaker<S, K, By, T> {
 
     /// A handle on the state of the layer that made this.
     pub fn handle(&self) -> BreakerHandle<K> {
-        BreakerHandle::new(self.shared.shared().clone())
+        BreakerHandle::new(self.own.shared().shared().clone())
     }
 }
 
@@ -68,7 +67,7 @@ where
 {
     type Response = T::Tracked;
     type Error = Failure;
-    type Future = ResponseFuture<S::Future, T>;
+    type Future = ResponseFuture<S::Future, K, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -76,8 +75,8 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let Self { inner, by, tracking, shared, last } = self;
-        let cell = by.with_key(&request, |key| shared.find(last, key));
+        let Self { inner, by, tracking, own } = self;
+        let cell = by.with_key(&request, |key| own.find(key));
         let context = request.context();
         let token = match cell.admit(context) {
             Ok(token) => token,
@@ -88,12 +87,13 @@ where
                 return ResponseFuture::refused(Refusal { refused, target }, tracking.clone());
             }
         };
-        // Made before the inner service is called: should that panic, the lease settles.
-        let mut lease = Lease::new(cell.settle(), token, context.log.clone());
-        if shared.common.policy.slow.is_some() {
-            lease = lease.started(Instant::now());
-        }
-        ResponseFuture::admitted(inner.call(request), lease, tracking.clone())
+        let started = cell.times_calls().then(Instant::now);
+        let log = context.log.clone();
+        let guard = Guard { cell, token, log: &log };
+        let call = inner.call(request);
+        std::mem::forget(guard);
+        let ticket = Ticket::new(cell.clone(), token, log, started);
+        ResponseFuture::admitted(call, ticket, tracking.clone())
     }
 }
 
@@ -103,8 +103,7 @@ impl<S: Clone, K, By: Clone, T: Clone> Clone for CircuitBreaker<S, K, By, T> {
             inner: self.inner.clone(),
             by: self.by.clone(),
             tracking: self.tracking.clone(),
-            shared: self.shared.clone(),
-            last: self.last.clone(),
+            own: self.own.clone(),
         }
     }
 }
@@ -114,7 +113,7 @@ impl<S: fmt::Debug, K, By, T: fmt::Debug> fmt::Debug for CircuitBreaker<S, K, By
         f.debug_struct("CircuitBreaker")
             .field("inner", &self.inner)
             .field("tracking", &self.tracking)
-            .field("shared", &self.shared)
+            .field("shared", self.own.shared())
             .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@ fn cloned<T: Clone + Debug + Send + Sync + 'static>() {}
 fn auto_traits() {
     shared::<CircuitBreakerLayer>();
     shared::<CircuitBreaker<()>>();
-    shared::<ResponseFuture<std::future::Ready<()>, AtOnce>>();
+    shared::<ResponseFuture<std::future::Ready<()>, u32, AtOnce>>();
     shared::<BreakerHandle>();
     cloned::<CircuitBreakerLayer>();
     cloned::<CircuitBreakerLayer<String, fn(&()) -> String, AtOnce>>();

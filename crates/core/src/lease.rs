@@ -68,9 +68,8 @@ pub struct Lease {
     token: Token,
     log: RecoveryLog,
     timing: Timing,
-    metered: bool,
-    /// Boxed: most never ask.
-    usage: Option<Box<Usage>>,
+    /// There when somebody asked for it. Boxed: most never ask, and a lease is handed on a few times.
+    usage: Option<Box<Option<Usage>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -84,14 +83,7 @@ impl Lease {
     /// A lease on `state`.
     #[inline]
     pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
-        Self {
-            settle: Some(state),
-            token,
-            log,
-            timing: Timing::Untimed,
-            metered: false,
-            usage: None,
-        }
+        Self { settle: Some(state), token, log, timing: Timing::Untimed, usage: None }
     }
 
     /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
@@ -99,7 +91,7 @@ impl Lease {
     pub const fn idle() -> Self {
         let token = Token { generation: 0, mark: 0 };
         let log = RecoveryLog::disabled();
-        Self { settle: None, token, log, timing: Timing::Untimed, metered: false, usage: None }
+        Self { settle: None, token, log, timing: Timing::Untimed, usage: None }
     }
 
     /// Whether nobody waits for it.
@@ -116,9 +108,8 @@ impl Lease {
     }
 
     /// Asks for what the answer uses. Without it nothing is added up.
-    #[inline]
     pub fn metered(mut self) -> Self {
-        self.metered = true;
+        self.usage = Some(Box::default());
         self
     }
 
@@ -139,13 +130,13 @@ impl Lease {
     /// Whether somebody asked for what the answer uses.
     #[inline]
     pub const fn is_metered(&self) -> bool {
-        self.metered
+        self.usage.is_some()
     }
 
     /// Notes what the answer says it has used so far. Later reports complete earlier ones.
     pub fn used(&mut self, usage: &Usage) {
-        if self.metered {
-            self.usage.get_or_insert_default().update(usage);
+        if let Some(sum) = &mut self.usage {
+            sum.get_or_insert_default().update(usage);
         }
     }
 
@@ -159,9 +150,15 @@ impl Lease {
     #[inline]
     pub fn success(mut self) {
         if let Some(state) = self.settle.take() {
-            self.content();
-            self.tell(&*state, Outcome::Success, None);
+            self.succeeded(&*state);
         }
+    }
+
+    /// Apart, so that an idle lease is seen to be nothing.
+    #[inline(never)]
+    fn succeeded(&mut self, state: &dyn Settle) {
+        self.content();
+        self.tell(state, Outcome::Success, None);
     }
 
     /// The answer failed.
@@ -185,7 +182,7 @@ impl Lease {
             Timing::Began(took) => Some(took),
             Timing::Untimed | Timing::Waiting(_) => None,
         };
-        let usage = usage.or(self.usage.as_deref());
+        let usage = usage.or_else(|| self.usage.as_deref()?.as_ref());
         state.settle(Settled { token: self.token, outcome, first_content, usage, log: &self.log });
     }
 

@@ -11,7 +11,6 @@ use std::{
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep};
 
 use crate::{ChatResponse, Event, Events, Failure, Lease};
@@ -67,6 +66,10 @@ impl Default for Peek {
 
 /// How a layer learns that a reply is over. The two answers are [`UntilEnd`] and [`AtOnce`].
 pub trait Tracking<R> {
+    /// Whether a reply is over, and a success, as soon as it is there. A layer may then settle its
+    /// books itself and hand on an idle lease.
+    const AT_ONCE: bool = false;
+
     /// See [`Track::Tracked`].
     type Tracked;
     /// See [`Track::Committed`].
@@ -126,6 +129,8 @@ impl<R: Track> Tracking<R> for UntilEnd {
 }
 
 impl<R> Tracking<R> for AtOnce {
+    const AT_ONCE: bool = true;
+
     type Tracked = R;
     type Committed = R;
     type Look = ();
@@ -214,13 +219,14 @@ impl<S: Events + Unpin> Track for ChatResponse<S> {
 
     #[inline]
     fn commit(self, look: Look, lease: Lease) -> Self::Committed {
-        let Look { mut seen, found, .. } = look;
-        seen.reverse();
-        let delivered = false;
-        let mut committed =
-            self.map(|events| CommittedEvents { events, seen, lease, delivered, ended: false });
-        committed.begun = found;
-        committed
+        let Look { first, mut more, found, .. } = look;
+        more.reverse();
+        let (delivered, ended) = (false, false);
+        ChatResponse {
+            head: self.head,
+            events: CommittedEvents { events: self.events, first, more, lease, delivered, ended },
+            begun: found,
+        }
     }
 }
 
@@ -301,25 +307,29 @@ impl<B> fmt::Debug for TrackedBody<B> {
     }
 }
 
+/// Takes note of an event.
+#[inline]
+fn note_event(event: &Event, lease: &mut Lease) {
+    if lease.is_metered()
+        && let Some(usage) = event.usage()
+    {
+        lease.used(usage);
+    }
+    if lease.awaits_content() && event.is_content() {
+        lease.content();
+    }
+    // Whoever has the terminal event need not ask again.
+    if !lease.is_idle() && event.is_end() {
+        lease.take().success();
+    }
+}
+
 /// Takes note of what comes of an answer.
 #[inline]
 fn note(polled: &Poll<Option<Result<Event, Failure>>>, lease: &mut Lease, ended: &mut bool) {
     match polled {
         Poll::Pending => {}
-        Poll::Ready(Some(Ok(event))) => {
-            if lease.is_metered()
-                && let Some(usage) = event.usage()
-            {
-                lease.used(usage);
-            }
-            if lease.awaits_content() && event.is_content() {
-                lease.content();
-            }
-            // Whoever has the terminal event need not ask again.
-            if !lease.is_idle() && event.is_end() {
-                lease.take().success();
-            }
-        }
+        Poll::Ready(Some(Ok(event))) => note_event(event, lease),
         Poll::Ready(Some(Err(failure))) => {
             *ended = true;
             lease.take().failure(failure);
@@ -364,15 +374,14 @@ impl<S> fmt::Debug for TrackedEvents<S> {
     }
 }
 
-/// Events that were read before the first content, with it. Whole answers are one event, which
-/// needs no memory of its own.
-type Seen = SmallVec<[Event; 1]>;
-
 /// What was read of a [`ChatResponse`] while looking for its first content; see
 /// [`Track::poll_content`].
 #[derive(Default)]
 pub struct Look {
-    seen: Seen,
+    /// The first event, which usually is all: whole answers are one, and so is the first content of
+    /// many streams. Needs no memory of its own.
+    first: Option<Event>,
+    more: Vec<Event>,
     held: usize,
     /// Content is there, or the end.
     found: bool,
@@ -392,7 +401,11 @@ impl Look {
                 Poll::Ready(Some(Ok(event))) => {
                     self.found = event.is_content() || event.is_end();
                     self.held += event.size();
-                    self.seen.push(event);
+                    if self.first.is_none() {
+                        self.first = Some(event);
+                    } else {
+                        self.more.push(event);
+                    }
                     if self.found || self.held > peek.bytes {
                         return Poll::Ready(Ok(()));
                     }
@@ -418,7 +431,8 @@ fn far(time: Duration) -> Instant {
 
 impl fmt::Debug for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Look").field("seen", &self.seen.len()).finish_non_exhaustive()
+        let seen = usize::from(self.first.is_some()) + self.more.len();
+        f.debug_struct("Look").field("seen", &seen).finish_non_exhaustive()
     }
 }
 
@@ -426,12 +440,20 @@ impl fmt::Debug for Look {
 /// says so ([`Failure::is_delivered`]). Ends for good after its first error.
 pub struct CommittedEvents<S> {
     events: S,
-    /// The last one first.
-    seen: Seen,
+    /// What was looked at: the first, and the others with the last one first.
+    first: Option<Event>,
+    more: Vec<Event>,
     /// Idle once it has settled.
     lease: Lease,
     delivered: bool,
     ended: bool,
+}
+
+impl<S> CommittedEvents<S> {
+    /// How many events are left of those looked at.
+    fn seen(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
 }
 
 impl<S: Events + Unpin> Stream for CommittedEvents<S> {
@@ -442,11 +464,16 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
         if this.ended {
             return Poll::Ready(None);
         }
-        let polled = match this.seen.pop() {
+        if let Some(event) = &this.first {
+            this.delivered = event.is_content();
+            note_event(event, &mut this.lease);
+            return Poll::Ready(this.first.take().map(Ok));
+        }
+        let polled = match this.more.pop() {
             Some(event) => {
-                if this.seen.is_empty() {
+                if this.more.is_empty() {
                     // A stream may go on for long.
-                    this.seen = Seen::new();
+                    this.more = Vec::new();
                 }
                 Poll::Ready(Some(Ok(event)))
             }
@@ -468,7 +495,7 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (low, high) = self.events.size_hint();
-        let seen = self.seen.len();
+        let seen = self.seen();
         (low.saturating_add(seen), high.and_then(|high| high.checked_add(seen)))
     }
 }
@@ -476,7 +503,7 @@ impl<S: Events + Unpin> Stream for CommittedEvents<S> {
 impl<S> fmt::Debug for CommittedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommittedEvents")
-            .field("seen", &self.seen.len())
+            .field("seen", &self.seen())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Lease, Peek, Reason, Tracking};
 
 pin_project! {
-    /// One attempt at one target: the call's future of type `F`, the reply of type `R`, and what has
-    /// been read of it. Dropping it ends the call and frees its place in the books.
+    /// One attempt at one target, and its place in the books. Dropping it ends the call and frees the
+    /// place.
     pub(crate) struct Attempt<F, R, L> {
         #[pin]
         stage: Stage<F, R, L>,
@@ -25,12 +25,62 @@ pin_project! {
 }
 
 pin_project! {
+    /// How far an attempt is: the call's future of type `F`, the reply of type `R`, and what has been
+    /// read of it.
     #[project = StageProjection]
-    enum Stage<F, R, L> {
+    pub(crate) enum Stage<F, R, L> {
         // The target has not answered.
         Calling { #[pin] call: F },
         // It has, but there is no content yet. `None` once there is.
         Looking { reply: Option<R>, look: L },
+        Over,
+    }
+}
+
+impl<F, R, L: Default> Stage<F, R, L> {
+    /// Polls for the first content.
+    #[inline]
+    pub(crate) fn poll<E, T>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        tracking: &T,
+        peek: Peek,
+    ) -> Poll<Result<(R, L), Failure>>
+    where
+        F: Future<Output = Result<R, E>>,
+        E: Into<Failure>,
+        T: Tracking<R, Look = L>,
+    {
+        match self.as_mut().project() {
+            StageProjection::Over => Poll::Ready(Err(polled_again())),
+            StageProjection::Calling { call } => match ready!(call.poll(cx)) {
+                Ok(mut reply) => {
+                    let mut look = L::default();
+                    match tracking.poll_content(&mut reply, &mut look, peek, cx) {
+                        Poll::Ready(Ok(())) => Poll::Ready(Ok((reply, look))),
+                        Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
+                        Poll::Pending => {
+                            self.set(Stage::Looking { reply: Some(reply), look });
+                            Poll::Pending
+                        }
+                    }
+                }
+                Err(error) => Poll::Ready(Err(error.into())),
+            },
+            StageProjection::Looking { reply: place, look } => {
+                let Some(mut reply) = place.take() else {
+                    return Poll::Ready(Err(polled_again()));
+                };
+                match tracking.poll_content(&mut reply, look, peek, cx) {
+                    Poll::Ready(Ok(())) => Poll::Ready(Ok((reply, mem::take(look)))),
+                    Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
+                    Poll::Pending => {
+                        *place = Some(reply);
+                        Poll::Pending
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -38,7 +88,6 @@ pin_project! {
 pub(crate) type Answer<R, L> = Result<(R, L, Lease), Failure>;
 
 impl<F, R, L: Default> Attempt<F, R, L> {
-    #[inline]
     pub(crate) fn new(call: F, slot: u8, lease: Lease) -> Self {
         Self { stage: Stage::Calling { call }, slot, lease }
     }
@@ -48,7 +97,6 @@ impl<F, R, L: Default> Attempt<F, R, L> {
     }
 
     /// Polls for the first content. A failure has been told to the lease when this returns it.
-    #[inline]
     pub(crate) fn poll<E, T>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,42 +108,16 @@ impl<F, R, L: Default> Attempt<F, R, L> {
         E: Into<Failure>,
         T: Tracking<R, Look = L>,
     {
-        let mut this = self.project();
-        let failure = match this.stage.as_mut().project() {
-            StageProjection::Calling { call } => match ready!(call.poll(cx)) {
-                Ok(mut reply) => {
-                    let mut look = L::default();
-                    match tracking.poll_content(&mut reply, &mut look, peek, cx) {
-                        Poll::Ready(Ok(())) => {
-                            return Poll::Ready(Ok((reply, look, this.lease.take())));
-                        }
-                        Poll::Ready(Err(failure)) => failure,
-                        Poll::Pending => {
-                            this.stage.set(Stage::Looking { reply: Some(reply), look });
-                            return Poll::Pending;
-                        }
-                    }
-                }
-                Err(error) => error.into(),
-            },
-            StageProjection::Looking { reply: place, look } => {
-                let Some(mut reply) = place.take() else {
-                    return Poll::Ready(Err(polled_again()));
-                };
-                match tracking.poll_content(&mut reply, look, peek, cx) {
-                    Poll::Ready(Ok(())) => {
-                        return Poll::Ready(Ok((reply, mem::take(look), this.lease.take())));
-                    }
-                    Poll::Ready(Err(failure)) => failure,
-                    Poll::Pending => {
-                        *place = Some(reply);
-                        return Poll::Pending;
-                    }
-                }
+        let this = self.project();
+        let answer = ready!(this.stage.poll::<E, T>(cx, tracking, peek));
+        let lease = this.lease.take();
+        Poll::Ready(match answer {
+            Ok((reply, look)) => Ok((reply, look, lease)),
+            Err(failure) => {
+                lease.failure(&failure);
+                Err(failure)
             }
-        };
-        this.lease.take().failure(&failure);
-        Poll::Ready(Err(failure))
+        })
     }
 }
 

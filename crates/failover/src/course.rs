@@ -18,8 +18,8 @@ use crate::{
     route::Route,
     select::{self, Limits, Plan, Set, Skip, View},
     slot::{self, Slot},
-    sticky::{Sessions, Stay},
-    straight::Session,
+    sticky::{Session, Stay},
+    straight,
 };
 
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
@@ -97,7 +97,7 @@ impl Course {
 
     /// What is drawn from: the layer's budget, or the call's.
     fn budget(&self) -> Option<&RetryBudget> {
-        self.route.budget.as_ref().or(self.budget.as_ref())
+        self.route.budget(self.budget.as_ref())
     }
 
     fn trouble(&mut self) -> &mut Trouble {
@@ -119,9 +119,6 @@ impl Course {
                 if self.attempts_left() == 0 {
                     return self.stop(NO_ATTEMPTS);
                 }
-                if let Some(choice) = self.straight() {
-                    return Next::Go(choice);
-                }
             }
             Some(trouble) => {
                 if trouble.stopped.is_some() || trouble.is_final() {
@@ -137,29 +134,35 @@ impl Course {
                 }
             }
         }
-        self.select()
+        match self.straight() {
+            Some(choice) => self.go(&[], choice),
+            None => self.select(),
+        }
     }
 
-    /// The first candidate, when nothing is cooling and nothing asks for another: the usual case,
-    /// without looking at the clock.
+    /// The first candidate that has not failed, when nothing cools and nothing asks for another: the
+    /// usual case, without weighing all of them and without looking at the clock.
     fn straight(&self) -> Option<Choice> {
         let route = &*self.route;
-        let first = &route.slots[0].target;
-        let elsewhere = |stay: &Stay| !stay.seats(first);
+        let limits = self.trouble.as_ref().map(|trouble| &trouble.limits);
+        let elsewhere = |stay: &Stay| limits.is_some() || !stay.seats(&route.slots[0].target);
         if route.choosy
-            || self.session.as_ref().is_some_and(|(_, stay)| stay.as_ref().is_some_and(elsewhere))
+            || limits.is_some_and(|limits| limits.floor.is_some() || !limits.downgrade.is_empty())
+            || straight::stay(&self.session).is_some_and(elsewhere)
             || route.may_cool()
         {
             return None;
         }
-        let alone = route.slots.len() == 1 && !self.may_wait();
-        Some(Choice {
-            slot: 0,
-            mark: 0,
-            alternatives: u32::from(route.providers) - 1,
-            beside: 0,
-            last: alone,
-        })
+        let left = |at: u8| limits.is_none_or(|limits| !limits.excluded.has(at));
+        let numbered = || (0u8..).zip(&route.slots).filter(|(at, _)| left(*at));
+        let (slot, own) = numbered().find(|(_, slot)| slot.rank == 0)?;
+        let mut others = Set::default();
+        numbered()
+            .filter(|(_, other)| other.rank == 0)
+            .for_each(|(_, other)| others.add(other.spec));
+        others.drop(own.spec);
+        let last = !self.may_wait() && numbered().all(|(at, _)| at == slot);
+        Some(Choice { slot, mark: 0, alternatives: others.len(), beside: 0, last })
     }
 
     fn may_wait(&self) -> bool {
@@ -172,7 +175,7 @@ impl Course {
 
     fn limits(&self, now: Instant) -> Limits {
         let mut limits = self.trouble.as_ref().map_or_else(Limits::default, |own| own.limits);
-        if let Some((_, Some(stay))) = &self.session {
+        if let Some(stay) = straight::stay(&self.session) {
             limits.seat = (0u8..)
                 .zip(&self.route.slots)
                 .find(|(_, slot)| slot.rank == 0 && stay.is_at(&slot.target, now))
@@ -193,14 +196,16 @@ impl Course {
             };
             if let Some(mark) = mark {
                 self.pass_over(&plan, pick.slot);
-                return self.go(&views, &plan, &limits, pick.slot, mark);
+                let choice = self.choice(&views, &plan, &limits, pick.slot, mark, 0);
+                return self.go(&views, choice);
             }
         }
         self.exhausted(now, &views, &plan, limits)
     }
 
-    /// Pays for the attempt and says how it is to be made.
-    fn go(&mut self, views: &[View], plan: &Plan, limits: &Limits, slot: u8, mark: u64) -> Next {
+    /// Pays for the attempt.
+    fn go(&mut self, views: &[View], choice: Choice) -> Next {
+        let Choice { slot, mark, .. } = choice;
         if let Some(reason) = self.trouble.as_ref().and_then(|trouble| trouble.owed) {
             if !self.withdraw(reason) {
                 self.slot(slot).release(mark);
@@ -212,7 +217,7 @@ impl Course {
             event::probe(&self.log, &self.slot(slot).target);
         }
         self.tell_where(views, slot);
-        Next::Go(self.choice(views, plan, limits, slot, mark, 0))
+        Next::Go(choice)
     }
 
     fn choice(
@@ -267,7 +272,8 @@ impl Course {
                     event::insisted(&self.log, &self.slot(slot).target, rest.reason);
                     self.trouble().insisted = true;
                     self.pass_over(plan, slot);
-                    return self.go(views, plan, &limits, slot, 0);
+                    let choice = self.choice(views, plan, &limits, slot, 0, 0);
+                    return self.go(views, choice);
                 }
                 match select::soonest(views, now, &limits, |_| true) {
                     Some((slot, rest)) => self.wait(slot, rest.until - now, soft),
@@ -396,8 +402,11 @@ impl Course {
         let slot = self.slot(choice.slot);
         let withdrawn = self.trouble.as_ref().and_then(|trouble| trouble.withdrawn);
         // Before anything can go wrong: it gives the probe's place back.
-        let (at, mark) = (choice.slot, choice.mark);
-        let lease = slot::lease(&self.route, at, mark, &self.log, self.budget(), withdrawn);
+        // The generation after a probe's claim: taking over a lost probe's place moves it on.
+        let admitted = (slot.book.admit(), choice.mark);
+        let refund = slot::refund(self.budget(), withdrawn);
+        let route = self.route.clone();
+        let lease = slot::lease(route, choice.slot, admitted, self.log.clone(), refund);
         let context = request.context_mut();
         context.target = Some(slot.target.clone());
         context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
@@ -430,9 +439,9 @@ impl Course {
     /// Whether the history was written by somebody else. Without a session it is taken to be the
     /// first choice's.
     fn is_foreign(&self, slot: &Slot) -> bool {
-        match &self.session {
-            Some((_, Some(stay))) => !stay.reads(&slot.target),
-            _ => slot.spec != 0 || slot.rank != 0,
+        match straight::stay(&self.session) {
+            Some(stay) => !stay.reads(&slot.target),
+            None => slot.spec != 0 || slot.rank != 0,
         }
     }
 
@@ -443,10 +452,9 @@ impl Course {
     }
 
     /// The attempt at `at` answered.
-    #[inline]
-    pub(crate) fn answered(&self, at: u8, sessions: &Sessions) {
-        if let Some((key, _)) = self.session {
-            sessions.note(key, &self.slot(at).target, Instant::now());
+    pub(crate) fn answered(&self, at: u8) {
+        if let Some(session) = &self.session {
+            session.answered(&self.slot(at).target);
         }
     }
 
@@ -461,8 +469,8 @@ impl Course {
     pub(crate) fn fail(&mut self, at: u8, failure: Failure) {
         let failure = self.place(at, failure);
         let verdict = self.policy().verdict(&failure);
-        let route = self.route.clone();
-        self.trouble().fail(at, failure, &verdict, &route.slots);
+        let trouble = self.trouble.get_or_insert_default();
+        trouble.fail(at, failure, &verdict, &self.route.slots);
     }
 
     /// `failure` with its target, when it does not say so itself.

@@ -146,8 +146,12 @@ impl Health {
         policy: &FailoverPolicy,
     ) -> Failed {
         self.errors += 1;
-        self.last_error =
-            Some(LastError { reason: blame.reason, message: message.into(), at: now });
+        let reason = blame.reason;
+        match &mut self.last_error {
+            // An outage says the same thing over and over.
+            Some(last) if *last.message == *message => (last.reason, last.at) = (reason, now),
+            last => *last = Some(LastError { reason, message: message.into(), at: now }),
+        }
         let cooling = self.cooling(now);
         let stale = admitted < self.generation;
         if stale && cooling.is_none() {

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use pin_project_lite::pin_project;
 use steadfast_core::{Call, Failure, Lease, Reason, Tracking};
 use tokio::time::Sleep;
 use tower_service::Service;
@@ -14,18 +15,32 @@ use tower_service::Service;
 use crate::{
     attempt::Attempt,
     course::{Choice, Course, Next},
-    future::{Lane, Reply},
-    sticky::Sessions,
+    future::Reply,
     straight::Kept,
 };
 
-/// What a call needs besides its first attempt, when that is not all.
-pub(crate) struct Journey<S, Req, T>
+pin_project! {
+    /// What a call needs when its first attempt is not all.
+    pub(crate) struct Journey<S, Req, T>
+    where
+        S: Service<Req>,
+        T: Tracking<S::Response>,
+    {
+        // The attempt under way.
+        #[pin]
+        main: Option<Lane<S, Req, T>>,
+        own: Own<S, Req, T>,
+    }
+}
+
+/// All that but the attempt under way, which stays where it is.
+struct Own<S, Req, T>
 where
     S: Service<Req>,
     T: Tracking<S::Response>,
 {
-    pub(crate) course: Course,
+    service: S,
+    course: Course,
     /// `None` once the last attempt has it.
     request: Option<Req>,
     /// Asked beside the main attempt, when that takes long.
@@ -34,6 +49,12 @@ where
     timer: Timer,
     wish: Wish<Req>,
 }
+
+type Lane<S, Req, T> = Attempt<
+    <S as Service<Req>>::Future,
+    <S as Service<Req>>::Response,
+    <T as Tracking<<S as Service<Req>>::Response>>::Look,
+>;
 
 /// What the call waits for besides its attempts.
 enum Timer {
@@ -72,13 +93,9 @@ where
     Req: Call + Clone,
     T: Tracking<S::Response>,
 {
-    /// One whose first target has still to be chosen; with the first attempt, if there is one now.
-    /// It is made by `service`, which has been polled ready.
-    pub(crate) fn begin(
-        service: &mut S,
-        request: Req,
-        mut course: Course,
-    ) -> (Self, Option<Lane<S, Req, T>>) {
+    /// One whose first target has still to be chosen. The first attempt, if there is one now, is made
+    /// by `service`, which has been polled ready and is taken along.
+    pub(crate) fn begin(service: &mut S, request: Req, mut course: Course) -> Self {
         let mut request = Some(request);
         let (mut main, mut timer, mut wish) = (None, Timer::Off, Wish::Nothing);
         match choose(&mut request, &mut course) {
@@ -92,21 +109,42 @@ where
             // Whatever its readiness reserved is not kept from others meanwhile.
             *service = service.clone();
         }
-        (Self { course, request, hedge: None, hedged: false, timer, wish }, main)
+        let service = take_along(service);
+        let own = Own { service, course, request, hedge: None, hedged: false, timer, wish };
+        Self { main, own }
     }
 
     /// One whose first target can not be sent `kept`.
-    pub(crate) fn unfit(mut course: Course, kept: Kept<Req>, failure: Failure) -> Self {
+    pub(crate) fn unfit(service: S, mut course: Course, kept: Kept<Req>, failure: Failure) -> Self {
         course.unfit(0, failure);
-        Self::resume(course, kept.request())
+        Self::resume(service, course, kept.request())
     }
 
     /// One that goes on after what `course` knows. Without a `request` there is nothing to try it
     /// with again.
-    pub(crate) fn resume(course: Course, request: Option<Req>) -> Self {
-        let (hedge, timer) = (None, Timer::Off);
-        Self { course, request, hedge, hedged: false, timer, wish: Wish::Choose }
+    pub(crate) fn resume(service: S, course: Course, request: Option<Req>) -> Self {
+        let (hedge, timer, wish) = (None, Timer::Off, Wish::Choose);
+        let own = Own { service, course, request, hedge, hedged: false, timer, wish };
+        Self { main: None, own }
     }
+}
+
+impl<S, Req, T> Journey<S, Req, T>
+where
+    S: Service<Req>,
+    T: Tracking<S::Response>,
+{
+    pub(crate) fn course(&self) -> &Course {
+        &self.own.course
+    }
+}
+
+/// `service`, with a clone left in its place, which has to become ready by itself. After the call,
+/// so that the clone knows whatever the service has learned by it.
+#[inline]
+pub(crate) fn take_along<S: Clone>(service: &mut S) -> S {
+    let clone = service.clone();
+    mem::replace(service, clone)
 }
 
 impl<S, Req, T> Journey<S, Req, T>
@@ -116,12 +154,27 @@ where
     Req: Call + Clone,
     T: Tracking<S::Response>,
 {
-    /// Goes on; `main` is the attempt under way, or its place.
+    /// Goes on.
     pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        tracking: &T,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Reply<T, S::Response>, Failure>> {
+        let this = self.project();
+        this.own.poll(this.main, tracking, cx)
+    }
+}
+
+impl<S, Req, T> Own<S, Req, T>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<Failure>,
+    Req: Call + Clone,
+    T: Tracking<S::Response>,
+{
+    fn poll(
         &mut self,
         mut main: Pin<&mut Option<Lane<S, Req, T>>>,
-        service: &mut S,
-        sessions: &Sessions,
         tracking: &T,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Reply<T, S::Response>, Failure>> {
@@ -164,7 +217,7 @@ where
             }
             if let Some((slot, (reply, look, lease))) = won {
                 self.wish = Wish::Over;
-                self.course.answered(slot, sessions);
+                self.course.answered(slot);
                 return Poll::Ready(Ok(tracking.commit(reply, look, lease)));
             }
 
@@ -213,7 +266,7 @@ where
                     Chosen::End(failure) => self.wish = Wish::End(failure),
                 },
                 Wish::Send { slot, lease, request } => {
-                    match service.poll_ready(cx) {
+                    match self.service.poll_ready(cx) {
                         Poll::Pending => {
                             self.wish = Wish::Send { slot, lease, request };
                             return Poll::Pending;
@@ -224,7 +277,7 @@ where
                             self.course.fail(slot, error.into().with_attempts(0));
                         }
                         Poll::Ready(Ok(())) => {
-                            let attempt = Attempt::new(service.call(request), slot, lease);
+                            let attempt = Attempt::new(self.service.call(request), slot, lease);
                             if main.is_some() {
                                 self.hedge = Some(Box::pin(attempt));
                             } else {

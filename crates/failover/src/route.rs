@@ -287,10 +287,12 @@ impl Route {
         }
     }
 
+    #[inline]
     pub(crate) fn book(&self) -> &Book {
         &self.slots[0].book
     }
 
+    #[inline]
     pub(crate) fn policy(&self) -> &FailoverPolicy {
         &self.book().policy
     }
@@ -301,6 +303,13 @@ impl Route {
         self.book().may_cool() && self.slots.iter().any(Slot::may_cool)
     }
 
+    /// What is drawn from: the layer's budget, or the call's `own`.
+    #[inline]
+    pub(crate) fn budget<'a>(&'a self, own: Option<&'a RetryBudget>) -> Option<&'a RetryBudget> {
+        self.budget.as_ref().or(own)
+    }
+
+    #[inline]
     pub(crate) fn slot(&self, at: u8) -> &Slot {
         &self.slots[usize::from(at)]
     }

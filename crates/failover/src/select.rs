@@ -108,6 +108,10 @@ impl Set {
         self.0 &= !other.0;
     }
 
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     pub(crate) fn len(self) -> u32 {
         self.0.count_ones()
     }

@@ -14,7 +14,7 @@ use crate::{
     choose::{ChooseChain, OneChain},
     future::{Reply, ResponseFuture},
     route::{Chains, LastRoute},
-    sticky::Sessions,
+    sticky::{Seated, Sessions},
 };
 
 /// Sends each call to the first target that is not cooling, and on to the next when that fails.
@@ -67,12 +67,14 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         let Self { inner, choose, tracking, shared, last } = self;
         let needs = choose.is_needed().then(|| request.needs());
         let chain = needs.as_ref().and_then(|needs| choose.choose(&request, needs));
         let route = shared.chains.route(last, chain, request.model(), &shared.book);
-        ResponseFuture::new(inner, shared.clone(), tracking.clone(), request, needs, route)
+        let session = Seated::of(shared, request.context());
+        ResponseFuture::new(inner, tracking.clone(), request, needs, session, route)
     }
 }
 

@@ -39,10 +39,12 @@ pub(crate) struct Slot {
 /// The records of a candidate: as many as its target has parts.
 #[derive(Clone, Debug)]
 struct Records {
-    provider: Arc<Record>,
-    model: Option<Arc<Record>>,
-    credential: Option<Arc<Record>>,
-    both: Option<Arc<Record>>,
+    /// The provider's, which is the first, and those of the other parts.
+    all: Box<[Arc<Record>]>,
+    /// Places in `all`.
+    model: Option<u8>,
+    credential: Option<u8>,
+    both: Option<u8>,
 }
 
 impl Records {
@@ -50,36 +52,41 @@ impl Records {
         let provider = Target::new(target.provider());
         let model = target.model().map(|model| provider.with_model(model));
         let credential = target.credential().map(|name| provider.with_credential(name));
-        let both = (model.is_some() && credential.is_some()).then_some(target);
-        Self {
-            model: model.map(|key| book.record(&key, Scope::Model)),
-            credential: credential.map(|key| book.record(&key, Scope::Credential)),
-            both: both.map(|key| book.record(key, Scope::ModelCredential)),
-            provider: book.record(&provider, Scope::Provider),
-        }
+        let both = (model.is_some() && credential.is_some()).then(|| target.clone());
+        let mut all = vec![book.record(&provider, Scope::Provider)];
+        let mut add = |key: Option<Target>, scope| {
+            let key = key?;
+            all.push(book.record(&key, scope));
+            u8::try_from(all.len() - 1).ok()
+        };
+        let model = add(model, Scope::Model);
+        let credential = add(credential, Scope::Credential);
+        let both = add(both, Scope::ModelCredential);
+        Self { all: all.into(), model, credential, both }
     }
 
+    #[inline]
     fn each(&self) -> impl Iterator<Item = &Arc<Record>> {
-        [Some(&self.provider), self.model.as_ref(), self.credential.as_ref(), self.both.as_ref()]
-            .into_iter()
-            .flatten()
+        self.all.iter()
+    }
+
+    fn model(&self) -> Option<&Arc<Record>> {
+        self.model.map(|at| &self.all[usize::from(at)])
     }
 
     /// The record a failure of `scope` is written in. A part that has no name is the provider's
     /// only one, and then it is the provider that rests.
     fn blamed(&self, scope: Scope, reason: Reason) -> Option<&Arc<Record>> {
-        let Self { provider, model, credential, both } = self;
-        match scope {
+        let at = match scope {
             // Which model is missing is not known, so nothing is known of any other.
-            Scope::Model if reason == Reason::ModelNotFound => model.as_ref(),
-            Scope::Model => model.as_ref().or(Some(provider)),
-            Scope::Credential => credential.as_ref().or(Some(provider)),
-            Scope::ModelCredential => {
-                both.as_ref().or(model.as_ref()).or(credential.as_ref()).or(Some(provider))
-            }
-            Scope::Provider => Some(provider),
-            _ => None,
-        }
+            Scope::Model if reason == Reason::ModelNotFound => self.model?,
+            Scope::Model => self.model.unwrap_or(0),
+            Scope::Credential => self.credential.unwrap_or(0),
+            Scope::ModelCredential => self.both.or(self.model).or(self.credential).unwrap_or(0),
+            Scope::Provider => 0,
+            _ => return None,
+        };
+        Some(&self.all[usize::from(at)])
     }
 }
 
@@ -140,7 +147,7 @@ impl Slot {
                 rest = Some(rest.map_or(this, |other| other.later(this)));
             }
         }
-        let model = self.records.model.as_ref();
+        let model = self.records.model();
         let yields = model
             .and_then(|record| self.book.cooling(record, now))
             .is_some_and(|(cooldown, _)| cooldown.downgrade);
@@ -171,15 +178,19 @@ impl Slot {
         self.records.each().for_each(|record| self.book.release(record, mark));
     }
 
+    /// Books that a call admitted under `generation` was answered whole.
+    #[inline]
+    pub(crate) fn succeeded(&self, generation: u64, log: &RecoveryLog) {
+        self.book.succeed(self.records.each(), generation, |record| {
+            event::recovered(log, &record.key);
+        });
+    }
+
     /// Books how a call of generation `token` ended.
     fn book(&self, settled: &Settled<'_>) {
         let Settled { token, outcome, log, .. } = settled;
         match outcome {
-            Outcome::Success => {
-                self.book.succeed(self.records.each(), token.generation, |record| {
-                    event::recovered(log, &record.key);
-                });
-            }
+            Outcome::Success => self.succeeded(token.generation, log),
             Outcome::Failure(failure) => self.fail(failure, *token, log),
             _ => {}
         }
@@ -187,6 +198,11 @@ impl Slot {
         if probe != 0 {
             self.release(probe);
         }
+    }
+
+    /// Books that a call which was no probe has failed.
+    pub(crate) fn failed(&self, failure: &Failure, generation: u64, log: &RecoveryLog) {
+        self.fail(failure, Token { generation, mark: 0 }, log);
     }
 
     fn fail(&self, failure: &Failure, token: Token, log: &RecoveryLog) {
@@ -255,26 +271,29 @@ impl Settle for Ticket {
     }
 }
 
-/// A lease on candidate `at` of `route` for a call whose failovers took `withdrawal` out of
-/// `budget`.
-pub(crate) fn lease(
-    route: &Arc<Route>,
-    at: u8,
-    mark: u64,
-    log: &RecoveryLog,
+/// What an answer puts back into `budget` after failovers that took `withdrawal` out of it: a full
+/// one takes nothing back.
+pub(crate) fn refund(
     budget: Option<&RetryBudget>,
     withdrawal: Option<Withdrawal>,
+) -> Option<(RetryBudget, Withdrawal)> {
+    let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full())?;
+    Some((budget.clone(), withdrawal.unwrap_or_default()))
+}
+
+/// A lease on candidate `at` of `route` for a call that was admitted under `generation`, which is
+/// the probe `mark` if that is not 0.
+pub(crate) fn lease(
+    route: Arc<Route>,
+    at: u8,
+    (generation, mark): (u64, u64),
+    log: RecoveryLog,
+    refund: Option<(RetryBudget, Withdrawal)>,
 ) -> Lease {
-    // After a probe's claim: taking over a lost probe's place moves the generation on.
-    let generation = route.slot(at).book.admit();
     let token = Token { generation, mark: mark << PLACE | u64::from(at) };
-    let settle: Arc<dyn Settle> = match (budget, withdrawal) {
-        (Some(budget), withdrawal) if withdrawal.is_some() || !budget.is_full() => {
-            let withdrawal = withdrawal.unwrap_or_default();
-            Arc::new(Ticket { route: route.clone(), budget: budget.clone(), withdrawal })
-        }
-        // A full budget takes nothing back: nothing to remember.
-        _ => route.clone(),
+    let settle: Arc<dyn Settle> = match refund {
+        Some((budget, withdrawal)) => Arc::new(Ticket { route, budget, withdrawal }),
+        None => route,
     };
-    Lease::new(settle, token, log.clone())
+    Lease::new(settle, token, log)
 }

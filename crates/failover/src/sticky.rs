@@ -4,10 +4,36 @@ use std::{hash::BuildHasher, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target};
+use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Near, Target};
 use tokio::time::Instant;
 
-use crate::straight::Session;
+use crate::service::Shared;
+
+/// The conversation a call is part of, if it is part of one.
+pub(crate) type Session = Option<Seated>;
+
+/// A conversation, and where it was at when the call came.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    key: u64,
+    /// `None` while nobody has answered it.
+    pub(crate) stay: Option<Stay>,
+    shared: Near<Shared>,
+}
+
+impl Seated {
+    /// The conversation `context` is part of.
+    #[inline]
+    pub(crate) fn of(shared: &Near<Shared>, context: &CallContext) -> Session {
+        let key = shared.sessions.key(context)?;
+        Some(Self { key, stay: shared.sessions.find(key), shared: shared.clone() })
+    }
+
+    /// `target` answered.
+    pub(crate) fn answered(&self, target: &Target) {
+        self.shared.sessions.note(self.key, target, Instant::now());
+    }
+}
 
 /// The sessions of a layer: bounded, the longest unused forgotten first.
 ///
@@ -44,14 +70,8 @@ impl Sessions {
         Self { seats: Keyed::new(policy), hasher: RandomState::default(), ttl }
     }
 
-    /// The conversation `context` is part of, and where that is at.
-    #[inline]
-    pub(crate) fn of(&self, context: &CallContext) -> Session {
-        let key = self.key(context)?;
-        Some((key, self.find(key)))
-    }
-
     /// The key of the conversation `context` is part of.
+    #[inline]
     fn key(&self, context: &CallContext) -> Option<u64> {
         let session = context.session()?;
         (!self.ttl.is_zero()).then(|| self.hash(context.tenant(), session))

@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{Call, CallContext, Failure, Lease, RetryBudget};
+use steadfast_core::{Call, CallContext, Failure, Lease, RecoveryLog, RetryBudget, Withdrawal};
 
-use crate::{route::Route, slot, sticky::Stay};
+use crate::{
+    route::Route,
+    slot,
+    sticky::{Session, Stay},
+};
 
 /// What is kept of the request for attempts after the first.
 pub(crate) enum Kept<Req> {
@@ -14,7 +18,20 @@ pub(crate) enum Kept<Req> {
     Context(CallContext),
 }
 
+impl<Req: Call + Clone> Kept<Req> {
+    /// What is kept of `request` when it is sent to the first candidate of `route`.
+    #[inline]
+    pub(crate) fn of(request: &Req, route: &Route) -> Self {
+        if route.slots.len() == 1 && !route.policy().may_wait() {
+            Kept::Context(request.context().clone())
+        } else {
+            Kept::Request(request.clone())
+        }
+    }
+}
+
 impl<Req: Call> Kept<Req> {
+    #[inline]
     pub(crate) fn context(&self) -> &CallContext {
         match self {
             Kept::Request(request) => request.context(),
@@ -30,8 +47,10 @@ impl<Req: Call> Kept<Req> {
     }
 }
 
-/// The conversation a call is part of, and where that is at.
-pub(crate) type Session = Option<(u64, Option<Stay>)>;
+/// Where the session is at, if there is one that has been answered.
+pub(crate) fn stay(session: &Session) -> Option<&Stay> {
+    session.as_ref()?.stay.as_ref()
+}
 
 /// Whether a call takes the first candidate without anything being weighed: nothing cools, no
 /// candidate can do less than another, the session does not pull elsewhere, and no hedge is to be
@@ -42,52 +61,93 @@ pub(crate) fn is_open(route: &Route, context: &CallContext, session: &Session) -
         && route.policy().hedge.is_none()
         && context.attempts_left() > 0
         && !route.may_cool()
-        && match session {
-            Some((_, Some(stay))) => stay.seats(&route.slot(0).target),
-            _ => true,
-        }
+        && stay(session).is_none_or(|stay| stay.seats(&route.slot(0).target))
 }
 
-/// The request as the first candidate gets it, with a place in its books; and what is kept of it.
-pub(crate) fn prepare<Req: Call + Clone>(
-    route: &Arc<Route>,
+/// Fits `request` to the first candidate.
+///
+/// # Errors
+///
+/// When it can not be made to fit.
+#[inline]
+pub(crate) fn fit<Req: Call>(
+    route: &Route,
     session: &Session,
-    mut request: Req,
-) -> (Kept<Req>, Result<(Lease, Req), Failure>) {
+    request: &mut Req,
+) -> Result<(), Failure> {
     let slot = route.slot(0);
-    let (kept, mut prepared) = if route.slots.len() == 1 && !route.policy().may_wait() {
-        (Kept::Context(request.context().clone()), request)
-    } else {
-        // What is about to be replaced need not be copied.
-        let has_target = request.context().target.is_some();
-        let target = if has_target { request.context_mut().target.take() } else { None };
-        let prepared = request.clone();
-        if has_target {
-            request.context_mut().target = target;
-        }
-        (Kept::Request(request), prepared)
-    };
-    let context = prepared.context_mut();
-    let lease = slot::lease(
-        route,
-        0,
-        0,
-        &context.log,
-        route.budget.as_ref().or(context.budget.as_ref()),
-        None,
-    );
+    let context = request.context_mut();
     context.target = Some(slot.target.clone());
     context.alternatives = u32::from(route.providers) - 1;
     if context.budget.is_none() {
         // A success counts here; the layers below put back what they have drawn.
         context.budget = route.budget.as_ref().map(RetryBudget::drawing);
     }
-    let foreign = match session {
-        Some((_, Some(stay))) => !stay.reads(&slot.target),
-        _ => false,
-    };
-    match prepared.adapt(slot.profile(foreign)) {
-        Ok(()) => (kept, Ok((lease, prepared))),
-        Err(failure) => (kept, Err(failure)),
+    let foreign = stay(session).is_some_and(|stay| !stay.reads(&slot.target));
+    request.adapt(slot.profile(foreign))
+}
+
+/// The place of a first attempt in the books: what a [`Lease`] is made of when the answer has one.
+/// Dropped, it settles as a lease does.
+pub(crate) struct Seat {
+    /// `None` once settled.
+    route: Option<Arc<Route>>,
+    generation: u64,
+    log: RecoveryLog,
+}
+
+impl Seat {
+    #[inline]
+    pub(crate) fn new(route: Arc<Route>, context: &CallContext) -> Self {
+        let generation = route.book().admit();
+        Self { route: Some(route), generation, log: context.log.clone() }
+    }
+
+    /// `None` once it is settled.
+    #[inline]
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route.as_deref()
+    }
+
+    /// The answer has begun, and ends when the lease says so.
+    #[inline]
+    pub(crate) fn lease(&mut self, context: &CallContext) -> Lease {
+        let Some(route) = self.route.take() else { return Lease::idle() };
+        let refund = slot::refund(route.budget(context.budget.as_ref()), None);
+        let log = std::mem::take(&mut self.log);
+        slot::lease(route, 0, (self.generation, 0), log, refund)
+    }
+
+    /// The answer is there and whole.
+    #[inline]
+    pub(crate) fn succeed(&mut self, context: &CallContext) {
+        let Some(route) = self.route.take() else { return };
+        if let Some(budget) = route.budget(context.budget.as_ref()) {
+            budget.refund(Withdrawal::default());
+        }
+        route.slot(0).succeeded(self.generation, &self.log);
+    }
+
+    /// The attempt has failed: what is needed to go on.
+    pub(crate) fn fail(&mut self, failure: &Failure) -> Option<Arc<Route>> {
+        let route = self.route.take()?;
+        route.slot(0).failed(failure, self.generation, &self.log);
+        Some(route)
+    }
+
+    /// A caller who goes away says nothing of the target; a panic does.
+    #[cold]
+    fn abandon(&mut self, route: Arc<Route>) {
+        let log = std::mem::take(&mut self.log);
+        drop(slot::lease(route, 0, (self.generation, 0), log, None));
+    }
+}
+
+impl Drop for Seat {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(route) = self.route.take() {
+            self.abandon(route);
+        }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Course<S, Req> {
 }
 
 /// What the next attempt is made of.
-enum Spare<S, Req> {
+pub(crate) enum Spare<S, Req> {
     Kept {
         /// `None` before the first retry.
         service: Option<S>,
@@ -56,32 +56,34 @@ pub(crate) enum Next {
     GiveUp(Failure),
 }
 
-impl<S: Clone, Req: Call + Clone> Course<S, Req> {
-    /// Splits what the first attempt needs from what later ones need. Without later ones nothing
-    /// is cloned but the context.
+impl<S, Req: Call + Clone> Spare<S, Req> {
+    /// What later attempts need of `request`, which is sent. Without later ones nothing is cloned but
+    /// the context.
     #[inline]
-    pub(crate) fn begin(request: Req, own: Arc<Own<S>>) -> (Self, Req) {
+    pub(crate) fn of(request: &Req, own: &Own<S>) -> Self {
         let context = request.context();
-        let before = context.attempts;
-        let last = own.shared.config.policy.retries == 0 || context.attempts_left() <= 1;
-        let (spare, request) = if last {
-            (Spare::Gone(context.clone()), request)
+        if own.shared.config.policy.retries == 0 || context.attempts_left() <= 1 {
+            Spare::Gone(context.clone())
         } else {
-            let sent = request.clone();
-            (Spare::Kept { service: None, request }, sent)
-        };
-        let course = Self {
+            Spare::Kept { service: None, request: request.clone() }
+        }
+    }
+}
+
+impl<S, Req: Call> Course<S, Req> {
+    #[inline]
+    pub(crate) fn new(own: Arc<Own<S>>, spare: Spare<S, Req>) -> Self {
+        Self {
             own,
+            before: spare.context().attempts,
             spare,
-            before,
             asked: 0,
             retries: 0,
             overloaded: 0,
             waited: Duration::ZERO,
             spent: Withdrawal::default(),
             pending: None,
-        };
-        (course, request)
+        }
     }
 }
 
@@ -91,14 +93,25 @@ impl<S, Req: Call> Course<S, Req> {
     }
 
     /// An answer has begun: the lease that puts back what it cost when it ends well.
+    #[inline]
     pub(crate) fn succeeded(&self) -> Lease {
+        self.recovered().map_or_else(Lease::idle, |budget| budget.lease(self.spent))
+    }
+
+    /// An answer is there and whole.
+    #[inline]
+    pub(crate) fn succeeded_at_once(&self) {
+        if let Some(budget) = self.recovered() {
+            budget.refund(self.spent);
+        }
+    }
+
+    #[inline]
+    fn recovered(&self) -> Option<&RetryBudget> {
         if self.retries > 0 {
             self.own.shared.recovered();
         }
-        match self.own.budget(self.spare.context()) {
-            Some(budget) => budget.lease(self.spent),
-            None => Lease::idle(),
-        }
+        self.own.budget(self.spare.context())
     }
 
     /// An attempt has failed; `began` says that its answer had begun.

@@ -9,12 +9,12 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, Reason, Tracking};
+use steadfast_core::{Call, Failure, Lease, Reason, Tracking};
 use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::{
-    course::{Course, Next},
+    course::{Course, Next, Spare},
     service::{Own, Reply},
 };
 
@@ -67,9 +67,9 @@ where
     /// Calls `ready`, which has been polled ready.
     #[inline]
     pub(crate) fn new(ready: &mut S, request: Req, own: Arc<Own<S>>, tracking: T) -> Self {
-        let (course, request) = Course::begin(request, own);
+        let spare = Spare::of(&request, &own);
         let call = ready.call(request);
-        Self { state: State::Calling { call }, course, tracking }
+        Self { state: State::Calling { call }, course: Course::new(own, spare), tracking }
     }
 }
 
@@ -82,6 +82,7 @@ where
 {
     type Output = Result<Reply<T, S::Response>, Failure>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
@@ -92,8 +93,12 @@ where
                         match this.tracking.poll_content(&mut reply, &mut look, peek, cx) {
                             Poll::Ready(Ok(())) => {
                                 this.state.set(State::Done);
-                                let lease = this.course.succeeded();
-                                return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
+                                return Poll::Ready(Ok(commit(
+                                    this.tracking,
+                                    this.course,
+                                    reply,
+                                    look,
+                                )));
                             }
                             Poll::Ready(Err(failure)) => this.course.failed(failure, true),
                             Poll::Pending => {
@@ -115,8 +120,12 @@ where
                                 return Poll::Ready(Err(polled_twice()));
                             };
                             this.state.set(State::Done);
-                            let lease = this.course.succeeded();
-                            return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
+                            return Poll::Ready(Ok(commit(
+                                this.tracking,
+                                this.course,
+                                reply,
+                                look,
+                            )));
                         }
                         Err(failure) => this.course.failed(failure, true),
                     }
@@ -151,6 +160,21 @@ where
             }
         }
     }
+}
+
+/// Hands on a reply that has begun.
+#[inline]
+fn commit<S, Req: Call, R, T: Tracking<R>>(
+    tracking: &T,
+    course: &Course<S, Req>,
+    reply: R,
+    look: T::Look,
+) -> T::Committed {
+    if T::AT_ONCE {
+        course.succeeded_at_once();
+        return tracking.commit(reply, look, Lease::idle());
+    }
+    tracking.commit(reply, look, course.succeeded())
 }
 
 fn polled_twice() -> Failure {

@@ -39,35 +39,72 @@ pub struct Clocks {
     log: RecoveryLog,
 }
 
+/// What is known of a call before it is made.
+pub(crate) struct Seed {
+    target: Option<Target>,
+    log: RecoveryLog,
+    /// It is not the first attempt of its request.
+    again: bool,
+    deadline: Option<Instant>,
+    /// The deadline is the caller's and not this layer's.
+    callers: bool,
+    /// When it was made, where that is known already.
+    started: Option<Instant>,
+}
+
+impl Seed {
+    /// A call under the caller's deadline, if there is one.
+    #[inline]
+    pub(crate) fn new(context: &CallContext) -> Self {
+        Self {
+            target: context.target.clone(),
+            log: context.log.clone(),
+            again: context.attempts > 0,
+            deadline: context.deadline.map(steadfast_core::Deadline::instant),
+            callers: true,
+            started: None,
+        }
+    }
+
+    /// When the call must be over, as far as the caller says.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The call was made `now` and ends at `at`, by this layer's own limit.
+    #[inline]
+    pub(crate) fn own_deadline(&mut self, now: Instant, at: Instant) {
+        self.deadline = Some(at);
+        self.callers = false;
+        self.started = Some(now);
+    }
+
+    /// The call was made `now`.
+    #[inline]
+    pub(crate) fn started(&mut self, now: Instant) {
+        self.started = Some(now);
+    }
+}
+
 impl Clocks {
-    /// Those of a call that is about to be made. The caller's deadline, if any, bounds them.
-    pub(crate) fn new(shared: Near<Shared>, context: &CallContext) -> Self {
-        let deadline = context.deadline.map(steadfast_core::Deadline::instant);
-        let times = Times { again: context.attempts > 0, deadline, ..Times::default() };
+    /// Those of the call that `seed` is about.
+    #[inline]
+    pub(crate) fn new(shared: Near<Shared>, seed: Seed) -> Self {
+        let Seed { target, log, again, deadline, callers, started } = seed;
+        let times = Times { started, again, deadline, ..Times::default() };
         Self {
             shared,
             times,
-            callers: true,
+            callers,
             fresh: false,
             delivered: false,
             unseen: 0,
             settled: false,
             timer: None,
-            target: context.target.clone(),
-            log: context.log.clone(),
+            target,
+            log,
         }
-    }
-
-    /// The call was made `now` and ends at `at`, by this layer's own limit.
-    pub(crate) fn own_deadline(&mut self, now: Instant, at: Instant) {
-        self.times.deadline = Some(at);
-        self.callers = false;
-        self.times.started = Some(now);
-    }
-
-    /// The call was made `now`.
-    pub(crate) fn started(&mut self, now: Instant) {
-        self.times.started = Some(now);
     }
 
     pub(crate) fn limits(&self) -> &Limits {

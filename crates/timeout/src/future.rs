@@ -27,6 +27,7 @@ pin_project! {
 }
 
 impl<F, W> ResponseFuture<F, W> {
+    #[inline]
     pub(crate) fn new(call: F, clocks: Clocks, watching: W) -> Self {
         Self { call: Some(call), clocks: Some(clocks), refused: None, watching }
     }
@@ -45,16 +46,16 @@ where
 {
     type Output = Result<W::Watched, Failure>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Some(call) = this.call.as_mut().as_pin_mut() else {
+        let (Some(call), true) = (this.call.as_mut().as_pin_mut(), this.clocks.is_some()) else {
             return Poll::Ready(Err(this.refused.take().unwrap_or_else(polled_twice)));
         };
         let result = match call.poll(cx) {
-            Poll::Ready(Ok(reply)) => match this.clocks.take() {
-                Some(clocks) => Ok(this.watching.watch(reply, clocks)),
-                None => Err(polled_twice()),
-            },
+            Poll::Ready(Ok(reply)) => Ok(this.watching.watch(reply, || {
+                this.clocks.take().unwrap_or_else(|| unreachable!("they were there just now"))
+            })),
             Poll::Ready(Err(error)) => Err(error.into()),
             Poll::Pending => match this.clocks {
                 Some(clocks) => Err(ready!(clocks.poll_fired(cx))),
@@ -62,6 +63,7 @@ where
             },
         };
         this.call.set(None);
+        *this.clocks = None;
         Poll::Ready(result)
     }
 }

@@ -24,22 +24,24 @@ pub trait Watching<R> {
     /// See [`Watch::Watched`].
     type Watched;
 
-    /// See [`Watch::watch`].
-    fn watch(&self, reply: R, clocks: Clocks) -> Self::Watched;
+    /// See [`Watch::watch`]. Clocks that are not asked for end with the future.
+    fn watch(&self, reply: R, clocks: impl FnOnce() -> Clocks) -> Self::Watched;
 }
 
 impl<R: Watch> Watching<R> for UntilEnd {
     type Watched = R::Watched;
 
-    fn watch(&self, reply: R, clocks: Clocks) -> R::Watched {
-        reply.watch(clocks)
+    #[inline]
+    fn watch(&self, reply: R, clocks: impl FnOnce() -> Clocks) -> R::Watched {
+        reply.watch(clocks())
     }
 }
 
 impl<R> Watching<R> for AtOnce {
     type Watched = R;
 
-    fn watch(&self, reply: R, _: Clocks) -> R {
+    #[inline]
+    fn watch(&self, reply: R, _: impl FnOnce() -> Clocks) -> R {
         reply
     }
 }

@@ -29,7 +29,7 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>
 pub struct ChatResponse<S = EventStream> {
     /// What is known before the first event. Boxed: an answer is handed on by every layer.
     pub head: Box<Head>,
-    events: S,
+    pub(crate) events: S,
     /// The first content has come already and is at hand: whoever waits for it has nothing to
     /// wait for. No longer known once something is put between ([`map`](Self::map)).
     pub(crate) begun: bool,

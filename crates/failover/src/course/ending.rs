@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     Course,
-    trouble::{Last, Tried},
+    trouble::{Last, Tried, words},
 };
 use crate::{
     event,
@@ -31,7 +31,7 @@ impl Course {
         let attempts = trouble.attempts;
         let steps = mem::take(&mut trouble.trail);
         let alone = steps.len() <= 1;
-        let trail = self.trail(steps);
+        let trail = self.trail(steps, trouble.last.as_ref());
         match trouble.last.take() {
             Some(last) if alone => last.failure.with_attempts(attempts),
             Some(last) if last.is_final() || last.go == Failover::LargerWindow => {
@@ -91,11 +91,12 @@ impl Course {
     }
 
     /// What was tried and skipped, in words.
-    fn trail(&self, steps: SmallVec<[Tried; 2]>) -> Vec<Attempt> {
+    fn trail(&self, steps: SmallVec<[Tried; 2]>, last: Option<&Last>) -> Vec<Attempt> {
         let mut trail = Vec::with_capacity(steps.len());
         for step in steps {
             match step {
                 Tried::Failed(attempts) => trail.extend(attempts),
+                Tried::Last => trail.extend(last.into_iter().flat_map(|last| words(&last.failure))),
                 Tried::Skipped(at, skip, then) => {
                     let target = self.slot(at).target.clone();
                     trail.push(Attempt::skipped(target, skip.reason(), skip.words(then)));

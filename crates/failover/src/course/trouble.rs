@@ -47,6 +47,8 @@ pub(super) enum Tried {
     Skipped(u8, Skip, Instant),
     /// An attempt, or several made below this layer.
     Failed(SmallVec<[Attempt; 1]>),
+    /// What the last failure says.
+    Last,
 }
 
 #[derive(Debug)]
@@ -94,10 +96,6 @@ impl Trouble {
         if let Some(usage) = failure.usage() {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
-        self.trail.push(Tried::Failed(match failure.trail() {
-            [] => SmallVec::from_iter([Attempt::from_failure(&failure)]),
-            trail => trail.iter().cloned().collect(),
-        }));
         if verdict.blame.is_none() && failure.retry_after().is_some() {
             self.hint = self.hint.min(failure.retry_after()).or(failure.retry_after());
         }
@@ -126,8 +124,28 @@ impl Trouble {
         }
         // What has been found final stays so, whatever an attempt beside it says later.
         if !self.is_final() || go == Failover::Forbidden {
+            self.tell_last();
+            self.trail.push(Tried::Last);
             self.last = Some(Last { slot: at, failure, go, asked: true });
+        } else {
+            self.trail.push(Tried::Failed(words(&failure)));
         }
+    }
+
+    /// Puts into words what the last failure says, before there is another one.
+    fn tell_last(&mut self) {
+        let Some(last) = &self.last else { return };
+        if let Some(tried) = self.trail.iter_mut().find(|tried| matches!(tried, Tried::Last)) {
+            *tried = Tried::Failed(words(&last.failure));
+        }
+    }
+}
+
+/// The attempts that ended with `failure`.
+pub(super) fn words(failure: &Failure) -> SmallVec<[Attempt; 1]> {
+    match failure.trail() {
+        [] => SmallVec::from_iter([Attempt::from_failure(failure)]),
+        trail => trail.iter().cloned().collect(),
     }
 }
 

@@ -10,7 +10,7 @@ use steadfast_core::{Call, Deadline, Failure, Near, UntilEnd};
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::{Clocks, TimeoutHandle, Watching, future::ResponseFuture, state::Shared};
+use crate::{Clocks, TimeoutHandle, Watching, clocks::Seed, future::ResponseFuture, state::Shared};
 
 /// Gives the calls of the inner service a deadline; see [`DeadlineLayer`](crate::DeadlineLayer).
 ///
@@ -68,18 +68,26 @@ where
         let own = now
             .checked_add(self.pipeline)
             .unwrap_or_else(|| Deadline::after(self.pipeline).instant());
-        let mut clocks = Clocks::new(self.shared.clone(), request.context());
-        match request.context().deadline.map(Deadline::instant) {
-            Some(callers) if callers <= now => {
-                return ResponseFuture::refused(clocks.refuse(now), self.watching.clone());
-            }
-            Some(callers) if callers <= own => clocks.started(now),
+        let mut seed = Seed::new(request.context());
+        match seed.deadline() {
+            Some(callers) if callers <= now => return self.refuse(seed, now),
+            Some(callers) if callers <= own => seed.started(now),
             _ => {
                 request.context_mut().deadline = Some(Deadline::at(own));
-                clocks.own_deadline(now, own);
+                seed.own_deadline(now, own);
             }
         }
-        ResponseFuture::new(self.inner.call(request), clocks, self.watching.clone())
+        let call = self.inner.call(request);
+        ResponseFuture::new(call, Clocks::new(self.shared.clone(), seed), self.watching.clone())
+    }
+}
+
+impl<S, W: Clone> DeadlineService<S, W> {
+    /// The deadline had passed before the call was made.
+    #[cold]
+    fn refuse<F>(&self, seed: Seed, now: Instant) -> ResponseFuture<F, W> {
+        let failure = Clocks::new(self.shared.clone(), seed).refuse(now);
+        ResponseFuture::refused(failure, self.watching.clone())
     }
 }
 

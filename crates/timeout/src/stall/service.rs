@@ -8,7 +8,7 @@ use std::{
 use steadfast_core::{Call, Failure, Near, UntilEnd};
 use tower_service::Service;
 
-use crate::{Clocks, TimeoutHandle, Watching, future::ResponseFuture, state::Shared};
+use crate::{Clocks, TimeoutHandle, Watching, clocks::Seed, future::ResponseFuture, state::Shared};
 
 /// Limits the calls of the inner service; see [`StallTimeoutLayer`](crate::StallTimeoutLayer).
 ///
@@ -54,8 +54,9 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        let clocks = Clocks::new(self.shared.clone(), request.context());
-        ResponseFuture::new(self.inner.call(request), clocks, self.watching.clone())
+        let seed = Seed::new(request.context());
+        let call = self.inner.call(request);
+        ResponseFuture::new(call, Clocks::new(self.shared.clone(), seed), self.watching.clone())
     }
 }
 
