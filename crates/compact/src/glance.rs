@@ -34,9 +34,7 @@ pub(crate) fn at_most(request: &ChatRequest) -> Option<u64> {
 
 /// The bytes of a request's body, when nobody has looked into its messages or changed them.
 pub(crate) fn unread(request: &ChatRequest) -> Option<usize> {
-    let origin = request.origin(request.dialect()?)?;
-    let is_unread = request.messages.is_unread() && origin.read().messages.same(&request.messages);
-    is_unread.then_some(origin.body.len())
+    request.unread().map(|body| body.len())
 }
 
 fn message(message: &Message) -> Option<u64> {

@@ -179,7 +179,11 @@ async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
             let mut answer = [0; 16];
             stream.read_exact(&mut answer).await.unwrap();
             let answer = if wanted.len() == 1 { &answer[3..] } else { &answer[..] };
-            assert!(answer.starts_with(wanted), "{answer:?} to {:?}", String::from_utf8_lossy(said));
+            assert!(
+                answer.starts_with(wanted),
+                "{answer:?} to {:?}",
+                String::from_utf8_lossy(said)
+            );
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 
 /// Calls of one answer whose results are waited for. Those of a longer batch are counted, and say nothing
 /// of progress: reading stays linear, whatever a caller sends.
-const MOST_OPEN: usize = 128;
+pub(crate) const MOST_OPEN: usize = 128;
 
 /// From where on a history is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

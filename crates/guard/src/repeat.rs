@@ -62,6 +62,14 @@ const PLAIN: [u8; 256] = {
     plain
 };
 
+/// Whether there may be `most` pieces in `text` at all; a look at it costs a tenth of reading it.
+pub(crate) fn may_repeat(text: &str, most: u32) -> bool {
+    let bytes = text.as_bytes();
+    let ends = |byte: &&u8| matches!(byte, b'.' | b'!' | b'?' | b':' | b';' | b'\n' | 0xE3 | 0xEF);
+    let pieces = bytes.iter().filter(ends).count() + bytes.len() / LONGEST as usize;
+    pieces >= most as usize
+}
+
 /// Of FNV-1a.
 const SEED: u32 = 0x811c_9dc5;
 
@@ -189,6 +197,25 @@ impl Repeats {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_may_not_repeat_does_not() {
+        for (text, times) in [
+            ("The same old words. ", 9),
+            ("The same old words. ", 10),
+            ("no punctuation at all in this text of many words ", 32),
+            ("\u{3053}\u{308c}\u{306f}\u{540c}\u{3058}\u{6587}\u{3067}\u{3059}\u{3002}", 10),
+            ("A line without an end, but long enough\n", 10),
+            ("why? because! so: it; is ", 40),
+        ] {
+            let text = text.repeat(times);
+            for most in [2, 5, 10, 30, 64] {
+                let found = Repeats::default().push(0, &text, most).is_some();
+                assert!(!found || may_repeat(&text, most), "{most}: {text:?}");
+            }
+        }
+        assert!(!may_repeat(&"A usual answer has few sentences. ".repeat(9), 10));
+    }
+
     use super::*;
 
     /// Where the tenth of a piece ends, in pieces of text as `cut` makes them.

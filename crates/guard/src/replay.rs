@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::{
     Advice, SafetyGuard, Verdict,
-    history::{answered, begins_answer, is_ours, is_user_turn},
+    history::{MOST_OPEN, answered, begins_answer, is_ours, is_user_turn},
     ledger::Ledger,
     signature::Facts,
 };
@@ -92,7 +92,9 @@ impl SafetyGuard {
                                 .get(before)
                                 .map_or(Verdict::Fine, |advice| Verdict::Warn(advice.clone())),
                         };
-                        open.push((call, (said.len(), facts)));
+                        if open.len() < MOST_OPEN {
+                            open.push((call, (said.len(), facts)));
+                        }
                         said.push(Replayed { tool: call.name.as_str().into(), verdict });
                     }
                     Part::ToolResult(result) => {

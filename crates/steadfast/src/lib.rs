@@ -43,10 +43,7 @@
     feature = "client",
     doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |"
 )]
-#![cfg_attr(
-    feature = "stack",
-    doc = "| `stack` | | [`Stack`] | all of them, in the right order |"
-)]
+#![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
 #![cfg_attr(
     feature = "sim",
     doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"

@@ -30,10 +30,8 @@ pub type Stacked<S, C = OneChain> =
     DeadlineService<SafetyGuardService<Continuation<StreamResume<Routed<S, C>>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
-type Routed<S, C> = CooldownFailover<
-    Compaction<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>>,
-    C,
->;
+type Routed<S, C> =
+    CooldownFailover<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>>, C>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    ops::Deref,
+    ops::{Deref, Range},
     sync::{Arc, OnceLock},
 };
 
@@ -28,6 +28,8 @@ enum State {
 
 struct Unread {
     gist: Gist,
+    /// Where in the body all the text stands that it says, when that is one piece as it is.
+    said: Option<Range<usize>>,
     body: Bytes,
     read: fn(&Bytes) -> Read,
     deltas: OnceLock<Read>,
@@ -42,6 +44,8 @@ pub struct Gist {
     pub content: bool,
     /// Blocks end in it.
     pub ends_block: bool,
+    /// Tools are called in it.
+    pub calls: bool,
     /// It is complete.
     pub end: bool,
     /// Why the model stopped.
@@ -59,6 +63,7 @@ impl Gist {
             match delta {
                 Delta::BlockEnd { .. } => gist.ends_block = true,
                 Delta::End => gist.end = true,
+                Delta::ToolCall { .. } => gist.calls = true,
                 Delta::Stop(stop) => gist.stop = Some(stop.reason),
                 Delta::Usage(usage) => gist.usage = Some(*usage),
                 _ => {}
@@ -69,8 +74,13 @@ impl Gist {
 }
 
 impl EventDeltas {
-    pub(super) fn unread(body: Bytes, gist: Gist, read: fn(&Bytes) -> Read) -> Self {
-        let unread = Unread { gist, body, read, deltas: OnceLock::new() };
+    pub(super) fn unread(
+        body: Bytes,
+        gist: Gist,
+        said: Option<Range<usize>>,
+        read: fn(&Bytes) -> Read,
+    ) -> Self {
+        let unread = Unread { gist, said, body, read, deltas: OnceLock::new() };
         Self(State::Unread(Arc::new(unread)))
     }
 
@@ -88,6 +98,13 @@ impl EventDeltas {
             State::Read(_) => None,
             State::Unread(unread) => Some(&unread.gist),
         }
+    }
+
+    /// All the text it says, where that is known without a look at the list.
+    #[doc(hidden)]
+    pub fn said(&self) -> Option<&str> {
+        let State::Unread(unread) = &self.0 else { return None };
+        std::str::from_utf8(unread.body.get(unread.said.clone()?)?).ok()
     }
 
     /// All of them.

@@ -1,5 +1,7 @@
 //! An answer, piece by piece.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -166,17 +168,18 @@ impl Event {
         Self { deltas: deltas.into_iter().collect(), frame: Some(frame) }
     }
 
-    /// The event that is the whole answer `body`, of which only the `gist` has been told. `read`
-    /// reads what it says, when somebody looks into it. Whoever makes it knows that `body` can be
+    /// The event that is the whole answer `body`, of which only the `gist` has been told, and where
+    /// all of its text stands (`said`) if that is one piece without escapes. `read` reads what it says, when somebody looks into it. Whoever makes it knows that `body` can be
     /// read, and that it is what `gist` says.
     #[doc(hidden)]
     pub fn unread(
         dialect: Dialect,
         body: Bytes,
         gist: Gist,
+        said: Option<Range<usize>>,
         read: fn(&Bytes) -> SmallVec<[Delta; 1]>,
     ) -> Self {
-        let deltas = EventDeltas::unread(body.clone(), gist, read);
+        let deltas = EventDeltas::unread(body.clone(), gist, said, read);
         Self { deltas, frame: Some(Frame::body(dialect, body)) }
     }
 
@@ -252,7 +255,7 @@ mod tests {
         let mut gist = Gist::default();
         (gist.content, gist.end, gist.stop) = (true, true, Some(StopReason::EndTurn));
         gist.usage = Some(Usage::new(3, 1));
-        Event::unread(Dialect::OpenAi, Bytes::from_static(b"hi"), gist, |body| {
+        Event::unread(Dialect::OpenAi, Bytes::from_static(b"hi"), gist, Some(0..2), |body| {
             let text = String::from_utf8(body.to_vec()).unwrap();
             [
                 Delta::Text { index: 0, text },
@@ -276,6 +279,7 @@ mod tests {
             assert_eq!(event.stop_reason(), Some(StopReason::EndTurn));
             assert!(event.size() > size_of::<Event>());
         }
+        assert_eq!((event.deltas.said(), read.deltas.said()), (Some("hi"), None));
         assert!(event.deltas.is_unread(), "none of that looks into it");
         assert_eq!(event, read);
         assert!(!event.deltas.is_unread());

@@ -154,6 +154,13 @@ impl ChatRequest {
         self.origin.as_deref().filter(|origin| origin.dialect == dialect)
     }
 
+    /// The body it was read from, when nobody has looked into its conversation or changed that.
+    pub fn unread(&self) -> Option<&Bytes> {
+        let origin = self.origin.as_deref()?;
+        let is_unread = self.messages.is_unread() && origin.read.messages.same(&self.messages);
+        is_unread.then_some(&origin.body)
+    }
+
     /// The dialect it was read in.
     pub fn dialect(&self) -> Option<Dialect> {
         self.origin.as_ref().map(|origin| origin.dialect)

@@ -109,7 +109,9 @@ impl TryFrom<Vec<u32>> for Rule {
         match given.as_slice() {
             [] => Ok(Self(None)),
             [advise, stop] => Ok(Self(Some(Strikes::new(*advise, *stop)))),
-            _ => Err("expected [ADVISE, STOP], such as [3, 5], or [] to switch the rule off".into()),
+            _ => {
+                Err("expected [ADVISE, STOP], such as [3, 5], or [] to switch the rule off".into())
+            }
         }
     }
 }

@@ -57,7 +57,11 @@ pub(super) async fn extend(
         return refused;
     }
     let Some(task) = query(&uri, "task").filter(|task| !task.is_empty()) else {
-        return (StatusCode::BAD_REQUEST, "which task? ask for ?task=NAME, and &tenant=NAME where there are any\n").into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            "which task? ask for ?task=NAME, and &tenant=NAME where there are any\n",
+        )
+            .into_response();
     };
     let tenant = query(&uri, "tenant");
     let task = TaskId { tenant: tenant.as_deref(), name: &task };

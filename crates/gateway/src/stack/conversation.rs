@@ -9,7 +9,8 @@ use steadfast::{
 };
 
 use crate::config::{
-    CompactionConfig, ConfigErrors, ContinuationConfig, GuardConfig, ResumeConfig, Source, ToolConfig,
+    CompactionConfig, ConfigErrors, ContinuationConfig, GuardConfig, ResumeConfig, Source,
+    ToolConfig,
 };
 
 /// What the guard goes by.

@@ -13,9 +13,7 @@ use steadfast::{
         TargetSpec, WhenExhausted,
     },
     guard::{GuardPolicy, SafetyGuardLayer},
-    recover::{
-        ContinuationLayer, ContinuationPolicy, ResumePolicy, StreamResumeLayer,
-    },
+    recover::{ContinuationLayer, ContinuationPolicy, ResumePolicy, StreamResumeLayer},
     retry::{RetryBackoffLayer, RetryPolicy},
     timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
 };

@@ -26,8 +26,8 @@ use steadfast::{
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
-pub(crate) use self::{conversation::guard as guard_policy, layers::Policies};
 pub use self::report::{Line, Report};
+pub(crate) use self::{conversation::guard as guard_policy, layers::Policies};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,

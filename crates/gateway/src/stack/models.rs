@@ -27,9 +27,8 @@ struct Stated {
 impl Stated {
     fn of(provider: &ProviderConfig) -> Self {
         let (window, max_output) = (provider.window, provider.max_output);
-        let facts = TargetFacts::default()
-            .with_dialect(provider.dialect)
-            .with_vision(provider.vision);
+        let facts =
+            TargetFacts::default().with_dialect(provider.dialect).with_vision(provider.vision);
         Self { limits: OutputLimits { max_output, window }, facts }
     }
 }

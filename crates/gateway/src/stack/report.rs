@@ -52,7 +52,8 @@ impl Report {
         let retries = u64::from(policies.retry.retries);
         // Each resume and each continuation is a call of its own.
         let (continuation, resume) = (&policies.continuation, &policies.resume);
-        let pieces = 1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
+        let pieces =
+            1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
         let calls = pieces.saturating_mul(1 + u64::from(resume.resumes));
         let candidates: u64 = policies
             .chain
@@ -150,9 +151,10 @@ impl Lines<'_> {
         self.time(layer, "guard.time_s", limits.time);
         self.count(layer, "guard.per_tool", limits.per_tool);
         self.count(layer, "guard.edits_per_file", limits.edits_per_file);
-        let stated = policy.tools.iter().filter_map(|tool| {
-            tool.limit.map(|limit| format!("{} {limit}", tool.name))
-        });
+        let stated = policy
+            .tools
+            .iter()
+            .filter_map(|tool| tool.limit.map(|limit| format!("{} {limit}", tool.name)));
         self.list(layer, "guard.tools", &stated.collect::<Vec<_>>());
         let rules = &policy.rules;
         for (key, strikes) in [

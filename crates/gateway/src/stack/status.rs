@@ -155,7 +155,8 @@ pub(super) fn gauges(handles: &Handles) -> String {
         let _ = writeln!(text, "steadfast_target_cooling_seconds{{target=\"{target}\"}} {left}");
     }
     let stopped = handles.guard.snapshot().iter().filter(|task| task.stop.is_some()).count();
-    let _ = writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
+    let _ =
+        writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
     let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
     for breaker in handles.breaker.snapshot() {
         let open = u8::from(breaker.state.as_str() != "closed");

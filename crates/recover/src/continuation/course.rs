@@ -74,7 +74,7 @@ impl Course {
             && self.held.is_empty()
             && self.closing.is_none()
             && self.withheld.as_ref().is_none_or(Vec::is_empty)
-            && !event.deltas.iter().any(is_length)
+            && event.stop_reason() != Some(StopReason::MaxTokens)
     }
 
     /// Takes note of `event` when it is the next piece of an answer of which nothing is held back: it

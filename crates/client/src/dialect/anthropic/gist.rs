@@ -5,9 +5,10 @@ use steadfast_core::{Gist, Usage};
 use super::words::{self, Wire};
 use crate::json::{Cursor, Seen};
 
-pub(super) fn gist(body: &[u8]) -> Option<Gist> {
+/// The gist, and all of the text when that is one piece without escapes.
+pub(super) fn gist(body: &[u8]) -> Option<(Gist, Option<&str>)> {
     let mut gist = Gist::default();
-    let (mut word, mut seen) = (None, Seen::default());
+    let (mut word, mut seen, mut said) = (None, Seen::default(), Said::Nothing);
     let mut cursor = Cursor::new(body)?;
     cursor.object(|cursor, name| {
         match name {
@@ -17,7 +18,9 @@ pub(super) fn gist(body: &[u8]) -> Option<Gist> {
             }
             "id" => drop(seen.first(1, cursor.sound_or_null())?),
             "model" => drop(seen.first(2, cursor.sound_or_null())?),
-            "content" => seen.first(3, cursor.list(|cursor| block(cursor, &mut gist)))?,
+            "content" => {
+                seen.first(3, cursor.list(|cursor| block(cursor, &mut gist, &mut said)))?
+            }
             "stop_reason" => word = seen.first(4, cursor.sound_or_null())?,
             "stop_sequence" => drop(seen.first(5, cursor.sound_or_null())?),
             "usage" => gist.usage = seen.first(6, used(cursor))?,
@@ -32,21 +35,32 @@ pub(super) fn gist(body: &[u8]) -> Option<Gist> {
     gist.stop = Some(words::reason(word));
     gist.end = true;
     // Without a list of blocks it is an error of the provider's.
-    (cursor.is_over() && seen.has(3)).then_some(gist)
+    let said = match said {
+        Said::Once(text) if memchr::memchr(b'\\', text.as_bytes()).is_none() => Some(text),
+        _ => None,
+    };
+    (cursor.is_over() && seen.has(3)).then_some((gist, said))
 }
 
 fn used(cursor: &mut Cursor<'_>) -> Option<Option<Usage>> {
     if cursor.null() { Some(None) } else { Wire::quick(cursor).map(Some) }
 }
 
-fn block(cursor: &mut Cursor<'_>, gist: &mut Gist) -> Option<()> {
-    let (mut kind, mut text, mut thinking) = (None, false, false);
+/// In how many pieces the text comes.
+enum Said<'a> {
+    Nothing,
+    Once(&'a str),
+    More,
+}
+
+fn block<'a>(cursor: &mut Cursor<'a>, gist: &mut Gist, said: &mut Said<'a>) -> Option<()> {
+    let (mut kind, mut text, mut thinking) = (None, None, false);
     let mut seen = Seen::default();
     let full = |text: Option<&str>| text.is_some_and(|text| !text.is_empty());
     cursor.object(|cursor, name| {
         match name {
             "type" => kind = seen.first(0, cursor.sound())?.into(),
-            "text" => text = full(seen.first(1, cursor.sound_or_null())?),
+            "text" => text = seen.first(1, cursor.sound_or_null())?,
             "thinking" => thinking = full(seen.first(2, cursor.sound_or_null())?),
             "signature" => drop(seen.first(3, cursor.sound_or_null())?),
             "data" => drop(seen.first(4, cursor.sound_or_null())?),
@@ -58,10 +72,21 @@ fn block(cursor: &mut Cursor<'_>, gist: &mut Gist) -> Option<()> {
         Some(())
     })?;
     gist.content |= match kind? {
-        "text" => text,
+        "text" => {
+            let text = text.unwrap_or_default();
+            *said = match said {
+                Said::Nothing => Said::Once(text),
+                _ => Said::More,
+            };
+            !text.is_empty()
+        }
         "thinking" => thinking,
         kind if kind.contains('\\') => return None,
-        // Calls, and blocks of other kinds, are something whatever is in them.
+        "tool_use" => {
+            gist.calls = true;
+            true
+        }
+        // Blocks of other kinds are something whatever is in them.
         _ => true,
     };
     gist.ends_block = true;
@@ -73,14 +98,22 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
+    use steadfast_core::Delta;
+
     use super::{super::answer_decode, *};
 
     /// Whether the gist is told. If so, it is that of what is read.
     fn told(body: &str) -> bool {
-        let Some(gist) = gist(body.as_bytes()) else { return false };
+        let Some((gist, said)) = gist(body.as_bytes()) else { return false };
         let read = answer_decode::read(&Bytes::copy_from_slice(body.as_bytes()));
         let read = read.unwrap_or_else(|failure| panic!("{body}: {failure}"));
         assert_eq!(gist, Gist::of(&read), "{body}");
+        let text = |delta: &Delta| match delta {
+            Delta::Text { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        let text: String = read.iter().filter_map(text).collect();
+        assert!(said.is_none_or(|said| said == text), "{body}: {said:?}");
         true
     }
 

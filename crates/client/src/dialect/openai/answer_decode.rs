@@ -37,7 +37,10 @@ struct ContentPart {
 /// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     match gist(body) {
-        Some(gist) => Ok(Event::unread(DIALECT, body.clone(), gist, |body| later(read(body)))),
+        Some((gist, said)) => {
+            let said = said.and_then(|said| place(body, said));
+            Ok(Event::unread(DIALECT, body.clone(), gist, said, |body| later(read(body))))
+        }
         None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
     }
 }

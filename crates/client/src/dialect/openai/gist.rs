@@ -10,7 +10,8 @@ use steadfast_core::{Gist, StopReason, Usage};
 use super::{plain::object, words};
 use crate::json::{Cursor, Seen};
 
-pub(super) fn gist(body: &[u8]) -> Option<Gist> {
+/// The gist, and all of the text when that is one piece without escapes.
+pub(super) fn gist(body: &[u8]) -> Option<(Gist, Option<&str>)> {
     let (mut choices, mut usage, mut seen) = (Choices::default(), None, Seen::default());
     let mut cursor = Cursor::new(body)?;
     cursor.object(|cursor, name| match name {
@@ -34,9 +35,10 @@ pub(super) fn gist(body: &[u8]) -> Option<Gist> {
     if !cursor.is_over() {
         return None;
     }
-    let Choice { content, calls, stop } = choices.first?;
+    let Choice { content, calls, stop, said } = choices.first?;
     let mut gist = Gist::default();
     gist.content = content;
+    gist.calls = calls;
     gist.end = true;
     gist.usage = usage;
     // A forced call of a tool ends with `stop`, though it waits for the tool.
@@ -44,7 +46,7 @@ pub(super) fn gist(body: &[u8]) -> Option<Gist> {
         StopReason::EndTurn if calls => StopReason::ToolUse,
         stop => stop,
     });
-    Some(gist)
+    Some((gist, said))
 }
 
 fn used(cursor: &mut Cursor<'_>) -> Option<Option<Usage>> {
@@ -53,20 +55,21 @@ fn used(cursor: &mut Cursor<'_>) -> Option<Option<Usage>> {
 
 /// Of several answers only the first is told.
 #[derive(Default)]
-struct Choices {
+struct Choices<'a> {
     count: usize,
-    first: Option<Choice>,
+    first: Option<Choice<'a>>,
 }
 
 #[derive(Default)]
-struct Choice {
+struct Choice<'a> {
     content: bool,
     calls: bool,
     stop: Option<StopReason>,
+    said: Option<&'a str>,
 }
 
-impl Choices {
-    fn read(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+impl<'a> Choices<'a> {
+    fn read(&mut self, cursor: &mut Cursor<'a>) -> Option<()> {
         let (mut index, mut choice, mut word) = (0, Choice::default(), None);
         let mut seen = Seen::default();
         cursor.object(|cursor, name| {
@@ -96,8 +99,8 @@ impl Choices {
     }
 }
 
-impl Choice {
-    fn said(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+impl<'a> Choice<'a> {
+    fn said(&mut self, cursor: &mut Cursor<'a>) -> Option<()> {
         let (mut words, mut thoughts) = ([None; 2], [None; 2]);
         let mut seen = Seen::default();
         cursor.object(|cursor, name| {
@@ -113,6 +116,9 @@ impl Choice {
             Some(())
         })?;
         let full = |text: &Option<&str>| text.is_some_and(|text| !text.is_empty());
+        if !full(&words[1]) {
+            self.said = words[0].filter(|text| memchr::memchr(b'\\', text.as_bytes()).is_none());
+        }
         self.content = self.calls || words.iter().any(full) || full(&thoughts[0].or(thoughts[1]));
         Some(())
     }
@@ -142,16 +148,22 @@ fn call(cursor: &mut Cursor<'_>) -> Option<()> {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
-    use steadfast_core::Gist;
+    use steadfast_core::{Delta, Gist};
 
     use super::{super::answer_decode, *};
 
     /// Whether the gist is told. If so, it is that of what is read.
     fn told(body: &str) -> bool {
-        let Some(gist) = gist(body.as_bytes()) else { return false };
+        let Some((gist, said)) = gist(body.as_bytes()) else { return false };
         let read = answer_decode::read(&Bytes::copy_from_slice(body.as_bytes()));
         let read = read.unwrap_or_else(|failure| panic!("{body}: {failure}"));
         assert_eq!(gist, Gist::of(&read), "{body}");
+        let text = |delta: &Delta| match delta {
+            Delta::Text { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        let text: String = read.iter().filter_map(text).collect();
+        assert!(said.is_none_or(|said| said == text), "{body}: {said:?}");
         true
     }
 
