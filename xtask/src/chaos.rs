@@ -1,11 +1,16 @@
-//! Ten thousand seeds of chaos: the whole stack under weather nobody planned for.
+//! Ten thousand seeds of chaos: the whole stack under weather nobody planned for, answers that break
+//! and are cut off anywhere, and every way a stream can break between two dialects.
 //!
-//! The same test as in `cargo test`, which tries 300 seeds, in the profile `chaos`: unoptimised,
+//! The same tests as in `cargo test`, which tries 300 seeds, in the profile `chaos`: unoptimised,
 //! this many would take six times as long. The gateway is left out of the build, since nothing of
 //! it is needed.
 
 /// How many seeds. STEADFAST_CHAOS_SEEDS says otherwise.
 const SEEDS: &str = "10000";
+
+/// How many worlds of answers that break: each has several, of hundreds of events.
+/// STEADFAST_SEEDS says otherwise.
+const WORLDS: &str = "2000";
 
 /// Runs them; `rest` goes to the test's own arguments.
 pub(crate) fn run(rest: &[String]) -> Result<(), String> {
@@ -19,10 +24,19 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
         "--no-default-features",
         "--test",
         "chaos",
+        "--test",
+        "conversation_chaos",
         "whatever_happens",
         "--",
     ];
     args.extend(rest.iter().map(String::as_str));
-    let seeds = std::env::var("STEADFAST_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.to_owned());
-    crate::cargo("chaos", &args, &[("STEADFAST_CHAOS_SEEDS", &seeds)])
+    let or = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.to_owned());
+    let seeds = or("STEADFAST_CHAOS_SEEDS", SEEDS);
+    let worlds = or("STEADFAST_SEEDS", WORLDS);
+    let env = [("STEADFAST_CHAOS_SEEDS", seeds.as_str()), ("STEADFAST_SEEDS", &worlds)];
+    crate::cargo("chaos", &args, &env)?;
+    let mut args = vec!["test", "--locked", "--profile", "chaos", "-p", "steadfast-recover"];
+    args.extend(["--test", "dialects", "--"]);
+    args.extend(rest.iter().map(String::as_str));
+    crate::cargo("chaos: broken streams", &args, &env)
 }

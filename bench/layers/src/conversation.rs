@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures_core::Stream;
+use steadfast_compact::CompactionLayer;
 use steadfast_core::{
     CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part,
     Role, StopReason, Target, ToolCall, ToolResult,
@@ -138,6 +139,7 @@ fn layers(pieces: u32) -> Vec<Case> {
         .layer(StreamResumeLayer::default())
         .service(inner);
     vec![
+        case("compaction", CompactionLayer::plain().layer(inner), chat()),
         case("guard", SafetyGuardLayer::default().layer(inner), chat()),
         case("continuation", ContinuationLayer::default().layer(inner), chat()),
         case("stream resume", StreamResumeLayer::default().layer(inner), chat()),

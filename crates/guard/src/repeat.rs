@@ -213,7 +213,7 @@ mod tests {
                 assert!(!found || may_repeat(&text, most), "{most}: {text:?}");
             }
         }
-        assert!(!may_repeat(&"A usual answer has few sentences. ".repeat(9), 10));
+        assert!(!may_repeat(&"A usual answer has few sentences. ".repeat(8), 10));
     }
 
     use super::*;
