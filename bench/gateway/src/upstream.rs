@@ -110,6 +110,6 @@ impl Body for Events {
             pace.left -= 1;
         }
         this.left -= 1;
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(wire::EVENT)))))
+        Poll::Ready(Some(Ok(Frame::data(wire::event(this.left)))))
     }
 }

@@ -1,12 +1,31 @@
 //! What is sent: requests, answers and events in OpenAI's dialect.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::OnceLock, time::Duration};
+
+use bytes::Bytes;
 
 /// The first event of a stream.
 pub(crate) const FIRST: &[u8] = b"data: {\"id\":\"chatcmpl-bench0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
 
-/// One event of a stream: 204 bytes.
-pub(crate) const EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-bench0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+/// Different words of a stream. One word over and over is what the safety guard stops.
+const WORDS: usize = 1_024;
+
+/// Event `number` of a stream: 204 bytes, another word in each.
+pub(crate) fn event(number: u32) -> Bytes {
+    static EVENTS: OnceLock<Vec<Bytes>> = OnceLock::new();
+    let events = EVENTS.get_or_init(|| (0..WORDS).map(|at| worded(at).into()).collect());
+    events[number as usize % WORDS].clone()
+}
+
+fn worded(at: usize) -> String {
+    let letter = |by: usize| char::from(b'a' + (at / by % 26) as u8);
+    let word: String = [1, 26, 7, 3].map(letter).into_iter().collect();
+    format!(
+        "data: {{\"id\":\"chatcmpl-bench0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
+         \"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{{\"index\":0,\
+         \"delta\":{{\"content\":\" {word}\"}},\"finish_reason\":null}}]}}\n\n"
+    )
+}
 
 /// The last events of a stream.
 pub(crate) const TAIL: [&[u8]; 2] = [

@@ -122,7 +122,11 @@ impl<S> GuardEvents<S> {
 /// reading it.
 fn is_harmless(event: &Event, most: Option<u32>) -> bool {
     let Some(gist) = event.deltas.gist() else { return false };
-    let repeats = |most| event.deltas.said().is_none_or(|text| may_repeat(text, most));
+    let repeats = |most| {
+        event.deltas.said().is_none_or(|text| {
+            may_repeat(text, most) && Repeats::default().push(0, text, most).is_some()
+        })
+    };
     !gist.calls && !most.is_some_and(repeats)
 }
 
