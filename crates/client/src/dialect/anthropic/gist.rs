@@ -19,7 +19,7 @@ pub(super) fn gist(body: &[u8]) -> Option<(Gist, Option<&str>)> {
             "id" => drop(seen.first(1, cursor.sound_or_null())?),
             "model" => drop(seen.first(2, cursor.sound_or_null())?),
             "content" => {
-                seen.first(3, cursor.list(|cursor| block(cursor, &mut gist, &mut said)))?
+                seen.first(3, cursor.list(|cursor| block(cursor, &mut gist, &mut said)))?;
             }
             "stop_reason" => word = seen.first(4, cursor.sound_or_null())?,
             "stop_sequence" => drop(seen.first(5, cursor.sound_or_null())?),
