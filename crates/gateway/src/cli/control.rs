@@ -11,7 +11,7 @@ use axum::{
     routing::{get, put},
 };
 use serde_json::{Map, Value, json};
-use steadfast_sim::{Answer, End, Entry, FaultPlan, SimProvider};
+use steadfast_sim::{Answer, End, Entry, FaultPlan, SimProvider, Summaries};
 use tokio::net::TcpListener;
 
 type Providers = Arc<[SimProvider]>;
@@ -33,6 +33,7 @@ fn router(providers: Providers) -> Router {
         .route("/{provider}/journal", get(journal))
         .route("/{provider}/script", put(script))
         .route("/{provider}/faults", put(faults))
+        .route("/{provider}/summaries", put(summaries))
         .with_state(providers)
 }
 
@@ -78,6 +79,25 @@ async fn faults(
     match FaultPlan::from_json(&body) {
         Ok(plan) => provider.set_faults(plan),
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
+    }
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// Replaces what requests for summaries get; `null` is what all other requests get.
+async fn summaries(
+    State(providers): State<Providers>,
+    Path(name): Path<String>,
+    body: String,
+) -> Response {
+    let provider = match find(&providers, &name) {
+        Ok(provider) => provider,
+        Err(refusal) => return refusal,
+    };
+    match serde_json::from_str::<Option<Summaries>>(&body) {
+        Ok(summaries) => provider.set_summaries(summaries),
+        Err(error) => {
+            return refuse(StatusCode::BAD_REQUEST, format!("no summaries: {error}"));
+        }
     }
     StatusCode::NO_CONTENT.into_response()
 }
@@ -168,6 +188,11 @@ mod tests {
         let answers = r#"[{"blocks": [{"text": "As told."}]}]"#;
         assert_eq!(tell(&router, "PUT", "/openai/script", answers).await.0, 204);
         assert_eq!((ask(&provider).await, ask(&provider).await), (200, 500));
+        let summaries = r#"{"contains": "hi", "answers": [{"fails": "overloaded"}]}"#;
+        assert_eq!(tell(&router, "PUT", "/openai/summaries", summaries).await.0, 204);
+        assert_eq!(ask(&provider).await, 503);
+        assert_eq!(tell(&router, "PUT", "/openai/summaries", "null").await.0, 204);
+        assert_eq!(ask(&provider).await, 200);
 
         let (status, text) = tell(&router, "GET", "/openai/journal", "").await;
         assert_eq!(status, 200);
@@ -177,7 +202,7 @@ mod tests {
         assert_eq!(seen[0]["body"]["messages"][0]["content"], "hi");
         assert_eq!(seen[0]["end"], "complete");
         assert_eq!(seen[1]["fault"], json!({"error": "server_error"}));
-        assert_eq!(seen[2], Value::Null);
+        assert_eq!(seen[4], Value::Null);
     }
 
     #[tokio::test]
@@ -193,5 +218,8 @@ mod tests {
             tell(&router, "PUT", "/gemini/faults", r#"{"rules": [{"fault": "fire"}]}"#).await;
         assert_eq!(status, 400);
         assert!(says.contains("unknown variant `fire`"), "{says}");
+        let (status, says) = tell(&router, "PUT", "/gemini/summaries", r#"{"answers": 7}"#).await;
+        assert_eq!(status, 400);
+        assert!(says.starts_with("no summaries: "), "{says}");
     }
 }

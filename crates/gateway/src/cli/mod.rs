@@ -213,7 +213,8 @@ Examples:
   steadfast sim --control 127.0.0.1:9009           then, from a test:
     curl 127.0.0.1:9009/openai/journal
     curl -X PUT 127.0.0.1:9009/openai/script -d '[{\"blocks\": [{\"text\": \"Hello!\"}]}]'
-    curl -X PUT 127.0.0.1:9009/openai/faults -d '{\"rules\": [{\"nth\": 1, \"fault\": \"reset\"}]}'")]
+    curl -X PUT 127.0.0.1:9009/openai/faults -d '{\"rules\": [{\"nth\": 1, \"fault\": \"reset\"}]}'
+    curl -X PUT 127.0.0.1:9009/openai/summaries -d '{\"contains\": \"You keep the record\", \"answers\": [\"empty\", \"good\"]}'")]
 pub(crate) struct SimArgs {
     /// The address to listen on. Each dialect gets the next port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
