@@ -484,6 +484,33 @@ fn what_has_no_word_is_refused_and_says_what_it_is() {
     }
 }
 
+/// OpenAI refuses a batch of calls when anything stands between their results.
+#[test]
+fn what_tools_show_stands_behind_all_their_results() {
+    use steadfast_core::{ChatRequest, Message, Part, Role, ToolResult};
+    let call = |id: &str| Part::tool_call(id, "shot", "{}");
+    let result = |id: &str, content| {
+        let result = ToolResult { id: id.into(), content, ..ToolResult::default() };
+        Message::new(Role::Tool, vec![Part::ToolResult(result)])
+    };
+    let request = ChatRequest::new(vec![
+        Message::user("Look."),
+        Message::new(Role::Assistant, vec![call("a"), call("b"), call("c")]),
+        result("a", vec![Part::image("image/png", "AAAA")]),
+        result("b", vec![Part::text("nothing")]),
+        result("c", vec![Part::text("this"), Part::image("image/png", "BBBB")]),
+        Message::user("And?"),
+    ])
+    .with_model("gpt-4o");
+    let written = parse(&encode(Dialect::OpenAi, &request));
+    let messages = written["messages"].as_array().unwrap();
+    let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "tool", "user", "user"]);
+    let shown = |at: usize| messages[5]["content"][at]["image_url"]["url"].as_str().unwrap();
+    assert!(shown(0).ends_with("AAAA") && shown(1).ends_with("BBBB"), "{written}");
+    assert_eq!(messages[6]["content"], "And?");
+}
+
 #[test]
 fn documents_and_pictures_of_tools_arrive() {
     let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBE"}},{"type":"document","source":{"type":"text","media_type":"text/plain","data":"plain words"}}]},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"shot","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]}]}]}"#;

@@ -192,8 +192,7 @@ impl Writer {
             }));
             let mut content =
                 vec![Part::text(format!("out {} {}", self.ids, "x y".repeat(step.sizes.0 / 3)))];
-            // OpenAI's tools answer in text.
-            if step.image && self.dialect != Dialect::OpenAi {
+            if step.image {
                 content.push(Part::image("image/png", PIXEL));
             }
             results.push(Part::ToolResult(ToolResult {

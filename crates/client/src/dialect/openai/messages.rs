@@ -19,7 +19,12 @@ pub(super) fn write(request: &ChatRequest) -> Result<String, Failure> {
     let mut out = Vec::new();
     {
         let mut list = Array::new(&mut out);
+        let mut shown = Vec::new();
         for (m, message) in messages.iter().enumerate() {
+            // Nothing may stand between the results of one answer's calls.
+            if message.tool_results().next().is_none() {
+                show(&mut list, &mut shown);
+            }
             if let Some(raw) = message.raw(DIALECT) {
                 list.raw(raw.get());
                 continue;
@@ -27,9 +32,10 @@ pub(super) fn write(request: &ChatRequest) -> Result<String, Failure> {
             match message.role() {
                 Role::System => system(&mut list, message),
                 Role::Assistant => assistant(&mut list, m, message, &calls)?,
-                _ => user(&mut list, m, message, &calls)?,
+                _ => user(&mut list, m, message, &calls, &mut shown)?,
             }
         }
+        show(&mut list, &mut shown);
     }
     Ok(text_of(out))
 }
@@ -101,8 +107,26 @@ fn assistant(
     Ok(())
 }
 
-/// Results as a message each, and then what the user says.
-fn user(list: &mut Array<'_>, m: usize, message: &Message, calls: &Calls) -> Result<(), Failure> {
+/// What tools have shown, as a message of the user's.
+fn show(list: &mut Array<'_>, shown: &mut Vec<String>) {
+    if shown.is_empty() {
+        return;
+    }
+    let mut object = list.object();
+    object.put("role", "user");
+    let mut list = object.array("content");
+    shown.drain(..).for_each(|part| list.raw(&part));
+}
+
+/// Results as a message each, and then what the user says. What a message of a tool has besides is
+/// `shown` later.
+fn user(
+    list: &mut Array<'_>,
+    m: usize,
+    message: &Message,
+    calls: &Calls,
+    shown: &mut Vec<String>,
+) -> Result<(), Failure> {
     let mut rest: Vec<&Part> = Vec::new();
     for (p, part) in message.parts().iter().enumerate() {
         let Part::ToolResult(result) = part else {
@@ -132,6 +156,10 @@ fn user(list: &mut Array<'_>, m: usize, message: &Message, calls: &Calls) -> Res
     for part in &rest {
         content_part(&mut parts, part, message)?;
     }
+    if message.role() == Role::Tool {
+        shown.append(&mut parts);
+        return Ok(());
+    }
     let plain = match rest.as_slice() {
         [Part::Text(text)] if text.extra.is_none() => Some(&text.text),
         _ => None,
@@ -139,13 +167,7 @@ fn user(list: &mut Array<'_>, m: usize, message: &Message, calls: &Calls) -> Res
     if parts.is_empty() {
         return Ok(());
     }
-    let mut object = if message.role() == Role::Tool {
-        let mut object = list.object();
-        object.put("role", "user");
-        object
-    } else {
-        open(list, "user", message)
-    };
+    let mut object = open(list, "user", message);
     if let Some(plain) = plain {
         object.put("content", plain);
         return Ok(());
