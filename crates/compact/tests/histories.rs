@@ -107,8 +107,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     let mut dice = Rng::with_seed(seed);
     let dialect = dice.choice(Dialect::ALL).unwrap();
     let is_damaged = dice.u8(..5) == 0;
-    // Where a damaged history's open tool loop begins is a matter of opinion, and thinking hangs by it.
-    let thinking = dialect != Dialect::OpenAi && !is_damaged && dice.bool();
+    let thinking = dialect != Dialect::OpenAi && dice.bool();
     let window = if dice.u8(..5) > 0 { dice.u64(4_096..6_000) } else { dice.u64(6_000..16_000) };
     // One in five has a provider that takes less than it is said to.
     let context_size = if dice.u8(..5) == 0 { window * 3 / 4 } else { 100_000_000 };

@@ -125,11 +125,17 @@ fn dangling<H: Holds>(list: &[H], turn: &Turn) -> Option<Spot> {
     end
 }
 
+/// Whether the user's words end a loop. Where thinking is signed, words beside results do not: the
+/// provider takes what follows the results for the same turn of the model's.
+fn ends_loop<H: Holds>(turn: &Turn, list: &[H], rules: &Rules) -> bool {
+    turn.has_user(list) && !(rules.signed_thinking && turn.has_results(list))
+}
+
 /// The loop that the conversation is in: from the user's last word on.
 fn current_loop<H: Holds>(list: &[H], rules: &Rules) -> Vec<Turn> {
     let mut current = Vec::new();
     for turn in turns(list, rules.merges) {
-        let is_over = turn.has_user(list);
+        let is_over = ends_loop(&turn, list, rules);
         current.push(turn);
         if is_over {
             current.clear();
@@ -249,7 +255,7 @@ fn drop_faulty(draft: &mut Draft<'_>) {
     };
     for turn in turns(list, rules.merges) {
         is_faulty |= !faults(list, &turn, rules, &mut said).is_empty();
-        if turn.has_user(list) {
+        if ends_loop(&turn, list, rules) {
             end_loop(start..turn.reply.end, is_faulty);
             start = turn.reply.end;
             is_faulty = false;

@@ -36,6 +36,12 @@ impl Turn {
         })
     }
 
+    /// Whether results are in the reply.
+    pub(super) fn has_results<H: Holds>(&self, list: &[H]) -> bool {
+        let results = |held: &H| held.message().tool_results().next().is_some();
+        list[self.reply.clone()].iter().any(results)
+    }
+
     /// Whether instructions are all the reply has, if anything.
     pub(super) fn is_unanswered<H: Holds>(&self, list: &[H]) -> bool {
         list[self.reply.clone()].iter().all(|held| held.message().role() == Role::System)
