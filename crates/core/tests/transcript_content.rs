@@ -356,9 +356,22 @@ fn s11_an_open_loop_that_lost_its_thinking_goes_on_without() {
         headless(),
     );
     assert_eq!(mended.params.thinking, None);
-    // The same loop once the user has spoken.
+    // Words of the user's beside the results leave it open: the provider takes both for one turn.
+    let spoken = || [headless(), vec![u("next")]].concat();
+    assert_eq!(
+        mends(
+            thinking(spoken()),
+            &rules(Anthropic),
+            &[(Rule::Thinking, "messages.1.content.0.type: Expected `thinking`")],
+            spoken(),
+        )
+        .params
+        .thinking,
+        None
+    );
+    // Once it is over, nobody asks.
     let mut closed = headless();
-    closed.push(u("next"));
+    closed.extend([a("done"), u("next")]);
     untouched(&mut thinking(closed), &rules(Anthropic));
     untouched(&mut request(headless()), &rules(Anthropic));
 
