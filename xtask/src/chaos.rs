@@ -10,7 +10,7 @@ const SEEDS: &str = "10000";
 
 /// How many worlds of answers that break: each has several, of hundreds of events.
 /// STEADFAST_SEEDS says otherwise.
-const WORLDS: &str = "2000";
+const WORLDS: &str = "10000";
 
 /// Runs them; `rest` goes to the test's own arguments.
 pub(crate) fn run(rest: &[String]) -> Result<(), String> {
