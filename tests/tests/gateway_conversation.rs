@@ -338,6 +338,42 @@ async fn only_an_operator_extends_a_task() {
     assert_eq!(task(4).send(rig.addr).await.status, 200, "what came before is not counted");
 }
 
+/// A caller's key opens no operator's door, and two tenants' tasks of one name are two.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_neither_lift_limits_nor_share_tasks() {
+    let builder = Rig::builder();
+    let key = |name: &str| builder.secret(name, &format!("gw-{name}-secret-2291"));
+    let (acme, other, admin) = (key("acme"), key("other"), key("admin"));
+    let config = format!(
+        "[guard]\ncalls = 3\n[[tenants]]\nname = \"acme\"\nkeys = [\"{acme}\"]\n\
+         [[tenants]]\nname = \"other\"\nkeys = [\"{other}\"]\n"
+    );
+    let rig = builder
+        .server(&format!("admin_key = \"{admin}\""))
+        .config(&config)
+        .provider(provider(Dialect::OpenAi).build())
+        .start()
+        .await;
+    let as_of = |ask: Ask, name: &str| ask.header("x-api-key", &format!("gw-{name}-secret-2291"));
+    let task = |name: &str, times| {
+        let ask = circles(Dialect::OpenAi, times, false).header("x-steadfast-task", "t");
+        as_of(ask, name)
+    };
+    let extend = |tenant: &str| {
+        Ask::post("/admin/guard/extend", "").query(&format!("task=t&tenant={tenant}"))
+    };
+    assert_eq!(task("acme", 4).send(rig.addr).await.status, 503);
+    assert_eq!(task("other", 1).send(rig.addr).await.status, 200, "another's task");
+    for shut in [extend("acme"), as_of(extend("acme"), "acme"), as_of(extend("acme"), "other")] {
+        assert_eq!(shut.send(rig.addr).await.status, 401);
+    }
+    assert_eq!(as_of(extend("other"), "admin").send(rig.addr).await.status, 200);
+    assert_eq!(task("acme", 4).send(rig.addr).await.status, 503, "it was the other's");
+    assert_eq!(as_of(extend("nobody"), "admin").send(rig.addr).await.status, 404);
+    assert_eq!(as_of(extend("acme"), "admin").send(rig.addr).await.status, 200);
+    assert_eq!(task("acme", 4).send(rig.addr).await.status, 200);
+}
+
 /// Switched off, nothing of it happens: the break is told, the cut is told, circles go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_can_be_switched_off() {

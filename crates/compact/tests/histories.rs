@@ -19,7 +19,7 @@ use steadfast_compact::{
     CompactionLayer, Counter, Encoding, Limits, Notice, Scheme, TargetFacts, Tier,
 };
 use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Dialect, Failure, Message, Part, Reason, Target,
+    CallContext, ChatRequest, ChatResponse, Dialect, Failure, Message, Part, Reason, Role, Target,
 };
 use steadfast_sim::{Answer, Journal, Model, SimProvider};
 use support::{Model as Summariser, say};
@@ -157,6 +157,13 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
                 } else {
                     list.remove(at);
                 }
+            }
+            // This model goes on with no words of its own, and OpenAI's dialect leaves that to the
+            // model: no rule mends it.
+            let list = request.messages.make_mut();
+            let ends = list.last().is_some_and(|last| last.role() == Role::Assistant);
+            if dialect == Dialect::OpenAi && ends {
+                list.push(Message::user("Go on."));
             }
         }
         let case =

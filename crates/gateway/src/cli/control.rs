@@ -48,58 +48,46 @@ async fn journal(State(providers): State<Providers>, Path(name): Path<String>) -
 }
 
 /// Replaces what the provider says next.
-async fn script(
-    State(providers): State<Providers>,
-    Path(name): Path<String>,
-    body: String,
-) -> Response {
-    let provider = match find(&providers, &name) {
-        Ok(provider) => provider,
-        Err(refusal) => return refusal,
-    };
-    match serde_json::from_str::<Vec<Answer>>(&body) {
-        Ok(answers) => provider.set_script(answers),
-        Err(error) => {
-            return refuse(StatusCode::BAD_REQUEST, format!("not an array of answers: {error}"));
-        }
-    }
-    StatusCode::NO_CONTENT.into_response()
+async fn script(state: State<Providers>, name: Path<String>, body: String) -> Response {
+    tell(&state, &name, |provider| {
+        let answers: Vec<Answer> = serde_json::from_str(&body)
+            .map_err(|error| format!("not an array of answers: {error}"))?;
+        provider.set_script(answers);
+        Ok(())
+    })
 }
 
 /// Replaces the provider's plan of faults.
-async fn faults(
-    State(providers): State<Providers>,
-    Path(name): Path<String>,
-    body: String,
-) -> Response {
-    let provider = match find(&providers, &name) {
-        Ok(provider) => provider,
-        Err(refusal) => return refusal,
-    };
-    match FaultPlan::from_json(&body) {
-        Ok(plan) => provider.set_faults(plan),
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
-    }
-    StatusCode::NO_CONTENT.into_response()
+async fn faults(state: State<Providers>, name: Path<String>, body: String) -> Response {
+    tell(&state, &name, |provider| {
+        provider.set_faults(FaultPlan::from_json(&body).map_err(|error| error.to_string())?);
+        Ok(())
+    })
 }
 
 /// Replaces what requests for summaries get; `null` is what all other requests get.
-async fn summaries(
-    State(providers): State<Providers>,
-    Path(name): Path<String>,
-    body: String,
+async fn summaries(state: State<Providers>, name: Path<String>, body: String) -> Response {
+    tell(&state, &name, |provider| {
+        let summaries: Option<Summaries> =
+            serde_json::from_str(&body).map_err(|error| format!("no summaries: {error}"))?;
+        provider.set_summaries(summaries);
+        Ok(())
+    })
+}
+
+/// Tells the provider of this name something, which may be nothing that can be told.
+fn tell(
+    providers: &Providers,
+    name: &str,
+    what: impl FnOnce(&SimProvider) -> Result<(), String>,
 ) -> Response {
-    let provider = match find(&providers, &name) {
-        Ok(provider) => provider,
-        Err(refusal) => return refusal,
-    };
-    match serde_json::from_str::<Option<Summaries>>(&body) {
-        Ok(summaries) => provider.set_summaries(summaries),
-        Err(error) => {
-            return refuse(StatusCode::BAD_REQUEST, format!("no summaries: {error}"));
-        }
+    match find(providers, name) {
+        Err(refusal) => refusal,
+        Ok(provider) => match what(provider) {
+            Ok(()) => StatusCode::NO_CONTENT.into_response(),
+            Err(why) => refuse(StatusCode::BAD_REQUEST, why),
+        },
     }
-    StatusCode::NO_CONTENT.into_response()
 }
 
 #[expect(clippy::result_large_err, reason = "a response is the point of it")]
@@ -156,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    async fn tell(router: &Router, method: &str, path: &str, body: &str) -> (u16, String) {
+    async fn asks(router: &Router, method: &str, path: &str, body: &str) -> (u16, String) {
         let request =
             http::Request::builder().method(method).uri(path).body(Body::from(body.to_owned()));
         let response = router.clone().oneshot(request.unwrap()).await.unwrap();
@@ -182,19 +170,19 @@ mod tests {
         let provider = SimProvider::new(Dialect::OpenAi);
         let router = router(Arc::from([provider.clone()]));
         let plan = r#"{"rules": [{"nth": 2, "fault": {"error": "server_error"}}]}"#;
-        assert_eq!(tell(&router, "PUT", "/openai/faults", plan).await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/faults", plan).await.0, 204);
         let forgotten = r#"[{"blocks": [{"text": "Not this."}]}]"#;
-        assert_eq!(tell(&router, "PUT", "/openai/script", forgotten).await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/script", forgotten).await.0, 204);
         let answers = r#"[{"blocks": [{"text": "As told."}]}]"#;
-        assert_eq!(tell(&router, "PUT", "/openai/script", answers).await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/script", answers).await.0, 204);
         assert_eq!((ask(&provider).await, ask(&provider).await), (200, 500));
         let summaries = r#"{"contains": "hi", "answers": [{"fails": "overloaded"}]}"#;
-        assert_eq!(tell(&router, "PUT", "/openai/summaries", summaries).await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/summaries", summaries).await.0, 204);
         assert_eq!(ask(&provider).await, 503);
-        assert_eq!(tell(&router, "PUT", "/openai/summaries", "null").await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/summaries", "null").await.0, 204);
         assert_eq!(ask(&provider).await, 200);
 
-        let (status, text) = tell(&router, "GET", "/openai/journal", "").await;
+        let (status, text) = asks(&router, "GET", "/openai/journal", "").await;
         assert_eq!(status, 200);
         assert!(!text.contains("very-secret"), "{text}");
         let seen: Value = serde_json::from_str(&text).unwrap();
@@ -208,17 +196,17 @@ mod tests {
     #[tokio::test]
     async fn what_can_not_be_told_is_refused_with_the_reason() {
         let router = router(Arc::from([SimProvider::new(Dialect::Gemini)]));
-        let (status, says) = tell(&router, "GET", "/openai/journal", "").await;
+        let (status, says) = asks(&router, "GET", "/openai/journal", "").await;
         assert_eq!(status, 404);
         assert!(says.contains("`openai`") && says.contains("gemini"), "{says}");
-        let (status, says) = tell(&router, "PUT", "/gemini/script", r#"[{"text": 1}]"#).await;
+        let (status, says) = asks(&router, "PUT", "/gemini/script", r#"[{"text": 1}]"#).await;
         assert_eq!(status, 400);
         assert!(says.contains("unknown field `text`"), "{says}");
         let (status, says) =
-            tell(&router, "PUT", "/gemini/faults", r#"{"rules": [{"fault": "fire"}]}"#).await;
+            asks(&router, "PUT", "/gemini/faults", r#"{"rules": [{"fault": "fire"}]}"#).await;
         assert_eq!(status, 400);
         assert!(says.contains("unknown variant `fire`"), "{says}");
-        let (status, says) = tell(&router, "PUT", "/gemini/summaries", r#"{"answers": 7}"#).await;
+        let (status, says) = asks(&router, "PUT", "/gemini/summaries", r#"{"answers": 7}"#).await;
         assert_eq!(status, 400);
         assert!(says.starts_with("no summaries: "), "{says}");
     }
