@@ -20,11 +20,20 @@ const BUILD: [&str; 4] = ["--sanitizer", "none", "--codegen-units", "16"];
 /// Flags of libFuzzer: no input takes 20 s or 2 GiB, and none is larger than 16 KiB.
 const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=2048", "-max_len=16384"];
 
-/// Runs `[--seconds N] [target...]`, all targets without names.
+/// How long, and from which seed.
+#[derive(Clone, Copy)]
+struct Effort {
+    seconds: u32,
+    /// The same inputs in the same order every time, as far as the seconds go; new ones each time
+    /// without.
+    seed: Option<u32>,
+}
+
+/// Runs `[--seconds N] [--seed N] [target...]`, all targets without names.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
     let all = targets(&fuzz)?;
-    let (seconds, wanted) = parse(args, &all)?;
+    let (effort, wanted) = parse(args, &all)?;
     let tool = tool()?;
 
     // One build for all of them: they share everything but their last step.
@@ -40,7 +49,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
 
     let side_by_side = thread::available_parallelism().map_or(1, usize::from).min(wanted.len());
-    println!("== fuzz: {seconds} s each, {side_by_side} at a time");
+    println!("== fuzz: {} s each, {side_by_side} at a time", effort.seconds);
     let programs = target.join(host).join("release");
     let (programs, fuzz, wanted) = (&programs, &fuzz, &wanted);
     let found: Vec<String> = thread::scope(|scope| {
@@ -48,7 +57,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .map(|worker| {
                 let mine = wanted.iter().skip(worker).step_by(side_by_side);
                 scope.spawn(move || {
-                    let finds = |target: &&String| match one(programs, fuzz, target, seconds) {
+                    let finds = |target: &&String| match one(programs, fuzz, target, effort) {
                         Ok(()) => false,
                         Err(finding) => {
                             println!("{finding}");
@@ -67,7 +76,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 
 /// One target from its seeds and what it found before; `Err` with its output when it finds
 /// something.
-fn one(programs: &Path, fuzz: &Path, target: &str, seconds: u32) -> Result<(), String> {
+fn one(programs: &Path, fuzz: &Path, target: &str, effort: Effort) -> Result<(), String> {
     let corpus = fuzz.join("corpus").join(target);
     let artifacts = fuzz.join("artifacts").join(target);
     for folder in [&corpus, &artifacts] {
@@ -78,7 +87,8 @@ fn one(programs: &Path, fuzz: &Path, target: &str, seconds: u32) -> Result<(), S
     let mut command = Command::new(&program);
     command.arg(&corpus).arg(fuzz.join("seeds").join(target)).args(LIMITS);
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-max_total_time={}", effort.seconds));
+    command.args(effort.seed.map(|seed| format!("-seed={seed}")));
     command.arg(format!("-dict={}", fuzz.join("dict/json.dict").display()));
     let output = command
         .output()
@@ -106,24 +116,32 @@ fn targets(fuzz: &Path) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-fn parse(args: &[String], all: &[String]) -> Result<(u32, Vec<String>), String> {
-    let mut seconds = SECONDS;
+fn parse(args: &[String], all: &[String]) -> Result<(Effort, Vec<String>), String> {
+    let mut effort = Effort { seconds: SECONDS, seed: None };
     let mut wanted = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        if arg == "--seconds" {
-            let value = args.next().and_then(|value| value.parse().ok()).filter(|value| *value > 0);
-            seconds = value.ok_or("--seconds needs a whole number above 0")?;
-        } else if all.contains(arg) {
-            wanted.push(arg.clone());
-        } else {
-            return Err(format!("there is no fuzz target `{arg}`; there are {}", all.join(", ")));
+        let mut number = || {
+            let value = args.next().and_then(|value| value.parse().ok());
+            let value: Option<u32> = value.filter(|value| *value > 0);
+            value.ok_or(format!("{arg} needs a whole number above 0"))
+        };
+        match arg.as_str() {
+            "--seconds" => effort.seconds = number()?,
+            "--seed" => effort.seed = Some(number()?),
+            target if all.contains(arg) => wanted.push(target.to_owned()),
+            _ => {
+                return Err(format!(
+                    "there is no fuzz target `{arg}`; there are {}",
+                    all.join(", ")
+                ));
+            }
         }
     }
     if wanted.is_empty() {
         wanted = all.to_vec();
     }
-    Ok((seconds, wanted))
+    Ok((effort, wanted))
 }
 
 /// cargo-fuzz: the user's own, or one under `target/tools`, installed when it is missing.

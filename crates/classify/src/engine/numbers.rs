@@ -193,8 +193,12 @@ pub(crate) fn until_number(value: f64, now: SystemTime) -> Option<Duration> {
     } else {
         return seconds(value);
     };
-    let at = seconds_since_epoch(epoch)?;
-    Some(at.duration_since(now).unwrap_or(Duration::ZERO).min(MAX_WAIT))
+    Some(until(seconds_since_epoch(epoch)?, now))
+}
+
+/// The wait until `at`; none when it is past.
+fn until(at: SystemTime, now: SystemTime) -> Duration {
+    at.duration_since(now).unwrap_or(Duration::ZERO).min(MAX_WAIT)
 }
 
 fn seconds_since_epoch(value: f64) -> Option<SystemTime> {
@@ -203,8 +207,12 @@ fn seconds_since_epoch(value: f64) -> Option<SystemTime> {
 
 /// The wait until an RFC 3339 moment such as `2026-11-21T13:18:09Z`.
 pub(crate) fn until_rfc3339(text: &str, now: SystemTime) -> Option<Duration> {
-    let at = rfc3339(text.trim())?;
-    Some(at.duration_since(now).unwrap_or(Duration::ZERO).min(MAX_WAIT))
+    Some(until(rfc3339(text.trim())?, now))
+}
+
+/// The wait until an HTTP date such as `Sat, 21 Nov 2026 13:18:09 GMT`.
+pub(crate) fn until_http_date(text: &str, now: SystemTime) -> Option<Duration> {
+    Some(until(httpdate::parse_http_date(text).ok()?, now))
 }
 
 fn rfc3339(text: &str) -> Option<SystemTime> {
@@ -350,9 +358,16 @@ mod tests {
             count(&text);
             duration(&text, Some(Duration::from_secs(1)));
             until_rfc3339(&text, now);
+            until_http_date(&text, now);
             if let Some(wait) = until_number(value, now) {
                 prop_assert!(wait <= MAX_WAIT);
             }
+        }
+
+        #[test]
+        fn no_date_is_a_longer_wait(secs in 0u64..250_000_000_000) {
+            let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(secs));
+            prop_assert!(until_http_date(&date, UNIX_EPOCH).unwrap() <= MAX_WAIT);
         }
 
         #[test]

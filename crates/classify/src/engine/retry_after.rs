@@ -64,8 +64,7 @@ fn reset(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
 fn moment_or_duration(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
     // Only an HTTP date begins with a letter.
     if value.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        let date = httpdate::parse_http_date(value).ok()?;
-        return Some(date.duration_since(now()).unwrap_or(Duration::ZERO));
+        return numbers::until_http_date(value, now());
     }
     // The clock is read only for what has the shape of a moment.
     let moment = value.contains(':').then(|| numbers::until_rfc3339(value, now())).flatten();
@@ -154,6 +153,8 @@ mod tests {
         Some(Duration::from_millis(millis))
     }
 
+    const TEN_YEARS: u64 = 10 * 365 * 86_400_000;
+
     #[test]
     fn the_headers_in_their_order() {
         for (pairs, expected) in [
@@ -169,6 +170,12 @@ mod tests {
             (vec![("retry-after", "soon")], None),
             (vec![("retry-after", "Sat, 21 Nov 2026 13:58:39 GMT")], ms(30_000)),
             (vec![("retry-after", "Sat, 21 Nov 2020 13:58:39 GMT")], ms(0)),
+            // Found by fuzzing: a date is held to the longest wait, as everything else is.
+            (vec![("retry-after", "Sat, 21 Nov 4054 13:58:39 GMT")], ms(TEN_YEARS)),
+            (vec![("retry-after", "4054-11-21T13:58:39Z")], ms(TEN_YEARS)),
+            (vec![("retry-after", "65800000000")], ms(TEN_YEARS)),
+            (vec![("retry-after", "999999999")], ms(TEN_YEARS)),
+            (vec![("retry-after", "99999 days")], ms(TEN_YEARS)),
             (vec![("retry-after", "1795269500")], ms(11_000)),
             (vec![("retry-after", "20s")], ms(20_000)),
             (vec![], None),
