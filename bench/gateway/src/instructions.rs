@@ -4,7 +4,7 @@ use std::{fs, process::Command, time::Duration};
 
 use crate::{
     Error, Options,
-    load::{self, Until},
+    load::{self, Callers, Until},
     process::Cpu,
     variant::{self, Place, Variant},
     wire,
@@ -100,7 +100,8 @@ impl Load {
         let stream = match self {
             Load::Requests(count) => {
                 let request = variant.whole();
-                load::whole(variant.address, &request, 4, Until::Count(count), || ()).await?;
+                let callers = Callers::greedy(4);
+                load::whole(variant.address, &request, callers, Until::Count(count), || ()).await?;
                 return Ok(());
             }
             Load::Events(count) => wire::Stream { events: count, gap, burst: 1 },

@@ -1,7 +1,7 @@
 //! The load: connections that are kept alive, each with one request at a time. Written by hand on
 //! sockets, so that it takes little from what is measured.
 
-use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
+use std::{cell::Cell, fmt, net::SocketAddr, rc::Rc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -53,17 +53,40 @@ pub(crate) struct Streamed {
     pub(crate) reads: u64,
 }
 
-/// Sends `request` over `connections`, again and again. `start` is called once all connections
+/// How a load is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Callers {
+    /// Each with one request at a time.
+    pub(crate) connections: usize,
+    /// How long each waits before it asks again.
+    pub(crate) pause: Duration,
+}
+
+impl Callers {
+    /// So many, who ask again as soon as they are answered.
+    pub(crate) const fn greedy(connections: usize) -> Self {
+        Self { connections, pause: Duration::ZERO }
+    }
+}
+
+impl fmt::Display for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.connections)?;
+        if self.pause.is_zero() { Ok(()) } else { write!(f, ", {:?} apart", self.pause) }
+    }
+}
+
+/// Sends `request` over connections, again and again. `start` is called once all connections
 /// are there and have been used.
 pub(crate) async fn whole<T>(
     address: SocketAddr,
     request: &Rc<[u8]>,
-    connections: usize,
+    callers: Callers,
     until: Until,
     start: impl FnOnce() -> T,
 ) -> Result<(Answers, T), Error> {
     let mut open = Vec::new();
-    for _ in 0..connections {
+    for _ in 0..callers.connections {
         let mut connection = Connection::open(address).await?;
         connection.ask(request).await?;
         open.push(connection);
@@ -78,19 +101,21 @@ pub(crate) async fn whole<T>(
         Until::Count(_) => None,
     };
     let tasks = LocalSet::new();
-    let running: Vec<_> = open
-        .into_iter()
-        .map(|mut connection| {
+    let running: Vec<_> = (0..)
+        .zip(open)
+        .map(|(number, mut connection)| {
             let (request, left) = (request.clone(), left.clone());
             tasks.spawn_local(async move {
                 let mut took = Vec::with_capacity(4_096);
-                let mut now = Instant::now();
+                // Spread over the pause: callers do not know of each other.
+                let spread = callers.pause * number / callers.connections as u32;
+                let mut now = pause(spread).await;
                 while left.get() > 0 && end.is_none_or(|end| now < end) {
                     left.set(left.get() - 1);
                     connection.ask(&request).await?;
                     let done = Instant::now();
                     took.push(u64::try_from((done - now).as_nanos()).unwrap_or(u64::MAX));
-                    now = done;
+                    now = if callers.pause.is_zero() { done } else { pause(callers.pause).await };
                 }
                 Ok::<_, Error>(took)
             })
@@ -103,6 +128,14 @@ pub(crate) async fn whole<T>(
     }
     answers.took.sort_unstable();
     Ok((answers, started))
+}
+
+/// Waits so long; when it is over.
+async fn pause(time: Duration) -> Instant {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+    Instant::now()
 }
 
 /// Sends `request` over `connections` at once, each of which is answered by a stream of `events`

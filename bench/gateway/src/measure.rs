@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Error, Options, instructions,
-    load::{self, Until},
+    load::{self, Callers, Until},
     memory, peers,
     process::{Cpu, pin_self},
     report::{Report, median},
@@ -12,8 +12,15 @@ use crate::{
     wire,
 };
 
-/// How many connections are used at once.
-pub(crate) const CONNECTIONS: [usize; 3] = [1, 16, 64];
+/// Who asks for whole answers. The last ones think between two calls, some 3,500 calls a second
+/// together: what is measured has a core to itself and time left, so that what it adds to a call is
+/// its own and not a queue's.
+pub(crate) const CALLERS: [Callers; 4] = [
+    Callers::greedy(1),
+    Callers::greedy(16),
+    Callers::greedy(64),
+    Callers { connections: 16, pause: Duration::from_millis(4) },
+];
 
 /// Streams at once while events are measured.
 const STREAMS: usize = 64;
@@ -81,7 +88,8 @@ pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
             load::streams(at, &first, &request, connections, stream.all(), || ()).await?;
         } else {
             let until = Until::Count(what.parse()?);
-            load::whole(variant.address, &variant.whole(), connections, until, || ()).await?;
+            let callers = Callers::greedy(connections);
+            load::whole(variant.address, &variant.whole(), callers, until, || ()).await?;
         }
         Ok(())
     })
@@ -90,7 +98,7 @@ pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
 /// What was measured of whole answers through one variant over so many connections.
 pub(crate) struct Whole {
     pub(crate) name: &'static str,
-    pub(crate) connections: usize,
+    pub(crate) callers: Callers,
     /// CPU a request.
     pub(crate) cpu: Duration,
     /// Requests a second.
@@ -107,12 +115,12 @@ async fn whole(options: &Options, variants: &[Variant]) -> Result<Vec<Whole>, Er
     let (rounds, time) = if options.quick { (3, 250) } else { (9, 1_000) };
     let time = Duration::from_millis(time);
     let mut seen = Vec::new();
-    for connections in CONNECTIONS {
+    for callers in CALLERS {
         let mut cells: Vec<Vec<Cell>> = variants.iter().map(|_| Vec::new()).collect();
         for round in 0..rounds {
-            eprintln!("whole answers: {connections} connections, round {}", round + 1);
+            eprintln!("whole answers: {}, round {}", callers, round + 1);
             for (variant, cells) in variants.iter().zip(&mut cells) {
-                cells.push(Cell::measure(variant, connections, time).await?);
+                cells.push(Cell::measure(variant, callers, time).await?);
             }
         }
         let direct = &cells[0];
@@ -123,7 +131,7 @@ async fn whole(options: &Options, variants: &[Variant]) -> Result<Vec<Whole>, Er
             };
             seen.push(Whole {
                 name: variant.name,
-                connections,
+                callers,
                 cpu: Duration::from_secs_f64(of(|cell| cell.cpu.as_secs_f64())),
                 rate: of(|cell| cell.rate),
                 p50: Duration::from_secs_f64(of(|cell| cell.p50.as_secs_f64())),
@@ -144,11 +152,11 @@ struct Cell {
 }
 
 impl Cell {
-    async fn measure(variant: &Variant, connections: usize, time: Duration) -> Result<Self, Error> {
+    async fn measure(variant: &Variant, callers: Callers, time: Duration) -> Result<Self, Error> {
         let cpu = || variant.process.as_ref().map(|process| process.cpu()).transpose();
         let request = variant.whole();
         let (answers, before) =
-            load::whole(variant.address, &request, connections, Until::Time(time), cpu)
+            load::whole(variant.address, &request, callers, Until::Time(time), cpu)
                 .await
                 .map_err(|error| format!("{}: {error}", variant.name))?;
         let used = cpu()?.unwrap_or_default() - before?.unwrap_or_default();

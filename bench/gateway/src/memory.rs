@@ -6,7 +6,7 @@ use tokio::task::LocalSet;
 
 use crate::{
     Error,
-    load::{self, Connection, Until},
+    load::{self, Callers, Connection, Until},
     variant::Variant,
     wire,
 };
@@ -39,8 +39,8 @@ impl Memory {
 /// Opens streams, holds them, and lets them go; then many requests.
 pub(crate) async fn measure(variant: &Variant, quick: bool) -> Result<Memory, Error> {
     let process = variant.process.as_ref().ok_or("only processes have memory")?;
-    let whole = variant.whole();
-    load::whole(variant.address, &whole, 16, Until::Count(500), || ()).await?;
+    let (whole, callers) = (variant.whole(), Callers::greedy(16));
+    load::whole(variant.address, &whole, callers, Until::Count(500), || ()).await?;
     let idle = process.rss()?;
 
     let streams = 1_000;
@@ -72,9 +72,10 @@ pub(crate) async fn measure(variant: &Variant, quick: bool) -> Result<Memory, Er
     drop(open);
 
     let requests = if quick { (2_000, 12_000) } else { (10_000, 110_000) };
-    load::whole(variant.address, &whole, 16, Until::Count(requests.0), || ()).await?;
+    load::whole(variant.address, &whole, callers, Until::Count(requests.0), || ()).await?;
     let first = process.rss()?;
-    load::whole(variant.address, &whole, 16, Until::Count(requests.1 - requests.0), || ()).await?;
+    load::whole(variant.address, &whole, callers, Until::Count(requests.1 - requests.0), || ())
+        .await?;
     let second = process.rss()?;
     Ok(Memory { name: variant.name, streams, idle, open: held, requests, after: (first, second) })
 }

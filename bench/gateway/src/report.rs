@@ -98,7 +98,7 @@ impl Report {
             let proxy = self
                 .whole
                 .iter()
-                .find(|other| other.name == PROXY && other.connections == one.connections)
+                .find(|other| other.name == PROXY && other.callers == one.callers)
                 .map(|proxy| micros(proxy.cpu));
             let direct = one.name == "direct";
             let (cpu, compared) = if direct {
@@ -110,7 +110,7 @@ impl Report {
             writeln!(
                 f,
                 "| {} | {} | {cpu} | {compared} | {:.0} | {:.0} | {:.0} | {} | {} |",
-                one.connections,
+                one.callers,
                 one.name,
                 one.rate,
                 micros(one.p50),

@@ -42,9 +42,9 @@ pub use self::{
     chat::{
         ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventDeltas, EventStream,
         Events, Extra, Frame, FrameKind, Gist, Head, InvalidJson, Media, MediaKind, MediaSource,
-        Message, Opaque, Origin, OriginFields, Params, Part, RawJson, ReplyHeaders, ResponseFormat,
-        Role, SharedParams, SharedVec, Stop, StopReason, Text, Thinking, ThinkingConfig, Tool,
-        ToolCall, ToolChoice, ToolResult,
+        Message, Opaque, Origin, Params, Part, RawJson, ReplyHeaders, ResponseFormat, Role,
+        SharedParams, SharedVec, Stop, StopReason, Text, Thinking, ThinkingConfig, Tool, ToolCall,
+        ToolChoice, ToolResult,
     },
     context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},

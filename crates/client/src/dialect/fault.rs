@@ -1,7 +1,9 @@
 //! The failures that codecs find.
 
 use bytes::Bytes;
-use steadfast_core::{ChatRequest, Dialect, Failure, RawJson, Reason, Upstream};
+use steadfast_core::{ChatRequest, Dialect, Failure, Reason, Upstream};
+
+use crate::json::fields_of;
 
 /// The provider says so itself: what it said is kept for the classifier.
 pub(crate) fn told(dialect: Dialect, data: &[u8]) -> Failure {
@@ -76,11 +78,8 @@ pub(crate) const THREAD: &str = "translation:thread";
 /// Refuses a turn of a conversation that Anthropic keeps (`thread`): without what was said before
 /// it would be answered as if it were the first.
 pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), Failure> {
-    let fields = request.origin(Dialect::Anthropic).map(steadfast_core::Origin::fields);
-    let keeps = |(name, value): &(Box<str>, RawJson)| {
-        &**name == "thread" && !matches!(value.get(), "null" | "false")
-    };
-    if !fields.unwrap_or_default().iter().any(keeps) {
+    let thread = fields_of(request, Dialect::Anthropic).take("thread");
+    if thread.is_none_or(|thread| thread.get() == "false") {
         return Ok(());
     }
     Err(Failure::refused(

@@ -11,7 +11,7 @@ mod write;
 pub use self::read::RequestError;
 pub(crate) use self::{
     cursor::{Cursor, Seen, plain},
-    patch::{Patch, patched},
+    patch::{Patch, fields_of, patched},
     raw::Raw,
     read::{At, Fields, flag, float, int, items, kind, raw_object, string, uint},
     scan::ObjectScan,

@@ -1,7 +1,9 @@
 //! Changing some fields of an object and leaving every byte of the others.
 
+use std::cell::OnceCell;
+
 use bytes::Bytes;
-use steadfast_core::{ChatRequest, Dialect, Failure, RawJson};
+use steadfast_core::{ChatRequest, Dialect, Failure};
 
 use super::{Fields, Object, Raw, text_of};
 
@@ -10,6 +12,8 @@ use super::{Fields, Object, Raw, text_of};
 pub(crate) struct Patch<'a> {
     request: &'a ChatRequest,
     dialect: Dialect,
+    /// Those of the body that was read, once something between them has to change.
+    fields: OnceCell<Fields<'a>>,
     set: Vec<Change>,
 }
 
@@ -22,7 +26,7 @@ struct Change {
 impl<'a> Patch<'a> {
     /// Begins.
     pub(crate) fn new(request: &'a ChatRequest, dialect: Dialect) -> Self {
-        Self { request, dialect, set: Vec::new() }
+        Self { request, dialect, fields: OnceCell::new(), set: Vec::new() }
     }
 
     /// The request as it was read, when that was in this dialect.
@@ -30,10 +34,14 @@ impl<'a> Patch<'a> {
         Some(self.request.origin(self.dialect)?.read())
     }
 
-    /// The text of a field as it was read.
-    pub(crate) fn old(&self, names: &[&str]) -> Option<&'a RawJson> {
-        let fields = self.request.origin(self.dialect)?.fields();
-        fields.iter().find(|(name, _)| names.contains(&&**name)).map(|(_, raw)| raw)
+    /// A field as it was read. To ask is to read them all.
+    pub(crate) fn old(&self, names: &[&str]) -> Option<Raw<'a>> {
+        self.fields().iter().find(|(name, _)| names.contains(name)).map(|(_, raw)| raw)
+    }
+
+    /// None of a body that was not read, or in another dialect.
+    fn fields(&self) -> &Fields<'a> {
+        self.fields.get_or_init(|| fields_of(self.request, self.dialect))
     }
 
     /// Whether `what` of the request is as it was read.
@@ -54,6 +62,18 @@ impl<'a> Patch<'a> {
         Ok(())
     }
 
+    /// Writes a field anew, out of what it was, unless it is the `same` as it was read.
+    pub(crate) fn change(
+        &mut self,
+        names: &'static [&'static str],
+        same: bool,
+        value: impl FnOnce(Option<Raw<'a>>) -> Option<String>,
+    ) {
+        if !same {
+            self.set.push(Change { names, value: value(self.old(names)) });
+        }
+    }
+
     /// The body. The very bytes that were read, when nothing changed.
     pub(crate) fn finish(self) -> Bytes {
         let origin = self.request.origin(self.dialect);
@@ -65,25 +85,31 @@ impl<'a> Patch<'a> {
         let mut out = Vec::with_capacity(origin.map_or(1_024, |origin| origin.body.len() + 256));
         write(
             &mut Object::new(&mut out),
-            origin.into_iter().flat_map(|origin| origin.fields()).map(|(n, v)| (&**n, v.get())),
+            self.fields().iter().map(|(name, raw)| (name, raw.get())),
             self.set.iter().map(|change| (change.names, change.value.as_deref())).collect(),
         );
         out.into()
     }
 }
 
+/// The fields of the body that `request` was read from, as they stand; none when that was in another
+/// dialect.
+pub(crate) fn fields_of(request: &ChatRequest, dialect: Dialect) -> Fields<'_> {
+    let raw = request.origin(dialect).and_then(|origin| Raw::read(&origin.body).ok());
+    raw.and_then(|raw| Fields::read(raw).ok()).unwrap_or_default()
+}
+
 /// `old` with the fields of `set` changed: replaced where they stand, added at the end, or removed.
 /// What else is in `old` stays as it is.
 pub(crate) fn patched(
-    old: Option<&RawJson>,
+    old: Option<Raw<'_>>,
     set: &[(&'static [&'static str], Option<String>)],
 ) -> String {
-    let raw = old.and_then(|old| Raw::read(old.get().as_bytes()).ok());
-    let fields = raw.and_then(|raw| Fields::read(raw).ok()).unwrap_or_default().kept();
+    let fields = old.and_then(|old| Fields::read(old).ok()).unwrap_or_default();
     let mut out = Vec::new();
     write(
         &mut Object::new(&mut out),
-        fields.iter().map(|(name, raw)| (&**name, raw.get())),
+        fields.iter().map(|(name, raw)| (name, raw.get())),
         set.iter().map(|(names, value)| (*names, value.as_deref())).collect(),
     );
     text_of(out)
@@ -120,9 +146,8 @@ mod tests {
 
     #[test]
     fn the_rest_keeps_its_bytes_and_its_place() {
-        let old = RawJson::parse(r#"{ "b" : 1.50, "a":[ 1 ], "c":null, "a":2 }"#).unwrap();
         let new = patched(
-            Some(&old),
+            Raw::check(br#"{ "b" : 1.50, "a":[ 1 ], "c":null, "a":2 }"#),
             &[
                 (&["a", "A"], Some("9".into())),
                 (&["c"], None),

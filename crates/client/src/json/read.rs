@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, fmt};
 
-use bytes::Bytes;
 use serde_json::{Map, Value};
 use steadfast_core::{Extra, Failure, RawJson, Reason};
 
@@ -149,17 +148,9 @@ impl<'a> Fields<'a> {
         Ok(Self(fields))
     }
 
-    /// The fields of a body that has been read before, as they stand; none of one that has not.
-    pub(crate) fn of_origin(body: &Bytes) -> Vec<(Box<str>, RawJson)> {
-        Raw::read(body).ok().and_then(|raw| Fields::read(raw).ok()).unwrap_or_default().kept()
-    }
-
-    /// All fields as they stand, to be remembered.
-    pub(crate) fn kept(&self) -> Vec<(Box<str>, RawJson)> {
-        let known = |(name, raw): &(Cow<'a, str>, Option<Raw<'a>>)| {
-            Some((Box::from(&**name), (*raw)?.kept()))
-        };
-        self.0.iter().filter_map(known).collect()
+    /// The fields that have not been taken, as they stand.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, Raw<'a>)> {
+        self.0.iter().filter_map(|(name, raw)| Some((&**name, (*raw)?)))
     }
 
     /// The value of `name`, unless it is missing or null. The last one, when there are several.
@@ -286,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_not_taken_is_left_over_in_order() {
         let mut fields = Fields::of_body(br#"{"z":1,"a":{"b":[1.50]},"k":null,"z":2}"#).unwrap();
-        assert_eq!(fields.kept().len(), 4);
+        assert_eq!(fields.iter().count(), 4);
         assert_eq!(fields.take("z").unwrap().get(), "2", "the last one counts");
         assert!(fields.take("z").is_none());
         assert!(fields.take("k").is_none(), "null is as good as missing");

@@ -23,7 +23,7 @@ pub use self::{
     message::{Message, Role},
     params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},
-    request::{ChatRequest, Origin, OriginFields},
+    request::{ChatRequest, Origin},
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},

@@ -1,16 +1,13 @@
 //! What is asked of a model.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    Call, CallContext, Dialect, Failure, Message, Needs, Part, Profile, RawJson, SharedParams,
-    SharedVec, Tool,
+    Call, CallContext, Dialect, Failure, Message, Needs, Part, Profile, SharedParams, SharedVec,
+    Tool,
 };
 
 /// A conversation to be continued by a model. Cheap to clone.
@@ -53,22 +50,11 @@ pub struct Origin {
     pub dialect: Dialect,
     /// The body.
     pub body: Bytes,
-    /// The body's top-level fields, once somebody has asked for them.
-    fields: OnceLock<OriginFields>,
-    read_fields: fn(&Bytes) -> OriginFields,
     /// What was understood of it: where the request still equals this, it has not been changed.
     read: ChatRequest,
 }
 
-/// A body's top-level fields, in order.
-pub type OriginFields = Vec<(Box<str>, RawJson)>;
-
 impl Origin {
-    /// The body's top-level fields, in order.
-    pub fn fields(&self) -> &[(Box<str>, RawJson)] {
-        self.fields.get_or_init(|| (self.read_fields)(&self.body))
-    }
-
     /// The request as it was understood when it was read.
     pub fn read(&self) -> &ChatRequest {
         &self.read
@@ -132,20 +118,13 @@ impl ChatRequest {
     }
 
     /// Remembers how the request stood on the wire. Called by whoever read it, last of all.
-    /// `fields` reads the body's top-level fields, should something between them have to change.
     #[must_use]
-    pub fn with_origin(
-        mut self,
-        dialect: Dialect,
-        body: Bytes,
-        fields: fn(&Bytes) -> OriginFields,
-    ) -> Self {
+    pub fn with_origin(mut self, dialect: Dialect, body: Bytes) -> Self {
         self.origin = None;
         let context = std::mem::take(&mut self.context);
         let read = self.clone();
         self.context = context;
-        let (fields, read_fields) = (OnceLock::new(), fields);
-        self.origin = Some(Arc::new(Origin { dialect, body, fields, read_fields, read }));
+        self.origin = Some(Arc::new(Origin { dialect, body, read }));
         self
     }
 
@@ -246,11 +225,9 @@ mod tests {
 
     #[test]
     fn remembers_what_was_read() {
-        let mut request = ChatRequest::user("hi").with_model("m").with_origin(
-            Dialect::OpenAi,
-            Bytes::from_static(b"{}"),
-            |_| Vec::new(),
-        );
+        let mut request = ChatRequest::user("hi")
+            .with_model("m")
+            .with_origin(Dialect::OpenAi, Bytes::from_static(b"{}"));
         assert!(request.origin(Dialect::Gemini).is_none());
         request.nudge("go on");
         request.model = "n".into();

@@ -36,6 +36,11 @@ use crate::keys::Caller;
 /// tuned ones below 300. Names go into logs, metrics and what is remembered of targets.
 const MAX_MODEL: usize = 512;
 
+/// The largest body that is copied out of the connection's buffer, in bytes: half of hyper's 8 KiB.
+/// The request is kept until its answer has ended, and would keep that buffer with it; the connection
+/// would get another one meanwhile.
+const COPIED: usize = 4 * 1024;
+
 /// What Gemini's dialect says in the address.
 pub(super) struct GeminiRoute {
     pub(super) model: String,
@@ -119,6 +124,7 @@ where
             tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
         }
     };
+    let body = if body.len() <= COPIED { Bytes::copy_from_slice(&body) } else { body };
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -128,7 +134,10 @@ where
     request.context = context(request.context, &parts.headers, caller);
     for name in &app.0.forward {
         for value in parts.headers.get_all(name) {
-            request.headers.append(name.clone(), value.clone());
+            // Copied, for the same reason.
+            request
+                .headers
+                .extend(HeaderValue::from_bytes(value.as_bytes()).map(|v| (name.clone(), v)));
         }
     }
     Ok(request)

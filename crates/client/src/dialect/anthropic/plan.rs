@@ -184,11 +184,8 @@ mod tests {
     }
 
     fn translated(model: &str, change: impl FnOnce(&mut ChatRequest)) -> Plan {
-        let mut request = ChatRequest::user("hi").with_model(model).with_origin(
-            Dialect::OpenAi,
-            Default::default(),
-            |_| Vec::new(),
-        );
+        let request = ChatRequest::user("hi").with_model(model);
+        let mut request = request.with_origin(Dialect::OpenAi, Default::default());
         change(&mut request);
         Plan::new(&request, Written::of(&request))
     }
@@ -246,7 +243,7 @@ mod tests {
         request.params.thinking = Some(ThinkingConfig::Budget(2_000));
         request.params.temperature = Some(0.3);
         request.params.max_output = Some(3_000);
-        let mut request = request.with_origin(DIALECT, Default::default(), |_| Vec::new());
+        let mut request = request.with_origin(DIALECT, Default::default());
         let plan = |request: &ChatRequest| Plan::new(request, Written::of(request));
         assert_eq!(plan(&request).thinking, Some(Think::Budget(2_000)));
         assert_eq!(plan(&request).temperature, Some(0.3));

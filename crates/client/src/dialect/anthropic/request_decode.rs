@@ -35,7 +35,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
         .unwrap_or_default();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?.into();
-    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
+    Ok(request.with_origin(DIALECT, body.clone()))
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {

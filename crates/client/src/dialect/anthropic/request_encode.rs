@@ -18,7 +18,7 @@ use crate::{
         schema::json_schema,
         turns::{self, instructions},
     },
-    json::{Array, Object, Patch, patched, quoted, text_of},
+    json::{Array, Object, Patch, Raw, patched, quoted, text_of},
 };
 
 pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
@@ -72,20 +72,17 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let same =
         body.is_same(|r| &r.params.tool_choice) && body.is_same(|r| &r.params.parallel_tool_calls);
     body.set(&["tool_choice"], same, || Ok(tool_choice(request)))?;
-    let old = body.old(&["thinking"]);
     let same = body.is_same(|r| &r.params.thinking) && same_plan(|a, b| a.thinking == b.thinking);
-    body.set(&["thinking"], same, || Ok(plan.thinking.map(|think| thinking(think, old))))?;
-    let old = body.old(&["output_config"]);
+    body.change(&["thinking"], same, |old| plan.thinking.map(|think| thinking(think, old)));
     let same = body.is_same(|r| &r.params.format)
         && body.is_same(|r| &r.params.thinking)
         && same_plan(|a, b| a.effort == b.effort);
-    body.set(&["output_config"], same, || Ok(output_config(request, &plan, old)))?;
+    body.change(&["output_config"], same, |old| output_config(request, &plan, old));
     body.set(&["output_format"], body.is_same(|r| &r.params.format), || Ok(None))?;
-    let old = body.old(&["metadata"]);
-    body.set(&["metadata"], body.is_same(|r| &r.params.user), || {
+    body.change(&["metadata"], body.is_same(|r| &r.params.user), |old| {
         let user = params.user.as_ref().map(quoted);
-        Ok(some_object(patched(old, &[(&["user_id"], user)])))
-    })?;
+        some_object(patched(old, &[(&["user_id"], user)]))
+    });
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
@@ -97,7 +94,7 @@ fn some_object(text: String) -> Option<String> {
     (text != "{}").then_some(text)
 }
 
-fn thinking(think: Think, old: Option<&RawJson>) -> String {
+fn thinking(think: Think, old: Option<Raw<'_>>) -> String {
     let (kind, budget) = match think {
         Think::Disabled => ("disabled", None),
         Think::Adaptive => ("adaptive", None),
@@ -106,7 +103,7 @@ fn thinking(think: Think, old: Option<&RawJson>) -> String {
     patched(old, &[(&["type"], Some(quoted(kind))), (&["budget_tokens"], budget)])
 }
 
-fn output_config(request: &ChatRequest, plan: &Plan, old: Option<&RawJson>) -> Option<String> {
+fn output_config(request: &ChatRequest, plan: &Plan, old: Option<Raw<'_>>) -> Option<String> {
     let format = match &request.params.format {
         Some(ResponseFormat::Schema { schema, strict: Some(true), .. }) => {
             let schema = json_schema(schema, request.dialect());

@@ -60,7 +60,7 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
         request.tools = tools(raw).at("tools")?.into();
     }
     request.params = params(&mut top)?.into();
-    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
+    Ok(request.with_origin(DIALECT, body.clone()))
 }
 
 /// The value under any of `names`.

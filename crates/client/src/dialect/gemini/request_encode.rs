@@ -19,7 +19,7 @@ use crate::{
         effort, fault,
         turns::{self, instructions},
     },
-    json::{Array, Patch, patched, quoted, text_of},
+    json::{Array, Fields, Patch, Raw, patched, quoted, text_of},
 };
 
 pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
@@ -40,13 +40,11 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     body.set(&["contents"], same, || contents::contents(request).map(Some))?;
     let same = body.is_same(|r| &r.tools);
     body.set(&["tools"], same, || tools(&request.tools))?;
-    let old = body.old(TOOL_CONFIG);
     let same = body.is_same(|r| &r.params.tool_choice);
-    body.set(TOOL_CONFIG, same, || Ok(tool_config(request, old)))?;
-    let old = body.old(CONFIG);
+    body.change(TOOL_CONFIG, same, |old| tool_config(request, old));
     let model_same = body.is_same(|r| &r.model) || request.params.thinking.is_none();
     let same = read.is_some_and(|read| same_config(&read.params, &request.params)) && model_same;
-    body.set(CONFIG, same, || Ok(config(request, read, old)))?;
+    body.change(CONFIG, same, |old| config(request, read, old));
     Ok(body.finish())
 }
 
@@ -67,7 +65,7 @@ fn same_config(a: &Params, b: &Params) -> bool {
 fn config(
     request: &ChatRequest,
     read: Option<&ChatRequest>,
-    old: Option<&RawJson>,
+    old: Option<Raw<'_>>,
 ) -> Option<String> {
     let params = &request.params;
     let read = read.map(|read| &read.params);
@@ -116,7 +114,7 @@ fn config(
         let thinking = params
             .thinking
             .as_ref()
-            .and_then(|thinking| thinking_config(thinking, &request.model, old_thinking.as_ref()));
+            .and_then(|thinking| thinking_config(thinking, &request.model, old_thinking));
         set.push((THINKING, thinking));
     }
     let text = patched(old, &set);
@@ -131,19 +129,14 @@ fn json<T: Serialize>(value: &Option<T>) -> Option<String> {
     value.as_ref().map(quoted)
 }
 
-/// The text of a field of an object.
-fn field(object: &RawJson, names: Names) -> Option<RawJson> {
-    let fields: serde_json::Map<String, serde_json::Value> = object.read().ok()?;
-    names.iter().find_map(|name| fields.get(*name)).map(RawJson::from_value)
+/// A field of an object.
+fn field<'a>(object: Raw<'a>, names: Names) -> Option<Raw<'a>> {
+    Some(Fields::read(object).ok()?.take_any(names)?.1)
 }
 
 /// Gemini 3 has levels, its predecessors budgets. The pro models always think, 128 tokens at the
 /// least.
-fn thinking_config(
-    thinking: &ThinkingConfig,
-    model: &str,
-    old: Option<&RawJson>,
-) -> Option<String> {
+fn thinking_config(thinking: &ThinkingConfig, model: &str, old: Option<Raw<'_>>) -> Option<String> {
     let levels = model.contains("gemini-3");
     let pro = model.contains("pro");
     let (budget, level): (Option<i64>, Option<&str>) = match thinking {
@@ -218,7 +211,7 @@ fn is_old_style(schema: &RawJson) -> bool {
         .is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
-fn tool_config(request: &ChatRequest, old: Option<&RawJson>) -> Option<String> {
+fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Option<String> {
     let choice = request.params.tool_choice.as_ref();
     let calling = choice.filter(|_| !request.tools.is_empty()).map(|choice| {
         let (mode, only) = match choice {
@@ -228,7 +221,7 @@ fn tool_config(request: &ChatRequest, old: Option<&RawJson>) -> Option<String> {
             _ => ("AUTO", None),
         };
         let old = old.and_then(|old| field(old, CALLING));
-        patched(old.as_ref(), &[(&["mode"], Some(quoted(mode))), (ALLOWED, only)])
+        patched(old, &[(&["mode"], Some(quoted(mode))), (ALLOWED, only)])
     });
     let text = patched(old, &[(CALLING, calling)]);
     (text != "{}").then_some(text)

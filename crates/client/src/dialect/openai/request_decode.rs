@@ -22,7 +22,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
         Some(request) => request,
         None => slow(body)?,
     };
-    Ok(request.with_origin(DIALECT, body.clone(), Fields::of_origin))
+    Ok(request.with_origin(DIALECT, body.clone()))
 }
 
 /// Reads a request as it usually is, in one pass; `None` for what is out of the ordinary, of which

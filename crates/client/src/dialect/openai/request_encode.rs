@@ -16,7 +16,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     let params = &request.params;
     // The usual case, told at once. In a stream usage may have to be asked for.
     if let Some(origin) = request.origin(DIALECT)
-        && !request.stream
+        && (!request.stream || (wire.stream_usage && asks_usage(request)))
         && is_untouched(request, origin.read())
     {
         return Ok(origin.body.clone());
@@ -76,7 +76,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
-    stream_options(&mut body, request, wire)?;
+    stream_options(&mut body, request, wire);
     Ok(body.finish())
 }
 
@@ -114,18 +114,21 @@ fn max_tokens(
 
 /// Usage is always asked for: without it nobody knows what a stream cost. Without a stream the
 /// field is refused.
-fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) -> Result<(), Failure> {
+fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) {
     const NAME: &[&str] = &["stream_options"];
     if request.stream && wire.stream_usage {
-        let old = body.old(NAME);
-        let asked = body.read().is_some_and(|read| read.params.stream_usage == Some(true));
-        body.set(NAME, asked, || {
-            Ok(Some(patched(old, &[(&["include_usage"], Some("true".to_owned()))])))
-        })
+        let asked = body.read().is_some_and(asks_usage);
+        body.change(NAME, asked, |old| {
+            Some(patched(old, &[(&["include_usage"], Some("true".to_owned()))]))
+        });
     } else {
         let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME).is_none();
-        body.set(NAME, same, || Ok(None))
+        body.change(NAME, same, |_| None);
     }
+}
+
+fn asks_usage(request: &ChatRequest) -> bool {
+    request.params.stream_usage == Some(true)
 }
 
 fn some<T: Serialize + ?Sized>(value: &T) -> Result<Option<String>, Failure> {
