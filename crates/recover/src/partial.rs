@@ -11,7 +11,7 @@ use crate::calls::Calls;
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
 /// The text buffer begins with room for a short answer, and doubles.
-const FIRST_ROOM: usize = 256;
+const FIRST_ROOM: usize = 128;
 
 /// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
 /// text is kept word for word; of thinking and of tool arguments it is enough to know how much

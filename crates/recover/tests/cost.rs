@@ -88,9 +88,9 @@ fn an_answer_that_needs_nothing_pays_for_its_text_alone_and_that_once() {
         let thought = Block::Thinking("hm ".repeat(999));
         stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
     };
-    // A buffer of a kilobyte, that doubles; the next answer has it, unless it is above 16.
+    // A buffer of 128 bytes, that doubles; the next answer has it, unless it is above 16 KiB.
     let (texts, buffers): (Vec<usize>, Vec<u64>) =
-        [(0, 0), (9, 1), (1_000, 0), (2_000, 1), (16_000, 3), (16_000, 0), (100_000, 3), (9, 1)]
+        [(0, 0), (9, 1), (1_000, 3), (2_000, 1), (16_000, 3), (16_000, 0), (100_000, 3), (9, 1)]
             .into_iter()
             .unzip();
     for ends in [true, false] {
