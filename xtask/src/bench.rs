@@ -21,6 +21,8 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
     }
     crate::cargo("bench", &build, &[])?;
     let built = crate::target().join("release");
+    // Before anything is written.
+    let commit = commit();
     for (mark, binary) in BENCHES {
         if !named.is_empty() && !named.iter().any(|name| *name == mark) {
             continue;
@@ -38,7 +40,7 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
         }
         let tables = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
         println!("{tables}");
-        write(mark, &format!("{}\n\n{}", circumstances(), tables.trim()))?;
+        write(mark, &format!("{}\n\n{}", circumstances(&commit), tables.trim()))?;
     }
     Ok(())
 }
@@ -54,23 +56,33 @@ fn write(mark: &str, text: &str) -> Result<(), String> {
         .map_err(|error| format!("{PAGE}: {error}"))
 }
 
-/// On what, of what, when.
-fn circumstances() -> String {
-    let said = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-        (output.status.success() && !text.is_empty()).then_some(text)
-    };
-    let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|info| {
-        let line = info.lines().find(|line| line.starts_with("model name"))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    });
-    let unknown = || "unknown".to_owned();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+/// What `program` prints; `None` when that is nothing.
+fn said(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// Of what.
+fn commit() -> String {
     let mut commit = said("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown);
     if Path::new(".git").exists() && said("git", &["status", "--porcelain"]).is_some() {
         commit.push_str(" and changes");
     }
+    commit
+}
+
+/// On what, of what, when.
+fn circumstances(commit: &str) -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|info| {
+        let line = info.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     format!(
         "Commit {commit}; {} ({cores} cores seen); {}; {}; load {}.",

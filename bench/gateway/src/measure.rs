@@ -120,7 +120,7 @@ async fn whole(options: &Options, variants: &[Variant]) -> Result<Vec<Whole>, Er
         for round in 0..rounds {
             eprintln!("whole answers: {}, round {}", callers, round + 1);
             for (variant, cells) in variants.iter().zip(&mut cells) {
-                cells.push(Cell::measure(variant, callers, time).await?);
+                cells.push(variant.awake(Cell::measure(variant, callers, time)).await?);
             }
         }
         let direct = &cells[0];
@@ -207,7 +207,7 @@ async fn streams(options: &Options, variants: &[Variant]) -> Result<Vec<Streams>
                 let streams = if peers::is_slow(variant.name) { 4 } else { STREAMS };
                 let (at, all) = (variant.address, stream.all());
                 let sent = load::streams(at, &first, &request, streams, all, cpu);
-                let (got, before) = match sent.await {
+                let (got, before) = match variant.awake(sent).await {
                     Ok(sent) => sent,
                     Err(error) if peers::is_slow(variant.name) => {
                         eprintln!("{}: {error}", variant.name);

@@ -49,7 +49,12 @@ pub(crate) async fn start(
         (PORTKEY, portkey(&folder, place, upstream, cpu).await),
     ] {
         match peer {
-            Ok(Some(variant)) => started.push(variant),
+            Ok(Some(variant)) => {
+                if let Some(Err(error)) = variant.process.as_ref().map(Process::freeze) {
+                    notes.push(format!("{name} is awake while others are measured: {error}."));
+                }
+                started.push(variant);
+            }
             Ok(None) => notes.push(format!("{name} is not installed; `--peers` installs it.")),
             Err(error) => notes.push(format!("{name} did not start: {error}.")),
         }

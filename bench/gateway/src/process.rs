@@ -127,8 +127,23 @@ impl Process {
 
     /// Asks it politely to end, and waits until it has.
     pub(crate) fn stop(mut self) -> Result<(), Error> {
-        Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status()?;
+        self.signal("-TERM")?;
         self.child.wait()?;
+        Ok(())
+    }
+
+    /// Keeps it from doing anything until it is woken.
+    pub(crate) fn freeze(&self) -> Result<(), Error> {
+        self.signal("-STOP")
+    }
+
+    /// Lets it go on.
+    pub(crate) fn wake(&self) -> Result<(), Error> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&self, signal: &str) -> Result<(), Error> {
+        Command::new("kill").arg(signal).arg(self.child.id().to_string()).status()?;
         Ok(())
     }
 }

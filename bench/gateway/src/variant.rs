@@ -3,7 +3,7 @@
 use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Duration};
 
 use crate::{
-    Error, Options,
+    Error, Options, peers,
     process::{Cpu, Process, pinned},
     wire,
 };
@@ -47,6 +47,18 @@ impl Variant {
     /// A request for a short stream, which takes long enough to meet others.
     pub(crate) fn first(&self) -> Rc<[u8]> {
         self.stream(wire::Stream { events: 2, gap: Duration::from_millis(50), burst: 1 })
+    }
+
+    /// Does `what` with this variant. Others that do something unasked sleep meanwhile.
+    pub(crate) async fn awake<R>(
+        &self,
+        what: impl Future<Output = Result<R, Error>>,
+    ) -> Result<R, Error> {
+        let process = self.process.as_ref().filter(|_| peers::is_slow(self.name));
+        process.map_or(Ok(()), Process::wake)?;
+        let done = what.await;
+        process.map_or(Ok(()), Process::freeze)?;
+        done
     }
 
     fn request(&self, body: &str) -> Rc<[u8]> {
