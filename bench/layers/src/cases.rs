@@ -40,6 +40,14 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
             columns: [ours::answers(1), peers::tower_answers(1), peers::resilience_answers(1)],
         },
         Table {
+            title: "a call, judged at its head",
+            about: "The same answers, read to the end. All are done with them at the head, ours by \
+                    `at_once`: like beside like, and without what ours are for.",
+            per_call: 1,
+            bare: case("bare", Answers { pieces: 1 }, ours::ask()),
+            columns: [ours::heads(), vec![], peers::resilience_answers(1)],
+        },
+        Table {
             title: "a call whose reply is a plain value",
             about: "The bare service answers at once with a number.",
             per_call: 1,

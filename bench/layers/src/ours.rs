@@ -56,6 +56,18 @@ pub(crate) fn answers(pieces: u32) -> Vec<Case> {
     ]
 }
 
+/// Around a service that answers with a stream of one piece, judged at its head.
+pub(crate) fn heads() -> Vec<Case> {
+    let inner = Answers { pieces: 1 };
+    vec![
+        case("retry", RetryBackoffLayer::transient().at_once().layer(inner), ask()),
+        case("breaker", CircuitBreakerLayer::default().at_once().layer(inner), ask()),
+        case("failover", failover().at_once().layer(inner), ask()),
+        case("stall timeout", StallTimeoutLayer::default().at_once().layer(inner), ask()),
+        case("deadline", DeadlineLayer::default().at_once().layer(inner), ask()),
+    ]
+}
+
 /// Around a service that answers with a number, judged at once.
 pub(crate) fn numbers() -> Vec<Case> {
     let four = ServiceBuilder::new()

@@ -134,10 +134,10 @@ where
     request.context = context(request.context, &parts.headers, caller);
     for name in &app.0.forward {
         for value in parts.headers.get_all(name) {
-            // Copied, for the same reason.
-            request
-                .headers
-                .extend(HeaderValue::from_bytes(value.as_bytes()).map(|v| (name.clone(), v)));
+            // Copied, for the same reason; what was a value is one.
+            if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+                request.headers.append(name.clone(), value);
+            }
         }
     }
     Ok(request)
