@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use steadfast_breaker::CircuitBreakerLayer;
 use steadfast_classify::ClassifyLayer;
-use steadfast_core::{Call, Jitter, Reason, RecoveryTable, Target};
+use steadfast_core::{Call, Failure, Jitter, Reason, RecoveryTable, Target};
 use steadfast_failover::{Chain, CooldownFailoverLayer};
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
 use steadfast_timeout::{DeadlineLayer, StallTimeoutLayer};
-use tower::{Layer, ServiceBuilder};
+use tower::{Layer, Service, ServiceBuilder};
 
 use crate::{
-    drive::{Case, case, refusal},
+    drive::{Case, Use, case, refusal},
     subject::{Answers, Ask, EveryOther, Number},
 };
 
@@ -58,7 +58,15 @@ pub(crate) fn answers(pieces: u32) -> Vec<Case> {
 
 /// Around a service that answers with a stream of one piece, judged at its head.
 pub(crate) fn heads() -> Vec<Case> {
-    let inner = Answers { pieces: 1 };
+    at_once(Answers { pieces: 1 })
+}
+
+/// Each layer around `inner`, judging what it answers at once.
+fn at_once<S>(inner: S) -> Vec<Case>
+where
+    S: Service<Ask, Error = Failure, Future: Send> + Copy + Send + Sync + 'static,
+    S::Response: Use + Send,
+{
     vec![
         case("retry", RetryBackoffLayer::transient().at_once().layer(inner), ask()),
         case("breaker", CircuitBreakerLayer::default().at_once().layer(inner), ask()),
@@ -76,14 +84,9 @@ pub(crate) fn numbers() -> Vec<Case> {
         .layer(CircuitBreakerLayer::default().at_once())
         .layer(StallTimeoutLayer::default().at_once())
         .service(Number);
-    vec![
-        case("retry", RetryBackoffLayer::transient().at_once().layer(Number), ask()),
-        case("breaker", CircuitBreakerLayer::default().at_once().layer(Number), ask()),
-        case("failover", failover().at_once().layer(Number), ask()),
-        case("stall timeout", StallTimeoutLayer::default().at_once().layer(Number), ask()),
-        case("deadline", DeadlineLayer::default().at_once().layer(Number), ask()),
-        case("four", four, ask()),
-    ]
+    let mut cases = at_once(Number);
+    cases.push(case("four", four, ask()));
+    cases
 }
 
 /// A breaker that is open.

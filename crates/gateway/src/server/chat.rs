@@ -37,8 +37,6 @@ use crate::keys::Caller;
 const MAX_MODEL: usize = 512;
 
 /// The largest body that is copied out of the connection's buffer, in bytes: half of hyper's 8 KiB.
-/// The request is kept until its answer has ended, and would keep that buffer with it; the connection
-/// would get another one meanwhile.
 const COPIED: usize = 4 * 1024;
 
 /// What Gemini's dialect says in the address.
@@ -124,7 +122,7 @@ where
             tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
         }
     };
-    let body = if body.len() <= COPIED { Bytes::copy_from_slice(&body) } else { body };
+    let body = let_go(body);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -134,7 +132,7 @@ where
     request.context = context(request.context, &parts.headers, caller);
     for name in &app.0.forward {
         for value in parts.headers.get_all(name) {
-            // Copied, for the same reason; what was a value is one.
+            // Copied too: a value shares that buffer. What was one still is.
             if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
                 request.headers.append(name.clone(), value);
             }
@@ -210,6 +208,12 @@ where
     all.extend_from_slice(&first);
     all.extend_from_slice(&more);
     Ok(all.freeze())
+}
+
+/// `body`, without the buffer it was read into if it is small. The request is kept until its answer
+/// has ended, and would keep that buffer with it; the connection would get another one meanwhile.
+fn let_go(body: Bytes) -> Bytes {
+    if body.len() <= COPIED { Bytes::copy_from_slice(&body) } else { body }
 }
 
 /// `context` with what the caller says beside the request itself, in `x-steadfast-*` headers.
@@ -332,4 +336,18 @@ fn wants_sse(parts: &Parts) -> bool {
 pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     form_urlencoded::parse(uri.query()?.as_bytes())
         .find_map(|(key, value)| (key == name).then_some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_body_lets_go_of_what_it_was_read_into() {
+        for (length, free) in [(0, true), (COPIED, true), (COPIED + 1, false)] {
+            let buffer = Bytes::from(vec![b'x'; 2 * COPIED]);
+            let body = let_go(buffer.slice(..length));
+            assert_eq!((body.len(), buffer.is_unique()), (length, free));
+        }
+    }
 }
