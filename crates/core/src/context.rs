@@ -2,8 +2,6 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Target};
 
 /// What travels with a request through the layers.
@@ -36,8 +34,9 @@ pub struct CallContext {
 }
 
 /// How much the caller cares about one call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Priority {
     /// Somebody waits for the answer.
@@ -180,8 +179,8 @@ impl CallContext {
 
 /// What a generic layer may ask of a request.
 ///
-/// It is implemented for [`ChatRequest`](crate::ChatRequest) and for `http::Request<B>`, where the
-/// context lives in the extensions. A type of your own needs its two accessors:
+/// It is implemented for `http::Request<B>`, where the context lives in the extensions, and for the
+/// chat requests of `steadfast-chat`. A type of your own needs its two accessors:
 ///
 /// ```
 /// use steadfast_core::{Call, CallContext};
@@ -282,8 +281,9 @@ pub struct Profile {
 }
 
 /// What to do with what a target does not take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnUnsupported {
     /// Leave it out: an answer without it beats none.

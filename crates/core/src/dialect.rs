@@ -2,12 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
-
 /// A wire dialect: the shape of requests, answers, streams and errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
+///
+/// Not `non_exhaustive`: whoever matches on it has something to do for each, and the compiler then
+/// finds every place where a new one needs code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Dialect {
     /// OpenAI chat completions.
     OpenAi,

@@ -7,17 +7,14 @@
 //!   with it.
 //! * [`Track`], [`Lease`] and [`Outcome`]: how a layer learns that an answer is over.
 //! * [`Backoff`], [`RetryBudget`], [`Deadline`], [`Keyed`], [`RecoveryLog`]: the small machines.
-//! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: a conversation and its
-//!   answer, in no dialect.
-//! * [`transcript`]: what a provider accepts as a conversation, and how to mend one.
 //!
-//! A layer crate depends on this one and on no sibling.
+//! Conversations and answers are in `steadfast-chat`. A layer crate depends on this one, on that one
+//! where it reads conversations, and on no sibling.
 
 #[cfg(feature = "axum")]
 mod axum;
 mod backoff;
 mod budget;
-mod chat;
 mod context;
 mod dialect;
 mod failure;
@@ -32,20 +29,12 @@ mod tally;
 mod target;
 pub mod time;
 mod track;
-pub mod transcript;
 mod upstream;
 mod usage;
 
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, RetryBudget, Withdrawal},
-    chat::{
-        ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventDeltas, EventStream,
-        Events, Extra, Frame, FrameKind, Gist, Head, InvalidJson, Media, MediaKind, MediaSource,
-        Message, Opaque, Origin, Params, Part, RawJson, ReplyHeaders, ResponseFormat, Role,
-        SharedParams, SharedVec, Stop, StopReason, Text, Thinking, ThinkingConfig, Tool, ToolCall,
-        ToolChoice, ToolResult,
-    },
     context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
@@ -62,9 +51,7 @@ pub use self::{
     tally::Tally,
     target::Target,
     time::Deadline,
-    track::{
-        AtOnce, CommittedEvents, Look, Peek, Track, TrackedBody, TrackedEvents, Tracking, UntilEnd,
-    },
+    track::{AtOnce, Peek, Track, TrackedBody, Tracking, UntilEnd},
     upstream::Upstream,
     usage::Usage,
 };

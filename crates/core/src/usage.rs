@@ -1,12 +1,11 @@
 //! Tokens used.
 
-use serde::{Deserialize, Serialize};
-
 /// Tokens a call used, as the provider reported them; `None` where it said nothing.
 ///
 /// Providers count differently. Here `input` is everything that was read, cached or not, and
 /// `output` everything that was written, visible or not; the other fields are parts of those two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Usage {
     /// All input tokens, cached ones included.

@@ -7,9 +7,8 @@ use std::{
 };
 
 use memchr::memmem;
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Dialect, Events, Failure, Message, Near, Role,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
+use steadfast_core::{Call, Dialect, Failure, Near};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -85,7 +84,6 @@ fn calls_nothing(request: &ChatRequest) -> bool {
         Dialect::OpenAi => &["tool_calls", "function_call"],
         Dialect::Anthropic => &["tool_use"],
         Dialect::Gemini => &["functionCall", "function_call"],
-        _ => return false,
     };
     // Nobody writes a field's name with escapes; whoever does is read.
     let has = |word: &&str| memmem::find(body, word.as_bytes()).is_some();

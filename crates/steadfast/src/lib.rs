@@ -71,6 +71,7 @@ mod stack;
 
 #[cfg(feature = "breaker")]
 pub use steadfast_breaker as breaker;
+pub use steadfast_chat::*;
 #[cfg(feature = "classify")]
 pub use steadfast_classify as classify;
 #[cfg(feature = "client")]

@@ -14,7 +14,9 @@ use super::{
     turn::{Holds, Spot, Turn, turns},
     words,
 };
-use crate::{ChatRequest, Dialect, Part, Role, ThinkingConfig};
+use steadfast_core::Dialect;
+
+use crate::{ChatRequest, Part, Role, ThinkingConfig};
 
 /// Google's own word for a call that another model made: it is not checked.
 const SKIP_CHECK: &str = "skip_thought_signature_validator";

@@ -13,7 +13,7 @@ use http::HeaderMap;
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue};
-/// use steadfast_core::ReplyHeaders;
+/// use steadfast_chat::ReplyHeaders;
 ///
 /// let mut all = HeaderMap::new();
 /// all.insert("retry-after", HeaderValue::from_static("3"));

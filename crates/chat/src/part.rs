@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Dialect, Extra, RawJson};
+use steadfast_core::Dialect;
+
+use crate::{Extra, RawJson};
 
 /// One piece of a message.
 #[derive(Clone, Debug, PartialEq)]

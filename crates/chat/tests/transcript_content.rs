@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use steadfast_core::{
-    ChatRequest, Dialect, Extra, Media, MediaKind, MediaSource, Message, Opaque, Part, Profile,
-    RawJson, Reason, Role, Target, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice,
-    ToolResult,
+use steadfast_chat::{
+    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Part, RawJson, Role, Text,
+    Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
     transcript::{Place, Rule, Rules, TokenCount, Violations, repair, validate},
 };
+use steadfast_core::{Dialect, Profile, Reason, Target};
 
 use Dialect::{Anthropic, Gemini, OpenAi};
 

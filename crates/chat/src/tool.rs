@@ -1,8 +1,9 @@
 //! What a model may call.
 
 use serde::{Deserialize, Serialize};
+use steadfast_core::Dialect;
 
-use crate::{Dialect, Extra, Opaque, RawJson};
+use crate::{Extra, Opaque, RawJson};
 
 /// A tool the model may call.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,10 @@
 //! A conversation and its answer, in no dialect.
+//!
+//! This crate has no policy and knows no provider's JSON. It holds what the layers share that read
+//! conversations:
+//!
+//! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: what is asked and answered.
+//! * [`transcript`]: what a provider accepts as a conversation, and how to repair one.
 
 mod adapt;
 mod completion;
@@ -13,6 +19,8 @@ mod request;
 mod response;
 mod shared;
 mod tool;
+mod track;
+pub mod transcript;
 
 pub use self::{
     completion::Completion,
@@ -27,4 +35,5 @@ pub use self::{
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},
+    track::{CommittedEvents, Look, TrackedEvents},
 };

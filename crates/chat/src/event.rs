@@ -6,7 +6,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::deltas::{EventDeltas, Gist};
-use crate::{Dialect, Opaque, Stop, StopReason, Usage};
+use steadfast_core::{Dialect, Usage};
+
+use crate::{Opaque, Stop, StopReason};
 
 /// One piece of an answer: what it says, and the bytes it was read from.
 ///

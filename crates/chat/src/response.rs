@@ -9,8 +9,9 @@ use std::{
 
 use futures_core::Stream;
 use http::StatusCode;
+use steadfast_core::{Dialect, Failure, RecoveryLog, Target};
 
-use crate::{Completion, Dialect, Event, Failure, RecoveryLog, ReplyHeaders, Target};
+use crate::{Completion, Event, ReplyHeaders};
 
 /// A stream of an answer's events. It ends (`None`) only after [`Delta::End`](crate::Delta::End);
 /// after an error it stays ended.
@@ -216,7 +217,7 @@ impl<S: Events + Unpin> Future for Collect<S> {
             }
         }
         Poll::Ready(this.completion.take().ok_or_else(|| {
-            Failure::new(crate::Reason::Unknown, "`Collect` was polled after it was ready")
+            Failure::new(steadfast_core::Reason::Unknown, "`Collect` was polled after it was ready")
         }))
     }
 }

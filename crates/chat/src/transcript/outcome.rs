@@ -3,7 +3,7 @@
 use std::{borrow::Cow, error::Error, fmt, ops::Deref};
 
 use super::Rule;
-use crate::{Failure, Reason, Scope};
+use steadfast_core::{Failure, Reason, Scope};
 
 /// Where in a request. Indices count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

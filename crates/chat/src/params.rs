@@ -91,7 +91,7 @@ impl Params {
 /// it holds; it is small, because a request is moved from layer to layer.
 ///
 /// ```
-/// use steadfast_core::{ChatRequest, Params};
+/// use steadfast_chat::{ChatRequest, Params};
 ///
 /// let mut request = ChatRequest::user("hello");
 /// request.params.temperature = Some(0.2);

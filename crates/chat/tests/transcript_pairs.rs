@@ -9,10 +9,11 @@
     reason = "tests"
 )]
 
-use steadfast_core::{
-    ChatRequest, Dialect, Message, Part, RawJson, Role, Tool, ToolCall, ToolResult,
+use steadfast_chat::{
+    ChatRequest, Message, Part, RawJson, Role, Tool, ToolCall, ToolResult,
     transcript::{Place, Rule, Rules, repair, validate},
 };
+use steadfast_core::Dialect;
 
 use Dialect::{Anthropic, Gemini, OpenAi};
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use steadfast_core::Dialect;
 
-use crate::{Dialect, Extra, Part, RawJson};
+use crate::{Extra, Part, RawJson};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -4,11 +4,9 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
 
-use crate::{
-    Call, CallContext, Dialect, Failure, Message, Needs, Part, Profile, SharedParams, SharedVec,
-    Tool,
-};
+use crate::{Message, Part, SharedParams, SharedVec, Tool};
 
 /// A conversation to be continued by a model. Cheap to clone.
 ///
@@ -17,7 +15,7 @@ use crate::{
 /// untouched and unchanged fields byte for byte.
 ///
 /// ```
-/// use steadfast_core::{ChatRequest, Message};
+/// use steadfast_chat::{ChatRequest, Message};
 ///
 /// let request = ChatRequest::user("hello").with_model("claude-sonnet-4-5");
 /// assert_eq!(request.messages.len(), 1);
@@ -163,8 +161,9 @@ impl Call for ChatRequest {
     }
 
     fn needs(&self) -> Needs {
-        let mut needs =
-            Needs { tools: !self.tools.is_empty(), stream: self.stream, ..Needs::default() };
+        let mut needs = Needs::default();
+        needs.tools = !self.tools.is_empty();
+        needs.stream = self.stream;
         let mut bytes = 0;
         for part in self.messages.iter().flat_map(Message::parts) {
             needs.vision |= part.has_image();

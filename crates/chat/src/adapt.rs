@@ -1,8 +1,8 @@
 //! Fitting a request to one target.
 
-use crate::{
-    ChatRequest, Dialect, Failure, Message, OnUnsupported, Part, Profile, Reason, Scope, transcript,
-};
+use steadfast_core::{Dialect, Failure, OnUnsupported, Profile, Reason, Scope};
+
+use crate::{ChatRequest, Message, Part, transcript};
 
 /// Fits `request` to `profile`: its model, its output limit, its parameters, what it can read.
 pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), Failure> {
@@ -54,7 +54,8 @@ fn refused(profile: &Profile, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Role, Target, Thinking, ThinkingConfig};
+    use crate::{Role, Thinking, ThinkingConfig};
+    use steadfast_core::{Call, Target};
 
     fn history() -> ChatRequest {
         ChatRequest::new(vec![

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::json;
-use steadfast_core::{
-    ChatRequest, Dialect, Message, Opaque, Part, RawJson, Role, Text, Thinking, ThinkingConfig,
-    Tool, ToolCall, ToolResult,
+use steadfast_chat::{
+    ChatRequest, Message, Opaque, Part, RawJson, Role, Text, Thinking, ThinkingConfig, Tool,
+    ToolCall, ToolResult,
     transcript::{Rule, Rules, repair, validate},
 };
+use steadfast_core::Dialect;
 
 // Histories
 
@@ -287,7 +288,7 @@ fn thing(dialect: Dialect, kind: u8) -> Part {
     }
 }
 
-fn mark(is_long: bool) -> steadfast_core::Extra {
+fn mark(is_long: bool) -> steadfast_chat::Extra {
     let ttl = if is_long { "1h" } else { "5m" };
     let fields = json!({"cache_control": {"type": "ephemeral", "ttl": ttl}});
     fields.as_object().cloned().map(Box::new)

@@ -6,10 +6,8 @@
 //! be adjusted for a model.
 //!
 //! ```
-//! use steadfast_core::{
-//!     ChatRequest, Dialect, Message, Part, Role,
-//!     transcript::{Rule, Rules, repair, validate},
-//! };
+//! use steadfast_chat::{ChatRequest, Message, Part, Role, transcript::{Rule, Rules, repair, validate}};
+//! use steadfast_core::Dialect;
 //!
 //! // The user interrupted the model: its call was never answered.
 //! let mut request = ChatRequest::new(vec![

@@ -1,8 +1,9 @@
 //! A whole answer.
 
+use steadfast_core::Usage;
+
 use crate::{
     Delta, Event, Frame, FrameKind, Head, Message, Part, Role, Stop, Text, Thinking, ToolCall,
-    Usage,
 };
 
 /// A whole answer, put together from its events.
@@ -158,7 +159,8 @@ impl Completion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dialect, StopReason};
+    use crate::StopReason;
+    use steadfast_core::Dialect;
 
     fn text(index: u32, text: &str) -> Delta {
         Delta::Text { index, text: text.into() }
@@ -187,9 +189,11 @@ mod tests {
             Delta::Arguments { index: 1, json: "1}".into() },
             text(0, "look"),
         ]));
+        let mut later = Usage::default();
+        later.output = Some(7);
         answer.push(&Event::new([
             Delta::Usage(Usage::new(10, 1)),
-            Delta::Usage(Usage { output: Some(7), ..Usage::default() }),
+            Delta::Usage(later),
             Delta::Stop(StopReason::ToolUse.into()),
             Delta::End,
         ]));

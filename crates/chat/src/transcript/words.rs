@@ -4,7 +4,9 @@
 //! where a vendor's words are not known, ours stand.
 
 use super::turn::Spot;
-use crate::{Dialect, Part};
+use steadfast_core::Dialect;
+
+use crate::Part;
 
 /// The path of a message in the dialect's words.
 pub(super) fn message(dialect: Dialect, index: usize) -> String {

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
+use steadfast_chat::{ChatResponse, Delta, Event, Head, Look, Stop, StopReason};
 use steadfast_core::{
-    ChatResponse, Delta, Dialect, Event, Failure, Head, Lease, Look, Outcome, Peek, Reason,
-    RecoveryLog, Settle, Settled, Stop, StopReason, Token, Track, Usage,
+    Dialect, Failure, Lease, Outcome, Peek, Reason, RecoveryLog, Settle, Settled, Token, Track,
+    Usage,
 };
 use tokio_test::{assert_pending, assert_ready, task};
 

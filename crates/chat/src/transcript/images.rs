@@ -4,7 +4,9 @@ use super::{
     ImageRules, Place, Rule, Rules, draft::Draft, outcome::Findings, pixels, turn::Holds,
     turn::Spot, words,
 };
-use crate::{ChatRequest, Dialect, Media, MediaKind, MediaSource, Part, Role};
+use steadfast_core::Dialect;
+
+use crate::{ChatRequest, Media, MediaKind, MediaSource, Part, Role};
 
 const BLIND: &str = "[image omitted: this model does not read images]";
 const MISPLACED: &str = "[media omitted: the provider takes none in this place]";

@@ -8,8 +8,9 @@ use std::{
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use steadfast_core::Usage;
 
-use crate::{Delta, StopReason, Usage};
+use crate::{Delta, StopReason};
 
 type Read = SmallVec<[Delta; 1]>;
 

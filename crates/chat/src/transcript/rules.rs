@@ -2,13 +2,16 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{ChatRequest, Dialect, Profile, Role, ThinkingConfig};
+use steadfast_core::{Dialect, Profile};
+
+use crate::{ChatRequest, Role, ThinkingConfig};
 
 /// What one provider, or one model of it, accepts. Plain data: start from a dialect's and change
 /// what is different.
 ///
 /// ```
-/// use steadfast_core::{Dialect, transcript::Rules};
+/// use steadfast_chat::transcript::Rules;
+/// use steadfast_core::Dialect;
 ///
 /// let mut rules = Rules::for_dialect(Dialect::Anthropic);
 /// rules.prefill = true; // an older model

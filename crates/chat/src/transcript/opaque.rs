@@ -11,7 +11,9 @@ use super::{
     turn::{Holds, Spot, turns},
     words,
 };
-use crate::{ChatRequest, Dialect, Opaque, Part, Role, Tool};
+use steadfast_core::Dialect;
+
+use crate::{ChatRequest, Opaque, Part, Role, Tool};
 
 pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
     let dialect = rules.dialect;
