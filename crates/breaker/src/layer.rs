@@ -7,21 +7,21 @@ use tower_layer::Layer;
 
 use crate::{
     BreakerHandle, BreakerPolicy, ByTarget, CircuitBreaker, Covers, KeyBy, PolicyError,
-    cell::{CoversOf, Keys, Shared},
+    state::{Breakers, Keys},
 };
 
 /// Stops asking a target that keeps failing. See the [crate's documentation](crate).
 ///
 /// The state belongs to the layer value and its clones: every service they make shares it. The
-/// methods that change what a key is ([`per`](Self::per), [`covers`](Self::covers),
-/// [`label`](Self::label)) begin with a new state, so call them before taking a handle.
+/// methods that change what a key is ([`with_key`](Self::with_key), [`with_covers`](Self::with_covers),
+/// [`with_label`](Self::with_label)) begin with a new state, so call them before taking a handle.
 ///
 /// `K` is the key, `By` finds it, `T` says when a reply is over.
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct CircuitBreakerLayer<K = Option<Target>, By = ByTarget, T = UntilEnd> {
     by: By,
-    tracking: T,
-    shared: Arc<Shared<K>>,
+    track: T,
+    breakers: Arc<Breakers<K>>,
 }
 
 impl Default for CircuitBreakerLayer {
@@ -45,11 +45,10 @@ impl CircuitBreakerLayer {
     fn unchecked(policy: BreakerPolicy) -> Self {
         let keys = Keys {
             target: |target: &Option<Target>| target.clone(),
-            covers: CoversOf::Each(Covers::target),
+            covers: Arc::new(Covers::target),
             label: None,
         };
-        let shared = Arc::new(Shared::new(Arc::new(policy), keys));
-        Self { by: ByTarget, tracking: UntilEnd, shared }
+        Self { by: ByTarget, track: UntilEnd, breakers: Arc::new(Breakers::new(policy, keys)) }
     }
 }
 
@@ -61,61 +60,61 @@ where
     /// with a new state.
     ///
     /// Failures that concern one model or one credential say nothing about such a key; if its
-    /// breakers are as narrow as that, say so with [`covers`](Self::covers). The key does not
-    /// appear in logs unless it is given a [`label`](Self::label), since it may be a secret.
+    /// breakers are as narrow as that, say so with [`with_covers`](Self::with_covers). The key does not
+    /// appear in logs unless it is given a [`with_label`](Self::with_label), since it may be a secret.
     ///
     /// ```
     /// use steadfast_breaker::CircuitBreakerLayer;
     ///
     /// let layer = CircuitBreakerLayer::default()
-    ///     .per(|request: &http::Request<()>| request.uri().host().map(str::to_owned));
+    ///     .with_key(|request: &http::Request<()>| request.uri().host().map(str::to_owned));
     /// # let _ = layer;
     /// ```
-    pub fn per<Req, K2, F>(self, by: F) -> CircuitBreakerLayer<K2, F, T>
+    pub fn with_key<Req, K2, F>(self, by: F) -> CircuitBreakerLayer<K2, F, T>
     where
         F: Fn(&Req) -> K2 + KeyBy<Req, K2>,
         K2: Hash + Eq + Clone + Send + Sync + 'static,
     {
-        let keys = Keys { target: |_| None, covers: CoversOf::All(Covers::NONE), label: None };
-        let shared = Arc::new(Shared::new(self.shared.common.policy.clone(), keys));
-        CircuitBreakerLayer { by, tracking: self.tracking, shared }
+        let keys = Keys { target: |_| None, covers: Arc::new(|_| Covers::NONE), label: None };
+        let breakers = Arc::new(Breakers::new(self.policy().clone(), keys));
+        CircuitBreakerLayer { by, track: self.track, breakers }
     }
 
     /// Says how narrow the keys are. Begins with a new state.
-    pub fn covers(self, covers: Covers) -> Self {
-        self.rekeyed(|keys| keys.covers = CoversOf::All(covers))
+    pub fn with_covers(self, covers: Covers) -> Self {
+        self.rekeyed(|keys| keys.covers = Arc::new(move |_| covers))
     }
 
     /// Says how a key is called in events. Begins with a new state.
-    pub fn label(self, label: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
+    pub fn with_label(self, label: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
         self.rekeyed(|keys| keys.label = Some(Arc::new(label)))
     }
 
     /// For replies that are over when they arrive: any type, judged a success at once.
     pub fn at_once(self) -> CircuitBreakerLayer<K, By, AtOnce> {
-        self.tracking(AtOnce)
+        self.with_track(AtOnce)
     }
 
     /// With another answer to when a reply is over.
-    pub fn tracking<T2>(self, tracking: T2) -> CircuitBreakerLayer<K, By, T2> {
-        CircuitBreakerLayer { by: self.by, tracking, shared: self.shared }
+    pub fn with_track<T2>(self, track: T2) -> CircuitBreakerLayer<K, By, T2> {
+        CircuitBreakerLayer { by: self.by, track, breakers: self.breakers }
     }
 
     /// Looks at the state, and steers it.
     pub fn handle(&self) -> BreakerHandle<K> {
-        BreakerHandle::new(self.shared.clone())
+        BreakerHandle::new(self.breakers.clone())
     }
 
     /// What it goes by.
     pub fn policy(&self) -> &BreakerPolicy {
-        &self.shared.common.policy
+        &self.breakers.common.policy
     }
 
     fn rekeyed(self, change: impl FnOnce(&mut Keys<K>)) -> Self {
-        let mut keys = self.shared.common.keys.clone();
+        let mut keys = self.breakers.common.keys.clone();
         change(&mut keys);
-        let shared = Arc::new(Shared::new(self.shared.common.policy.clone(), keys));
-        Self { shared, ..self }
+        let breakers = Arc::new(Breakers::new(self.policy().clone(), keys));
+        Self { breakers, ..self }
     }
 }
 
@@ -123,21 +122,21 @@ impl<S, K, By: Clone, T: Clone> Layer<S> for CircuitBreakerLayer<K, By, T> {
     type Service = CircuitBreaker<S, K, By, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CircuitBreaker::new(inner, self.by.clone(), self.tracking.clone(), self.shared.clone())
+        CircuitBreaker::new(inner, self.by.clone(), self.track.clone(), self.breakers.clone())
     }
 }
 
 impl<K, By: Clone, T: Clone> Clone for CircuitBreakerLayer<K, By, T> {
     fn clone(&self) -> Self {
-        Self { by: self.by.clone(), tracking: self.tracking.clone(), shared: self.shared.clone() }
+        Self { by: self.by.clone(), track: self.track.clone(), breakers: self.breakers.clone() }
     }
 }
 
 impl<K, By, T: fmt::Debug> fmt::Debug for CircuitBreakerLayer<K, By, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerLayer")
-            .field("policy", &self.shared.common.policy)
-            .field("tracking", &self.tracking)
+            .field("policy", &self.breakers.common.policy)
+            .field("track", &self.track)
             .finish_non_exhaustive()
     }
 }

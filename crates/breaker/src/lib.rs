@@ -42,7 +42,7 @@
 //! # What it does
 //!
 //! There is one breaker for each key: by default the target in the call's context, or whatever
-//! [`per`](CircuitBreakerLayer::per) makes of a request.
+//! [`with_key`](CircuitBreakerLayer::with_key) makes of a request.
 //!
 //! | state | calls | leaves it |
 //! |---|---|---|
@@ -69,7 +69,7 @@
 //! [`RecoveryTable`](steadfast_core::RecoveryTable). Its end only ever moves later.
 //!
 //! A call that has nowhere else to go (the context knows of no alternative) is let through a rest
-//! now and then: see [`LonePolicy`]. A context without a failover layer above knows of none, so a
+//! now and then: see [`LonePolicy`](steadfast_core::circuit::LonePolicy). A context without a failover layer above knows of none, so a
 //! breaker alone in front of one provider lets one call a second through.
 //!
 //! # A refusal
@@ -108,33 +108,27 @@
 //!
 //! # What it costs
 //!
-//! A call that passes and succeeds allocates nothing: one clock reading and three atomic updates,
-//! and a short lock ten times a window and after each failure. A refusal allocates the failure
-//! that it becomes.
+//! A call that passes and succeeds allocates nothing: it reads the clock and takes its breaker's lock
+//! twice, for as long as a few counts take. A refusal allocates the failure that it becomes.
 
-mod cell;
 mod error;
 mod event;
-mod front;
 mod future;
 mod handle;
+mod judge;
 mod key;
 mod layer;
 mod policy;
-mod rest;
 mod service;
 mod state;
-mod ticket;
-mod verdict;
-mod window;
 
 pub use self::{
     error::PolicyError,
-    event::{Cause, Snapshot, State, Transition},
+    event::{BreakerSnapshot, BreakerTransition},
     future::ResponseFuture,
     handle::BreakerHandle,
     key::{ByTarget, Covers, KeyBy},
     layer::CircuitBreakerLayer,
-    policy::{BreakerPolicy, LonePolicy, SlowPolicy},
+    policy::BreakerPolicy,
     service::CircuitBreaker,
 };

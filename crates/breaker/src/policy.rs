@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use steadfast_core::{KeyedPolicy, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, RecoveryTable};
+use steadfast_core::{
+    KeyedPolicy, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, RecoveryTable,
+    circuit::{CircuitPolicy, LonePolicy, Recovery, SlowPolicy},
+};
 
 use crate::PolicyError;
 
@@ -63,16 +66,13 @@ pub struct BreakerPolicy {
     /// Where the doubling after permanent failures ends, and the longest hint believed. Default a
     /// day, ADR-012's.
     pub max_permanent: Duration,
-    /// The share of a rest that is added to it by chance, so that many processes do not probe in
-    /// step. Never shortens it. Default 0.25, the retry layer's.
-    pub jitter: f64,
     /// Probes under way at once. Default 1: to a provider that is coming back, each is load.
     pub probes: u32,
     /// Probes that must succeed before it closes. Default 1: a probe is a whole answer, read to
     /// its end.
     pub successes: u32,
     /// How long before the end of a rest a probe is let through; never earlier than half of the
-    /// rest. Zero: at its end.
+    /// rest, and at its end when the provider asked for it. Zero: always at its end.
     ///
     /// Default 30 s, about what an answer takes, so that the verdict is there when the rest ends.
     pub probe_lead: Duration,
@@ -88,43 +88,8 @@ pub struct BreakerPolicy {
     pub lone: Option<LonePolicy>,
     /// Judge and report, but refuse nothing.
     pub observe: bool,
-    /// Makes the jitter the same each time, for tests.
-    pub seed: Option<u64>,
     /// How many keys are kept, and for how long.
     pub keys: KeyedPolicy,
-}
-
-/// When calls are too slow to begin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlowPolicy {
-    /// A call whose first content takes longer than this, from its admission, is slow.
-    pub after: Duration,
-    /// Open when this share of the calls in the window was slow.
-    pub rate: f64,
-}
-
-/// What an open breaker lets through when there is no other target, so that the outage of one
-/// target does not become an outage of everything: the panic rule.
-///
-/// Such a call moves the end of the rest only later: when it fails with a hint of the provider, or
-/// with a failure that is proof by itself. It never doubles the rest. When several in a row succeed
-/// the breaker closes early, unless the provider itself asked for the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LonePolicy {
-    /// Such calls under way at once. Default 1.
-    pub at_once: u32,
-    /// The shortest time from one such call to the next, and from the opening to the first.
-    /// Default 1 s: a person who waits notices nothing, a struggling provider notices the relief.
-    pub every: Duration,
-    /// How many of them must succeed in a row to close the breaker before its time. Default 3:
-    /// where every second call fails, three in a row succeed by chance once in eight.
-    pub successes: u32,
-}
-
-impl Default for LonePolicy {
-    fn default() -> Self {
-        Self { at_once: 1, every: Duration::from_secs(1), successes: 3 }
-    }
 }
 
 impl Default for BreakerPolicy {
@@ -140,14 +105,12 @@ impl Default for BreakerPolicy {
             max_cooldown: Duration::from_secs(900),
             permanent_cooldown: PERMANENT_COOLDOWN,
             max_permanent: PERMANENT_COOLDOWN_CAP,
-            jitter: 0.25,
             probes: 1,
             successes: 1,
             probe_lead: Duration::from_secs(30),
             probe_limit: Duration::from_secs(600),
             lone: Some(LonePolicy::default()),
             observe: false,
-            seed: None,
             keys: KeyedPolicy::default(),
         }
     }
@@ -158,6 +121,30 @@ impl BreakerPolicy {
     /// for an hour, doubling to a day.
     pub fn adr012() -> Self {
         Self { consecutive: Some(1), table: RecoveryTable::adr012(), ..Self::default() }
+    }
+
+    /// The part that the state machine goes by.
+    pub(crate) fn circuit(&self) -> CircuitPolicy {
+        CircuitPolicy {
+            consecutive: self.consecutive,
+            second_witness: false,
+            window: self.window,
+            min_calls: self.min_calls,
+            failure_rate: self.failure_rate,
+            slow: self.slow,
+            content_is_success: false,
+            cooldown: self.cooldown,
+            growth: 2.0,
+            max_cooldown: self.max_cooldown,
+            permanent_cooldown: self.permanent_cooldown,
+            max_permanent: self.max_permanent,
+            probe_lead: self.probe_lead,
+            probe_limit: self.probe_limit,
+            probes: self.probes,
+            successes: self.successes,
+            recovery: Recovery::Probes,
+            lone: self.lone,
+        }
     }
 
     /// Says what is wrong with it.
@@ -205,15 +192,6 @@ impl BreakerPolicy {
             "max_permanent",
             self.max_permanent,
         )?;
-        if !(0.0..=1.0).contains(&self.jitter) {
-            return Err(PolicyError::Share {
-                field: "jitter",
-                value: self.jitter,
-                bounds: "between 0 and 1",
-                example: 0.25,
-                percent: "a quarter",
-            });
-        }
         least_one("probes", self.probes, one)?;
         least_one("successes", self.successes, one)?;
         longer("probe_limit", self.probe_limit)?;
@@ -256,7 +234,7 @@ mod tests {
     #[test]
     fn nonsense_is_named_by_its_field() {
         type Change = fn(&mut BreakerPolicy);
-        let table: [(&str, Change); 26] = [
+        let table: [(&str, Change); 23] = [
             ("consecutive", |p| p.consecutive = Some(0)),
             ("window", |p| p.window = Duration::ZERO),
             ("window", |p| p.window = Duration::from_millis(9)),
@@ -272,9 +250,6 @@ mod tests {
             ("max_cooldown", |p| p.max_cooldown = Duration::from_secs(29)),
             ("permanent_cooldown", |p| p.permanent_cooldown = Duration::ZERO),
             ("max_permanent", |p| p.max_permanent = Duration::from_secs(1)),
-            ("jitter", |p| p.jitter = f64::NAN),
-            ("jitter", |p| p.jitter = -0.5),
-            ("jitter", |p| p.jitter = 1.5),
             ("probes", |p| p.probes = 0),
             ("successes", |p| p.successes = 0),
             ("probe_limit", |p| p.probe_limit = Duration::ZERO),
@@ -305,7 +280,6 @@ mod tests {
             failure_rate: None,
             lone: None,
             probe_lead: Duration::ZERO,
-            jitter: 0.0,
             ..BreakerPolicy::default()
         };
         assert_eq!(policy.validate(), Ok(()));

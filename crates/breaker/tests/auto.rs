@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use steadfast_breaker::{
-    BreakerHandle, BreakerPolicy, ByTarget, CircuitBreaker, CircuitBreakerLayer, PolicyError,
-    ResponseFuture, Snapshot, Transition,
+    BreakerHandle, BreakerPolicy, BreakerSnapshot, BreakerTransition, ByTarget, CircuitBreaker,
+    CircuitBreakerLayer, PolicyError, ResponseFuture,
 };
 use steadfast_core::{AtOnce, Failure, Target};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
@@ -16,7 +16,7 @@ fn cloned<T: Clone + Debug + Send + Sync + 'static>() {}
 fn auto_traits() {
     shared::<CircuitBreakerLayer>();
     shared::<CircuitBreaker<()>>();
-    shared::<ResponseFuture<std::future::Ready<()>, u32, AtOnce>>();
+    shared::<ResponseFuture<std::future::Ready<()>, AtOnce>>();
     shared::<BreakerHandle>();
     cloned::<CircuitBreakerLayer>();
     cloned::<CircuitBreakerLayer<String, fn(&()) -> String, AtOnce>>();
@@ -24,8 +24,8 @@ fn auto_traits() {
     cloned::<BreakerHandle<u64>>();
     cloned::<BreakerPolicy>();
     cloned::<PolicyError>();
-    cloned::<Snapshot<Option<Target>>>();
-    cloned::<Transition<Option<Target>>>();
+    cloned::<BreakerSnapshot<Option<Target>>>();
+    cloned::<BreakerTransition<Option<Target>>>();
     cloned::<ByTarget>();
 }
 
@@ -34,7 +34,7 @@ fn a_key_need_be_nothing_but_a_key() {
     // Not Debug, not Default, not Display.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Key(u8);
-    let layer = CircuitBreakerLayer::default().per(|_: &http::Request<()>| Key(1));
+    let layer = CircuitBreakerLayer::default().with_key(|_: &http::Request<()>| Key(1));
     let _: BreakerHandle<Key> = layer.handle();
     let shown = format!("{layer:?} {:?} {:?}", layer.handle(), layer.layer(()));
     assert!(shown.contains("CircuitBreakerLayer"));
@@ -46,7 +46,7 @@ async fn boxes_and_infers() {
     let service = tower::ServiceBuilder::new()
         .layer(
             CircuitBreakerLayer::default()
-                .per(|r: &http::Request<_>| r.uri().host().map(str::to_owned)),
+                .with_key(|r: &http::Request<_>| r.uri().host().map(str::to_owned)),
         )
         .service(service_fn(|_: http::Request<http_body_util::Empty<bytes::Bytes>>| async {
             Ok::<_, Failure>(http::Response::new(http_body_util::Empty::<bytes::Bytes>::new()))

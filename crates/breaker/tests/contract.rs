@@ -15,12 +15,12 @@ fn isolate(handle: &BreakerHandle) {
 }
 
 fn calls(handle: &BreakerHandle) -> u64 {
-    handle.get(&key()).map_or(0, |breaker| breaker.calls)
+    handle.get(&key()).map_or(0, |breaker| breaker.circuit.calls)
 }
 
 /// Probes and lone calls under way.
 fn under_way(handle: &BreakerHandle) -> u64 {
-    handle.get(&key()).map_or(0, |breaker| u64::from(breaker.probes + breaker.lone))
+    handle.get(&key()).map_or(0, |breaker| u64::from(breaker.circuit.probes + breaker.circuit.lone))
 }
 
 contract!(
@@ -49,7 +49,7 @@ contract!(
 
 /// Half open: every call is a probe, one at a time.
 fn half_open() -> CircuitBreakerLayer {
-    let policy = BreakerPolicy { jitter: 0.0, lone: None, ..BreakerPolicy::default() };
+    let policy = BreakerPolicy { lone: None, ..BreakerPolicy::default() };
     let layer = CircuitBreakerLayer::new(policy).unwrap();
     layer.handle().trip(&key(), Reason::Overloaded, secs(30));
     layer

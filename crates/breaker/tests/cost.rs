@@ -10,7 +10,8 @@ use std::{
 };
 
 use allocation_counter::measure;
-use steadfast_breaker::{CircuitBreakerLayer, SlowPolicy};
+use steadfast_breaker::CircuitBreakerLayer;
+use steadfast_core::circuit::SlowPolicy;
 use steadfast_core::{CallContext, Failure, Reason};
 use support::*;
 use tower::{Layer, Service};

@@ -7,7 +7,8 @@ use std::{panic::AssertUnwindSafe, pin::Pin, task::Context};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer, Snapshot, State};
+use steadfast_breaker::{BreakerHandle, BreakerSnapshot, CircuitBreaker, CircuitBreakerLayer};
+use steadfast_core::circuit::CircuitState;
 use steadfast_core::{Call, Failure, Reason, Target};
 use support::*;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
@@ -70,22 +71,25 @@ async fn resting() -> (BreakerHandle, Breaker) {
     let response = service.ready().await.unwrap().call(please(dies)).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
     let handle = layer.handle();
-    assert_eq!(seen(&handle).state, State::Open);
+    assert_eq!(seen(&handle).circuit.state, CircuitState::Open);
     tokio::time::advance(secs(15)).await;
     (handle, service)
 }
 
-fn seen(handle: &BreakerHandle) -> Snapshot<Option<Target>> {
+fn seen(handle: &BreakerHandle) -> BreakerSnapshot<Option<Target>> {
     handle.get(&Some(openai())).unwrap()
 }
 
 /// The next call is a probe, and closes the breaker.
 macro_rules! recovers {
     ($handle:expr, $service:expr) => {{
-        assert_eq!((seen(&$handle).state, seen(&$handle).probes), (State::HalfOpen, 0));
+        assert_eq!(
+            (seen(&$handle).circuit.state, seen(&$handle).circuit.probes),
+            (CircuitState::HalfOpen, 0)
+        );
         let response = $service.ready().await.unwrap().call(please(fine)).await.unwrap();
         response.into_body().collect().await.unwrap();
-        assert_eq!(seen(&$handle).state, State::Closed);
+        assert_eq!(seen(&$handle).circuit.state, CircuitState::Closed);
     }};
 }
 
@@ -93,7 +97,7 @@ macro_rules! recovers {
 async fn dropped_before_it_was_polled() {
     let (handle, mut service) = resting().await;
     let future = service.ready().await.unwrap().call(please(fine));
-    assert_eq!(seen(&handle).probes, 1);
+    assert_eq!(seen(&handle).circuit.probes, 1);
     drop(future);
     recovers!(handle, service);
 }
@@ -115,7 +119,11 @@ async fn dropped_while_it_waits() {
 async fn dropped_with_its_response_unread() {
     let (handle, mut service) = resting().await;
     let response = service.ready().await.unwrap().call(please(endless)).await.unwrap();
-    assert_eq!((seen(&handle).state, seen(&handle).probes), (State::HalfOpen, 1), "no verdict yet");
+    assert_eq!(
+        (seen(&handle).circuit.state, seen(&handle).circuit.probes),
+        (CircuitState::HalfOpen, 1),
+        "no verdict yet"
+    );
     drop(response);
     recovers!(handle, service);
 }
@@ -144,8 +152,11 @@ async fn a_body_that_dies_reopens_for_twice_as_long() {
     let response = service.ready().await.unwrap().call(please(dies)).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
     let now = tokio::time::Instant::now();
-    assert_eq!((seen(&handle).state, seen(&handle).remaining(now)), (State::Open, secs(60)));
-    assert_eq!(seen(&handle).failed_probes, 1);
+    assert_eq!(
+        (seen(&handle).circuit.state, seen(&handle).circuit.remaining(now)),
+        (CircuitState::Open, secs(60))
+    );
+    assert_eq!(seen(&handle).circuit.failed_probes, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,10 +168,14 @@ async fn a_panic_in_the_future_is_a_failure_though_the_future_is_dropped_later()
         future.as_mut().poll(&mut context)
     }));
     assert!(polled.is_err());
-    assert_eq!(seen(&handle).state, State::Open, "settled while the panic passed by");
-    assert_eq!(seen(&handle).last_reason, Some(Reason::Unknown));
+    assert_eq!(
+        seen(&handle).circuit.state,
+        CircuitState::Open,
+        "settled while the panic passed by"
+    );
+    assert_eq!(seen(&handle).circuit.last_reason, Some(Reason::Unknown));
     drop(future);
-    assert_eq!((seen(&handle).failed_probes, seen(&handle).probes), (1, 0));
+    assert_eq!((seen(&handle).circuit.failed_probes, seen(&handle).circuit.probes), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +183,10 @@ async fn a_panic_in_a_task_of_its_own_is_a_failure() {
     let (handle, mut service) = resting().await;
     let future = service.ready().await.unwrap().call(please(panics));
     assert!(tokio::spawn(future).await.unwrap_err().is_panic());
-    assert_eq!((seen(&handle).state, seen(&handle).failed_probes), (State::Open, 1));
+    assert_eq!(
+        (seen(&handle).circuit.state, seen(&handle).circuit.failed_probes),
+        (CircuitState::Open, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +207,7 @@ async fn a_panic_in_call_is_a_failure() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap();
     let mut service = layer.layer(Panics);
     assert!(std::panic::catch_unwind(AssertUnwindSafe(|| service.call(please(fine)))).is_err());
-    assert_eq!(seen(&layer.handle()).state, State::Open);
+    assert_eq!(seen(&layer.handle()).circuit.state, CircuitState::Open);
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +229,7 @@ async fn a_probe_that_was_given_up_decides_nothing() {
     tokio::time::advance(secs(600)).await;
     recovers!(handle, service);
     assert!(lost.into_body().collect().await.is_err());
-    assert_eq!(seen(&handle).state, State::Closed);
+    assert_eq!(seen(&handle).circuit.state, CircuitState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,7 +244,7 @@ async fn answers_from_before_the_trip_decide_nothing() {
     tokio::time::advance(secs(15)).await;
     let probe = call(endless).await;
     let before = seen(&handle);
-    assert_eq!((before.state, before.generation), (State::HalfOpen, 1));
+    assert_eq!((before.circuit.state, before.circuit.generation), (CircuitState::HalfOpen, 1));
     success.into_body().collect().await.unwrap();
     assert_eq!(seen(&handle), before);
     assert!(failure.into_body().collect().await.is_err());
@@ -241,13 +259,13 @@ async fn a_hang_counts_when_the_timeout_is_inside() {
     let layer = breaker();
     let outside = tower::timeout::TimeoutLayer::new(secs(5)).layer(layer.layer(service_fn(serve)));
     assert!(outside.oneshot(please(hangs)).await.is_err());
-    assert_eq!(seen(&layer.handle()).state, State::Closed);
+    assert_eq!(seen(&layer.handle()).circuit.state, CircuitState::Closed);
 
     let layer = breaker();
     let timeout = tower::timeout::TimeoutLayer::new(secs(5));
     let inside = layer.layer(timeout.layer(service_fn(serve)));
     assert!(inside.oneshot(please(hangs)).await.is_err());
-    assert_eq!(seen(&layer.handle()).state, State::Open);
+    assert_eq!(seen(&layer.handle()).circuit.state, CircuitState::Open);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,8 @@ mod support;
 
 use std::convert::Infallible;
 
-use steadfast_breaker::{BreakerPolicy, CircuitBreakerLayer, Covers, State};
+use steadfast_breaker::{BreakerPolicy, CircuitBreakerLayer, Covers};
+use steadfast_core::circuit::CircuitState;
 use steadfast_core::{CallContext, Failover, Failure, Reason, Retry, Target};
 use support::*;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
@@ -95,10 +96,13 @@ async fn each_target_has_its_own_and_those_without_share_one() {
     let failure = service.ready().await.unwrap().call(Ask("?", CallContext::new())).await;
     assert_eq!(failure.unwrap_err().target(), None);
     let mut states: Vec<_> =
-        layer.handle().snapshot().into_iter().map(|one| (one.key, one.state)).collect();
+        layer.handle().snapshot().into_iter().map(|one| (one.key, one.circuit.state)).collect();
     states.sort_by_key(|(key, _)| key.as_ref().map(ToString::to_string));
-    let expected =
-        [(None, State::Open), (Some(openai()), State::Open), (Some(other), State::Closed)];
+    let expected = [
+        (None, CircuitState::Open),
+        (Some(openai()), CircuitState::Open),
+        (Some(other), CircuitState::Closed),
+    ];
     assert_eq!(states, expected);
 }
 
@@ -124,7 +128,7 @@ async fn state_is_the_layers_and_not_the_services() {
 async fn by_a_closure_over_somebody_elses_request() {
     let layer = CircuitBreakerLayer::new(strict())
         .unwrap()
-        .per(|request: &http::Request<&'static str>| request.uri().host().map(str::to_owned))
+        .with_key(|request: &http::Request<&'static str>| request.uri().host().map(str::to_owned))
         .at_once();
     let mut service = layer.layer(service_fn(|request: http::Request<&'static str>| async move {
         match request.into_body() {
@@ -159,7 +163,7 @@ async fn a_key_as_narrow_as_a_model_believes_that_it_is_missing() {
         let policy = BreakerPolicy { consecutive: None, lone: None, ..touchy() };
         let layer = CircuitBreakerLayer::new(policy).unwrap().at_once();
         let layer = match covers {
-            Some(covers) => layer.covers(covers),
+            Some(covers) => layer.with_covers(covers),
             None => layer,
         };
         let mut service = layer.layer(service_fn(move |_: Ask| async move { missing() }));
@@ -243,7 +247,10 @@ async fn counts_no_refusal_no_callers_fault_and_no_impatience() {
         Failure::new(Reason::Timeout, "").with_time_limit(steadfast_core::TimeLimit::Makespan);
     assert!(call!(service, hand, ask(&openai()), Err(long)).is_err());
     let seen = layer.handle().get(&Some(openai())).unwrap();
-    assert_eq!((seen.state, seen.calls, seen.consecutive), (State::Closed, 0, 0));
+    assert_eq!(
+        (seen.circuit.state, seen.circuit.calls, seen.circuit.consecutive),
+        (CircuitState::Closed, 0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,12 +290,12 @@ async fn observes_only() {
     }
     // It goes through its states as if it had refused.
     let seen = handle.get(&Some(openai())).unwrap();
-    assert_eq!((seen.state, seen.refused, seen.calls), (State::Open, 3, 1));
+    assert_eq!((seen.circuit.state, seen.refused, seen.circuit.calls), (CircuitState::Open, 3, 1));
     tokio::time::advance(secs(15)).await;
     assert!(call!(service, hand, ask(&openai()), Ok("!")).is_ok());
-    assert_eq!(handle.get(&Some(openai())).unwrap().state, State::Closed);
+    assert_eq!(handle.get(&Some(openai())).unwrap().circuit.state, CircuitState::Closed);
     // In earnest now.
-    handle.observe(false);
+    handle.set_observe(false);
     assert!(call!(service, hand, ask(&openai()), Err(network())).is_err());
     let failure = service.ready().await.unwrap().call(ask(&openai())).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::CircuitOpen);
@@ -325,7 +332,7 @@ async fn a_service_that_can_not_fail_is_served_too() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_to_begin_is_measured_from_admission() {
-    let slow = Some(steadfast_breaker::SlowPolicy { after: secs(10), rate: 1.0 });
+    let slow = Some(steadfast_core::circuit::SlowPolicy { after: secs(10), rate: 1.0 });
     let policy = BreakerPolicy { slow, min_calls: 2, ..strict() };
     let (mock, mut hand) = mock();
     let layer = layer(policy);
@@ -339,5 +346,5 @@ async fn slow_to_begin_is_measured_from_admission() {
         assert_ready_ok!(future.poll());
     }
     let seen = layer.handle().get(&Some(openai())).unwrap();
-    assert_eq!((seen.state, seen.slow_rate()), (State::Open, Some(1.0)));
+    assert_eq!((seen.circuit.state, seen.circuit.slow_rate()), (CircuitState::Open, Some(1.0)));
 }

@@ -5,8 +5,9 @@ mod support;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
-use steadfast_breaker::{BreakerHandle, CircuitBreakerLayer, State};
+use steadfast_breaker::{BreakerHandle, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, EventStream, Head};
+use steadfast_core::circuit::CircuitState;
 use steadfast_core::{Call, Dialect, Failure, Reason, Target};
 use support::*;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -18,9 +19,9 @@ fn request(target: &Target) -> Request<()> {
     request
 }
 
-fn state(handle: &BreakerHandle) -> (State, u64, u64) {
+fn state(handle: &BreakerHandle) -> (CircuitState, u64, u64) {
     let seen = handle.get(&Some(openai())).unwrap();
-    (seen.state, seen.calls, seen.failures)
+    (seen.circuit.state, seen.circuit.calls, seen.circuit.failures)
 }
 
 /// A breaker around a server that answers with this body, and one answer of it.
@@ -39,13 +40,13 @@ async fn answer(
 async fn a_200_whose_body_dies_is_a_failure() {
     let (handle, response) =
         answer(|| Script::new([Some(Ok("a")), Some(Err(network())), Some(Ok("b")), None])).await;
-    assert_eq!(state(&handle), (State::Closed, 0, 0), "no verdict at the head");
+    assert_eq!(state(&handle), (CircuitState::Closed, 0, 0), "no verdict at the head");
     let mut body = response.into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
-    assert_eq!(state(&handle), (State::Closed, 0, 0), "nor in the middle");
+    assert_eq!(state(&handle), (CircuitState::Closed, 0, 0), "nor in the middle");
     let failure = body.frame().await.unwrap().unwrap_err();
     assert_eq!(failure.reason(), Reason::Network, "the same failure reaches the caller");
-    assert_eq!(state(&handle), (State::Open, 1, 1));
+    assert_eq!(state(&handle), (CircuitState::Open, 1, 1));
     assert!(body.frame().await.is_none(), "after its first error it has ended");
 }
 
@@ -53,7 +54,7 @@ async fn a_200_whose_body_dies_is_a_failure() {
 async fn a_body_read_to_its_end_is_a_success() {
     let (handle, response) = answer(|| Script::new([Some(Ok("a")), Some(Ok("b")), None])).await;
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ab");
-    assert_eq!(state(&handle), (State::Closed, 1, 0));
+    assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +63,7 @@ async fn a_body_dropped_half_way_is_nobodys_fault() {
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
     drop(body);
-    assert_eq!(state(&handle), (State::Closed, 0, 0));
+    assert_eq!(state(&handle), (CircuitState::Closed, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,9 +75,9 @@ async fn bodies_that_nobody_polls_are_judged_too() {
     }));
     // Empty from the start: a server does not poll it.
     let response = empty.ready().await.unwrap().call(request(&openai())).await.unwrap();
-    assert_eq!(state(&handle), (State::Closed, 1, 0));
+    assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
     drop(response);
-    assert_eq!(state(&handle), (State::Closed, 1, 0), "once");
+    assert_eq!(state(&handle), (CircuitState::Closed, 1, 0), "once");
     // Of known length: whoever reads it stops at the last byte.
     let mut full = layer.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Failure>(Response::new(Full::<bytes::Bytes>::from("abc")))
@@ -85,7 +86,7 @@ async fn bodies_that_nobody_polls_are_judged_too() {
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
     drop(body);
-    assert_eq!(state(&handle), (State::Closed, 2, 0));
+    assert_eq!(state(&handle), (CircuitState::Closed, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,11 +111,11 @@ async fn a_stream_of_events_that_dies_is_a_failure() {
         request
     };
     let _ = service.ready().await.unwrap().call(ask("lives")).await.unwrap().collect().await;
-    assert_eq!(state(&handle), (State::Closed, 1, 0));
+    assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
     let response = service.ready().await.unwrap().call(ask("dies")).await.unwrap();
     let failure = response.collect().await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Overloaded);
-    assert_eq!(state(&handle), (State::Closed, 2, 1));
+    assert_eq!(state(&handle), (CircuitState::Closed, 2, 1));
 }
 
 fn futures_stream<T: Send + 'static>(items: Vec<T>) -> impl futures_core::Stream<Item = T> + Send {

@@ -35,5 +35,5 @@ pub use self::{
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},
-    track::{CommittedEvents, Look, TrackedEvents},
+    track::{ContentBuffer, TrackedEvents},
 };

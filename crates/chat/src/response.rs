@@ -33,7 +33,7 @@ pub struct ChatResponse<S = EventStream> {
     pub(crate) events: S,
     /// The first content has come already and is at hand: whoever waits for it has nothing to
     /// wait for. No longer known once something is put between ([`map`](Self::map)).
-    pub(crate) begun: bool,
+    pub(crate) has_content: bool,
 }
 
 /// What is known of an answer before its first event.
@@ -128,7 +128,7 @@ impl From<StopReason> for Stop {
 impl<S> ChatResponse<S> {
     /// An answer.
     pub fn new(head: Head, events: S) -> Self {
-        Self { head: Box::new(head), events, begun: false }
+        Self { head: Box::new(head), events, has_content: false }
     }
 
     /// Its two halves.
@@ -139,14 +139,14 @@ impl<S> ChatResponse<S> {
     /// With its events changed by `map`: how a layer puts itself between.
     #[inline]
     pub fn map<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
-        ChatResponse { head: self.head, events: map(self.events), begun: false }
+        ChatResponse { head: self.head, events: map(self.events), has_content: false }
     }
 
     /// The same as [`map`](Self::map), for events that come through as they are and when they are:
     /// whoever waits for the first content still knows whether it has come.
     #[inline]
     pub fn map_through<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
-        ChatResponse { head: self.head, events: map(self.events), begun: self.begun }
+        ChatResponse { head: self.head, events: map(self.events), has_content: self.has_content }
     }
 
     /// What the layers did to the call.

@@ -1,100 +1,149 @@
-//! When an answer of a model is over.
+//! When an answer of a model has content, and when it is over.
 
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures_core::Stream;
-use steadfast_core::{Failure, Lease, Peek, Track};
+use smallvec::SmallVec;
+use steadfast_core::{BufferLimits, Failure, Lease, Track, UntilEnd};
 use tokio::time::{Instant, Sleep};
 
 use crate::{ChatResponse, Event, Events};
 
-impl<S: Events + Unpin> Track for ChatResponse<S> {
+impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
     type Tracked = ChatResponse<TrackedEvents<S>>;
-    type Committed = ChatResponse<CommittedEvents<S>>;
-    type Look = Look;
-
-    #[inline]
-    fn track(self, lease: Lease) -> Self::Tracked {
-        let begun = self.begun;
-        let mut tracked = self.map(|events| TrackedEvents { events, lease, ended: false });
-        // What is added here lets everything through as it comes.
-        tracked.begun = begun;
-        tracked
-    }
+    type Buffer = ContentBuffer;
 
     fn poll_content(
-        &mut self,
-        look: &mut Look,
-        peek: Peek,
+        &self,
+        reply: &mut ChatResponse<S>,
+        buffer: &mut ContentBuffer,
+        limits: BufferLimits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
-        // A layer further in has looked already, and has it at hand.
-        if self.begun {
-            look.found = true;
+        // A layer further in has waited for it already, and has it at hand.
+        if reply.has_content {
             return Poll::Ready(Ok(()));
         }
-        look.poll(self, peek, cx)
+        buffer.poll_fill(reply, limits, cx)
     }
 
     #[inline]
-    fn commit(self, look: Look, lease: Lease) -> Self::Committed {
-        let Look { first, mut more, found, .. } = look;
-        more.reverse();
-        let (delivered, ended) = (false, false);
-        ChatResponse {
-            head: self.head,
-            events: CommittedEvents { events: self.events, first, more, lease, delivered, ended },
-            begun: found,
+    fn track(&self, reply: ChatResponse<S>, buffer: ContentBuffer, lease: Lease) -> Self::Tracked {
+        let has_content = reply.has_content || buffer.has_content;
+        // Delivered from the end.
+        let mut buffered = buffer.events;
+        buffered.reverse();
+        let mut tracked = reply.map(|events| TrackedEvents {
+            events,
+            buffered,
+            lease,
+            delivered: false,
+            ended: false,
+        });
+        tracked.has_content = has_content;
+        tracked
+    }
+}
+
+/// What was read of an answer while waiting for its first content. Up to one event, as most answers
+/// have, needs no memory of its own.
+#[derive(Default)]
+pub struct ContentBuffer {
+    events: SmallVec<[Event; 1]>,
+    bytes: usize,
+    /// Content is there, or the end.
+    has_content: bool,
+    /// Armed when there is something to wait for.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl ContentBuffer {
+    fn poll_fill<S: Events + Unpin>(
+        &mut self,
+        response: &mut ChatResponse<S>,
+        limits: BufferLimits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            match Pin::new(&mut *response).poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    self.has_content = event.is_content() || event.is_end();
+                    self.bytes += event.size();
+                    self.events.push(event);
+                    if self.has_content || self.bytes > limits.bytes {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limits.time)));
+                    return timer.as_mut().poll(cx).map(Ok);
+                }
+            }
         }
     }
 }
 
-/// Takes note of an event.
-#[inline]
-fn note_event(event: &Event, lease: &mut Lease) {
-    if lease.is_metered()
-        && let Some(usage) = event.usage()
-    {
-        lease.used(usage);
-    }
-    if lease.awaits_content() && event.is_content() {
-        lease.content();
-    }
-    // Whoever has the terminal event need not ask again.
-    if !lease.is_idle() && event.is_end() {
-        lease.take().success();
+/// A time too long to represent is a year.
+fn sleep(time: Duration) -> Sleep {
+    let now = Instant::now();
+    let at = now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
+    tokio::time::sleep_until(at)
+}
+
+impl fmt::Debug for ContentBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContentBuffer")
+            .field("events", &self.events.len())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 
-/// Takes note of what comes of an answer.
-#[inline]
-fn note(polled: &Poll<Option<Result<Event, Failure>>>, lease: &mut Lease, ended: &mut bool) {
-    match polled {
-        Poll::Pending => {}
-        Poll::Ready(Some(Ok(event))) => note_event(event, lease),
-        Poll::Ready(Some(Err(failure))) => {
-            *ended = true;
-            lease.take().failure(failure);
-        }
-        Poll::Ready(None) => {
-            *ended = true;
-            lease.take().success();
-        }
-    }
-}
-
-/// Events with a lease on them. Ends for good after its first error.
+/// Events with a lease on them. A failure after content says so ([`Failure::is_delivered`]). Ends for
+/// good after its first error.
 pub struct TrackedEvents<S> {
     events: S,
-    /// Idle once it has settled.
+    /// What was read while waiting for the first content, the last one first.
+    buffered: SmallVec<[Event; 1]>,
+    /// Idle once it has ended.
     lease: Lease,
+    /// Content has been handed on.
+    delivered: bool,
     ended: bool,
+}
+
+impl<S: Events + Unpin> TrackedEvents<S> {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
+        match self.buffered.pop() {
+            Some(event) => {
+                // A stream may go on for long after its first content.
+                if self.buffered.is_empty() && self.buffered.spilled() {
+                    self.buffered = SmallVec::new();
+                }
+                Poll::Ready(Some(Ok(event)))
+            }
+            None => Pin::new(&mut self.events).poll_next(cx),
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        if !self.delivered && event.is_content() {
+            self.delivered = true;
+            self.lease.content();
+        }
+        // Whoever has the terminal event need not ask again.
+        if !self.lease.is_idle() && event.is_end() {
+            self.lease.take().success();
+        }
+    }
 }
 
 impl<S: Events + Unpin> Stream for TrackedEvents<S> {
@@ -106,152 +155,36 @@ impl<S: Events + Unpin> Stream for TrackedEvents<S> {
         if this.ended {
             return Poll::Ready(None);
         }
-        let polled = Pin::new(&mut this.events).poll_next(cx);
-        note(&polled, &mut this.lease, &mut this.ended);
-        polled
+        Poll::Ready(match ready!(this.poll_event(cx)) {
+            Some(Ok(event)) => {
+                this.note(&event);
+                Some(Ok(event))
+            }
+            Some(Err(failure)) => {
+                this.ended = true;
+                let failure = if this.delivered { failure.with_delivered() } else { failure };
+                this.lease.take().failure(&failure);
+                Some(Err(failure))
+            }
+            None => {
+                this.ended = true;
+                this.lease.take().success();
+                None
+            }
+        })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.events.size_hint()
+        let (low, high) = self.events.size_hint();
+        let buffered = self.buffered.len();
+        (low.saturating_add(buffered), high.and_then(|high| high.checked_add(buffered)))
     }
 }
 
 impl<S> fmt::Debug for TrackedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrackedEvents").field("lease", &self.lease).finish_non_exhaustive()
-    }
-}
-
-/// What was read of a [`ChatResponse`] while looking for its first content; see
-/// [`Track::poll_content`].
-#[derive(Default)]
-pub struct Look {
-    /// The first event, which usually is all: whole answers are one, and so is the first content of
-    /// many streams. Needs no memory of its own.
-    first: Option<Event>,
-    more: Vec<Event>,
-    held: usize,
-    /// Content is there, or the end.
-    found: bool,
-    /// Armed when there is something to wait for.
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Look {
-    fn poll<S: Events + Unpin>(
-        &mut self,
-        response: &mut ChatResponse<S>,
-        peek: Peek,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
-        loop {
-            match Pin::new(&mut *response).poll_next(cx) {
-                Poll::Ready(Some(Ok(event))) => {
-                    self.found = event.is_content() || event.is_end();
-                    self.held += event.size();
-                    if self.first.is_none() {
-                        self.first = Some(event);
-                    } else {
-                        self.more.push(event);
-                    }
-                    if self.found || self.held > peek.bytes {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Pending => {
-                    let timer = self
-                        .timer
-                        .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(far(peek.time))));
-                    return timer.as_mut().poll(cx).map(Ok);
-                }
-            }
-        }
-    }
-}
-
-/// `time` from now; a time too long to represent is a year.
-fn far(time: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(31_536_000))
-}
-
-impl fmt::Debug for Look {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seen = usize::from(self.first.is_some()) + self.more.len();
-        f.debug_struct("Look").field("seen", &seen).finish_non_exhaustive()
-    }
-}
-
-/// Events of which the first have been looked at, with a lease on them. A failure after content
-/// says so ([`Failure::is_delivered`]). Ends for good after its first error.
-pub struct CommittedEvents<S> {
-    events: S,
-    /// What was looked at: the first, and the others with the last one first.
-    first: Option<Event>,
-    more: Vec<Event>,
-    /// Idle once it has settled.
-    lease: Lease,
-    delivered: bool,
-    ended: bool,
-}
-
-impl<S> CommittedEvents<S> {
-    /// How many events are left of those looked at.
-    fn seen(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
-    }
-}
-
-impl<S: Events + Unpin> Stream for CommittedEvents<S> {
-    type Item = Result<Event, Failure>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        if this.ended {
-            return Poll::Ready(None);
-        }
-        if let Some(event) = &this.first {
-            this.delivered = event.is_content();
-            note_event(event, &mut this.lease);
-            return Poll::Ready(this.first.take().map(Ok));
-        }
-        let polled = match this.more.pop() {
-            Some(event) => {
-                if this.more.is_empty() {
-                    // A stream may go on for long.
-                    this.more = Vec::new();
-                }
-                Poll::Ready(Some(Ok(event)))
-            }
-            None => match Pin::new(&mut this.events).poll_next(cx) {
-                Poll::Ready(Some(Err(failure))) if this.delivered => {
-                    Poll::Ready(Some(Err(failure.with_delivered())))
-                }
-                polled => polled,
-            },
-        };
-        if !this.delivered
-            && let Poll::Ready(Some(Ok(event))) = &polled
-        {
-            this.delivered = event.is_content();
-        }
-        note(&polled, &mut this.lease, &mut this.ended);
-        polled
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let (low, high) = self.events.size_hint();
-        let seen = self.seen();
-        (low.saturating_add(seen), high.and_then(|high| high.checked_add(seen)))
-    }
-}
-
-impl<S> fmt::Debug for CommittedEvents<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommittedEvents")
-            .field("seen", &self.seen())
+        f.debug_struct("TrackedEvents")
+            .field("buffered", &self.buffered.len())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{Lease, Near, Outcome, Reason, RecoveryLog, Settle, Settled, Token};
+use crate::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, RecoveryLog};
 
 /// What retries cost and how many there may be; plain fields.
 ///
@@ -39,28 +39,52 @@ impl Default for BudgetPolicy {
 /// A token bucket that every retry, failover and resume of a stack draws from: a handle, shared by
 /// cloning.
 ///
-/// A retry [`withdraws`](Self::withdraw) before it is made. When the call then succeeds, its cost
-/// is put back; a first attempt that succeeds puts back one token. So under a healthy provider the
-/// bucket is always full, and under a dead one retries stop after the bucket is empty.
+/// A retry [reserves](Self::reserve) what it costs before it is made, and spends it when it is. When
+/// the call then succeeds, its cost is put back; a first attempt that succeeds puts back one token. So
+/// under a healthy provider the bucket is always full, and under a dead one retries stop after the
+/// bucket is empty.
 ///
 /// Of several layers that share a bucket one refills it; the others take a
 /// [`drawing`](Self::drawing) handle, or one success would count once a layer.
 #[derive(Clone)]
 pub struct RetryBudget {
-    bucket: Near<Bucket>,
+    bucket: Arc<Bucket>,
     /// Whether successes that took nothing out put something back.
     refills: bool,
 }
 
+#[derive(Debug)]
 struct Bucket {
     policy: BudgetPolicy,
     tokens: AtomicU32,
 }
 
-/// What a retry took out of a [`RetryBudget`], to be put back if it helps.
+/// What a retry spent of a [`RetryBudget`], to be put back if it helps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "put back with `RetryBudget::refund` when the retried call succeeds"]
 pub struct Withdrawal(u32);
+
+/// What a retry that is decided on will cost. Dropped before it is [spent](Self::spend), it goes
+/// back: nobody was asked.
+#[derive(Debug)]
+#[must_use = "dropped, it goes back into the budget"]
+pub struct Reservation {
+    bucket: Arc<Bucket>,
+    cost: u32,
+}
+
+impl Reservation {
+    /// The retry is made.
+    pub fn spend(mut self) -> Withdrawal {
+        Withdrawal(std::mem::take(&mut self.cost))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.bucket.put_back(self.cost);
+    }
+}
 
 impl Withdrawal {
     /// Both together.
@@ -79,7 +103,7 @@ impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
         let bucket = Bucket { policy, tokens: AtomicU32::new(policy.capacity) };
-        Self { bucket: Near::new(Arc::new(bucket)), refills: true }
+        Self { bucket: Arc::new(bucket), refills: true }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -90,7 +114,7 @@ impl RetryBudget {
     ///
     /// let budget = RetryBudget::default();
     /// let failover = budget.drawing();
-    /// let drawn = failover.withdraw(Reason::ServerError).expect("the bucket is full");
+    /// let drawn = failover.reserve(Reason::ServerError).expect("the bucket is full").spend();
     /// assert_eq!(budget.remaining(), 486);
     /// failover.refund(Withdrawal::default());
     /// assert_eq!(budget.remaining(), 486);
@@ -102,14 +126,8 @@ impl RetryBudget {
         Self { bucket: self.bucket.clone(), refills: false }
     }
 
-    /// The same bucket, counted apart from the clones of this handle: see [`Near`].
-    #[must_use]
-    pub fn renewed(&self) -> Self {
-        Self { bucket: self.bucket.renewed(), refills: self.refills }
-    }
-
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
-    pub fn withdraw(&self, reason: Reason) -> Option<Withdrawal> {
+    pub fn reserve(&self, reason: Reason) -> Option<Reservation> {
         let policy = &self.bucket.policy;
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
@@ -122,7 +140,7 @@ impl RetryBudget {
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(cost))
             .ok()
-            .map(|_| Withdrawal(cost))
+            .map(|_| Reservation { bucket: self.bucket.clone(), cost })
     }
 
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
@@ -139,8 +157,9 @@ impl RetryBudget {
         if withdrawal.0 == 0 && (!self.refills || self.is_full()) {
             return Lease::idle();
         }
-        let token = Token { generation: 0, mark: self.worth(withdrawal).into() };
-        Lease::new(self.bucket.settle(), token, RecoveryLog::disabled())
+        let tag = self.worth(withdrawal);
+        let permit = Permit { tag, ..Permit::new(PermitKind::Ordinary, 0) };
+        Lease::new(self.bucket.clone(), permit, RecoveryLog::disabled())
     }
 
     /// Whether nothing is missing.
@@ -186,10 +205,10 @@ impl Bucket {
     }
 }
 
-impl Settle for Bucket {
-    fn settle(&self, settled: Settled<'_>) {
-        if let Outcome::Success = settled.outcome {
-            self.put_back(u32::try_from(settled.token.mark).unwrap_or(u32::MAX));
+impl Observer for Bucket {
+    fn ended(&self, end: LeaseEnd<'_>) {
+        if let Outcome::Success = end.outcome {
+            self.put_back(end.permit.tag);
         }
     }
 }
@@ -209,11 +228,14 @@ mod tests {
     #[test]
     fn a_dead_provider_costs_a_bounded_number_of_retries() {
         let budget = RetryBudget::default();
-        let retries = (0..1_000).filter(|_| budget.withdraw(Reason::ServerError).is_some()).count();
+        let retries = (0..1_000)
+            .filter_map(|_| budget.reserve(Reason::ServerError))
+            .map(Reservation::spend)
+            .count();
         assert_eq!(retries, 35);
         // Throttling is cheaper, and our own refusals are free.
-        assert!(budget.withdraw(Reason::RateLimit).is_some());
-        assert!(budget.withdraw(Reason::CircuitOpen).is_some());
+        assert!(budget.reserve(Reason::RateLimit).is_some());
+        assert!(budget.reserve(Reason::CircuitOpen).is_some());
         budget.reset();
         assert_eq!(budget.remaining(), 500);
     }
@@ -221,7 +243,9 @@ mod tests {
     #[test]
     fn a_lease_refunds_on_success_alone() {
         let budget = RetryBudget::default();
-        let withdrawal = budget.withdraw(Reason::ServerError).unwrap();
+        drop(budget.reserve(Reason::ServerError));
+        assert_eq!(budget.remaining(), 500, "a retry that was not made costs nothing");
+        let withdrawal = budget.reserve(Reason::ServerError).unwrap().spend();
         drop(budget.lease(withdrawal));
         budget.lease(withdrawal).failure(&crate::Failure::new(Reason::Network, "cut"));
         assert_eq!(budget.remaining(), 486);
@@ -243,7 +267,7 @@ mod tests {
                 let reason = [Reason::ServerError, Reason::Overloaded, Reason::Network, Reason::Cooling]
                     [usize::from(kind)];
                 let cost = [14i64, 5, 5, 0][usize::from(kind)];
-                let got = budget.withdraw(reason);
+                let got = budget.reserve(reason).map(Reservation::spend);
                 prop_assert_eq!(got.is_some(), model >= cost);
                 if let Some(withdrawal) = got {
                     model -= cost;

@@ -29,6 +29,9 @@ pub struct CallContext {
     pub budget: Option<RetryBudget>,
     /// What the layers did; disabled unless someone asks.
     pub log: RecoveryLog,
+    /// Who makes the call as far as failures are concerned: where a target rests only after two
+    /// witnesses have failed, calls of one witness count once. `None`: a witness of its own.
+    pub witness: Option<u64>,
     /// Who calls. Behind a pointer, because most layers never look.
     identity: Option<Arc<Identity>>,
 }
@@ -81,6 +84,7 @@ impl CallContext {
             priority: Priority::Interactive,
             budget: None,
             log: RecoveryLog::disabled(),
+            witness: None,
             identity: None,
         }
     }

@@ -4,25 +4,55 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{Failure, RecoveryLog, Usage};
+use crate::{Failure, RecoveryLog};
 
-/// State that hands out leases and is told how each ended.
+/// State that hands out leases and learns how each ended.
 ///
-/// Implemented by a layer's per-key state, so that a [`Lease`] is a counted pointer to it and two
+/// Implemented by a layer's per-key state, so that a [`Lease`] is a counted pointer to it and a few
 /// words: handing one out allocates nothing.
-pub trait Settle: Send + Sync + 'static {
-    /// Called exactly once a lease, from wherever the answer ended: a poll, or a drop. Must not
+pub trait Observer: Send + Sync + 'static {
+    /// The first content of the answer has come, `after` its beginning: called at most once a lease,
+    /// before its end, and only for leases that [ask for it](Lease::observing_content). Must not
     /// panic or block.
-    fn settle(&self, settled: Settled<'_>);
+    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
+        let _ = (permit, after, log);
+    }
+
+    /// The answer is over: called exactly once a lease, from wherever it ended: a poll, or a drop.
+    /// Must not panic or block.
+    fn ended(&self, end: LeaseEnd<'_>);
 }
 
-/// What the state wrote on the lease when it handed it out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Token {
-    /// The generation the call was admitted under. A lease from an earlier one decides nothing.
-    pub generation: u64,
-    /// Whatever else the state needs to know it by, such as a probe's number.
-    pub mark: u64,
+/// What was noted of a call when it was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// Why it was let through.
+    pub kind: PermitKind,
+    /// Its place in the order in which calls began, from 1.
+    pub order: u64,
+    /// Who makes it, as far as failures are concerned: those of one witness count as one where a
+    /// second one is asked for. `None`: a witness of its own.
+    pub witness: Option<u64>,
+    /// Whatever else the state needs to know it by.
+    pub tag: u32,
+}
+
+/// Why a call was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermitKind {
+    /// Nothing is wrong.
+    Ordinary,
+    /// To find out whether what rests is well again.
+    Probe,
+    /// It has nowhere else to go.
+    Lone,
+}
+
+impl Permit {
+    /// That of the call which began as the `order`th.
+    pub const fn new(kind: PermitKind, order: u64) -> Self {
+        Self { kind, order, witness: None, tag: 0 }
+    }
 }
 
 /// How an answer ended.
@@ -37,106 +67,88 @@ pub enum Outcome<'a> {
     Cancelled,
 }
 
-/// What a lease tells the state that handed it out.
+/// What an [`Observer`] learns of the end of a call.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Settled<'a> {
-    /// What the state wrote on the lease.
-    pub token: Token,
+pub struct LeaseEnd<'a> {
+    /// What was noted when it was admitted.
+    pub permit: Permit,
     /// How the answer ended.
     pub outcome: Outcome<'a>,
-    /// From [`Lease::started`] to the first content; `None` when there was none, or when nobody
+    /// From the call's beginning to its first content; `None` when there was none, or when nobody
     /// asked for it.
     pub first_content: Option<Duration>,
-    /// What the answer used, as far as reported; of an answer that arrived whole only when somebody
-    /// asked for it ([`Lease::metered`]).
-    pub usage: Option<&'a Usage>,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
 }
 
-/// A place in a layer's books, held from admission until the answer has ended.
+/// Held from admission until the answer has ended.
 ///
-/// It settles once: by [`success`](Self::success), [`failure`](Self::failure), or by being
+/// It ends once: by [`success`](Self::success), [`failure`](Self::failure), or by being
 /// dropped, which counts as *cancelled*, or as a failure while the thread panics. The state that
-/// handed it out keeps the time limit: a lease it has not heard of for too long is taken back by
-/// moving on the generation.
+/// handed it out keeps the time limit: it gives up a lease that it has not heard of for too long.
 #[must_use = "a dropped lease counts as cancelled"]
 pub struct Lease {
-    /// `None` once settled, and when nobody waits for it.
-    settle: Option<Arc<dyn Settle>>,
-    token: Token,
+    /// `None` once it has ended, and when nobody waits for it.
+    observer: Option<Arc<dyn Observer>>,
+    permit: Permit,
     log: RecoveryLog,
-    timing: Timing,
-    /// There when somebody asked for it. Boxed: most never ask, and a lease is handed on a few times.
-    usage: Option<Box<Option<Usage>>>,
+    content: Content,
 }
 
 #[derive(Clone, Copy)]
-enum Timing {
-    Untimed,
-    Waiting(Instant),
-    Began(Duration),
+enum Content {
+    /// Nobody asked.
+    Ignored,
+    /// Not there yet, of a call that began then.
+    Awaited(Instant),
+    Came(Duration),
 }
 
 impl Lease {
-    /// A lease on `state`.
+    /// A lease whose end `observer` learns of.
     #[inline]
-    pub fn new(state: Arc<dyn Settle>, token: Token, log: RecoveryLog) -> Self {
-        Self { settle: Some(state), token, log, timing: Timing::Untimed, usage: None }
+    pub fn new(observer: Arc<dyn Observer>, permit: Permit, log: RecoveryLog) -> Self {
+        Self { observer: Some(observer), permit, log, content: Content::Ignored }
     }
 
     /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
     #[inline]
     pub const fn idle() -> Self {
-        let token = Token { generation: 0, mark: 0 };
+        let permit = Permit::new(PermitKind::Ordinary, 0);
         let log = RecoveryLog::disabled();
-        Self { settle: None, token, log, timing: Timing::Untimed, usage: None }
+        Self { observer: None, permit, log, content: Content::Ignored }
     }
 
     /// Whether nobody waits for it.
     #[inline]
     pub const fn is_idle(&self) -> bool {
-        self.settle.is_none()
+        self.observer.is_none()
     }
 
-    /// Asks for the time from `at` to the first content. Without it the clock is not read.
+    /// Asks for the time from `began` to the first content, and to be told when that comes. Without
+    /// it the clock is not read.
     #[inline]
-    pub fn started(mut self, at: Instant) -> Self {
-        self.timing = Timing::Waiting(at);
-        self
-    }
-
-    /// Asks for what the answer uses. Without it nothing is added up.
-    pub fn metered(mut self) -> Self {
-        self.usage = Some(Box::default());
+    pub fn observing_content(mut self, began: Instant) -> Self {
+        self.content = Content::Awaited(began);
         self
     }
 
     /// Whether it wants to know when content comes.
     #[inline]
     pub const fn awaits_content(&self) -> bool {
-        matches!(self.timing, Timing::Waiting(_))
+        matches!(self.content, Content::Awaited(_))
     }
 
     /// Notes that content has come; the first call counts.
     #[inline]
     pub fn content(&mut self) {
-        if let Timing::Waiting(started) = self.timing {
-            self.timing = Timing::Began(started.elapsed());
-        }
-    }
-
-    /// Whether somebody asked for what the answer uses.
-    #[inline]
-    pub const fn is_metered(&self) -> bool {
-        self.usage.is_some()
-    }
-
-    /// Notes what the answer says it has used so far. Later reports complete earlier ones.
-    pub fn used(&mut self, usage: &Usage) {
-        if let Some(sum) = &mut self.usage {
-            sum.get_or_insert_default().update(usage);
+        if let Content::Awaited(began) = self.content {
+            let after = began.elapsed();
+            self.content = Content::Came(after);
+            if let Some(observer) = &self.observer {
+                observer.first_content(self.permit, after, &self.log);
+            }
         }
     }
 
@@ -149,59 +161,44 @@ impl Lease {
     /// The answer arrived whole.
     #[inline]
     pub fn success(mut self) {
-        if let Some(state) = self.settle.take() {
-            self.succeeded(&*state);
+        if let Some(observer) = self.observer.take() {
+            // Whatever has ended well has had its content.
+            if let Content::Awaited(began) = self.content {
+                self.content = Content::Came(began.elapsed());
+            }
+            self.end(&*observer, Outcome::Success);
         }
-    }
-
-    /// Apart, so that an idle lease is seen to be nothing.
-    #[inline(never)]
-    fn succeeded(&mut self, state: &dyn Settle) {
-        self.content();
-        self.tell(state, Outcome::Success, None);
     }
 
     /// The answer failed.
     pub fn failure(mut self, failure: &Failure) {
-        if let Some(state) = self.settle.take() {
-            self.tell(&*state, Outcome::Failure(failure), failure.usage());
+        if let Some(observer) = self.observer.take() {
+            self.end(&*observer, Outcome::Failure(failure));
         }
     }
 
     /// The caller stopped listening; the same as dropping the lease.
     pub fn cancel(self) {}
 
-    /// Gives the place back without telling anyone: for a state that has already settled it.
-    pub fn forget(mut self) {
-        self.settle = None;
-    }
-
     #[inline]
-    fn tell(&self, state: &dyn Settle, outcome: Outcome<'_>, usage: Option<&Usage>) {
-        let first_content = match self.timing {
-            Timing::Began(took) => Some(took),
-            Timing::Untimed | Timing::Waiting(_) => None,
+    fn end(&self, observer: &dyn Observer, outcome: Outcome<'_>) {
+        let first_content = match self.content {
+            Content::Came(after) => Some(after),
+            Content::Ignored | Content::Awaited(_) => None,
         };
-        let usage = usage.or_else(|| self.usage.as_deref()?.as_ref());
-        state.settle(Settled { token: self.token, outcome, first_content, usage, log: &self.log });
-    }
-
-    /// Dropped before its time.
-    #[cold]
-    fn abandon(&self, state: &dyn Settle) {
-        if std::thread::panicking() {
-            self.tell(state, Outcome::Failure(&Failure::panicked()), None);
-        } else {
-            self.tell(state, Outcome::Cancelled, None);
-        }
+        observer.ended(LeaseEnd { permit: self.permit, outcome, first_content, log: &self.log });
     }
 }
 
 impl Drop for Lease {
     #[inline]
     fn drop(&mut self) {
-        if let Some(state) = self.settle.take() {
-            self.abandon(&*state);
+        if let Some(observer) = self.observer.take() {
+            if std::thread::panicking() {
+                self.end(&*observer, Outcome::Failure(&Failure::panicked()));
+            } else {
+                self.end(&*observer, Outcome::Cancelled);
+            }
         }
     }
 }
@@ -209,8 +206,8 @@ impl Drop for Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("token", &self.token)
-            .field("settled", &self.settle.is_none())
+            .field("permit", &self.permit)
+            .field("idle", &self.is_idle())
             .finish_non_exhaustive()
     }
 }
@@ -223,58 +220,58 @@ mod tests {
     use crate::Reason;
 
     #[derive(Default)]
-    struct Book(Mutex<Vec<(u64, String, Option<Duration>)>>);
+    struct Ends(Mutex<Vec<(u64, String, Option<Duration>)>>);
 
-    impl Settle for Book {
-        fn settle(&self, settled: Settled<'_>) {
-            let outcome = match settled.outcome {
+    impl Observer for Ends {
+        fn ended(&self, end: LeaseEnd<'_>) {
+            let outcome = match end.outcome {
                 Outcome::Success => "success".to_owned(),
                 Outcome::Failure(failure) => failure.reason().to_string(),
                 Outcome::Cancelled => "cancelled".to_owned(),
             };
-            self.0.lock().push((settled.token.mark, outcome, settled.first_content));
+            self.0.lock().push((end.permit.order, outcome, end.first_content));
         }
     }
 
-    fn lease(book: &Arc<Book>, mark: u64) -> Lease {
-        Lease::new(book.clone(), Token { generation: 0, mark }, RecoveryLog::default())
+    fn lease(ends: &Arc<Ends>, order: u64) -> Lease {
+        let permit = Permit::new(PermitKind::Ordinary, order);
+        Lease::new(ends.clone(), permit, RecoveryLog::default())
     }
 
     #[test]
-    fn settles_once_whatever_happens() {
-        let book = Arc::new(Book::default());
-        lease(&book, 1).success();
-        lease(&book, 2).failure(&Failure::new(Reason::Timeout, ""));
-        drop(lease(&book, 3));
-        lease(&book, 4).cancel();
-        lease(&book, 5).forget();
+    fn ends_once_whatever_happens() {
+        let ends = Arc::new(Ends::default());
+        lease(&ends, 1).success();
+        lease(&ends, 2).failure(&Failure::new(Reason::Timeout, ""));
+        drop(lease(&ends, 3));
+        lease(&ends, 4).cancel();
         let panicking = {
-            let lease = lease(&book, 6);
+            let lease = lease(&ends, 6);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _lease = lease;
                 panic!("inner service");
             }))
         };
         assert!(panicking.is_err());
-        let told: Vec<_> =
-            book.0.lock().iter().map(|(mark, how, _)| (*mark, how.clone())).collect();
+        let seen: Vec<_> =
+            ends.0.lock().iter().map(|(order, how, _)| (*order, how.clone())).collect();
         let expected =
             [(1, "success"), (2, "timeout"), (3, "cancelled"), (4, "cancelled"), (6, "unknown")];
-        assert_eq!(told, expected.map(|(mark, how)| (mark, how.to_owned())));
-        assert_eq!(Arc::strong_count(&book), 1, "nothing is held afterwards");
+        assert_eq!(seen, expected.map(|(order, how)| (order, how.to_owned())));
+        assert_eq!(Arc::strong_count(&ends), 1, "nothing is held afterwards");
         assert!(Lease::idle().is_idle());
         Lease::idle().success();
     }
 
     #[tokio::test(start_paused = true)]
     async fn times_the_first_content_only() {
-        let book = Arc::new(Book::default());
-        let mut lease = lease(&book, 1).started(Instant::now());
+        let ends = Arc::new(Ends::default());
+        let mut lease = lease(&ends, 1).observing_content(Instant::now());
         tokio::time::advance(Duration::from_secs(2)).await;
         lease.content();
         tokio::time::advance(Duration::from_secs(5)).await;
         lease.content();
         lease.success();
-        assert_eq!(book.0.lock()[0].2, Some(Duration::from_secs(2)));
+        assert_eq!(ends.0.lock()[0].2, Some(Duration::from_secs(2)));
     }
 }

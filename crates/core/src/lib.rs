@@ -15,17 +15,19 @@
 mod axum;
 mod backoff;
 mod budget;
+pub mod circuit;
 mod context;
 mod dialect;
 mod failure;
+mod first_content;
 mod keyed;
 mod lease;
 mod limit;
 mod log;
-mod near;
+mod macros;
 mod reason;
 mod redact;
-mod tally;
+mod spare;
 mod target;
 pub mod time;
 mod track;
@@ -34,24 +36,24 @@ mod usage;
 
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
-    budget::{BudgetPolicy, RetryBudget, Withdrawal},
+    budget::{BudgetPolicy, Reservation, RetryBudget, Withdrawal},
     context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
+    first_content::{AttemptFailure, FirstContent},
     keyed::{Keep, Keyed, KeyedPolicy},
-    lease::{Lease, Outcome, Settle, Settled, Token},
+    lease::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind},
     limit::TimeLimit,
     log::{MAX_STEPS, RecoveryLog, Step},
-    near::Near,
     reason::{
         Failover, Fault, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
         RecoveryTable, Retry, Rule, Scope,
     },
     redact::{MAX_MESSAGE, mask, redact},
-    tally::Tally,
+    spare::{Kept, Spare},
     target::Target,
     time::Deadline,
-    track::{AtOnce, Peek, Track, TrackedBody, Tracking, UntilEnd},
+    track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
     upstream::Upstream,
     usage::Usage,
 };

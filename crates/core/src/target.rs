@@ -1,41 +1,20 @@
 //! Where a call goes: provider, model, credential.
 
 use std::{
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, Hash, Hasher},
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock},
 };
 
 use foldhash::quality::RandomState;
-use parking_lot::RwLock;
-
-use crate::Near;
-
-/// Targets that are kept for as long as the process runs. More than anyone configures; names that
-/// come from callers may be any number.
-const KEPT: usize = 1_024;
-
-/// The longest names that are kept, all three together, in bytes. Longer ones are nobody's
-/// configuration.
-const LONGEST: usize = 256;
 
 /// Where a call goes: a provider, and optionally a model and the *name* of a credential there
-/// (never the secret). Cheap to clone, compare and hash: it is the usual key of per-target state.
-///
-/// The first thousand targets of a process are kept until it ends, so that cloning one is copying
-/// an address, from whatever core. Those beyond are counted pointers.
+/// (never the secret). A counted pointer, cheap to clone, compare and hash: it is the usual key of
+/// per-target state.
 #[derive(Clone)]
-pub struct Target(Repr);
+pub struct Target(Arc<Parts>);
 
-#[derive(Clone)]
-enum Repr {
-    /// The only one with its names.
-    Kept(&'static Inner),
-    Counted(Near<Inner>),
-}
-
-struct Inner {
+struct Parts {
     /// `provider/model#credential`, as far as set.
     shown: Box<str>,
     /// Where in it the provider ends.
@@ -49,106 +28,50 @@ struct Inner {
 impl Target {
     /// A provider, whatever its model and credential.
     pub fn new(provider: impl AsRef<str>) -> Self {
-        Kept::global().target(provider.as_ref(), None, None)
+        Self::of(provider.as_ref(), None, None)
     }
 
     /// The same provider and credential with this model.
     #[must_use]
     pub fn with_model(&self, model: impl AsRef<str>) -> Self {
-        Kept::global().target(self.provider(), Some(model.as_ref()), self.credential())
+        Self::of(self.provider(), Some(model.as_ref()), self.credential())
     }
 
     /// The same provider and model with this credential, by its name.
     #[must_use]
     pub fn with_credential(&self, credential: impl AsRef<str>) -> Self {
-        Kept::global().target(self.provider(), self.model(), Some(credential.as_ref()))
+        Self::of(self.provider(), self.model(), Some(credential.as_ref()))
     }
 
-    /// The same target, counted apart from the clones of this one, where clones are counted: see
-    /// [`Near`].
-    #[must_use]
-    pub fn renewed(&self) -> Self {
-        Self(match &self.0 {
-            Repr::Kept(inner) => Repr::Kept(inner),
-            Repr::Counted(inner) => Repr::Counted(inner.renewed()),
-        })
-    }
-
-    #[inline]
-    fn inner(&self) -> &Inner {
-        match &self.0 {
-            Repr::Kept(inner) => inner,
-            Repr::Counted(inner) => inner,
-        }
+    fn of(provider: &str, model: Option<&str>, credential: Option<&str>) -> Self {
+        /// Seeded, since names may come from callers.
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        let hash = SEED.hash_one((provider, model, credential));
+        Self(Arc::new(Parts::new(provider, model, credential, hash)))
     }
 
     /// The provider's name.
     pub fn provider(&self) -> &str {
-        self.inner().provider()
+        self.0.provider()
     }
 
     /// The model as the provider names it, when one is set.
     pub fn model(&self) -> Option<&str> {
-        self.inner().model()
+        self.0.model()
     }
 
     /// The credential's name, when one is set.
     pub fn credential(&self) -> Option<&str> {
-        self.inner().credential()
+        self.0.credential()
     }
 
     /// `provider/model#credential`, as far as set.
     pub fn as_str(&self) -> &str {
-        &self.inner().shown
+        &self.0.shown
     }
 }
 
-/// The targets that are kept. Each stands there once, by the hash of its names.
-struct Kept {
-    targets: RwLock<HashMap<u64, &'static Inner, foldhash::fast::RandomState>>,
-    room: usize,
-    /// Seeded: names may come from callers.
-    seed: RandomState,
-}
-
-impl Kept {
-    /// That of the process.
-    fn global() -> &'static Self {
-        static GLOBAL: OnceLock<Kept> = OnceLock::new();
-        GLOBAL.get_or_init(|| Kept::new(KEPT))
-    }
-
-    fn new(room: usize) -> Self {
-        Self { targets: RwLock::default(), room, seed: RandomState::default() }
-    }
-
-    fn target(&self, provider: &str, model: Option<&str>, credential: Option<&str>) -> Target {
-        let hash = self.seed.hash_one((provider, model, credential));
-        if let Some(&known) = self.targets.read().get(&hash)
-            && known.is(provider, model, credential)
-        {
-            return Target(Repr::Kept(known));
-        }
-        let new = Inner::new(provider, model, credential, hash);
-        if new.shown.len() > LONGEST {
-            return Target(Repr::Counted(Near::new(Arc::new(new))));
-        }
-        let mut targets = self.targets.write();
-        Target(match targets.get(&hash) {
-            // Somebody was faster.
-            Some(known) if known.is(provider, model, credential) => Repr::Kept(known),
-            None if targets.len() < self.room => {
-                let kept: &'static Inner = Box::leak(Box::new(new));
-                targets.insert(hash, kept);
-                Repr::Kept(kept)
-            }
-            // No room, or other names of the same hash.
-            _ => Repr::Counted(Near::new(Arc::new(new))),
-        })
-    }
-}
-
-impl Inner {
+impl Parts {
     fn new(provider: &str, model: Option<&str>, credential: Option<&str>, hash: u64) -> Self {
         let length = |part: Option<&str>| part.map_or(0, |part| part.len() + 1);
         let mut shown = String::with_capacity(provider.len() + length(model) + length(credential));
@@ -178,10 +101,6 @@ impl Inner {
         (end < self.shown.len()).then(|| &self.shown[end + 1..])
     }
 
-    fn is(&self, provider: &str, model: Option<&str>, credential: Option<&str>) -> bool {
-        self.provider() == provider && self.model() == model && self.credential() == credential
-    }
-
     fn same(&self, other: &Self) -> bool {
         self.hash == other.hash
             && (self.provider, self.model) == (other.provider, other.model)
@@ -192,14 +111,7 @@ impl Inner {
 impl PartialEq for Target {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            // There is one of each.
-            (Repr::Kept(one), Repr::Kept(other)) => std::ptr::eq(*one, *other),
-            _ => {
-                let (one, other) = (self.inner(), other.inner());
-                std::ptr::eq(one, other) || one.same(other)
-            }
-        }
+        Arc::ptr_eq(&self.0, &other.0) || self.0.same(&other.0)
     }
 }
 
@@ -207,7 +119,7 @@ impl Eq for Target {}
 
 impl Hash for Target {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.inner().hash);
+        state.write_u64(self.0.hash);
     }
 }
 
@@ -256,28 +168,5 @@ mod tests {
         let empty = Target::new("").with_model("").with_credential("");
         assert_eq!((empty.provider(), empty.model(), empty.credential()), ("", Some(""), Some("")));
         assert_ne!(empty, Target::new("").with_model(""));
-    }
-
-    #[test]
-    fn beyond_what_is_kept_equality_is_by_content_too() {
-        let kept = |target: &Target| matches!(target.0, Repr::Kept(_));
-        let table = Kept::new(2);
-        let make = |n: u32| table.target("openai", Some(&format!("m{n}")), None);
-        let first: Vec<_> = (0..4).map(make).collect();
-        assert_eq!(first.iter().map(kept).collect::<Vec<_>>(), [true, true, false, false]);
-        for (n, target) in (0..4).zip(&first) {
-            let again = make(n);
-            assert_eq!(again, *target);
-            assert_eq!(again.renewed(), *target);
-            assert_eq!(kept(&again), kept(target), "the same for good");
-            assert!(first.iter().filter(|other| **other == again).count() == 1);
-        }
-        let mut set: HashSet<_> = first.into_iter().collect();
-        set.extend((0..4).map(make));
-        assert_eq!(set.len(), 4);
-        let long = "x".repeat(LONGEST + 1);
-        let roomy = Kept::new(9);
-        let (one, two) = (roomy.target(&long, None, None), roomy.target(&long, None, None));
-        assert!(one == two && !kept(&one) && roomy.targets.read().is_empty());
     }
 }

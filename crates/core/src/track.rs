@@ -1,4 +1,4 @@
-//! When an answer is over.
+//! When a reply has content, and when it is over.
 
 use std::{
     fmt,
@@ -12,82 +12,68 @@ use pin_project_lite::pin_project;
 
 use crate::{Failure, Lease};
 
-/// A reply whose end comes after its head.
+/// How a layer learns that a reply of type `R` has content, and that it is over. A layer is given
+/// one of two answers: [`UntilEnd`], the default, or [`AtOnce`].
 ///
-/// Implemented for `http::Response`, and for the chat responses of `steadfast-chat`. Replies that are over when they arrive
-/// need nothing: layers are told so by [`AtOnce`].
-pub trait Track: Sized {
-    /// The reply with a lease that settles when it ends.
+/// For a reply type of your own, implement it for [`UntilEnd`]:
+///
+/// ```
+/// use std::task::{Context, Poll};
+/// use steadfast_core::{BufferLimits, Failure, Lease, Track, UntilEnd};
+///
+/// /// A download that says itself when it is done.
+/// struct Download { lease: Lease }
+///
+/// impl Track<Download> for UntilEnd {
+///     type Tracked = Download;
+///     type Buffer = ();
+///     fn poll_content(&self, _: &mut Download, _: &mut (), _: BufferLimits, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+///         Poll::Ready(Ok(()))
+///     }
+///     fn track(&self, _: Download, (): (), lease: Lease) -> Download {
+///         Download { lease }
+///     }
+/// }
+/// ```
+pub trait Track<R> {
+    /// The reply with a lease on it.
     type Tracked;
 
-    /// The same, after its first content has come.
-    type Committed;
-
-    /// What was read while looking for the first content; empty at first.
-    type Look: Default;
-
-    /// Hands `lease` to the reply: it settles when the body or stream ends, fails or is dropped.
-    fn track(self, lease: Lease) -> Self::Tracked;
+    /// What was read while waiting for the first content; empty at first.
+    type Buffer: Default;
 
     /// Waits until the first content is there, so that a reply which fails before can be replaced
-    /// unnoticed. What is read on the way goes into `look`. When `peek` is exceeded the waiting is
-    /// over too. After an error the reply is over.
+    /// unnoticed. What is read on the way goes into `buffer`. When `limits` are exceeded the waiting
+    /// is over too. After an error the reply is over.
     fn poll_content(
-        &mut self,
-        look: &mut Self::Look,
-        peek: Peek,
+        &self,
+        reply: &mut R,
+        buffer: &mut Self::Buffer,
+        limits: BufferLimits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>>;
 
-    /// Hands `lease` to the reply, as [`track`](Self::track) does, after `look` has found its first
-    /// content. Nothing is lost: what was read on the way is delivered first.
-    fn commit(self, look: Self::Look, lease: Lease) -> Self::Committed;
+    /// Hands `lease` to the reply: it ends when the body or stream does, fails with it, or is dropped with it.
+    /// What is in `buffer` is delivered first.
+    fn track(&self, reply: R, buffer: Self::Buffer, lease: Lease) -> Self::Tracked;
 }
 
-/// How far to look for the first content.
+/// How much of a reply is held back while waiting for its first content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peek {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct BufferLimits {
     /// The most to hold back, in bytes.
     pub bytes: usize,
     /// The longest to hold back.
     pub time: Duration,
 }
 
-impl Default for Peek {
+impl Default for BufferLimits {
     /// 64 KiB: a head, pings and empty pieces are a few hundred bytes each. 10 minutes: waiting
     /// costs nothing here, because hung streams are the stall limit's to end, and that is shorter.
     fn default() -> Self {
         Self { bytes: 64 * 1024, time: Duration::from_secs(600) }
     }
-}
-
-/// How a layer learns that a reply is over. The two answers are [`UntilEnd`] and [`AtOnce`].
-pub trait Tracking<R> {
-    /// Whether a reply is over, and a success, as soon as it is there. A layer may then settle its
-    /// books itself and hand on an idle lease.
-    const AT_ONCE: bool = false;
-
-    /// See [`Track::Tracked`].
-    type Tracked;
-    /// See [`Track::Committed`].
-    type Committed;
-    /// See [`Track::Look`].
-    type Look: Default;
-
-    /// See [`Track::track`].
-    fn track(&self, reply: R, lease: Lease) -> Self::Tracked;
-
-    /// See [`Track::poll_content`].
-    fn poll_content(
-        &self,
-        reply: &mut R,
-        look: &mut Self::Look,
-        peek: Peek,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>>;
-
-    /// See [`Track::commit`].
-    fn commit(&self, reply: R, look: Self::Look, lease: Lease) -> Self::Committed;
 }
 
 /// The reply is over when its body or stream has ended. The default.
@@ -98,91 +84,50 @@ pub struct UntilEnd;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtOnce;
 
-impl<R: Track> Tracking<R> for UntilEnd {
-    type Tracked = R::Tracked;
-    type Committed = R::Committed;
-    type Look = R::Look;
-
-    #[inline]
-    fn track(&self, reply: R, lease: Lease) -> R::Tracked {
-        reply.track(lease)
-    }
-
-    #[inline]
-    fn poll_content(
-        &self,
-        reply: &mut R,
-        look: &mut R::Look,
-        peek: Peek,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
-        reply.poll_content(look, peek, cx)
-    }
-
-    #[inline]
-    fn commit(&self, reply: R, look: R::Look, lease: Lease) -> R::Committed {
-        reply.commit(look, lease)
-    }
-}
-
-impl<R> Tracking<R> for AtOnce {
-    const AT_ONCE: bool = true;
-
+impl<R> Track<R> for AtOnce {
     type Tracked = R;
-    type Committed = R;
-    type Look = ();
-
-    #[inline]
-    fn track(&self, reply: R, lease: Lease) -> R {
-        lease.success();
-        reply
-    }
+    type Buffer = ();
 
     #[inline]
     fn poll_content(
         &self,
         _: &mut R,
         (): &mut (),
-        _: Peek,
+        _: BufferLimits,
         _: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn commit(&self, reply: R, (): (), lease: Lease) -> R {
+    fn track(&self, reply: R, (): (), lease: Lease) -> R {
         lease.success();
         reply
     }
 }
 
-impl<B: Body> Track for http::Response<B>
+impl<B: Body> Track<http::Response<B>> for UntilEnd
 where
     B::Error: Into<Failure>,
 {
     type Tracked = http::Response<TrackedBody<B>>;
-    type Committed = Self::Tracked;
-    type Look = ();
-
-    #[inline]
-    fn track(self, lease: Lease) -> Self::Tracked {
-        self.map(|body| TrackedBody::new(body, lease))
-    }
+    type Buffer = ();
 
     /// A body is bytes: what in it is content, only its reader knows. So it counts from its head.
     #[inline]
     fn poll_content(
-        &mut self,
+        &self,
+        _: &mut http::Response<B>,
         (): &mut (),
-        _: Peek,
+        _: BufferLimits,
         _: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn commit(self, (): (), lease: Lease) -> Self::Committed {
-        self.track(lease)
+    fn track(&self, reply: http::Response<B>, (): (), lease: Lease) -> Self::Tracked {
+        reply.map(|body| TrackedBody::new(body, lease))
     }
 }
 
@@ -191,14 +136,14 @@ pin_project! {
     pub struct TrackedBody<B> {
         #[pin]
         body: B,
-        // Idle once it has settled.
+        // Idle once it has ended.
         lease: Lease,
         ended: bool,
     }
 }
 
 impl<B: Body> TrackedBody<B> {
-    /// `body`, whose end settles `lease`.
+    /// `body`, with `lease` on it.
     #[inline]
     pub fn new(body: B, mut lease: Lease) -> Self {
         // A server never polls a body that is empty from the start.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{CallContext, Lease, RecoveryLog, Settle, Settled, Step, Target, Token};
+use steadfast_core::{
+    CallContext, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step, Target,
+};
 
 fn allocations(act: impl FnOnce()) -> u64 {
     allocation_counter::measure(act).count_total
@@ -26,14 +28,15 @@ fn a_default_context_and_its_clones_allocate_nothing() {
 #[test]
 fn a_lease_allocates_nothing() {
     struct State;
-    impl Settle for State {
-        fn settle(&self, _: Settled<'_>) {}
+    impl Observer for State {
+        fn ended(&self, _: LeaseEnd<'_>) {}
     }
     let state = Arc::new(State);
     assert_eq!(
         allocations(|| {
-            let lease = |mark| {
-                Lease::new(state.clone(), Token { generation: 1, mark }, RecoveryLog::disabled())
+            let lease = |order| {
+                let permit = Permit::new(PermitKind::Ordinary, order);
+                Lease::new(state.clone(), permit, RecoveryLog::disabled())
             };
             lease(1).success();
             drop(lease(2));

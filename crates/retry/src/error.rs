@@ -27,8 +27,10 @@ pub enum PolicyError {
         max_wait: Duration,
     },
     /// A stream would be handed on before anything of it has come.
-    #[error("peek.bytes and peek.time must be above zero; the default is 64 KiB and 10 minutes")]
-    ZeroPeek,
+    #[error(
+        "buffer.bytes and buffer.time must be above zero; the default is 64 KiB and 10 minutes"
+    )]
+    ZeroBufferLimits,
     /// The backoff itself makes no sense.
     #[error(transparent)]
     Backoff(#[from] BackoffError),

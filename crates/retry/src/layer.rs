@@ -21,7 +21,7 @@ use crate::{
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RetryBackoffLayer<T = UntilEnd> {
     shared: Arc<Shared>,
-    tracking: T,
+    track: T,
 }
 
 impl RetryBackoffLayer {
@@ -59,7 +59,7 @@ impl RetryBackoffLayer {
     fn of(policy: RetryPolicy) -> Self {
         let nudging = if policy.nudge { Nudging::BuiltIn } else { Nudging::Off };
         let config = Config { policy, nudging, budget: Budget::Default, seed: None };
-        Self { shared: Arc::new(Shared::new(config)), tracking: UntilEnd }
+        Self { shared: Arc::new(Shared::new(config)), track: UntilEnd }
     }
 }
 
@@ -74,7 +74,7 @@ impl<T> RetryBackoffLayer<T> {
     fn with(self, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = self.shared.config.clone();
         change(&mut config);
-        Self { shared: Arc::new(Shared::new(config)), tracking: self.tracking }
+        Self { shared: Arc::new(Shared::new(config)), track: self.track }
     }
 
     /// At most this many retries; 0 for none.
@@ -140,18 +140,18 @@ impl<T> RetryBackoffLayer<T> {
     }
 
     /// Draws jitter from this seed, so that the same failures give the same waits.
-    pub fn seed(self, seed: u64) -> Self {
+    pub fn with_seed(self, seed: u64) -> Self {
         self.with(|config| config.seed = Some(seed))
     }
 
     /// For replies that are plain values, over as soon as they are there.
     pub fn at_once(self) -> RetryBackoffLayer<AtOnce> {
-        self.tracking(AtOnce)
+        self.with_track(AtOnce)
     }
 
     /// With another notion of when a reply is over.
-    pub fn tracking<U>(self, tracking: U) -> RetryBackoffLayer<U> {
-        RetryBackoffLayer { shared: self.shared, tracking }
+    pub fn with_track<U>(self, track: U) -> RetryBackoffLayer<U> {
+        RetryBackoffLayer { shared: self.shared, track }
     }
 
     /// The policy in force.
@@ -169,13 +169,13 @@ impl<S: Clone, T: Clone> Layer<S> for RetryBackoffLayer<T> {
     type Service = RetryBackoff<S, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RetryBackoff::new(inner, self.shared.clone(), self.tracking.clone())
+        RetryBackoff::new(inner, self.shared.clone(), self.track.clone())
     }
 }
 
 impl<T: Clone> Clone for RetryBackoffLayer<T> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), tracking: self.tracking.clone() }
+        Self { shared: self.shared.clone(), track: self.track.clone() }
     }
 }
 

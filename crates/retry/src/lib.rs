@@ -63,7 +63,7 @@
 //!
 //! # Streams
 //!
-//! An answer is looked into until its first content has come ([`RetryPolicy::peek`]); what was
+//! An answer is looked into until its first content has come ([`RetryPolicy::buffer`]); what was
 //! read on the way is delivered first. Up to that point a broken answer is retried unnoticed.
 //! After it a failure belongs to the caller and is never retried here
 //! ([`Failure::is_delivered`](steadfast_core::Failure::is_delivered)). The body of an
@@ -74,7 +74,7 @@
 //!
 //! Dropping the future ends the attempt, the sleep or the wait for readiness that is under way.
 
-mod course;
+mod call;
 mod decide;
 mod error;
 mod event;
@@ -91,6 +91,6 @@ pub use self::{
     layer::RetryBackoffLayer,
     nudge::Nudge,
     policy::RetryPolicy,
-    service::{Reply, RetryBackoff},
+    service::RetryBackoff,
     state::{RetryHandle, RetrySnapshot},
 };

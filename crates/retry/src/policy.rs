@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_core::{Backoff, Jitter, Peek};
+use steadfast_core::{Backoff, BufferLimits, Jitter};
 
 use crate::PolicyError;
 
@@ -39,7 +39,7 @@ pub struct RetryPolicy {
     pub nudge: bool,
     /// How far to look into an answer for its first content. Up to that, a broken answer is
     /// retried unnoticed.
-    pub peek: Peek,
+    pub buffer: BufferLimits,
 }
 
 impl Default for RetryPolicy {
@@ -60,7 +60,7 @@ impl RetryPolicy {
             failover_wait: Duration::from_secs(20),
             overloaded_limit: 3,
             nudge: false,
-            peek: Peek::default(),
+            buffer: BufferLimits::default(),
         }
     }
 
@@ -102,7 +102,7 @@ impl RetryPolicy {
     ///
     /// What does not, and what would.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        let Self { backoff, max_wait, failover_wait, peek, .. } = *self;
+        let Self { backoff, max_wait, failover_wait, buffer, .. } = *self;
         if backoff.base().is_zero() {
             return Err(PolicyError::ZeroBase);
         }
@@ -112,8 +112,8 @@ impl RetryPolicy {
         if failover_wait > max_wait {
             return Err(PolicyError::FailoverWaitAboveMaxWait { failover_wait, max_wait });
         }
-        if peek.bytes == 0 || peek.time.is_zero() {
-            return Err(PolicyError::ZeroPeek);
+        if buffer.bytes == 0 || buffer.time.is_zero() {
+            return Err(PolicyError::ZeroBufferLimits);
         }
         Ok(())
     }
@@ -159,9 +159,15 @@ mod tests {
             (RetryPolicy { backoff: instant, ..good }, "at least a few milliseconds"),
             (RetryPolicy { max_wait: Duration::ZERO, ..good }, "such as 60 s"),
             (RetryPolicy { max_wait: second, ..good }, "lower it to at most that"),
-            (RetryPolicy { peek: Peek { bytes: 0, ..good.peek }, ..good }, "above zero"),
             (
-                RetryPolicy { peek: Peek { time: Duration::ZERO, ..good.peek }, ..good },
+                RetryPolicy { buffer: BufferLimits { bytes: 0, ..good.buffer }, ..good },
+                "above zero",
+            ),
+            (
+                RetryPolicy {
+                    buffer: BufferLimits { time: Duration::ZERO, ..good.buffer },
+                    ..good
+                },
                 "above zero",
             ),
         ] {

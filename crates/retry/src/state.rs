@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{Failure, Reason, RetryBudget, Tally};
+use steadfast_core::{CallContext, Failure, Reason, RetryBudget};
 
 use crate::{
     Decision, RetryPolicy, Situation,
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 struct Counters {
-    calls: Tally,
+    calls: AtomicU64,
     retries: [AtomicU64; Reason::ALL.len()],
     recovered: AtomicU64,
     gave_up: AtomicU64,
@@ -63,14 +63,14 @@ impl Shared {
         Self { config, budget, rng: Mutex::new(rng), counters: Counters::default() }
     }
 
-    /// The budget of the layer.
-    pub(crate) fn own_budget(&self) -> Option<&RetryBudget> {
-        (!matches!(self.config.budget, Budget::Unlimited)).then_some(&self.budget)
-    }
-
-    /// Whether a request draws from the budget that it brings along.
-    pub(crate) fn takes_brought(&self) -> bool {
-        matches!(self.config.budget, Budget::Default)
+    /// The budget a request draws from: the layer's, or the one it brings along.
+    #[inline]
+    pub(crate) fn budget<'a>(&'a self, context: &'a CallContext) -> Option<&'a RetryBudget> {
+        match self.config.budget {
+            Budget::Unlimited => None,
+            Budget::Own(_) => Some(&self.budget),
+            Budget::Default => Some(context.budget.as_ref().unwrap_or(&self.budget)),
+        }
     }
 
     pub(crate) fn decide(&self, failure: &Failure, situation: &Situation) -> Decision {
@@ -82,7 +82,7 @@ impl Shared {
     }
 
     pub(crate) fn called(&self) {
-        self.counters.calls.add();
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn retried(&self, reason: Reason) {
@@ -140,7 +140,7 @@ impl RetryHandle {
             .filter(|(_, count)| *count > 0)
             .collect();
         RetrySnapshot {
-            calls: counters.calls.get(),
+            calls: counters.calls.load(Ordering::Relaxed),
             retries,
             recovered: counters.recovered.load(Ordering::Relaxed),
             gave_up: counters.gave_up.load(Ordering::Relaxed),
@@ -151,8 +151,8 @@ impl RetryHandle {
     /// Sets the counters to zero and fills the layer's own budget.
     pub fn reset(&self) {
         let Shared { budget, counters, .. } = &*self.0;
-        counters.calls.reset();
-        for count in counters.retries.iter().chain([&counters.recovered, &counters.gave_up]) {
+        let Counters { calls, retries, recovered, gave_up } = counters;
+        for count in retries.iter().chain([calls, recovered, gave_up]) {
             count.store(0, Ordering::Relaxed);
         }
         budget.reset();

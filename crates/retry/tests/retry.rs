@@ -35,7 +35,7 @@ async fn waits_double_up_to_the_cap_and_none_follows_the_last_attempt() {
 async fn jitter_is_added_and_repeats_with_its_seed() {
     let policy = RetryPolicy { retries: 4, ..RetryPolicy::default() };
     let script = || (0..5).map(|_| Err(fail(Reason::Network)));
-    let seeded = |seed| layer(policy).seed(seed);
+    let seeded = |seed| layer(policy).with_seed(seed);
     let first = play(&seeded(7), ask(|_| ()), script()).await.arrived;
     let again = play(&seeded(7), ask(|_| ()), script()).await.arrived;
     let other = play(&seeded(8), ask(|_| ()), script()).await.arrived;
@@ -54,7 +54,7 @@ async fn decorrelated_waits_grow_from_the_one_before() {
     let mut longest = Duration::ZERO;
     for seed in 0..5 {
         let script = (0..11).map(|_| Err(fail(Reason::Network)));
-        let played = play(&layer(policy).seed(seed), ask(|_| ()), script).await;
+        let played = play(&layer(policy).with_seed(seed), ask(|_| ()), script).await;
         for pair in played.arrived.windows(2) {
             let wait = pair[1] - pair[0];
             assert!(wait >= ms(500) && wait <= secs(32) + ms(1), "{wait:?}");

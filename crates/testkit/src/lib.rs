@@ -112,6 +112,7 @@
 mod macros;
 mod act;
 mod ask;
+mod circuit_model;
 pub mod clause;
 mod contract;
 mod exchange;
@@ -124,6 +125,7 @@ mod watch;
 pub use self::{
     act::{Act, Pieces, PinnedBody, ProbeBody, ProbeEvents},
     ask::{Ask, ask, fail, ms, secs, whole},
+    circuit_model::{Change, CircuitModel},
     contract::{Contract, Contracted, ContractedLayer},
     exchange::{Chat, Exchange, Frames, Http, Nothing, PinnedHttp, Plain, Read, SECRET, Said},
     heard::Heard,

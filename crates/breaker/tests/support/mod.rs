@@ -10,7 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use http_body::Frame;
-use steadfast_breaker::{BreakerPolicy, LonePolicy};
+use steadfast_breaker::BreakerPolicy;
+use steadfast_core::circuit::LonePolicy;
 use steadfast_core::{Call, CallContext, Failure, Reason, Target};
 use tower_test::mock;
 
@@ -50,7 +51,7 @@ pub(crate) fn secs(secs: u64) -> Duration {
 
 /// One failure opens it, for half a minute; no jitter.
 pub(crate) fn touchy() -> BreakerPolicy {
-    BreakerPolicy { consecutive: Some(1), jitter: 0.0, ..BreakerPolicy::default() }
+    BreakerPolicy { consecutive: Some(1), ..BreakerPolicy::default() }
 }
 
 /// The same, where nobody is ever alone.

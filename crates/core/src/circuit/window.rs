@@ -6,21 +6,21 @@ use tokio::time::Instant;
 
 /// Pieces the window is counted in. Ten: what leaves the window at once is a tenth of it, and a
 /// window is 160 bytes.
-pub(crate) const BUCKETS: usize = 10;
+pub(super) const BUCKETS: usize = 10;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) calls: u64,
-    pub(crate) failures: u64,
-    pub(crate) slow: u64,
+pub(super) struct Counts {
+    pub(super) calls: u64,
+    pub(super) failures: u64,
+    pub(super) slow: u64,
 }
 
 /// Counts over a window of time that slides by a tenth of its width: at any moment it holds the
 /// piece that is running and the nine before it. It slides with the clock and not with the calls,
 /// so an old failure is gone after the window whether calls came or not.
-#[derive(Debug)]
-pub(crate) struct Window {
+#[derive(Clone, Debug)]
+pub(super) struct Window {
     epoch: Instant,
     /// Nanoseconds in a bucket.
     width: u64,
@@ -39,7 +39,7 @@ struct Bucket {
 
 impl Window {
     /// An empty window of `length`, which is at least [`BUCKETS`] nanoseconds.
-    pub(crate) fn new(length: Duration, now: Instant) -> Self {
+    pub(super) fn new(length: Duration, now: Instant) -> Self {
         let width = (nanos(length) / BUCKETS as u64).max(1);
         Self {
             epoch: now,
@@ -51,7 +51,7 @@ impl Window {
     }
 
     /// Counts a call.
-    pub(crate) fn record(&mut self, now: Instant, failed: bool, slow: bool) {
+    pub(super) fn record(&mut self, now: Instant, failed: bool, slow: bool) {
         self.slide(now);
         let bucket = &mut self.buckets[(self.head % BUCKETS as u64) as usize];
         bucket.calls = bucket.calls.saturating_add(1);
@@ -59,19 +59,8 @@ impl Window {
         bucket.slow = bucket.slow.saturating_add(slow.into());
     }
 
-    /// Counts `calls` that succeeded in the running bucket.
-    pub(crate) fn add(&mut self, calls: u32) {
-        let bucket = &mut self.buckets[(self.head % BUCKETS as u64) as usize];
-        bucket.calls = bucket.calls.saturating_add(calls);
-    }
-
-    /// When the running bucket ends.
-    pub(crate) fn end(&self) -> Instant {
-        self.end
-    }
-
     /// What the window holds at `now`.
-    pub(crate) fn counts(&mut self, now: Instant) -> Counts {
+    pub(super) fn counts(&mut self, now: Instant) -> Counts {
         self.slide(now);
         self.buckets.iter().fold(Counts::default(), |sum, bucket| Counts {
             calls: sum.calls + u64::from(bucket.calls),
@@ -81,7 +70,7 @@ impl Window {
     }
 
     /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.buckets = Default::default();
     }
 

@@ -1,54 +1,22 @@
 //! What the end of one answer says about its target.
 
-use std::time::Duration;
+use steadfast_core::{
+    Failure, Fault, Outcome, Retry, Scope,
+    circuit::{Blame, Verdict, Weight},
+};
 
-use steadfast_core::{Failure, Fault, Outcome, Reason, RecoveryTable, Retry, Scope};
-
-use crate::Covers;
-
-/// What the end of one answer says about its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It works.
-    Success,
-    /// It does not.
-    Failure(Blame),
-    /// Nothing: the caller's fault, the caller's going away, a refusal of our own.
-    Nothing,
-}
-
-/// A failure that counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Blame {
-    pub(crate) weight: Weight,
-    pub(crate) reason: Reason,
-    /// How long the provider asked to wait.
-    pub(crate) hint: Option<Duration>,
-    /// It does not pass by itself.
-    pub(crate) permanent: bool,
-}
-
-/// How much one failure proves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// The target works and has no room: counts in the rate, never in the row.
-    Soft,
-    /// Counts in both.
-    Hard,
-    /// One is enough: nothing but a person's doing makes the next call succeed.
-    Proof,
-}
+use crate::{BreakerPolicy, Covers};
 
 /// What `outcome` says about everything under a key that covers `covers`.
-pub(crate) fn judge(outcome: &Outcome<'_>, table: &RecoveryTable, covers: Covers) -> Verdict {
+pub(crate) fn judge(outcome: &Outcome<'_>, policy: &BreakerPolicy, covers: Covers) -> Verdict {
     match outcome {
         Outcome::Success => Verdict::Success,
-        Outcome::Failure(failure) => judge_failure(failure, table, covers),
+        Outcome::Failure(failure) => judge_failure(failure, policy, covers),
         _ => Verdict::Nothing,
     }
 }
 
-fn judge_failure(failure: &Failure, table: &RecoveryTable, covers: Covers) -> Verdict {
+fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> Verdict {
     let reason = failure.reason();
     let says_nothing = reason.is_refusal()
         || failure.fault() != Fault::Provider
@@ -57,8 +25,8 @@ fn judge_failure(failure: &Failure, table: &RecoveryTable, covers: Covers) -> Ve
     if says_nothing {
         return Verdict::Nothing;
     }
-    let hint = failure.retry_after().filter(|hint| !hint.is_zero());
-    let permanent = failure.is_permanent() || table.rule(reason).permanent;
+    let rule = policy.table.rule(reason);
+    let permanent = failure.is_permanent() || rule.permanent;
     // Narrower than the provider: proof where the key is as narrow, nothing where it is not.
     let (narrow, covered) = match failure.scope() {
         Scope::Model => (true, covers.model),
@@ -76,17 +44,24 @@ fn judge_failure(failure: &Failure, table: &RecoveryTable, covers: Covers) -> Ve
     } else {
         Weight::Hard
     };
-    Verdict::Failure(Blame { weight, reason, hint, permanent })
+    let hint = failure.retry_after().filter(|hint| !hint.is_zero());
+    let cooldown = match hint {
+        Some(hint) => hint.min(policy.max_permanent),
+        None => rule.cooldown.unwrap_or(policy.cooldown),
+    };
+    Verdict::Failure(Blame { weight, reason, cooldown, hinted: hint.is_some(), permanent })
 }
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::TimeLimit;
+    use std::time::Duration;
+
+    use steadfast_core::{Reason, RecoveryTable, TimeLimit};
 
     use super::*;
 
     fn weigh(failure: &Failure, covers: Covers) -> Option<Weight> {
-        match judge(&Outcome::Failure(failure), &RecoveryTable::default(), covers) {
+        match judge(&Outcome::Failure(failure), &BreakerPolicy::default(), covers) {
             Verdict::Failure(blame) => Some(blame.weight),
             Verdict::Nothing => None,
             Verdict::Success => panic!("a failure is no success"),
@@ -166,12 +141,25 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_of_nothing_is_none() {
-        let failure = Failure::new(Reason::RateLimit, "").with_retry_after(Some(Duration::ZERO));
-        let verdict = judge(&Outcome::Failure(&failure), &RecoveryTable::default(), Covers::ALL);
-        assert!(matches!(verdict, Verdict::Failure(Blame { hint: None, .. })));
-        let table = RecoveryTable::default();
-        assert_eq!(judge(&Outcome::Cancelled, &table, Covers::ALL), Verdict::Nothing);
-        assert_eq!(judge(&Outcome::Success, &table, Covers::ALL), Verdict::Success);
+    fn the_hint_else_the_cell_of_the_table_else_the_usual() {
+        let table = RecoveryTable::default().cooldown(Reason::Network, Duration::ZERO);
+        let policy = BreakerPolicy { table, ..BreakerPolicy::default() };
+        let (none, day) = (Duration::ZERO, Duration::from_secs(86_400));
+        for (reason, hint, cooldown) in [
+            (Reason::RateLimit, None, Duration::from_secs(60)),
+            (Reason::RateLimit, Some(none), Duration::from_secs(60)),
+            (Reason::RateLimit, Some(Duration::from_secs(7)), Duration::from_secs(7)),
+            // A hint of a week is believed for a day.
+            (Reason::RateLimit, Some(day * 7), day),
+            (Reason::Network, None, policy.cooldown),
+        ] {
+            let failure = Failure::new(reason, "").with_retry_after(hint);
+            let verdict = judge(&Outcome::Failure(&failure), &policy, Covers::ALL);
+            let Verdict::Failure(blame) = verdict else { panic!("{verdict:?}") };
+            assert_eq!(blame.cooldown, cooldown);
+            assert_eq!(blame.hinted, hint.is_some_and(|hint| !hint.is_zero()));
+        }
+        assert_eq!(judge(&Outcome::Cancelled, &policy, Covers::ALL), Verdict::Nothing);
+        assert_eq!(judge(&Outcome::Success, &policy, Covers::ALL), Verdict::Success);
     }
 }

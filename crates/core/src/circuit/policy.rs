@@ -1,0 +1,121 @@
+//! The numbers of a circuit.
+
+use std::time::Duration;
+
+use super::Blame;
+
+/// When a circuit opens, for how long, and how it finds out that it may close; plain fields. What
+/// the numbers should be depends on what the circuit is for: each layer has its own defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CircuitPolicy {
+    /// Open after this many hard failures in a row; `None`: never for that.
+    pub consecutive: Option<u32>,
+    /// A row opens the circuit only when two witnesses have failed in it: not while one caller's
+    /// request fails over and over ([`Permit::witness`](crate::Permit::witness)).
+    pub second_witness: bool,
+    /// The time over which rates are taken; it slides in tenths.
+    pub window: Duration,
+    /// No rate is taken of fewer calls than this.
+    pub min_calls: u32,
+    /// Open when this share of the calls in the window failed; `None`: never for that.
+    pub failure_rate: Option<f64>,
+    /// Open when too many calls are slow to begin; `None`: never for that.
+    pub slow: Option<SlowPolicy>,
+    /// The first content of a call is a sign of life already: it ends a row of failures, ends a rest,
+    /// and is a probe's success. What breaks after it counts in the rate alone.
+    pub content_is_success: bool,
+    /// How long to rest when no failure says how long: after slowness.
+    pub cooldown: Duration,
+    /// By how much a rest is longer than the one before, when a probe has failed; 1 for no growth.
+    pub growth: f64,
+    /// Where that growth ends. A cooldown or hint beyond it is kept, and does not grow.
+    pub max_cooldown: Duration,
+    /// The shortest rest after a permanent failure; such rests double with each failed probe.
+    pub permanent_cooldown: Duration,
+    /// Where that doubling ends.
+    pub max_permanent: Duration,
+    /// How long before the end of a rest a probe is let through; never earlier than half of the rest,
+    /// and at its end when the provider asked for it. Zero: always at its end.
+    pub probe_lead: Duration,
+    /// How long a probe may be out before it is given up.
+    pub probe_limit: Duration,
+    /// Probes under way at once.
+    pub probes: u32,
+    /// Probes that must succeed before it closes.
+    pub successes: u32,
+    /// Who may pass when the rest is over.
+    pub recovery: Recovery,
+    /// What passes all the same when there is nowhere else to go; `None`: nothing.
+    pub lone: Option<LonePolicy>,
+}
+
+/// Who may pass when the rest is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Probes, until they have succeeded.
+    Probes,
+    /// Everyone: the rest is a preference between several, not a verdict.
+    Everyone,
+}
+
+/// When calls are too slow to begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SlowPolicy {
+    /// A call whose first content takes longer than this, from its admission, is slow.
+    pub after: Duration,
+    /// Open when this share of the calls in the window was slow.
+    pub rate: f64,
+}
+
+/// What an open circuit lets through when there is no other target, so that the outage of one
+/// target does not become an outage of everything.
+///
+/// Such a call moves the end of the rest only later: when it fails with a hint of the provider, or
+/// with a failure that is proof by itself. It never makes the next rest longer. When several in a
+/// row succeed the circuit closes early, unless the provider itself asked for the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LonePolicy {
+    /// Such calls under way at once. Default 1.
+    pub at_once: u32,
+    /// The shortest time from one such call to the next, and from the opening to the first.
+    /// Default 1 s: a person who waits notices nothing, a struggling provider notices the relief.
+    pub every: Duration,
+    /// How many of them must succeed in a row to close the circuit before its time. Default 3:
+    /// where every second call fails, three in a row succeed by chance once in eight.
+    pub successes: u32,
+}
+
+impl Default for LonePolicy {
+    fn default() -> Self {
+        Self { at_once: 1, every: Duration::from_secs(1), successes: 3 }
+    }
+}
+
+impl CircuitPolicy {
+    /// How long to rest after `blame` when `failed_probes` have failed since it last was well. No
+    /// blame: it was slow.
+    pub(super) fn cooldown(&self, blame: Option<Blame>, failed_probes: u32) -> Duration {
+        let (base, cap) = self.bounds(blame);
+        let growth = if blame.is_some_and(|blame| blame.permanent) { 2.0 } else { self.growth };
+        let exponent = i32::try_from(failed_probes).unwrap_or(i32::MAX);
+        let grown = base.as_secs_f64() * growth.powi(exponent);
+        match Duration::try_from_secs_f64(grown) {
+            Ok(grown) => grown.min(cap).max(base),
+            // Too long to be a duration.
+            Err(_) => cap.max(base),
+        }
+    }
+
+    /// The shortest rest after `blame`, and where its growth ends.
+    pub(super) fn bounds(&self, blame: Option<Blame>) -> (Duration, Duration) {
+        match blame {
+            None => (self.cooldown, self.max_cooldown),
+            Some(blame) if blame.permanent => {
+                (blame.cooldown.max(self.permanent_cooldown), self.max_permanent)
+            }
+            Some(blame) => (blame.cooldown, self.max_cooldown),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What further attempts of a call are made with.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::Mutex;
+
+use crate::{Call, CallContext};
+
+/// A service put aside when a layer is applied, for calls after the first one.
+///
+/// The first attempt of a call is made by the service that was polled ready. Whoever makes another one
+/// needs a service of its own, polled ready for it: a clone of the one put aside, made when it is due.
+/// So a call that needs no second attempt clones no service, only this handle.
+pub struct Spare<S>(Arc<Mutex<S>>);
+
+impl<S: Clone> Spare<S> {
+    /// Puts a clone of `service` aside.
+    pub fn of(service: &S) -> Self {
+        Self(Arc::new(Mutex::new(service.clone())))
+    }
+
+    /// A service that has not been polled ready.
+    pub fn get(&self) -> S {
+        self.0.lock().clone()
+    }
+}
+
+impl<S> Clone for Spare<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S> fmt::Debug for Spare<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spare").finish_non_exhaustive()
+    }
+}
+
+/// What is kept of a request while it is sent: the request where another attempt may follow, else no
+/// more than its context.
+#[derive(Debug)]
+pub enum Kept<Req> {
+    /// To be sent again.
+    Request(Req),
+    /// No attempt can follow the one under way. The context is what logs are written to.
+    Context(CallContext),
+}
+
+impl<Req: Call> Kept<Req> {
+    /// The context of the request.
+    #[inline]
+    pub fn context(&self) -> &CallContext {
+        match self {
+            Kept::Request(request) => request.context(),
+            Kept::Context(context) => context,
+        }
+    }
+
+    /// Takes the request out for the last attempt, and keeps its context; `None` when it is gone.
+    pub fn take_last(&mut self) -> Option<Req> {
+        let context = Kept::Context(self.context().clone());
+        match std::mem::replace(self, context) {
+            Kept::Request(request) => Some(request),
+            Kept::Context(_) => None,
+        }
+    }
+}
