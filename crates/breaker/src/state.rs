@@ -45,8 +45,10 @@ pub(crate) struct Keys<K> {
     /// How narrow a key is.
     pub(crate) covers: Arc<dyn Fn(&K) -> Covers + Send + Sync>,
     /// A key's name in logs.
-    pub(crate) label: Option<Arc<dyn Fn(&K) -> String + Send + Sync>>,
+    pub(crate) label: Option<Label<K>>,
 }
+
+type Label<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
 impl<K> Clone for Keys<K> {
     fn clone(&self) -> Self {

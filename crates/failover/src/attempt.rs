@@ -3,130 +3,74 @@
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Failure, Lease, Peek, Reason, Tracking};
+use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Track};
 
 pin_project! {
-    /// One attempt at one target, and its place in the books. Dropping it ends the call and frees the
-    /// place.
-    pub(crate) struct Attempt<F, R, L> {
+    /// One attempt at one target, with its lease on that target's health. Dropping it ends the call.
+    pub(crate) struct Attempt<F, R, B> {
         #[pin]
-        stage: Stage<F, R, L>,
-        // Which candidate.
-        slot: u8,
+        call: FirstContent<F, R, B>,
+        candidate: u8,
         // Idle once the outcome is known.
         lease: Lease,
     }
 }
 
-pin_project! {
-    /// How far an attempt is: the call's future of type `F`, the reply of type `R`, and what has been
-    /// read of it.
-    #[project = StageProjection]
-    pub(crate) enum Stage<F, R, L> {
-        // The target has not answered.
-        Calling { #[pin] call: F },
-        // It has, but there is no content yet. `None` once there is.
-        Looking { reply: Option<R>, look: L },
-        Over,
-    }
-}
+/// What an attempt came to: the reply, what was read of it, and the lease that goes with it.
+type Answer<R, B> = Result<(R, B, Lease), Failure>;
 
-impl<F, R, L: Default> Stage<F, R, L> {
-    /// Polls for the first content.
+impl<F, R, B: Default> Attempt<F, R, B> {
+    #[inline]
+    pub(crate) fn new(call: F, candidate: u8, lease: Lease) -> Self {
+        Self { call: FirstContent::new(call), candidate, lease }
+    }
+
+    /// Which candidate is asked.
+    pub(crate) fn candidate(&self) -> u8 {
+        self.candidate
+    }
+
+    /// Polls for the first content. A failure has ended the lease when this returns it.
     #[inline]
     pub(crate) fn poll<E, T>(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
+        track: &T,
+        limits: BufferLimits,
         cx: &mut Context<'_>,
-        tracking: &T,
-        peek: Peek,
-    ) -> Poll<Result<(R, L), Failure>>
+    ) -> Poll<Answer<R, B>>
     where
         F: Future<Output = Result<R, E>>,
         E: Into<Failure>,
-        T: Tracking<R, Look = L>,
+        T: Track<R, Buffer = B>,
     {
-        match self.as_mut().project() {
-            StageProjection::Over => Poll::Ready(Err(polled_again())),
-            StageProjection::Calling { call } => match ready!(call.poll(cx)) {
-                Ok(mut reply) => {
-                    let mut look = L::default();
-                    match tracking.poll_content(&mut reply, &mut look, peek, cx) {
-                        Poll::Ready(Ok(())) => Poll::Ready(Ok((reply, look))),
-                        Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
-                        Poll::Pending => {
-                            self.set(Stage::Looking { reply: Some(reply), look });
-                            Poll::Pending
-                        }
-                    }
-                }
-                Err(error) => Poll::Ready(Err(error.into())),
-            },
-            StageProjection::Looking { reply: place, look } => {
-                let Some(mut reply) = place.take() else {
-                    return Poll::Ready(Err(polled_again()));
-                };
-                match tracking.poll_content(&mut reply, look, peek, cx) {
-                    Poll::Ready(Ok(())) => Poll::Ready(Ok((reply, mem::take(look)))),
-                    Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
-                    Poll::Pending => {
-                        *place = Some(reply);
-                        Poll::Pending
-                    }
-                }
+        let this = self.project();
+        // In hand while the call runs: should that panic, the lease is dropped while the thread
+        // panics, and not later by whoever has caught it.
+        let lease = this.lease.take();
+        match this.call.poll(track, limits, cx) {
+            Poll::Pending => {
+                *this.lease = lease;
+                Poll::Pending
+            }
+            Poll::Ready(Ok((reply, buffer))) => Poll::Ready(Ok((reply, buffer, lease))),
+            Poll::Ready(Err(failed)) => {
+                lease.failure(&failed.failure);
+                Poll::Ready(Err(failed.failure))
             }
         }
     }
 }
 
-/// An attempt's answer: the reply, what was read of it, and the place it holds in the books.
-pub(crate) type Answer<R, L> = Result<(R, L, Lease), Failure>;
-
-impl<F, R, L: Default> Attempt<F, R, L> {
-    pub(crate) fn new(call: F, slot: u8, lease: Lease) -> Self {
-        Self { stage: Stage::Calling { call }, slot, lease }
-    }
-
-    pub(crate) fn slot(&self) -> u8 {
-        self.slot
-    }
-
-    /// Polls for the first content. A failure has been told to the lease when this returns it.
-    pub(crate) fn poll<E, T>(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        tracking: &T,
-        peek: Peek,
-    ) -> Poll<Answer<R, L>>
-    where
-        F: Future<Output = Result<R, E>>,
-        E: Into<Failure>,
-        T: Tracking<R, Look = L>,
-    {
-        let this = self.project();
-        let answer = ready!(this.stage.poll::<E, T>(cx, tracking, peek));
-        let lease = this.lease.take();
-        Poll::Ready(match answer {
-            Ok((reply, look)) => Ok((reply, look, lease)),
-            Err(failure) => {
-                lease.failure(&failure);
-                Err(failure)
-            }
-        })
-    }
-}
-
-impl<F, R, L> fmt::Debug for Attempt<F, R, L> {
+impl<F, R, B> fmt::Debug for Attempt<F, R, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("Attempt")
+            .field("call", &self.call)
+            .field("candidate", &self.candidate)
+            .finish_non_exhaustive()
     }
-}
-
-fn polled_again() -> Failure {
-    Failure::refused(Reason::Unknown, "an attempt was polled after its outcome was known")
 }

@@ -5,134 +5,122 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, Lease, Needs, Reason, Tracking};
+use steadfast_core::{Call, Failure, Lease, Reason, Track};
+use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::{
-    attempt::Stage,
-    course::Course,
-    journey::{Journey, take_along},
-    route::Route,
-    sticky::Session,
-    straight::{self, Kept, Seat},
+    attempt::Attempt,
+    call::{CallState, Choice, NextAction},
 };
 
-/// What a call answers: the inner service's reply of type `R`, after its first content and with a
-/// lease on it.
-pub type Reply<T, R> = <T as Tracking<R>>::Committed;
+/// The attempts that a future of service `S` makes.
+type AttemptOf<S, Req, T> = Attempt<
+    <S as Service<Req>>::Future,
+    <S as Service<Req>>::Response,
+    <T as Track<<S as Service<Req>>::Response>>::Buffer,
+>;
 
 pin_project! {
-    /// One call, from target to target. Dropping it ends what is under way and frees every place
-    /// held.
+    /// One call, from target to target, with waits and hedges. Dropping it ends what is under way.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req, T>
     where
         S: Service<Req>,
-        T: Tracking<S::Response>,
+        T: Track<S::Response>,
     {
-        // The first attempt, while there is no other. Not part of the way, so that it is made where it
-        // stays: it contains everything below.
+        // The attempt under way.
         #[pin]
-        stage: Stage<S::Future, S::Response, T::Look>,
-        way: Way<S, Req, T>,
-        tracking: T,
+        main: Option<AttemptOf<S, Req, T>>,
+        rest: Rest<S, Req, T>,
     }
 }
 
-/// What is known of the way.
-enum Way<S, Req, T>
+/// All that but the attempt under way, which stays where it is.
+struct Rest<S, Req, T>
 where
     S: Service<Req>,
-    T: Tracking<S::Response>,
+    T: Track<S::Response>,
 {
-    /// The first target is being asked, and nothing is known that would need more than this.
-    Straight {
-        seat: Seat,
-        kept: Kept<Req>,
-        session: Session,
-        service: S,
-    },
-    /// Boxed: most calls never need it.
-    Journey(Pin<Box<Journey<S, Req, T>>>),
+    service: S,
+    call: CallState,
+    /// `None` once the last attempt has it.
+    request: Option<Req>,
+    track: T,
+    /// Asked beside the main attempt, when that takes long.
+    hedge: Option<Pin<Box<AttemptOf<S, Req, T>>>>,
+    hedged: bool,
+    timer: Timer,
+    todo: Todo<Req>,
+}
+
+/// What the call waits for besides its attempts.
+enum Timer {
+    Off,
+    /// Time for a hedge.
+    Hedge(Pin<Box<Sleep>>),
+    /// A target to come back.
+    Cooldown(Pin<Box<Sleep>>),
+}
+
+/// What is to be done next.
+enum Todo<Req> {
+    /// Nothing but to wait for what is under way.
+    Nothing,
+    /// Choose the next target.
+    Choose,
+    /// Call that target as soon as the service is ready: beside the attempt under way, if there is
+    /// one. Boxed: the first attempt never waits for that.
+    Ask(Box<Prepared<Req>>),
+    /// Say how it ended.
+    End(Failure),
+    /// It has been said.
     Over,
+}
+
+/// A request that is fitted to its target.
+struct Prepared<Req> {
+    candidate: u8,
+    lease: Lease,
+    request: Req,
+}
+
+/// What a choice came to.
+enum Chosen<Req> {
+    Ask(Prepared<Req>),
+    Wait(Pin<Box<Sleep>>),
+    End(Failure),
 }
 
 impl<S, Req, T> ResponseFuture<S, Req, T>
 where
     S: Service<Req> + Clone,
     Req: Call + Clone,
-    T: Tracking<S::Response>,
+    T: Track<S::Response>,
 {
-    /// Makes the first attempt by `ready`, which has been polled ready, and takes that along. The
-    /// clone in its place has to become ready by itself.
+    /// Makes the first attempt by `service`, which has been polled ready.
     #[inline]
-    pub(crate) fn new(
-        ready: &mut S,
-        tracking: T,
-        mut request: Req,
-        needs: Option<Needs>,
-        session: Session,
-        route: Arc<Route>,
-    ) -> Self {
-        if !straight::is_open(&route, request.context(), &session) {
-            return Self::weighed(ready, tracking, request, needs, session, route);
+    pub(crate) fn new(mut service: S, request: Req, mut call: CallState, track: T) -> Self {
+        let mut request = Some(request);
+        let (mut main, mut timer, mut todo) = (None, Timer::Off, Todo::Nothing);
+        match choose(&mut request, &mut call) {
+            Chosen::Ask(Prepared { candidate, lease, request }) => {
+                // Should it panic, the lease is dropped on the way out.
+                main = Some(Attempt::new(service.call(request), candidate, lease));
+            }
+            Chosen::Wait(sleep) => timer = Timer::Cooldown(sleep),
+            Chosen::End(failure) => todo = Todo::End(failure),
         }
-        let kept = Kept::of(&request, &route);
-        if let Err(failure) = straight::fit(&route, &session, &mut request) {
-            drop(request);
-            return Self::unfit(ready, tracking, kept, failure, session, route);
+        if main.is_none() {
+            // Whatever its readiness reserved is not kept from others meanwhile.
+            service = service.clone();
         }
-        // Made before the inner service is called: should that panic, it settles.
-        let seat = Seat::new(route, request.context());
-        Self {
-            stage: Stage::Calling { call: ready.call(request) },
-            way: Way::Straight { seat, kept, session, service: take_along(ready) },
-            tracking,
-        }
-    }
-
-    /// The first target has to be chosen.
-    #[cold]
-    fn weighed(
-        ready: &mut S,
-        tracking: T,
-        request: Req,
-        needs: Option<Needs>,
-        session: Session,
-        route: Arc<Route>,
-    ) -> Self {
-        let needs = match needs {
-            Some(needs) => needs,
-            // Telling them takes a walk over the conversation.
-            None if route.choosy => request.needs(),
-            None => Needs::default(),
-        };
-        let course = Course::new(route, request.context(), needs, session);
-        let journey = Box::pin(Journey::begin(ready, request, course));
-        Self { stage: Stage::Over, way: Way::Journey(journey), tracking }
-    }
-
-    /// The first target can not be sent the request.
-    #[cold]
-    fn unfit(
-        ready: &mut S,
-        tracking: T,
-        kept: Kept<Req>,
-        failure: Failure,
-        session: Session,
-        route: Arc<Route>,
-    ) -> Self {
-        let course = Course::new(route, kept.context(), Needs::default(), session);
-        // Whatever its readiness reserved is not kept from others meanwhile.
-        *ready = ready.clone();
-        let service = take_along(ready);
-        let journey = Box::pin(Journey::unfit(service, course, kept, failure));
-        Self { stage: Stage::Over, way: Way::Journey(journey), tracking }
+        let rest = Rest { service, call, request, track, hedge: None, hedged: false, timer, todo };
+        Self { main, rest }
     }
 }
 
@@ -141,77 +129,209 @@ where
     S: Service<Req> + Clone,
     S::Error: Into<Failure>,
     Req: Call + Clone,
-    T: Tracking<S::Response>,
+    T: Track<S::Response>,
 {
-    type Output = Result<Reply<T, S::Response>, Failure>;
+    type Output = Result<T::Tracked, Failure>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if let Way::Straight { seat, kept, session, .. } = &mut *this.way {
-            let Some(route) = seat.route() else { return Poll::Ready(Err(polled_again())) };
-            let peek = route.policy().peek;
-            match ready!(this.stage.as_mut().poll::<S::Error, T>(cx, this.tracking, peek)) {
-                Ok((reply, look)) => {
-                    if let Some(session) = session {
-                        session.answered(&route.slot(0).target);
-                    }
-                    this.stage.set(Stage::Over);
-                    if T::AT_ONCE {
-                        seat.succeed(kept.context());
-                        *this.way = Way::Over;
-                        let reply = this.tracking.commit(reply, look, Lease::idle());
-                        return Poll::Ready(Ok(reply));
-                    }
-                    let lease = seat.lease(kept.context());
-                    *this.way = Way::Over;
-                    return Poll::Ready(Ok(this.tracking.commit(reply, look, lease)));
-                }
-                Err(failure) => {
-                    this.stage.set(Stage::Over);
-                    go_on(this.way, failure);
-                }
-            }
-        }
-        let Way::Journey(journey) = this.way else { return Poll::Ready(Err(polled_again())) };
-        let result = ready!(journey.as_mut().poll(this.tracking, cx));
-        *this.way = Way::Over;
-        Poll::Ready(result)
+        let this = self.project();
+        this.rest.poll(this.main, cx)
     }
 }
 
-/// After the first target has failed.
-#[cold]
-fn go_on<S, Req, T>(way: &mut Way<S, Req, T>, failure: Failure)
+impl<S, Req, T> Rest<S, Req, T>
 where
     S: Service<Req> + Clone,
+    S::Error: Into<Failure>,
     Req: Call + Clone,
-    T: Tracking<S::Response>,
+    T: Track<S::Response>,
 {
-    let old = mem::replace(way, Way::Over);
-    let Way::Straight { mut seat, kept, session, service } = old else { return };
-    let Some(route) = seat.fail(&failure) else { return };
-    let mut course = Course::new(route, kept.context(), Needs::default(), session);
-    course.fail(0, failure);
-    *way = Way::Journey(Box::pin(Journey::resume(service, course, kept.request())));
+    /// Both attempts, then the clock, then what is to be done.
+    fn poll(
+        &mut self,
+        mut main: Pin<&mut Option<AttemptOf<S, Req, T>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T::Tracked, Failure>> {
+        loop {
+            if let Some((candidate, (reply, buffer, lease))) = self.poll_attempts(&mut main, cx) {
+                self.todo = Todo::Over;
+                self.call.answered(candidate);
+                return Poll::Ready(Ok(self.track.track(reply, buffer, lease)));
+            }
+            let under_way = main.is_some() || self.hedge.is_some();
+            if ready!(self.poll_timer(main.as_ref().get_ref().as_ref(), cx)) {
+                continue;
+            }
+            match mem::replace(&mut self.todo, Todo::Nothing) {
+                Todo::Nothing if under_way => return Poll::Pending,
+                // The last attempt has just failed.
+                Todo::Nothing | Todo::Choose => match choose(&mut self.request, &mut self.call) {
+                    Chosen::Ask(prepared) => self.todo = Todo::Ask(Box::new(prepared)),
+                    Chosen::Wait(sleep) => self.timer = Timer::Cooldown(sleep),
+                    Chosen::End(failure) => self.todo = Todo::End(failure),
+                },
+                Todo::Ask(prepared) => match self.service.poll_ready(cx) {
+                    Poll::Pending => {
+                        self.todo = Todo::Ask(prepared);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Err(error)) => {
+                        // It can not be called any more, but what is under way may still answer.
+                        self.request = None;
+                        self.call.fail(prepared.candidate, error.into().with_attempts(0));
+                    }
+                    Poll::Ready(Ok(())) => {
+                        let Prepared { candidate, lease, request } = *prepared;
+                        let attempt = Attempt::new(self.service.call(request), candidate, lease);
+                        if main.is_some() {
+                            self.hedge = Some(Box::pin(attempt));
+                        } else {
+                            main.set(Some(attempt));
+                        }
+                    }
+                },
+                Todo::End(failure) => {
+                    self.todo = Todo::Over;
+                    return Poll::Ready(Err(failure));
+                }
+                Todo::Over => {
+                    self.todo = Todo::Over;
+                    let text = "the call was polled after it was over";
+                    return Poll::Ready(Err(Failure::refused(Reason::Unknown, text)));
+                }
+            }
+        }
+    }
+
+    /// The first answer, and which candidate's. Ends what it makes superfluous.
+    #[expect(clippy::type_complexity, reason = "the parts of an answer, told apart at once")]
+    fn poll_attempts(
+        &mut self,
+        main: &mut Pin<&mut Option<AttemptOf<S, Req, T>>>,
+        cx: &mut Context<'_>,
+    ) -> Option<(u8, (S::Response, T::Buffer, Lease))> {
+        let limits = self.call.policy().buffer;
+        let mut answer = None;
+        if let Some(attempt) = main.as_mut().as_pin_mut() {
+            let candidate = attempt.candidate();
+            if let Poll::Ready(ended) = attempt.poll(&self.track, limits, cx) {
+                main.set(None);
+                answer = self.note(candidate, ended);
+            }
+        }
+        if let Some(hedge) = self.hedge.as_mut().filter(|_| answer.is_none()) {
+            let candidate = hedge.candidate();
+            if let Poll::Ready(ended) = hedge.as_mut().poll(&self.track, limits, cx) {
+                self.hedge = None;
+                answer = self.note(candidate, ended);
+            }
+        }
+        if answer.is_some() || self.call.is_forbidden() {
+            let main_candidate = main.as_ref().as_pin_ref().map(|main| main.candidate());
+            let other = main_candidate.or(self.hedge.as_ref().map(|hedge| hedge.candidate()));
+            other.into_iter().for_each(|loser| self.call.outrun(loser));
+            main.set(None);
+            (self.hedge, self.timer) = (None, Timer::Off);
+        }
+        answer
+    }
+
+    fn note<A>(&mut self, candidate: u8, ended: Result<A, Failure>) -> Option<(u8, A)> {
+        match ended {
+            Ok(answer) => Some((candidate, answer)),
+            Err(failure) => {
+                self.call.fail(candidate, failure);
+                None
+            }
+        }
+    }
+
+    /// Pending while the call waits for a cooldown to end; `true` when there is a new timer.
+    fn poll_timer(
+        &mut self,
+        main: Option<&AttemptOf<S, Req, T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<bool> {
+        match &mut self.timer {
+            Timer::Off => {
+                // Armed by the first wait, so a call that answers at once arms none.
+                if let Some(after) = self.call.policy().hedge
+                    && !self.hedged
+                    && main.is_some()
+                    && self.request.is_some()
+                {
+                    self.timer = Timer::Hedge(Box::pin(tokio::time::sleep(after)));
+                    return Poll::Ready(true);
+                }
+            }
+            Timer::Hedge(_) if main.is_none() && self.hedge.is_none() => self.timer = Timer::Off,
+            Timer::Hedge(sleep) => {
+                if sleep.as_mut().poll(cx).is_ready() {
+                    (self.timer, self.hedged) = (Timer::Off, true);
+                    if let Some(prepared) = main
+                        .and_then(|main| self.call.hedge(main.candidate()))
+                        .and_then(|choice| prepare(&mut self.request, &mut self.call, choice))
+                    {
+                        self.todo = Todo::Ask(Box::new(prepared));
+                    }
+                }
+            }
+            Timer::Cooldown(sleep) => {
+                ready!(sleep.as_mut().poll(cx));
+                self.timer = Timer::Off;
+                self.call.wake();
+                self.todo = Todo::Choose;
+            }
+        }
+        Poll::Ready(false)
+    }
 }
 
-fn polled_again() -> Failure {
-    Failure::refused(Reason::Unknown, "the call was polled after it was over")
+/// Chooses the next target and fits the request to it. Done before the service is asked to be
+/// ready, so that a call which is over says so at once.
+#[inline]
+fn choose<Req: Call + Clone>(request: &mut Option<Req>, call: &mut CallState) -> Chosen<Req> {
+    while request.is_some() {
+        match call.next() {
+            NextAction::Ask(choice) => {
+                if let Some(prepared) = prepare(request, call, choice) {
+                    return Chosen::Ask(prepared);
+                }
+            }
+            NextAction::Wait(wait) => return Chosen::Wait(Box::pin(tokio::time::sleep(wait))),
+            NextAction::End => break,
+        }
+    }
+    Chosen::End(call.finish())
+}
+
+/// The request as `choice` gets it; `None` when it could not be made to fit.
+#[inline]
+fn prepare<Req: Call + Clone>(
+    request: &mut Option<Req>,
+    call: &mut CallState,
+    choice: Choice,
+) -> Option<Prepared<Req>> {
+    let mut prepared = if choice.last { request.take() } else { request.clone() }?;
+    match call.prepare(choice, &mut prepared) {
+        Ok(lease) => Some(Prepared { candidate: choice.candidate, lease, request: prepared }),
+        Err(failure) => {
+            call.unfit(choice.candidate, failure);
+            None
+        }
+    }
 }
 
 impl<S, Req, T> fmt::Debug for ResponseFuture<S, Req, T>
 where
     S: Service<Req>,
-    T: Tracking<S::Response>,
+    T: Track<S::Response>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("ResponseFuture");
-        match &self.way {
-            Way::Straight { seat, .. } => out.field("route", &seat.route()),
-            Way::Journey(journey) => out.field("course", journey.course()),
-            Way::Over => out.field("over", &true),
-        };
-        out.finish_non_exhaustive()
+        f.debug_struct("ResponseFuture")
+            .field("attempt", &self.main)
+            .field("call", &self.rest.call)
+            .finish_non_exhaustive()
     }
 }

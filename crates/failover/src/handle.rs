@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use steadfast_core::{Scope, Target};
 use tokio::sync::watch;
 
-use crate::{chain::Chain, service::Shared, snapshot::Snapshot};
+use crate::{chain::Chain, service::Failover, snapshot::FailoverSnapshot};
 
 /// Looks at the targets of a layer and steers them. Cheap to clone; works from any thread.
 ///
@@ -13,23 +13,23 @@ use crate::{chain::Chain, service::Shared, snapshot::Snapshot};
 /// with a model it is that model there, with a credential that key.
 #[derive(Clone, Debug)]
 pub struct FailoverHandle {
-    shared: Arc<Shared>,
+    failover: Arc<Failover>,
 }
 
 impl FailoverHandle {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(failover: Arc<Failover>) -> Self {
+        Self { failover }
     }
 
     /// The health of everything that has been used.
-    pub fn snapshot(&self) -> Snapshot {
-        self.shared.book.snapshot()
+    pub fn snapshot(&self) -> FailoverSnapshot {
+        self.failover.registry.snapshot()
     }
 
     /// The same, whenever a failure, a recovery or an operator changes it. While nobody watches,
     /// nothing is gathered.
-    pub fn watch(&self) -> watch::Receiver<Snapshot> {
-        self.shared.book.watch()
+    pub fn watch(&self) -> watch::Receiver<FailoverSnapshot> {
+        self.failover.registry.watch()
     }
 
     /// Leaves `target` alone for `wait`, as if it had asked for that itself. A cooldown that ends
@@ -41,31 +41,31 @@ impl FailoverHandle {
             (None, Some(_)) => Scope::Credential,
             (Some(_), Some(_)) => Scope::ModelCredential,
         };
-        let book = &self.shared.book;
-        book.force(&book.record(target, scope), wait);
+        let registry = &self.failover.registry;
+        registry.force(&registry.record(target, scope), wait);
     }
 
     /// Forgets what happened to `target`, exactly these parts of it: it is healthy again. Call it
     /// when a key has been renewed or a bill paid. Calls under way decide nothing any more.
     /// Returns whether anything was known.
     pub fn reset(&self, target: &Target) -> bool {
-        self.shared.book.reset(target)
+        self.failover.registry.reset(target)
     }
 
     /// Forgets what happened to all targets.
     pub fn reset_all(&self) {
-        self.shared.book.reset_all();
+        self.failover.registry.reset_all();
     }
 
     /// The default chain.
     pub fn chain(&self) -> Chain {
-        let mut chains = self.shared.chains.list();
+        let mut chains = self.failover.chains.list();
         chains.swap_remove(0).1
     }
 
     /// Every chain by name; the default one comes first and has an empty name.
     pub fn chains(&self) -> Vec<(Arc<str>, Chain)> {
-        self.shared.chains.list()
+        self.failover.chains.list()
     }
 
     /// Puts `chain` in place of the default one, for calls that begin from now on.
@@ -81,16 +81,16 @@ impl FailoverHandle {
 
     /// The same for the chain called `name`, which is added when there is none.
     pub fn replace_named(&self, name: &str, chain: Chain) {
-        self.shared.chains.replace(name, chain, &self.shared.book);
+        self.failover.chains.replace(name, chain, &self.failover.registry);
     }
 
     /// Lets a session go wherever the chain says with its next call. Returns whether it was known.
     pub fn forget_session(&self, tenant: Option<&str>, session: &str) -> bool {
-        self.shared.sessions.forget(tenant, session)
+        self.failover.sessions.forget(tenant, session)
     }
 
     /// How many sessions are remembered.
     pub fn sessions(&self) -> usize {
-        self.shared.sessions.len()
+        self.failover.sessions.len()
     }
 }

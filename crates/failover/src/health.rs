@@ -1,11 +1,14 @@
-//! What is known of one provider, model or credential: a pure machine that is told the time.
+//! What is known of one provider, model or credential.
 
 use std::{fmt, time::Duration};
 
-use steadfast_core::Reason;
+use steadfast_core::{
+    Permit, PermitKind, Reason,
+    circuit::{Blame, Circuit, CircuitPolicy, Moment, Recovery, Verdict},
+};
 use tokio::time::Instant;
 
-use crate::policy::{Blame, FailoverPolicy};
+use crate::policy::FailoverPolicy;
 
 /// How a target is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,40 +63,28 @@ pub struct Cooldown {
     /// Why.
     pub reason: Reason,
     /// The provider, or an operator, asked for exactly this time.
-    pub asked: bool,
-    /// Other models of the provider may stand in while it lasts.
-    pub(crate) downgrade: bool,
+    pub hinted: bool,
 }
 
-/// What is known of one provider, model or credential.
-#[derive(Clone, Debug, Default)]
+/// What is known of one provider, model or credential: a circuit whose rest is its cooldown, and what
+/// is shown of it.
+#[derive(Debug)]
 pub(crate) struct Health {
+    circuit: Circuit,
     pub(crate) errors: u64,
     pub(crate) consecutive: u32,
     pub(crate) last_error: Option<LastError>,
-    pub(crate) last_success: Option<Instant>,
-    /// The latest cooldown, over or not, until something succeeds.
-    cooldown: Option<Cooldown>,
-    /// How many failures in a row were of the kind that does not pass by itself.
-    permanent: u32,
-    /// Calls admitted under an earlier one decide nothing.
-    generation: u64,
-    probe: Option<Probe>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    mark: u64,
-    until: Instant,
+    /// Other models of the provider may stand in while it cools.
+    pub(crate) yields: bool,
 }
 
 /// What a failure changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
+    /// The call began before the last change: it is counted, and decides nothing.
+    Late,
     /// It was counted; nothing cools because of it.
     Counted,
-    /// A call from before the cooldown failed too; at most it lasts longer now.
-    Extended,
     /// It cools from now on.
     Cooled {
         /// For how long.
@@ -103,29 +94,64 @@ pub(crate) enum Failed {
     },
 }
 
+/// The circuit of a record: the first failure opens it, and its rest is a preference between targets.
+pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
+    CircuitPolicy {
+        consecutive: Some(1),
+        second_witness: false,
+        window: Duration::from_secs(60),
+        min_calls: u32::MAX,
+        failure_rate: None,
+        slow: None,
+        content_is_success: false,
+        cooldown: Duration::ZERO,
+        growth: 1.0,
+        max_cooldown: policy.longest_hint,
+        permanent_cooldown: policy.permanent,
+        max_permanent: policy.permanent_cap,
+        probe_lead: policy.probe_window,
+        probe_limit: policy.probe_limit,
+        probes: 1,
+        successes: 1,
+        recovery: Recovery::Everyone,
+        lone: None,
+    }
+}
+
 impl Health {
+    pub(crate) fn new(policy: &FailoverPolicy, now: Instant) -> Self {
+        Self {
+            circuit: Circuit::new(circuit(policy), now),
+            errors: 0,
+            consecutive: 0,
+            last_error: None,
+            yields: false,
+        }
+    }
+
     /// The cooldown, while it lasts.
     pub(crate) fn cooling(&self, now: Instant) -> Option<Cooldown> {
-        self.cooldown.filter(|cooldown| cooldown.until > now)
+        let rest = self.circuit.resting(now)?;
+        Some(Cooldown {
+            until: rest.until,
+            probe_from: rest.probe_from,
+            reason: rest.reason.unwrap_or(Reason::Cooling),
+            hinted: rest.hinted,
+        })
     }
 
-    /// Until when it cools, over or not.
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.cooldown.map(|cooldown| cooldown.until)
-    }
-
-    /// Whether a probe is under way.
+    /// Whether a call is under way that sees whether it is well again.
     pub(crate) fn probing(&self, now: Instant) -> bool {
-        self.probe.is_some_and(|probe| probe.until > now)
+        self.circuit.is_probing(now)
     }
 
     /// Whether a success would change anything but its own time.
     pub(crate) fn is_troubled(&self) -> bool {
-        self.consecutive > 0 || self.cooldown.is_some() || self.permanent > 0
+        self.consecutive > 0 || self.circuit.is_troubled()
     }
 
     pub(crate) fn status(&self, policy: &FailoverPolicy) -> Status {
-        if self.consecutive >= policy.down_after.max(1) || self.permanent > 0 {
+        if self.consecutive >= policy.down_after.max(1) || self.circuit.is_permanent() {
             Status::Down
         } else if self.is_troubled() {
             Status::Degraded
@@ -134,147 +160,93 @@ impl Health {
         }
     }
 
-    /// A call that was admitted under generation `admitted` failed. `next` is the generation to go
-    /// on with if that changes what calls may decide.
+    /// A call has failed. `yields` says that other models of the provider may stand in meanwhile.
     pub(crate) fn fail(
         &mut self,
-        now: Instant,
-        admitted: u64,
-        next: u64,
+        now: Moment,
+        permit: &Permit,
         blame: Blame,
+        yields: bool,
         message: &str,
-        policy: &FailoverPolicy,
     ) -> Failed {
         self.errors += 1;
-        let reason = blame.reason;
+        let (reason, at) = (blame.reason, now.at);
         match &mut self.last_error {
             // An outage says the same thing over and over.
-            Some(last) if *last.message == *message => (last.reason, last.at) = (reason, now),
-            last => *last = Some(LastError { reason, message: message.into(), at: now }),
+            Some(last) if *last.message == *message => (last.reason, last.at) = (reason, at),
+            last => *last = Some(LastError { reason, message: message.into(), at }),
         }
-        let cooling = self.cooling(now);
-        let stale = admitted < self.generation;
-        if stale && cooling.is_none() {
+        let cooled = self.circuit.resting(at).is_some();
+        let late = !self.circuit.is_current(permit);
+        if late && !cooled {
             // It has recovered since, or has had its rest.
-            return Failed::Counted;
+            return Failed::Late;
         }
         self.consecutive = self.consecutive.saturating_add(1);
-        let mut wait = blame.cooldown;
-        if blame.permanent {
-            // A crowd that was under way together is one failure.
-            if !stale || self.permanent == 0 {
-                self.permanent = self.permanent.saturating_add(1);
+        match self.circuit.end(now, permit, Verdict::Failure(blame), None) {
+            Some(transition) => {
+                self.yields = yields;
+                let until = transition.until.unwrap_or(at);
+                Failed::Cooled { wait: until.saturating_duration_since(at), fresh: !cooled }
             }
-            let doubled = 1u32.checked_shl(self.permanent - 1).unwrap_or(u32::MAX);
-            wait = wait
-                .max(policy.permanent.saturating_mul(doubled).min(policy.permanent_cap))
-                .min(policy.longest_hint.max(policy.permanent_cap));
-        }
-        if wait.is_zero() {
-            return Failed::Counted;
-        }
-        let early = if blame.asked { Duration::ZERO } else { policy.probe_window.min(wait / 2) };
-        self.extend(now, wait, early, blame);
-        if stale {
-            return Failed::Extended;
-        }
-        self.turn(next);
-        Failed::Cooled { wait, fresh: cooling.is_none() }
-    }
-
-    /// Never shortens: the later end wins.
-    fn extend(&mut self, now: Instant, wait: Duration, early: Duration, blame: Blame) {
-        let until = far(now, wait);
-        let new = Cooldown {
-            until,
-            probe_from: until.checked_sub(early).unwrap_or(until),
-            reason: blame.reason,
-            asked: blame.asked,
-            downgrade: blame.downgrade,
-        };
-        if self.cooldown.is_none_or(|old| old.until < new.until) {
-            self.cooldown = Some(new);
+            None if late => Failed::Late,
+            None => Failed::Counted,
         }
     }
 
-    /// It can not be asked for `wait`: nothing is counted, and what is under way decides as before.
+    /// A call has succeeded; whether that ended a cooldown.
+    pub(crate) fn succeed(&mut self, now: Moment, permit: &Permit) -> bool {
+        if self.circuit.is_current(permit) {
+            self.consecutive = 0;
+        }
+        self.circuit.end(now, permit, Verdict::Success, None).is_some()
+    }
+
+    /// A call is over and says nothing.
+    pub(crate) fn release(&mut self, now: Moment, permit: &Permit) {
+        self.circuit.end(now, permit, Verdict::Nothing, None);
+    }
+
+    /// It can not be asked for `wait`, for no fault of its own.
     pub(crate) fn rest(&mut self, now: Instant, wait: Duration) {
-        if wait.is_zero() {
-            return;
-        }
-        let blame = Blame {
-            reason: Reason::CircuitOpen,
-            cooldown: wait,
-            asked: false,
-            permanent: false,
-            downgrade: false,
-        };
-        self.extend(now, wait, Duration::ZERO, blame);
+        self.circuit.rest(now, wait, Reason::CircuitOpen);
     }
 
-    /// A call that was admitted under generation `admitted` succeeded. Whether that ended a
-    /// cooldown.
-    pub(crate) fn succeed(&mut self, now: Instant, admitted: u64, next: u64) -> bool {
-        self.last_success = Some(now);
-        if admitted < self.generation {
-            return false;
+    /// Lets one call through that is to see whether the cooldown is over; `true` where nothing cools.
+    pub(crate) fn claim(&mut self, now: Moment) -> Claim {
+        if self.circuit.resting(now.at).is_none() {
+            return Claim::NotNeeded;
         }
-        let cooled = self.cooldown.take().is_some();
-        self.consecutive = 0;
-        self.permanent = 0;
-        if cooled {
-            self.turn(next);
+        match self.circuit.claim_probe(now) {
+            Some(_) => Claim::Taken,
+            None => Claim::Refused,
         }
-        cooled
-    }
-
-    /// Lets one call through that is to see whether the cooldown is over. `mark` names it.
-    pub(crate) fn claim(&mut self, now: Instant, mark: u64, next: u64, limit: Duration) -> bool {
-        let Some(cooldown) = self.cooling(now) else { return true };
-        if cooldown.probe_from > now || self.probing(now) {
-            return false;
-        }
-        if self.probe.is_some() {
-            // It was not heard of for too long: what it says now comes too late.
-            self.generation = next;
-        }
-        self.probe = Some(Probe { mark, until: far(now, limit) });
-        true
-    }
-
-    /// The probe `mark` is over, however it went.
-    pub(crate) fn release(&mut self, mark: u64) {
-        self.probe = self.probe.filter(|probe| probe.mark != mark);
     }
 
     /// An operator leaves it alone for `wait`.
-    pub(crate) fn force(&mut self, now: Instant, wait: Duration, next: u64) {
-        let blame = Blame {
-            reason: Reason::Cooling,
-            cooldown: wait,
-            asked: true,
-            permanent: false,
-            downgrade: false,
-        };
-        self.extend(now, wait, Duration::ZERO, blame);
-        self.turn(next);
+    pub(crate) fn force(&mut self, now: Moment, wait: Duration) {
+        self.circuit.trip(now, Reason::Cooling, wait);
     }
 
     /// As if nothing had ever happened; what is under way decides nothing.
-    pub(crate) fn reset(&mut self, next: u64) {
-        *self = Self { generation: next, ..Self::default() };
-    }
-
-    fn turn(&mut self, next: u64) {
-        self.generation = next;
-        self.probe = None;
+    pub(crate) fn reset(&mut self, now: Moment) {
+        self.circuit.reset(now);
+        (self.errors, self.consecutive, self.last_error, self.yields) = (0, 0, None, false);
     }
 }
 
-/// `wait` from `now`; a wait too long to represent is thirty years.
-fn far(now: Instant, wait: Duration) -> Instant {
-    now.checked_add(wait).unwrap_or_else(|| now + Duration::from_secs(946_080_000))
+/// What became of a wish to probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It does not cool.
+    NotNeeded,
+    /// This call is the probe.
+    Taken,
+    /// It is too early, or somebody else is the probe.
+    Refused,
 }
 
-#[cfg(test)]
-mod tests;
+/// The permit of a call as a record sees it that it did not probe.
+pub(crate) const fn ordinary(order: u64) -> Permit {
+    Permit::new(PermitKind::Ordinary, order)
+}

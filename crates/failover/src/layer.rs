@@ -2,35 +2,38 @@
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
-use steadfast_core::{AtOnce, Failover, Needs, Peek, Reason, RecoveryTable, RetryBudget, UntilEnd};
+use steadfast_core::{
+    AtOnce, BufferLimits, Failover as Direction, Needs, Reason, RecoveryTable, RetryBudget,
+    UntilEnd,
+};
 use tower_layer::Layer;
 
 use crate::{
     FailoverHandle,
-    book::Book,
+    affinity::Sessions,
     chain::Chain,
     choose::OneChain,
     policy::{FailoverPolicy, WhenExhausted},
+    registry::HealthRegistry,
     route::Chains,
-    service::{CooldownFailover, Shared},
-    sticky::Sessions,
+    service::{CooldownFailover, Failover},
 };
 
 /// Sends each call to the first target of a [`Chain`] that is not cooling, and on to the next when
 /// that one fails. See the [crate's documentation](crate).
 ///
 /// The health of the targets belongs to the layer: all services it makes, and its clones, share
-/// it. Every setting begins with fresh books, so take the [`handle`](Self::handle) last.
+/// it. Every setting begins with a fresh state, so take the [`handle`](Self::handle) last.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct CooldownFailoverLayer<C = OneChain, T = UntilEnd> {
     settings: Settings,
     choose: C,
-    tracking: T,
-    shared: Arc<Shared>,
+    track: T,
+    failover: Arc<Failover>,
 }
 
-/// What a layer is made of; kept to make its books anew when it changes.
+/// What a layer is made of; kept to make its state anew when it changes.
 #[derive(Clone)]
 struct Settings {
     chain: Chain,
@@ -40,12 +43,12 @@ struct Settings {
 }
 
 impl Settings {
-    fn share(&self) -> Arc<Shared> {
+    fn state(&self) -> Arc<Failover> {
         let policy = self.policy.clone();
-        Arc::new(Shared {
+        Arc::new(Failover {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
             sessions: Sessions::new(policy.sticky, policy.sessions),
-            book: Arc::new(Book::new(policy, self.budget.clone())),
+            registry: Arc::new(HealthRegistry::new(policy, self.budget.clone())),
         })
     }
 }
@@ -55,14 +58,14 @@ impl CooldownFailoverLayer {
     pub fn new(chain: Chain) -> Self {
         let policy = FailoverPolicy::default();
         let settings = Settings { chain, others: Vec::new(), policy, budget: None };
-        let shared = settings.share();
-        Self { settings, choose: OneChain, tracking: UntilEnd, shared }
+        let failover = settings.state();
+        Self { settings, choose: OneChain, track: UntilEnd, failover }
     }
 }
 
 impl<C, T> CooldownFailoverLayer<C, T> {
     /// With these numbers.
-    pub fn policy(self, policy: FailoverPolicy) -> Self {
+    pub fn with_policy(self, policy: FailoverPolicy) -> Self {
         self.with(|settings| settings.policy = policy)
     }
 
@@ -73,53 +76,53 @@ impl<C, T> CooldownFailoverLayer<C, T> {
 
     /// With cooldowns, scopes and directions of this table. A cell that differs from the reason's
     /// default overrides what a failure says of itself.
-    pub fn table(self, table: RecoveryTable) -> Self {
+    pub fn with_table(self, table: RecoveryTable) -> Self {
         self.tune(|policy| policy.table = table)
     }
 
     /// Goes on to the next target for `reason` too, such as [`Reason::ContentFilter`].
     /// [`Reason::Safety`] is final whatever is asked here.
-    pub fn failover_on(self, reason: Reason) -> Self {
+    pub fn with_failover_on(self, reason: Reason) -> Self {
         self.tune(|policy| {
             let table = std::mem::take(&mut policy.table);
-            policy.table = table.with(reason, |rule| rule.failover = Failover::NextTarget);
+            policy.table = table.with(reason, |rule| rule.failover = Direction::NextTarget);
         })
     }
 
     /// Calls a target down after this many failures in a row.
-    pub fn down_after(self, failures: NonZeroU32) -> Self {
+    pub fn with_down_after(self, failures: NonZeroU32) -> Self {
         self.tune(|policy| policy.down_after = failures.get())
     }
 
     /// What happens when every target is cooling.
-    pub fn when_exhausted(self, action: WhenExhausted) -> Self {
+    pub fn with_when_exhausted(self, action: WhenExhausted) -> Self {
         self.tune(|policy| policy.when_exhausted = action)
     }
 
     /// How long a session stays where a failover took it; zero: not at all.
-    pub fn sticky(self, ttl: Duration) -> Self {
+    pub fn with_sticky(self, ttl: Duration) -> Self {
         self.tune(|policy| policy.sticky = ttl)
     }
 
     /// Lets a smaller model of the same provider stand in for an overloaded one.
-    pub fn downgrade_on_overload(self) -> Self {
+    pub fn with_downgrade_on_overload(self) -> Self {
         self.tune(|policy| policy.downgrade_on_overload = true)
     }
 
     /// Asks one more target when there is no content after this time. The first content wins, the
     /// other call is dropped. Zero: never.
-    pub fn hedge(self, after: Duration) -> Self {
+    pub fn with_hedge(self, after: Duration) -> Self {
         self.tune(|policy| policy.hedge = (!after.is_zero()).then_some(after))
     }
 
-    /// How far to look into an answer for its first content.
-    pub fn peek(self, peek: Peek) -> Self {
-        self.tune(|policy| policy.peek = peek)
+    /// How much of an answer is held back while waiting for its first content.
+    pub fn with_buffer(self, buffer: BufferLimits) -> Self {
+        self.tune(|policy| policy.buffer = buffer)
     }
 
     /// Draws every further attempt from `budget`, and lets the layers below draw from it too.
     /// Without one, the call's own budget is drawn from.
-    pub fn budget(self, budget: RetryBudget) -> Self {
+    pub fn with_budget(self, budget: RetryBudget) -> Self {
         self.with(|settings| settings.budget = Some(budget))
     }
 
@@ -128,9 +131,9 @@ impl<C, T> CooldownFailoverLayer<C, T> {
         self.with(|settings| settings.budget = None)
     }
 
-    /// Adds a chain that [`chain_for`](Self::chain_for) can choose, or replaces the one of that
+    /// Adds a chain that [`with_chain_for`](Self::with_chain_for) can choose, or replaces the one of that
     /// name. The default chain's name is the empty one.
-    pub fn named(self, name: impl Into<Arc<str>>, chain: Chain) -> Self {
+    pub fn with_chain(self, name: impl Into<Arc<str>>, chain: Chain) -> Self {
         let name = name.into();
         self.with(|settings| {
             if name.is_empty() {
@@ -150,44 +153,49 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     /// use steadfast_failover::{Chain, CooldownFailoverLayer};
     ///
     /// let layer = CooldownFailoverLayer::new(Chain::new(["anthropic", "openai"])?)
-    ///     .named("large", Chain::new(["google"])?)
-    ///     .chain_for(|_: &ChatRequest, needs: &Needs| {
+    ///     .with_chain("large", Chain::new(["google"])?)
+    ///     .with_chain_for(|_: &ChatRequest, needs: &Needs| {
     ///         (needs.input_tokens > 180_000).then_some("large")
     ///     });
     /// # Ok::<(), steadfast_failover::ChainError>(())
     /// ```
-    pub fn chain_for<Req, F>(self, choose: F) -> CooldownFailoverLayer<F, T>
+    pub fn with_chain_for<Req, F>(self, choose: F) -> CooldownFailoverLayer<F, T>
     where
         F: Fn(&Req, &Needs) -> Option<&'static str>,
     {
-        self.choose(choose)
+        self.with_chooser(choose)
     }
 
     /// Chooses the chain by a type of your own.
-    pub fn choose<D>(self, choose: D) -> CooldownFailoverLayer<D, T> {
-        let Self { settings, tracking, shared, .. } = self;
-        CooldownFailoverLayer { settings, choose, tracking, shared }
+    pub fn with_chooser<D>(self, choose: D) -> CooldownFailoverLayer<D, T> {
+        let Self { settings, track, failover, .. } = self;
+        CooldownFailoverLayer { settings, choose, track, failover }
     }
 
     /// For replies that are over when they arrive, instead of bodies and streams.
     pub fn at_once(self) -> CooldownFailoverLayer<C, AtOnce> {
-        self.tracking(AtOnce)
+        self.with_track(AtOnce)
     }
 
-    /// Learns by `tracking` when a reply is over.
-    pub fn tracking<U>(self, tracking: U) -> CooldownFailoverLayer<C, U> {
-        let Self { settings, choose, shared, .. } = self;
-        CooldownFailoverLayer { settings, choose, tracking, shared }
+    /// Learns by `track` when a reply is over.
+    pub fn with_track<U>(self, track: U) -> CooldownFailoverLayer<C, U> {
+        let Self { settings, choose, failover, .. } = self;
+        CooldownFailoverLayer { settings, choose, track, failover }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &FailoverPolicy {
+        &self.settings.policy
     }
 
     /// A handle to see and steer what the layer does.
     pub fn handle(&self) -> FailoverHandle {
-        FailoverHandle::new(self.shared.clone())
+        FailoverHandle::new(self.failover.clone())
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
-        self.shared = self.settings.share();
+        self.failover = self.settings.state();
         self
     }
 }
@@ -196,8 +204,8 @@ impl<S, C: Clone, T: Clone> Layer<S> for CooldownFailoverLayer<C, T> {
     type Service = CooldownFailover<S, C, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let (choose, tracking) = (self.choose.clone(), self.tracking.clone());
-        CooldownFailover::new(inner, choose, tracking, self.shared.clone())
+        let (choose, track) = (self.choose.clone(), self.track.clone());
+        CooldownFailover::new(inner, choose, track, self.failover.clone())
     }
 }
 

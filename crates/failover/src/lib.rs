@@ -46,13 +46,13 @@
 //! # What fails over, and what cools
 //!
 //! The failure decides, by [`Failure::failover`] and [`Failure::scope`]; a
-//! [table](CooldownFailoverLayer::table) overrides it reason by reason.
+//! [table](CooldownFailoverLayer::with_table) overrides it reason by reason.
 //!
 //! | reason | goes on to | cools |
 //! |---|---|---|
 //! | `auth`, `billing` | the provider's next credential, then the next provider | that credential, 10 and 30 min, and an alarm: a person has to act |
 //! | `rate_limit` | the next | that model with that credential, for as long as the provider asked, else 1 min |
-//! | `overloaded` | the next (a smaller model first, [if asked](CooldownFailoverLayer::downgrade_on_overload)) | that model, 2 min |
+//! | `overloaded` | the next (a smaller model first, [if asked](CooldownFailoverLayer::with_downgrade_on_overload)) | that model, 2 min |
 //! | `server_error`, `timeout`, `network`, `unknown` | the next provider | the provider, 30 s to 1 min |
 //! | `model_not_found` | the provider's next model, then the next provider | that model, 1 h |
 //! | `context_overflow` | targets with a window known to be larger | nothing |
@@ -91,32 +91,32 @@
 //! and a target worth waiting for is waited for.
 //!
 //! Wrong too: `Breaker(Failover(client))` with a breaker per target. The target is picked below the
-//! breaker, so the breaker books every failure on no target at all.
+//! breaker, so the breaker counts every failure for no target at all.
 //!
 //! [`Failure::failover`]: steadfast_core::Failure::failover
 //! [`Failure::scope`]: steadfast_core::Failure::scope
 
+mod affinity;
 mod attempt;
-mod book;
+mod call;
+mod candidate;
 mod chain;
 mod choose;
-mod course;
+mod ending;
 mod error;
 mod event;
 pub mod future;
 mod handle;
 mod health;
-mod journey;
+mod history;
 mod layer;
 mod models;
 mod policy;
+mod registry;
 mod route;
 mod select;
 mod service;
-mod slot;
 mod snapshot;
-mod sticky;
-mod straight;
 
 pub use self::{
     chain::{Capabilities, Chain, MAX_CANDIDATES, TargetSpec},
@@ -128,5 +128,5 @@ pub use self::{
     models::{Downgrades, ModelMap},
     policy::{FailoverPolicy, WhenExhausted},
     service::CooldownFailover,
-    snapshot::{Snapshot, TargetHealth},
+    snapshot::{FailoverSnapshot, TargetHealth},
 };

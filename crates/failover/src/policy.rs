@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use steadfast_core::{Failover, Failure, Fault, Peek, Reason, RecoveryTable, Scope, TimeLimit};
+use steadfast_core::{
+    BufferLimits, Failover, Failure, Fault, Reason, RecoveryTable, Scope, TimeLimit,
+    circuit::{Blame, Weight},
+};
 
 /// Everything that can be set about failover; plain fields.
 #[derive(Clone, Debug)]
@@ -43,8 +46,8 @@ pub struct FailoverPolicy {
     /// After how long without content one more target is asked as well. Off by default: it costs
     /// a second answer.
     pub hedge: Option<Duration>,
-    /// How far to look into an answer for its first content.
-    pub peek: Peek,
+    /// How much of an answer is held back while waiting for its first content.
+    pub buffer: BufferLimits,
 }
 
 impl Default for FailoverPolicy {
@@ -63,7 +66,7 @@ impl Default for FailoverPolicy {
             sessions: 4_096,
             downgrade_on_overload: false,
             hedge: None,
-            peek: Peek::default(),
+            buffer: BufferLimits::default(),
         }
     }
 }
@@ -102,20 +105,6 @@ pub(crate) struct Verdict {
     pub(crate) downgrade: bool,
 }
 
-/// How long a target is left alone, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Blame {
-    pub(crate) reason: Reason,
-    /// How long; zero counts the failure and cools nothing.
-    pub(crate) cooldown: Duration,
-    /// The provider asked for it.
-    pub(crate) asked: bool,
-    /// It does not pass by itself.
-    pub(crate) permanent: bool,
-    /// Models of the same provider may stand in while it lasts.
-    pub(crate) downgrade: bool,
-}
-
 /// `own`, unless the operator changed the reason's cell in the table.
 fn cell<T: PartialEq>(own: T, standard: &T, table: T) -> T {
     if table == *standard { own } else { table }
@@ -151,12 +140,13 @@ impl FailoverPolicy {
         let blame = blamed.then(|| {
             let hint = failure.retry_after().filter(|hint| !hint.is_zero());
             Blame {
+                // One failure is enough to prefer another target for a while.
+                weight: Weight::Hard,
                 reason,
                 cooldown: hint
                     .map_or(rule.cooldown.unwrap_or_default(), |hint| hint.min(self.longest_hint)),
-                asked: hint.is_some(),
+                hinted: hint.is_some(),
                 permanent: cell(failure.is_permanent(), &standard.permanent, rule.permanent),
-                downgrade,
             }
         });
         Verdict { go, scope, blame, downgrade }
@@ -210,7 +200,7 @@ mod tests {
         let blame = |hint| {
             let failure = Failure::new(Reason::RateLimit, "").with_retry_after(hint);
             let blame = policy.verdict(&failure).blame.unwrap();
-            (blame.cooldown, blame.asked)
+            (blame.cooldown, blame.hinted)
         };
         assert_eq!(blame(Some(secs(2))), (secs(2), true));
         assert_eq!(blame(Some(secs(86_400 * 400))), (secs(86_400), true));

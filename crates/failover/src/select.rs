@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// What is known of one candidate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
+pub(crate) struct CandidateView {
     /// Which provider of the chain.
     pub(crate) spec: u8,
     /// 0 for the model that was asked for, n for the nth downgrade.
@@ -21,34 +21,34 @@ pub(crate) struct View {
     pub(crate) lacks: Lacks,
     pub(crate) window: Option<u64>,
     /// Until when it cools, when it does.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) rest: Option<CandidateRest>,
     /// Its model is cooling for a reason that lets the provider's next model stand in.
     pub(crate) yields: bool,
 }
 
 /// A cooldown as far as selection is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct CandidateRest {
     pub(crate) until: Instant,
     pub(crate) probe_from: Instant,
     pub(crate) probing: bool,
     /// The provider asked for it.
-    pub(crate) asked: bool,
+    pub(crate) hinted: bool,
     pub(crate) reason: Reason,
 }
 
-/// What the request's own course rules out or asks for.
+/// What has happened to the request so far rules out or asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
+pub(crate) struct Exclusions {
     /// Candidates that have failed this request, by themselves or with their model, credential or
     /// provider.
-    pub(crate) excluded: Set,
+    pub(crate) excluded: CandidateSet,
     /// Providers whose downgrades may stand in for this request.
-    pub(crate) downgrade: Set,
+    pub(crate) downgrade: CandidateSet,
     /// The window that is needed, after one was too small.
     pub(crate) floor: Option<Floor>,
-    /// Where the session is at.
-    pub(crate) seat: Option<u8>,
+    /// The one its session has an affinity to.
+    pub(crate) preferred: Option<u8>,
 }
 
 /// How large a window has to be, in tokens.
@@ -63,12 +63,12 @@ pub(crate) struct Floor {
 /// The candidates to ask, in order, and why others are not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) order: SmallVec<[Pick; 8]>,
+    pub(crate) order: SmallVec<[PlannedCandidate; 8]>,
     pub(crate) skipped: SmallVec<[(u8, Skip); 8]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pick {
+pub(crate) struct PlannedCandidate {
     pub(crate) slot: u8,
     /// It is cooling: only as a probe, if there is none yet.
     pub(crate) probe: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Pick {
 /// Why a candidate is passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skip {
-    Cooling(Rest),
+    Cooling(CandidateRest),
     Lacks(Lacks),
     /// Its window is not known to be large enough.
     Window(Floor),
@@ -85,9 +85,9 @@ pub(crate) enum Skip {
 
 /// A set of small numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Set(u128);
+pub(crate) struct CandidateSet(u128);
 
-impl Set {
+impl CandidateSet {
     pub(crate) fn has(self, item: u8) -> bool {
         self.0 & (1 << item) != 0
     }
@@ -106,10 +106,6 @@ impl Set {
 
     pub(crate) fn remove(&mut self, other: Self) {
         self.0 &= !other.0;
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
     }
 
     pub(crate) fn len(self) -> u32 {
@@ -148,7 +144,7 @@ impl Lacks {
         if self == Self::WINDOW { Reason::ContextOverflow } else { Reason::Unsupported }
     }
 
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         if (self & Self::VISION).any() {
             "it does not read images"
         } else if (self & Self::TOOLS).any() {
@@ -160,7 +156,7 @@ impl Lacks {
 }
 
 impl Skip {
-    /// Why, in one word: for a cooling target, why it cools.
+    /// Why, in short: for a cooling target, why it cools.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Skip::Cooling(rest) => rest.reason,
@@ -169,21 +165,25 @@ impl Skip {
         }
     }
 
-    pub(crate) fn words(&self, now: Instant) -> Cow<'static, str> {
+    pub(crate) fn text(&self, now: Instant) -> Cow<'static, str> {
         match self {
             Skip::Cooling(rest) => {
                 let left = rest.until.saturating_duration_since(now);
                 format!("cooling for {:.1} s more after {}", left.as_secs_f64(), rest.reason).into()
             }
-            Skip::Lacks(lacks) => lacks.words().into(),
+            Skip::Lacks(lacks) => lacks.text().into(),
             Skip::Window(_) => "its window is not known to be large enough".into(),
         }
     }
 }
 
-impl Limits {
+impl Exclusions {
     /// Rules out what `which` says.
-    pub(crate) fn exclude(&mut self, views: &[View], which: impl Fn(&View) -> bool) {
+    pub(crate) fn exclude(
+        &mut self,
+        views: &[CandidateView],
+        which: impl Fn(&CandidateView) -> bool,
+    ) {
         for (slot, _) in numbered(views).filter(|(_, view)| which(view)) {
             self.excluded.add(slot);
         }
@@ -199,19 +199,19 @@ impl ops::BitAnd for Lacks {
 }
 
 /// The candidates to ask now, best first.
-pub(crate) fn plan(views: &[View], now: Instant, limits: &Limits) -> Plan {
+pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusions) -> Plan {
     let required = required(views);
     let mut plan = Plan::default();
     for (slot, view) in numbered(views) {
-        match admit(views, slot, view, now, limits, required) {
+        match admit(views, slot, view, now, exclusions, required) {
             None => {}
-            Some(Ok(probe)) => plan.order.push(Pick { slot, probe }),
+            Some(Ok(probe)) => plan.order.push(PlannedCandidate { slot, probe }),
             Some(Err(skip)) => plan.skipped.push((slot, skip)),
         }
     }
-    // Whoever has a seat keeps it while it can be sat on.
-    if let Some(seat) = limits.seat
-        && let Some(at) = plan.order.iter().position(|pick| pick.slot == seat && !pick.probe)
+    // A session stays where it is while that does not cool.
+    if let Some(preferred) = exclusions.preferred
+        && let Some(at) = plan.order.iter().position(|pick| pick.slot == preferred && !pick.probe)
     {
         plan.order[..=at].rotate_right(1);
     }
@@ -220,12 +220,12 @@ pub(crate) fn plan(views: &[View], now: Instant, limits: &Limits) -> Plan {
 
 /// The cooling candidate that comes back first, of those that `wanted` wants.
 pub(crate) fn soonest(
-    views: &[View],
+    views: &[CandidateView],
     now: Instant,
-    limits: &Limits,
-    wanted: impl Fn(&Rest) -> bool,
-) -> Option<(u8, Rest)> {
-    plan(views, now, limits)
+    exclusions: &Exclusions,
+    wanted: impl Fn(&CandidateRest) -> bool,
+) -> Option<(u8, CandidateRest)> {
+    plan(views, now, exclusions)
         .skipped
         .into_iter()
         .filter_map(|(slot, skip)| match skip {
@@ -236,30 +236,30 @@ pub(crate) fn soonest(
 }
 
 /// Whether candidate `slot` could take the request at another time: it is not ruled out for good.
-pub(crate) fn possible(views: &[View], slot: u8, limits: &Limits) -> bool {
+pub(crate) fn possible(views: &[CandidateView], slot: u8, exclusions: &Exclusions) -> bool {
     let view = &views[usize::from(slot)];
-    !limits.excluded.has(slot)
+    !exclusions.excluded.has(slot)
         && !(view.lacks & required(views)).any()
-        && limits.floor.is_none_or(|floor| floor.fits(view.window))
+        && exclusions.floor.is_none_or(|floor| floor.fits(view.window))
 }
 
-/// `None`: no candidate for this request, and nothing to say about it.
+/// `None`: no candidate for this request, without a reason worth a line.
 fn admit(
-    views: &[View],
+    views: &[CandidateView],
     slot: u8,
-    view: &View,
+    view: &CandidateView,
     now: Instant,
-    limits: &Limits,
+    exclusions: &Exclusions,
     required: Lacks,
 ) -> Option<Result<bool, Skip>> {
-    if limits.excluded.has(slot) || !may_stand_in(views, view, limits) {
+    if exclusions.excluded.has(slot) || !may_stand_in(views, view, exclusions) {
         return None;
     }
     let lacks = view.lacks & required;
     if lacks.any() {
         return Some(Err(Skip::Lacks(lacks)));
     }
-    if let Some(floor) = limits.floor
+    if let Some(floor) = exclusions.floor
         && !floor.fits(view.window)
     {
         return Some(Err(Skip::Window(floor)));
@@ -278,18 +278,19 @@ fn admit(
 
 /// Whether `view` is the model that was asked for, or every better one of the provider has made
 /// way for it.
-fn may_stand_in(views: &[View], view: &View, limits: &Limits) -> bool {
+fn may_stand_in(views: &[CandidateView], view: &CandidateView, exclusions: &Exclusions) -> bool {
     view.rank == 0
         || numbered(views)
             .filter(|(_, better)| better.spec == view.spec && better.rank < view.rank)
             .all(|(slot, better)| {
-                better.yields || (limits.downgrade.has(view.spec) && limits.excluded.has(slot))
+                better.yields
+                    || (exclusions.downgrade.has(view.spec) && exclusions.excluded.has(slot))
             })
 }
 
 /// What a candidate must be able to do: what at least one of them can. Where none can see, the
 /// request is adapted; where no window is large enough, a layer below may compact.
-fn required(views: &[View]) -> Lacks {
+fn required(views: &[CandidateView]) -> Lacks {
     let all = views.iter().fold(u8::MAX, |all, view| all & view.lacks.0);
     let required = Lacks(!all);
     let somebody = |required| views.iter().any(|view| !(view.lacks & required).any());
@@ -308,20 +309,20 @@ impl Floor {
     }
 }
 
-impl Rest {
-    /// Of two cooldowns that both apply, the later end; a provider's own word in either counts.
+impl CandidateRest {
+    /// Of two cooldowns that both apply, the later end; a provider's own hint in either counts.
     pub(crate) fn later(self, other: Self) -> Self {
         let later = if self.until >= other.until { self } else { other };
         Self {
             probe_from: self.probe_from.max(other.probe_from),
             probing: self.probing || other.probing,
-            asked: self.asked || other.asked,
+            hinted: self.hinted || other.hinted,
             ..later
         }
     }
 }
 
-fn numbered(views: &[View]) -> impl Iterator<Item = (u8, &View)> {
+fn numbered(views: &[CandidateView]) -> impl Iterator<Item = (u8, &CandidateView)> {
     (0u8..).zip(views)
 }
 

@@ -1,20 +1,22 @@
 //! The service that picks the target.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Near, Tracking, UntilEnd};
+use steadfast_core::{Call, Failure, Needs, Track, UntilEnd, inner_service};
 use tower_service::Service;
 
 use crate::{
-    book::Book,
+    affinity::{Session, Sessions},
+    call::CallState,
     choose::{ChooseChain, OneChain},
-    future::{Reply, ResponseFuture},
-    route::{Chains, LastRoute},
-    sticky::{Seated, Sessions},
+    future::ResponseFuture,
+    handle::FailoverHandle,
+    registry::HealthRegistry,
+    route::Chains,
 };
 
 /// Sends each call to the first target that is not cooling, and on to the next when that fails.
@@ -24,30 +26,32 @@ use crate::{
 /// inner service along and leaves a clone, so that nothing which a layer further in reserved and did not
 /// use stays behind.
 #[derive(Clone)]
+#[must_use = "services do nothing unless called"]
 pub struct CooldownFailover<S, C = OneChain, T = UntilEnd> {
     inner: S,
     choose: C,
-    tracking: T,
-    shared: Near<Shared>,
-    last: LastRoute,
+    track: T,
+    failover: Arc<Failover>,
 }
 
 /// What all services of a layer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Failover {
     pub(crate) chains: Chains,
-    pub(crate) book: Arc<Book>,
+    pub(crate) registry: Arc<HealthRegistry>,
     pub(crate) sessions: Sessions,
 }
 
+inner_service!(CooldownFailover<S, C, T>);
+
 impl<S, C, T> CooldownFailover<S, C, T> {
-    pub(crate) fn new(inner: S, choose: C, tracking: T, shared: Arc<Shared>) -> Self {
-        Self { inner, choose, tracking, shared: Near::new(shared), last: LastRoute::default() }
+    pub(crate) fn new(inner: S, choose: C, track: T, failover: Arc<Failover>) -> Self {
+        Self { inner, choose, track, failover }
     }
 
-    /// The inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
+    /// A handle to see and steer what the layer does.
+    pub fn handle(&self) -> FailoverHandle {
+        FailoverHandle::new(self.failover.clone())
     }
 }
 
@@ -57,9 +61,9 @@ where
     S::Error: Into<Failure>,
     Req: Call + Clone,
     C: ChooseChain<Req>,
-    T: Tracking<S::Response> + Clone,
+    T: Track<S::Response> + Clone,
 {
-    type Response = Reply<T, S::Response>;
+    type Response = T::Tracked;
     type Error = Failure;
     type Future = ResponseFuture<S, Req, T>;
 
@@ -69,12 +73,20 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        let Self { inner, choose, tracking, shared, last } = self;
-        let needs = choose.is_needed().then(|| request.needs());
+        let Self { inner, choose, track, failover } = self;
+        let mut needs = choose.is_needed().then(|| request.needs());
         let chain = needs.as_ref().and_then(|needs| choose.choose(&request, needs));
-        let route = shared.chains.route(last, chain, request.model(), &shared.book);
-        let session = Seated::of(shared, request.context());
-        ResponseFuture::new(inner, tracking.clone(), request, needs, session, route)
+        let route = failover.chains.route(chain, request.model(), &failover.registry);
+        if needs.is_none() && route.choosy {
+            // Finding them takes a walk over the conversation.
+            needs = Some(request.needs());
+        }
+        let needs = needs.unwrap_or_else(Needs::default);
+        let session = Session::of(failover, request.context());
+        let call = CallState::new(route, request.context(), needs, session);
+        let clone = inner.clone();
+        let ready = mem::replace(inner, clone);
+        ResponseFuture::new(ready, request, call, track.clone())
     }
 }
 
@@ -82,7 +94,7 @@ impl<S: fmt::Debug, C, T> fmt::Debug for CooldownFailover<S, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CooldownFailover")
             .field("inner", &self.inner)
-            .field("shared", &self.shared)
+            .field("failover", &self.failover)
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use crate::health::{Cooldown, LastError, Status};
 
 /// The health of every target at one moment. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct FailoverSnapshot {
     at: Instant,
     targets: Arc<[TargetHealth]>,
 }
@@ -39,13 +39,13 @@ pub struct TargetHealth {
     pub probing: bool,
 }
 
-impl Default for Snapshot {
+impl Default for FailoverSnapshot {
     fn default() -> Self {
         Self { at: Instant::now(), targets: Arc::default() }
     }
 }
 
-impl Snapshot {
+impl FailoverSnapshot {
     pub(crate) fn new(at: Instant, mut targets: Vec<TargetHealth>) -> Self {
         targets.sort_by_cached_key(|health| health.target.to_string());
         Self { at, targets: targets.into() }

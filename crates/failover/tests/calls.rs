@@ -17,7 +17,8 @@ use std::{
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::{BoxError, Call, CallContext, Failure, Reason, RetryBudget};
 use steadfast_failover::{
-    CooldownFailover, CooldownFailoverLayer, FailoverHandle, Snapshot, future::ResponseFuture,
+    CooldownFailover, CooldownFailoverLayer, FailoverHandle, FailoverSnapshot,
+    future::ResponseFuture,
 };
 use support::*;
 use tokio_test::{assert_pending, assert_ready, task};
@@ -87,7 +88,7 @@ async fn dropped_at_any_moment_it_frees_everything() {
     // Two failures, a hedge and a probe: dropped after each poll in turn.
     for polls in 0..12 {
         let world = World::new();
-        let layer = abc().hedge(secs(2)).at_once();
+        let layer = abc().with_hedge(secs(2)).at_once();
         let handle = layer.handle();
         world.set("a", fail(Reason::ServerError));
         ask(&layer, &world, Ask::new()).await.unwrap();
@@ -131,7 +132,8 @@ async fn health_is_shared_by_all_services_of_a_layer_and_its_clones() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_a_target_holds_no_place_below() {
     let world = World::new();
-    let layer = abc().when_exhausted(steadfast_failover::WhenExhausted::Wait(secs(60))).at_once();
+    let layer =
+        abc().with_when_exhausted(steadfast_failover::WhenExhausted::Wait(secs(60))).at_once();
     for name in ["a", "b", "c"] {
         layer.handle().cool(&target(name), secs(30));
     }
@@ -153,7 +155,7 @@ fn auto_traits_follow_the_parts() {
     fn assert_send<T: Send>() {}
     assert::<CooldownFailoverLayer>();
     assert::<FailoverHandle>();
-    assert::<Snapshot>();
+    assert::<FailoverSnapshot>();
     type Chat = tower::util::BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
     assert::<CooldownFailover<Chat>>();
     assert_send::<ResponseFuture<Chat, ChatRequest, steadfast_core::UntilEnd>>();
@@ -213,14 +215,14 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_needs_nothing_allocates_nothing() {
-    let layer = abc().budget(RetryBudget::default()).at_once();
+    let layer = abc().with_budget(RetryBudget::default()).at_once();
     assert_eq!(allocations(&layer, Ask::default), 0);
     let session = CallContext::new().with_session("s");
     let with_session = || Ask { context: session.clone(), ..Ask::default() };
     assert_eq!(allocations(&layer, with_session), 0);
-    // A call that is not the usual one remembers its way, and what it passed over.
+    // A call that passes a target over remembers it: its history, which is boxed.
     layer.handle().cool(&target("a"), secs(60));
-    assert_eq!(allocations(&layer, Ask::default), 2);
+    assert!(allocations(&layer, Ask::default) <= 1);
 }
 
 /// A request that counts how often it is cloned.

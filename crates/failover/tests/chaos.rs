@@ -33,16 +33,16 @@ fn layer(rng: &mut fastrand::Rng) -> CooldownFailoverLayer {
         TargetSpec::new("b").window(1_000).downgrade("m", ["n"]),
         TargetSpec::new("c").vision(false),
     ]);
-    let mut layer = CooldownFailoverLayer::new(chain).when_exhausted(match rng.u8(0..3) {
+    let mut layer = CooldownFailoverLayer::new(chain).with_when_exhausted(match rng.u8(0..3) {
         0 => WhenExhausted::Fail,
         1 => WhenExhausted::Wait(secs(rng.u64(0..120))),
         _ => WhenExhausted::TrySoonest,
     });
     if rng.bool() {
-        layer = layer.hedge(Duration::from_millis(rng.u64(1..3_000)));
+        layer = layer.with_hedge(Duration::from_millis(rng.u64(1..3_000)));
     }
     if rng.bool() {
-        layer = layer.downgrade_on_overload();
+        layer = layer.with_downgrade_on_overload();
     }
     layer
 }
@@ -51,7 +51,7 @@ async fn run(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let world = World::new();
     let budget = RetryBudget::new(BudgetPolicy { capacity: 200, ..BudgetPolicy::default() });
-    let waits = layer(&mut rng).budget(budget.clone());
+    let waits = layer(&mut rng).with_budget(budget.clone());
     let layer = waits.at_once();
     let handle = layer.handle();
     for round in 0..rng.usize(1..25) {

@@ -221,8 +221,8 @@ async fn a_new_chain_drops_what_is_gone_resets_what_changed_and_keeps_the_rest()
 #[tokio::test(start_paused = true)]
 async fn chains_are_replaced_by_name() {
     let layer = abc()
-        .named("other", chain(["x"]))
-        .chain_for(|ask: &Ask, _: &steadfast_core::Needs| ask.model.as_ref().map(|_| "other"))
+        .with_chain("other", chain(["x"]))
+        .with_chain_for(|ask: &Ask, _: &steadfast_core::Needs| ask.model.as_ref().map(|_| "other"))
         .at_once();
     let (world, handle) = (World::new(), layer.handle());
     assert_eq!(ask(&layer, &world, Ask::model("m")).await.unwrap(), "x/m");

@@ -92,7 +92,7 @@ async fn every_turn_of_a_story_has_its_name() {
     let ear = Ear::default();
     let _guard = tracing::subscriber::set_default(ear.clone());
     let world = World::new();
-    let layer = abc().hedge(secs(5)).at_once();
+    let layer = abc().with_hedge(secs(5)).at_once();
     ask(&layer, &world, Ask::new()).await.unwrap();
     assert!(ear.heard().is_empty(), "what goes well is not worth a word");
     world.set("a", fail(Reason::Network));

@@ -119,7 +119,7 @@ async fn fail_asks_nobody() {
     for name in ["a", "b", "c"] {
         world.set(name, fail(Reason::ServerError));
     }
-    let layer = abc().when_exhausted(WhenExhausted::Fail).at_once();
+    let layer = abc().with_when_exhausted(WhenExhausted::Fail).at_once();
     drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
     world.calls();
     advance(secs(10)).await;
@@ -166,7 +166,7 @@ async fn try_soonest_waits_out_a_short_request_to_wait() {
 async fn wait_waits_for_the_first_to_come_back() {
     let world = World::new();
     world.set("a", limited(50)).set("b", limited(40)).set("c", limited(300));
-    let layer = abc().when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
+    let layer = abc().with_when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
     // The same call comes back to a target that has asked it to wait.
     let start = Instant::now();
     world.set("b", limited(40));
@@ -184,7 +184,7 @@ async fn wait_is_bounded_by_its_own_limit_the_deadline_and_a_second_chance() {
     for name in ["a", "b", "c"] {
         world.set(name, limited(10));
     }
-    let layer = abc().when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
+    let layer = abc().with_when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
     let start = Instant::now();
     let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Exhausted);
@@ -212,7 +212,7 @@ async fn a_wait_dropped_is_over() {
     let world = World::new();
     world.set("a", limited(30));
     let layer = CooldownFailoverLayer::new(chain(["a"]))
-        .when_exhausted(WhenExhausted::Wait(secs(60)))
+        .with_when_exhausted(WhenExhausted::Wait(secs(60)))
         .at_once();
     let mut call = tokio_test::task::spawn(ask(&layer, &world, Ask::new()));
     assert!(call.poll().is_pending());
@@ -256,7 +256,7 @@ async fn every_further_attempt_is_paid_for_and_refunded_when_it_helps() {
     let world = World::new();
     world.set("a", fail(Reason::ServerError)).set("b", fail(Reason::Overloaded));
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
-    let layer = abc().budget(budget.clone()).at_once();
+    let layer = abc().with_budget(budget.clone()).at_once();
     assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "c");
     assert_eq!(budget.remaining(), 20, "14 and 5 were taken out and put back");
     let below = world.seen()[2].ask.context.budget.clone().unwrap();
@@ -301,7 +301,7 @@ async fn a_refusal_of_the_breaker_below_costs_nothing_and_says_when() {
     let world = World::new();
     world.set("a", refused()).set("b", refused()).set("c", refused());
     let budget = RetryBudget::new(BudgetPolicy { capacity: 0, ..BudgetPolicy::default() });
-    let layer = abc().budget(budget).at_once();
+    let layer = abc().with_budget(budget).at_once();
     let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
     assert_eq!(world.calls(), ["a", "b", "c"]);
     assert_eq!((failure.attempts(), failure.retry_after()), (0, Some(secs(12))));

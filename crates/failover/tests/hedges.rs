@@ -10,14 +10,14 @@ use support::*;
 use tokio::time::{Instant, advance};
 
 fn hedging() -> CooldownFailoverLayer<OneChain, AtOnce> {
-    abc().hedge(secs(2)).at_once()
+    abc().with_hedge(secs(2)).at_once()
 }
 
 #[tokio::test(start_paused = true)]
 async fn off_unless_asked() {
     let world = World::new();
     world.set("a", after(secs(500), Act::Answer));
-    for layer in [abc().at_once(), abc().hedge(secs(0)).at_once()] {
+    for layer in [abc().at_once(), abc().with_hedge(secs(0)).at_once()] {
         assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
         assert_eq!(world.calls(), ["a"]);
     }
@@ -106,7 +106,7 @@ async fn not_at_the_same_provider_and_only_where_there_is_another() {
     let world = World::new();
     world.set("a", after(secs(9), Act::Answer));
     let two_keys = TargetSpec::new("a").credential("1").credential("2");
-    let layer = CooldownFailoverLayer::new(chain([two_keys])).hedge(secs(2)).at_once();
+    let layer = CooldownFailoverLayer::new(chain([two_keys])).with_hedge(secs(2)).at_once();
     ask(&layer, &world, Ask::new()).await.unwrap();
     assert_eq!(world.calls(), ["a#1"]);
     // A cooling one is not asked either.
@@ -127,7 +127,7 @@ async fn within_the_attempts_and_the_budget() {
     assert_eq!(world.calls(), ["a"]);
 
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
-    let layer = abc().hedge(secs(2)).budget(budget.clone()).at_once();
+    let layer = abc().with_hedge(secs(2)).with_budget(budget.clone()).at_once();
     world.set("b", Act::Hang);
     ask(&layer, &world, Ask::new()).await.unwrap();
     assert_eq!(world.calls(), ["a", "b"]);

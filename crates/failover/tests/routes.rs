@@ -123,7 +123,7 @@ async fn an_overload_is_downgraded_when_asked_or_when_the_retry_asks() {
     let standard = CooldownFailoverLayer::new(rich()).at_once();
     for (layer, act, expected) in [
         (standard.clone(), plain.clone(), "b/other"),
-        (standard.clone().downgrade_on_overload(), plain, "a/small#1"),
+        (standard.clone().with_downgrade_on_overload(), plain, "a/small#1"),
         (standard.tune(|_| {}), asks, "a/small#1"),
     ] {
         let world = World::new();
@@ -165,14 +165,14 @@ async fn an_overflow_goes_to_a_window_known_to_be_larger_only() {
 async fn an_operators_table_changes_direction_and_scope() {
     let world = World::new();
     world.set("a", fail(Reason::ContentFilter));
-    let layer = abc().failover_on(Reason::ContentFilter).at_once();
+    let layer = abc().with_failover_on(Reason::ContentFilter).at_once();
     assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
     assert_eq!(layer.handle().snapshot().cooling().count(), 0, "still nobody's fault");
 
     let table = steadfast_core::RecoveryTable::default()
         .with(Reason::ServerError, |rule| rule.scope = Scope::Model)
         .cooldown(Reason::ServerError, secs(7));
-    let layer = abc().table(table).at_once();
+    let layer = abc().with_table(table).at_once();
     world.set("a", fail(Reason::ServerError));
     ask(&layer, &world, Ask::model("m")).await.unwrap();
     let snapshot = layer.handle().snapshot();
@@ -194,7 +194,8 @@ async fn forbidden_stays_forbidden_and_delivered_stays_delivered() {
     for act in acts {
         let world = World::new();
         world.set("a", fail_with(act));
-        let layer = abc().failover_on(Reason::Safety).failover_on(Reason::ServerError).at_once();
+        let layer =
+            abc().with_failover_on(Reason::Safety).with_failover_on(Reason::ServerError).at_once();
         let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
         assert_eq!(failure.reason(), act().reason());
         assert_eq!(world.calls(), ["a"]);
@@ -294,9 +295,9 @@ async fn what_can_not_be_fitted_is_passed_over_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn chains_are_chosen_by_request() {
     let layer = abc()
-        .named("vision", chain(["v"]))
-        .named("large", chain(["l"]))
-        .chain_for(|ask: &Ask, needs: &Needs| match needs {
+        .with_chain("vision", chain(["v"]))
+        .with_chain("large", chain(["l"]))
+        .with_chain_for(|ask: &Ask, needs: &Needs| match needs {
             _ if ask.model.as_deref() == Some("odd") => Some("no such chain"),
             Needs { vision: true, .. } => Some("vision"),
             needs => (needs.input_tokens > 100_000).then_some("large"),
@@ -321,15 +322,16 @@ async fn chains_are_chosen_by_request() {
         }
     }
     assert!(!ChooseChain::<Ask>::is_needed(&OneChain), "needs are told only where they matter");
-    let layer = abc().named("own", chain(["own"])).choose(ByModel("own".to_owned())).at_once();
+    let layer =
+        abc().with_chain("own", chain(["own"])).with_chooser(ByModel("own".to_owned())).at_once();
     assert_eq!(ask(&layer, &world, Ask::model("x")).await.unwrap(), "own/x");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_health_is_shared_by_the_chains_of_a_layer() {
     let layer = abc()
-        .named("other", chain(["a", "d"]))
-        .chain_for(|ask: &Ask, _: &Needs| ask.model.is_none().then_some("other"))
+        .with_chain("other", chain(["a", "d"]))
+        .with_chain_for(|ask: &Ask, _: &Needs| ask.model.is_none().then_some("other"))
         .at_once();
     let world = World::new();
     world.set("a", fail(Reason::Network));

@@ -68,7 +68,7 @@ async fn a_session_keeps_its_key_whatever_the_model() {
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_does_not_stick() {
     let spec = TargetSpec::new("a").downgrade("big", ["small"]);
-    let layer = CooldownFailoverLayer::new(chain([spec])).downgrade_on_overload().at_once();
+    let layer = CooldownFailoverLayer::new(chain([spec])).with_downgrade_on_overload().at_once();
     let world = World::new();
     world.set("a/big", fail(Reason::Overloaded));
     let big = || Ask { model: Some("big".to_owned()), ..Ask::session("s") };
@@ -133,7 +133,7 @@ async fn tenants_do_not_share_sessions() {
 #[tokio::test(start_paused = true)]
 async fn sessions_can_be_turned_off_forgotten_and_are_bounded() {
     let world = World::new();
-    let off = abc().sticky(secs(0)).at_once();
+    let off = abc().with_sticky(secs(0)).at_once();
     ask(&off, &world, Ask::session("s")).await.unwrap();
     assert_eq!(off.handle().sessions(), 0);
 

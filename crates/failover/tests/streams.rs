@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, EventStream, Head, Message, Part, Role, Thinking,
 };
-use steadfast_core::{BudgetPolicy, Call, Dialect, Failure, Peek, Reason, RetryBudget};
+use steadfast_core::{BudgetPolicy, BufferLimits, Call, Dialect, Failure, Reason, RetryBudget};
 use steadfast_failover::{Chain, CooldownFailoverLayer, Status, TargetSpec};
 use support::{chain, secs, target};
 use tower::{Layer, Service, ServiceExt};
@@ -196,7 +196,7 @@ async fn a_reply_dropped_half_way_says_nothing_and_frees_a_probe() {
 async fn a_budget_gets_back_what_helped_when_it_has_helped() {
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
     let client = Client::new(vec![Fail(Reason::ServerError)], vec![Say("b"), End]);
-    let layer = layer().budget(budget.clone());
+    let layer = layer().with_budget(budget.clone());
     let response = layer.layer(client.clone()).oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(budget.remaining(), 6);
     response.collect().await.unwrap();
@@ -207,16 +207,16 @@ async fn a_budget_gets_back_what_helped_when_it_has_helped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_peek_is_bounded() {
+async fn the_content_buffer_is_bounded() {
     let forever: Vec<_> = (0..10_000).map(|_| Ping).chain([Fail(Reason::ServerError)]).collect();
     let client = Client::new(forever, vec![Say("b"), End]);
-    let narrow = layer().peek(Peek { bytes: 1_000, time: secs(600) });
+    let narrow = layer().with_buffer(BufferLimits { bytes: 1_000, time: secs(600) });
     let response = narrow.layer(client.clone()).oneshot(ChatRequest::user("hi")).await.unwrap();
     drop(response.collect().await.unwrap_err());
     assert_eq!(client.asked(), ["a"], "what is held back is bounded, so it was handed on");
 
     let client = Client::new(vec![Ping, Pause(9), Fail(Reason::ServerError)], vec![]);
-    let short = layer().peek(Peek { bytes: 1_000, time: secs(5) });
+    let short = layer().with_buffer(BufferLimits { bytes: 1_000, time: secs(5) });
     let start = tokio::time::Instant::now();
     let response = short.layer(client).oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(start.elapsed(), secs(5));
@@ -227,7 +227,7 @@ async fn the_peek_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_hang_before_content_is_hedged_and_the_slow_stream_dropped() {
     let client = Client::new(vec![Ping, Hang], vec![Ping, Say("b"), End]);
-    let hedged = layer().hedge(secs(3)).layer(client.clone());
+    let hedged = layer().with_hedge(secs(3)).layer(client.clone());
     let start = tokio::time::Instant::now();
     let answer = hedged.oneshot(ChatRequest::user("hi")).await.unwrap().collect().await.unwrap();
     assert_eq!((answer.text().as_str(), start.elapsed()), ("b", secs(3)));
@@ -347,5 +347,5 @@ async fn a_refused_head_goes_on() {
 fn streams_stay_unpin() {
     fn assert<T: Unpin>() {}
     assert::<Pin<Box<EventStream>>>();
-    assert::<steadfast_failover::future::Reply<steadfast_core::UntilEnd, ChatResponse>>();
+    assert::<<steadfast_core::UntilEnd as steadfast_core::Track<ChatResponse>>::Tracked>();
 }

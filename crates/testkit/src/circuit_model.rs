@@ -65,6 +65,7 @@ struct Rest {
     until: Duration,
     hinted: bool,
     permanent: bool,
+    unprobed: bool,
     successes: u32,
     streak: u32,
     last_lone: Duration,
@@ -95,6 +96,11 @@ impl CircuitModel {
     /// How often it has opened or closed.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The provider asked for the rest.
+    pub fn is_hinted(&self) -> bool {
+        self.rest.is_some_and(|rest| rest.hinted)
     }
 
     /// The end of the rest, and from when on a probe may be made.
@@ -158,6 +164,46 @@ impl CircuitModel {
         Ok(kind)
     }
 
+    /// Call `id` begins as a call of that kind, whoever decided so.
+    pub fn begin(&mut self, id: u64, kind: PermitKind, now: Duration) {
+        if kind == PermitKind::Probe {
+            self.give_up_lost(now);
+            if self.state == CircuitState::Open {
+                self.enter(CircuitState::HalfOpen, CircuitCause::Rested, None);
+            }
+        }
+        let (generation, witness, lost) = (self.generation, None, false);
+        self.calls.push(Call { id, kind, since: now, generation, witness, lost });
+    }
+
+    /// Whether the end of call `id` may decide anything.
+    pub fn is_current(&self, id: u64) -> bool {
+        let current = |call: &Call| call.generation == self.generation && !call.lost;
+        self.calls.iter().any(|call| call.id == id && current(call))
+    }
+
+    /// It can not be asked for `wait`, and has not failed.
+    pub fn rest_for(&mut self, now: Duration, wait: Duration) {
+        let resting = self.rest.filter(|rest| {
+            self.is_resting() && (now < rest.until || self.policy.recovery == Recovery::Probes)
+        });
+        self.rest = Some(match resting {
+            Some(rest) => Rest { until: rest.until.max(now + wait), ..rest },
+            // No probe before its end: nobody knows better.
+            None => Rest { unprobed: true, ..Rest::new(now, now + wait) },
+        });
+        if self.state == CircuitState::Closed {
+            self.enter(CircuitState::Open, CircuitCause::Manual, None);
+        }
+    }
+
+    fn give_up_lost(&mut self, now: Duration) {
+        let limit = self.policy.probe_limit;
+        for call in self.calls.iter_mut().filter(|call| call.kind != PermitKind::Ordinary) {
+            call.lost |= now >= call.since + limit;
+        }
+    }
+
     fn decide(&mut self, now: Duration, lone: bool) -> Result<PermitKind, Duration> {
         let over = |rest: &Rest| now >= rest.until && self.policy.recovery == Recovery::Everyone;
         match self.state {
@@ -167,10 +213,7 @@ impl CircuitModel {
             }
             _ => {}
         }
-        let limit = self.policy.probe_limit;
-        for call in self.calls.iter_mut().filter(|call| call.kind != PermitKind::Ordinary) {
-            call.lost |= now >= call.since + limit;
-        }
+        self.give_up_lost(now);
         if self.state == CircuitState::Open
             && let Some(rest) = self.rest
             && now >= self.probe_from(&rest)
@@ -208,7 +251,7 @@ impl CircuitModel {
     /// `probe_lead` before the end of the rest, never in its first half; a hint is waited out.
     fn probe_from(&self, rest: &Rest) -> Duration {
         let whole = rest.until - rest.since;
-        let lead = if rest.hinted { Duration::ZERO } else { self.policy.probe_lead.min(whole / 2) };
+        let lead = if rest.hinted || rest.unprobed { Duration::ZERO } else { self.policy.probe_lead.min(whole / 2) };
         rest.until - lead
     }
 
@@ -433,6 +476,7 @@ impl Rest {
             until,
             hinted: false,
             permanent: false,
+            unprobed: false,
             successes: 0,
             streak: 0,
             last_lone: since,

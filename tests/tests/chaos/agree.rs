@@ -31,7 +31,7 @@ pub(crate) fn judge(
             passed: BTreeMap::new(),
         };
         notes.iter().for_each(|note| judge.see(note));
-        for (key, breaker) in &judge.all {
+        for (key, breaker) in &mut judge.all {
             if let Some(overdue) = breaker.overdue() {
                 court.broken(Law::BreakerAgrees, format!("{key}: {overdue}"));
             }
@@ -45,7 +45,7 @@ pub(crate) fn judge(
             calls: BTreeMap::new(),
             visits: BTreeMap::new(),
         };
-        notes.iter().enumerate().for_each(|(number, note)| judge.see(number, note));
+        notes.iter().for_each(|note| judge.see(note));
     }
 }
 
@@ -91,7 +91,7 @@ impl Breakers<'_> {
             What::Turned(turn) => {
                 let key = name(&turn.key);
                 let told = match self.all.get_mut(&key) {
-                    Some(breaker) => breaker.turned(turn, self.began),
+                    Some(breaker) => breaker.changed(turn, self.began),
                     None => Err("it turned before anybody asked".to_owned()),
                 };
                 if let Err(what) = told {
@@ -133,8 +133,8 @@ impl Breakers<'_> {
                 let hint = facts.hint;
                 self.broken(format!("{key}: {id} was told to wait {hint:?}, not {wait:?}"));
             }
-            (Decision::Passes(pass), Reason::CircuitOpen) => {
-                self.broken(format!("{key}: {id} was refused, and should have passed: {pass:?}"));
+            (Decision::Passes(_) | Decision::Observed, Reason::CircuitOpen) => {
+                self.broken(format!("{key}: {id} was refused, and should have passed: {decision:?}"));
             }
             (Decision::Refused(_), other) => {
                 self.broken(format!("{key}: {id} should have been refused, and got {other}"));
@@ -166,7 +166,7 @@ struct Call {
 }
 
 impl Failovers<'_> {
-    fn see(&mut self, number: usize, note: &Note) {
+    fn see(&mut self, note: &Note) {
         let now = note.at;
         match &note.what {
             What::Began { place: Place::Call, id, caller, .. } => {
@@ -183,7 +183,7 @@ impl Failovers<'_> {
                     return self.broken(format!("visit {id} is for no call"));
                 };
                 self.visits.insert(*id, (*call, target.clone()));
-                match self.model.visited(*id, target, number, now, state.insisted) {
+                match self.model.visited(*id, target, now, state.insisted) {
                     Ok(insisted) => state.insisted |= insisted,
                     Err(what) => self.broken(format!("visit {id} at {now:?}: {what}")),
                 }
@@ -206,8 +206,8 @@ impl Failovers<'_> {
                     return;
                 }
                 match how {
-                    How::Failed(facts) => self.model.failed(*id, facts, number, now),
-                    How::Left => self.model.left(*id),
+                    How::Failed(facts) => self.model.failed(*id, facts, now),
+                    How::Left => self.model.left(*id, now),
                     // It was looked at up to its end, before it was handed on.
                     How::Whole => return,
                 }
@@ -218,9 +218,9 @@ impl Failovers<'_> {
                 let Some(visit) = call.answered else { return };
                 self.visits.remove(&visit);
                 match how {
-                    How::Whole => self.model.succeeded(visit, number),
-                    How::Failed(facts) => self.model.failed(visit, facts, number, now),
-                    How::Left => self.model.left(visit),
+                    How::Whole => self.model.succeeded(visit, now),
+                    How::Failed(facts) => self.model.failed(visit, facts, now),
+                    How::Left => self.model.left(visit, now),
                 }
             }
             What::Looked { targets: Some(targets), .. } => {
@@ -228,7 +228,7 @@ impl Failovers<'_> {
                     self.broken(format!("at {now:?}: {what}"));
                 }
             }
-            What::Reset => self.model.reset(number),
+            What::Reset => self.model.reset(),
             _ => {}
         }
     }

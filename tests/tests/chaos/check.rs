@@ -51,7 +51,7 @@ pub(crate) fn at_rest(world: &World) {
         court.check(Law::NothingLeft, !target.probing, || format!("nobody probes: {target:?}"));
     }
     for breaker in world.breaker.iter().flat_map(BreakerHandle::snapshot) {
-        let none = (breaker.probes, breaker.lone) == (0, 0);
+        let none = (breaker.circuit.probes, breaker.circuit.lone) == (0, 0);
         court.check(Law::NothingLeft, none, || format!("nobody probes: {breaker:?}"));
     }
     if let Some(budget) = &world.policies.budget {

@@ -3,44 +3,30 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
-    Failover, Fault, Reason, Scope, Target,
-    failover::{FailoverPolicy, Snapshot, WhenExhausted},
+    Failover, Fault, PermitKind, Reason, Scope, Target,
+    circuit::{Blame, CircuitPolicy, Recovery, Verdict, Weight},
+    failover::{FailoverPolicy, FailoverSnapshot, WhenExhausted},
 };
+use steadfast_testkit::CircuitModel;
 use tokio::time::Instant;
 
 use crate::timeline::Facts;
 
 /// What is known of one provider, model or credential.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct Record {
+    circuit: CircuitModel,
     errors: u64,
     /// Failures in a row.
     row: u32,
-    /// Those of them that do not pass by themselves.
-    permanent: u32,
-    /// The latest cooldown, over or not, until something succeeds.
-    cooldown: Option<Cooldown>,
-    /// The number of the note at which it last cooled or recovered: whoever began before decides
-    /// nothing.
-    turned: usize,
-    /// The visit that sees whether it is back, and how long it may be silent.
-    probe: Option<(u64, Duration)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cooldown {
-    until: Duration,
-    probe_from: Duration,
-    asked: bool,
+    /// Why it cools.
     reason: Reason,
 }
 
 /// One target, visited for one call.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Visit {
     target: Target,
-    /// The number of the note at which it began.
-    began: usize,
 }
 
 #[derive(Debug)]
@@ -83,18 +69,45 @@ fn blamed(target: &Target, scope: Scope, reason: Reason) -> Option<String> {
 }
 
 impl Record {
-    fn cooling(&self, now: Duration) -> Option<Cooldown> {
-        self.cooldown.filter(|cooldown| cooldown.until > now)
+    fn new(policy: &FailoverPolicy, now: Duration) -> Self {
+        let circuit = CircuitPolicy {
+            consecutive: Some(1),
+            second_witness: false,
+            window: Duration::from_secs(60),
+            min_calls: u32::MAX,
+            failure_rate: None,
+            slow: None,
+            content_is_success: false,
+            cooldown: Duration::ZERO,
+            growth: 1.0,
+            max_cooldown: policy.longest_hint,
+            permanent_cooldown: policy.permanent,
+            max_permanent: policy.permanent_cap,
+            probe_lead: policy.probe_window,
+            probe_limit: policy.probe_limit,
+            probes: 1,
+            successes: 1,
+            recovery: Recovery::Everyone,
+            lone: None,
+        };
+        let circuit = CircuitModel::new(circuit, now);
+        Self { circuit, errors: 0, row: 0, reason: Reason::Cooling }
+    }
+
+    /// Until when it cools, from when on it may be probed, and whether the provider asked for it.
+    fn cooling(&self, now: Duration) -> Option<(Duration, Duration, bool)> {
+        let (until, probe_from) = self.circuit.rest().filter(|(until, _)| *until > now)?;
+        Some((until, probe_from, self.circuit.is_hinted()))
     }
 
     fn probing(&self, now: Duration) -> bool {
-        self.probe.is_some_and(|(_, until)| until > now)
+        self.circuit.under_way(PermitKind::Probe, now) > 0
     }
 
-    fn extend(&mut self, new: Cooldown) {
-        if self.cooldown.is_none_or(|old| old.until < new.until) {
-            self.cooldown = Some(new);
-        }
+    fn end(&mut self, id: u64, now: Duration, verdict: Verdict) {
+        self.circuit.end(id, now, verdict, None);
+        // What it would tell of its changes is not told.
+        while self.circuit.take_change().is_some() {}
     }
 }
 
@@ -103,42 +116,44 @@ impl Cooldowns {
         Self { policy: policy.clone(), records: BTreeMap::new(), visits: BTreeMap::new() }
     }
 
+    fn record(&mut self, key: String, now: Duration) -> &mut Record {
+        let Self { policy, records, .. } = self;
+        records.entry(key).or_insert_with(|| Record::new(policy, now))
+    }
+
     /// Target `target` is visited for the call that has `insisted` so often before. What is wrong
     /// with that, if anything is; else whether it was cooling and no probe.
     pub(crate) fn visited(
         &mut self,
         id: u64,
         target: &Target,
-        number: usize,
         now: Duration,
         insisted: bool,
     ) -> Result<bool, String> {
-        let visit = Visit { target: target.clone(), began: number };
-        self.visits.insert(id, visit);
-        let keys = records_of(target);
-        let cooling: Vec<_> = keys
-            .iter()
-            .filter(|key| self.records.get(*key).is_some_and(|it| it.cooling(now).is_some()))
-            .collect();
-        if cooling.is_empty() {
-            return Ok(false);
-        }
-        let of = |key: &String| &self.records[key];
-        let rests: Vec<_> = cooling.iter().filter_map(|key| of(key).cooling(now)).collect();
-        let ready = rests.iter().all(|rest| rest.probe_from <= now);
-        let free = cooling.iter().all(|key| !of(key).probing(now));
-        if ready && free {
-            let until = now + self.policy.probe_limit;
-            for key in cooling {
-                let record = self.records.get_mut(key).unwrap();
-                // Whoever was to see before was not heard of for too long.
-                if record.probe.replace((id, until)).is_some() {
-                    record.turned = number;
-                }
+        self.visits.insert(id, Visit { target: target.clone() });
+        let mut rests = Vec::new();
+        let mut free = true;
+        for key in records_of(target) {
+            let record = self.record(key, now);
+            if let Some(rest) = record.cooling(now) {
+                free &= !record.probing(now);
+                rests.push(rest);
             }
+        }
+        let ready = rests.iter().all(|(_, probe_from, _)| *probe_from <= now);
+        let probe = !rests.is_empty() && ready && free;
+        for key in records_of(target) {
+            let record = self.record(key, now);
+            let kind = match record.cooling(now) {
+                Some(_) if probe => PermitKind::Probe,
+                _ => PermitKind::Ordinary,
+            };
+            record.circuit.begin(id, kind, now);
+        }
+        if rests.is_empty() || probe {
             return Ok(false);
         }
-        let asked = rests.iter().any(|rest| rest.asked);
+        let asked = rests.iter().any(|(_, _, hinted)| *hinted);
         if self.policy.when_exhausted == WhenExhausted::TrySoonest && !asked && !insisted {
             return Ok(true);
         }
@@ -146,13 +161,13 @@ impl Cooldowns {
     }
 
     /// The visit failed.
-    pub(crate) fn failed(&mut self, id: u64, facts: &Facts, number: usize, now: Duration) {
+    pub(crate) fn failed(&mut self, id: u64, facts: &Facts, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
-        self.write(&visit, facts, number, now);
-        self.release(id);
+        self.count(id, &visit, facts, now);
+        self.release(id, &visit, now);
     }
 
-    fn write(&mut self, visit: &Visit, facts: &Facts, number: usize, now: Duration) {
+    fn count(&mut self, id: u64, visit: &Visit, facts: &Facts, now: Duration) {
         let policy = &self.policy;
         let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
         // Whatever the table says otherwise than by default outranks the failure's own word.
@@ -171,101 +186,94 @@ impl Cooldowns {
             // An open breaker says when it will let somebody through.
             if let (Reason::CircuitOpen, Some(wait)) = (facts.reason, hint) {
                 let key = blamed(&visit.target, Scope::ModelCredential, facts.reason).unwrap();
-                let until = now + wait;
-                self.records.entry(key).or_default().extend(Cooldown {
-                    until,
-                    probe_from: until,
-                    asked: false,
-                    reason: facts.reason,
-                });
+                let record = self.record(key, now);
+                if record.cooling(now).is_none_or(|(until, ..)| until <= now) {
+                    record.reason = facts.reason;
+                }
+                record.circuit.rest_for(now, wait);
             }
             return;
         }
         let Some(key) = blamed(&visit.target, scope, facts.reason) else { return };
-        let record = self.records.entry(key).or_default();
+        let own = rule.cooldown.unwrap_or_default();
+        let blame = Blame {
+            weight: Weight::Hard,
+            reason: facts.reason,
+            cooldown: hint.map_or(own, |hint| hint.min(policy.longest_hint)),
+            hinted: hint.is_some(),
+            permanent,
+        };
+        let record = self.record(key, now);
         record.errors += 1;
-        let late = visit.began < record.turned;
-        if late && record.cooling(now).is_none() {
+        let current = record.circuit.is_current(id);
+        if !current && record.cooling(now).is_none() {
             return;
         }
         record.row += 1;
-        let own = rule.cooldown.unwrap_or_default();
-        let mut wait = hint.map_or(own, |hint| hint.min(policy.longest_hint));
-        if permanent {
-            if !late || record.permanent == 0 {
-                record.permanent += 1;
-            }
-            let doubled = 1u32.checked_shl(record.permanent - 1).unwrap_or(u32::MAX);
-            let long = policy.permanent.saturating_mul(doubled).min(policy.permanent_cap);
-            wait = wait.max(long).min(policy.longest_hint.max(policy.permanent_cap));
-        }
-        if wait.is_zero() {
-            return;
-        }
-        let asked = hint.is_some();
-        let early = if asked { Duration::ZERO } else { policy.probe_window.min(wait / 2) };
-        let until = now + wait;
-        record.extend(Cooldown { until, probe_from: until - early, asked, reason: facts.reason });
-        if !late {
-            (record.turned, record.probe) = (number, None);
+        let generation = record.circuit.generation();
+        record.end(id, now, Verdict::Failure(blame));
+        if record.circuit.generation() != generation {
+            record.reason = facts.reason;
         }
     }
 
     /// The answer of the visit came to its end.
-    pub(crate) fn succeeded(&mut self, id: u64, number: usize) {
+    pub(crate) fn succeeded(&mut self, id: u64, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
         for key in records_of(&visit.target) {
-            let Some(record) = self.records.get_mut(&key) else { continue };
-            if visit.began < record.turned {
-                continue;
+            let record = self.record(key, now);
+            if record.circuit.is_current(id) {
+                record.row = 0;
             }
-            (record.row, record.permanent) = (0, 0);
-            if record.cooldown.take().is_some() {
-                (record.turned, record.probe) = (number, None);
-            }
+            record.end(id, now, Verdict::Success);
         }
-        self.release(id);
     }
 
     /// It was dropped: it says nothing.
-    pub(crate) fn left(&mut self, id: u64) {
-        self.visits.remove(&id);
-        self.release(id);
+    pub(crate) fn left(&mut self, id: u64, now: Duration) {
+        let Some(visit) = self.visits.remove(&id) else { return };
+        self.release(id, &visit, now);
     }
 
-    fn release(&mut self, id: u64) {
-        for record in self.records.values_mut() {
-            record.probe = record.probe.filter(|(probe, _)| *probe != id);
+    fn release(&mut self, id: u64, visit: &Visit, now: Duration) {
+        for key in records_of(&visit.target) {
+            self.record(key, now).end(id, now, Verdict::Nothing);
         }
     }
 
-    pub(crate) fn reset(&mut self, number: usize) {
+    pub(crate) fn reset(&mut self) {
         for record in self.records.values_mut() {
-            *record = Record { turned: number, ..Record::default() };
+            record.circuit.reset();
+            (record.errors, record.row) = (0, 0);
         }
     }
 
     /// What is different in `seen`, if anything is.
-    pub(crate) fn differs(&self, seen: &Snapshot, now: Duration, began: Instant) -> Option<String> {
+    pub(crate) fn differs(&self, seen: &FailoverSnapshot, now: Duration, began: Instant) -> Option<String> {
         seen.targets().iter().find_map(|target| {
             let since = |at: Instant| at.saturating_duration_since(began);
-            let record = self.records.get(&target.target.to_string()).cloned().unwrap_or_default();
-            let own = (
-                record.cooling(now).map(|it| (it.until, it.probe_from, it.asked, it.reason)),
-                record.row,
-                record.errors,
-                record.probing(now),
+            let record = self.records.get(&target.target.to_string());
+            let cooling = record.and_then(|record| {
+                let (until, probe_from, hinted) = record.cooling(now)?;
+                Some((until, probe_from, hinted, record.reason))
+            });
+            let expected = (
+                cooling,
+                record.map_or(0, |record| record.row),
+                record.map_or(0, |record| record.errors),
+                record.is_some_and(|record| record.probing(now)),
             );
-            let told = (
+            let found = (
                 target
                     .cooling
-                    .map(|it| (since(it.until), since(it.probe_from), it.asked, it.reason)),
+                    .map(|it| (since(it.until), since(it.probe_from), it.hinted, it.reason)),
                 target.consecutive,
                 target.errors,
                 target.probing,
             );
             let name = &target.target;
-            (own != told).then(|| format!("{name}: expected {own:?}, and it is {told:?}"))
+            (expected != found)
+                .then(|| format!("{name}: expected {expected:?}, and it is {found:?}"))
         })
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use steadfast::{
     Backoff, Jitter, Reason, RecoveryTable,
-    breaker::{BreakerPolicy, LonePolicy, SlowPolicy},
+    breaker::BreakerPolicy,
+    circuit::{LonePolicy, SlowPolicy},
     failover::{FailoverPolicy, WhenExhausted},
     retry::RetryPolicy,
     timeout::{Floor, StallPolicy},
@@ -110,7 +111,6 @@ pub(crate) fn breaker(dice: &mut Rng) -> BreakerPolicy {
         table: table(dice),
         cooldown,
         max_cooldown: cooldown + ms(dice, 0..900_000),
-        jitter: dice.f64(),
         probes: dice.u32(1..=3),
         successes: dice.u32(1..=3),
         probe_lead: ms(dice, 0..60_000),
@@ -121,7 +121,6 @@ pub(crate) fn breaker(dice: &mut Rng) -> BreakerPolicy {
             successes: dice.u32(1..=3),
         }),
         observe: chance(dice, 0.1),
-        seed: Some(dice.u64(..)),
         ..BreakerPolicy::default()
     }
 }

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use steadfast::{
     ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, Fault, Reason,
     RecoveryLog, Retry, Scope, Target, TimeLimit,
-    breaker::{Snapshot as BreakerSnapshot, Transition},
-    failover::Snapshot as FailoverSnapshot,
+    breaker::{BreakerSnapshot, BreakerTransition},
+    failover::FailoverSnapshot,
 };
 use tokio::{sync::broadcast, time::Instant};
 use tower_service::Service;
@@ -94,7 +94,7 @@ pub(crate) enum What {
         how: How,
     },
     /// A breaker changed its state.
-    Turned(Transition<Option<Target>>),
+    Turned(BreakerTransition<Option<Target>>),
     /// The guard refused for good.
     Forbade {
         caller: Option<usize>,
@@ -140,7 +140,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     notes: Vec<Note>,
-    turns: Option<broadcast::Receiver<Transition<Option<Target>>>>,
+    turns: Option<broadcast::Receiver<BreakerTransition<Option<Target>>>>,
     next: u64,
 }
 
@@ -150,7 +150,7 @@ impl Timeline {
     }
 
     /// Also what this breaker tells.
-    pub(crate) fn listen(&self, turns: broadcast::Receiver<Transition<Option<Target>>>) {
+    pub(crate) fn listen(&self, turns: broadcast::Receiver<BreakerTransition<Option<Target>>>) {
         self.0.state.lock().turns = Some(turns);
     }
 
@@ -343,9 +343,10 @@ impl fmt::Display for What {
             What::Content { id } => write!(f, "  {id} has content"),
             What::Ended { place, id, how } => write!(f, "{place:?} {id} ends: {how}"),
             What::Turned(turn) => {
-                let wait = turn.until.map(|until| until - turn.at);
-                write!(f, "breaker of {}: {} to {}", named(&turn.key), turn.from, turn.to)?;
-                write!(f, ", {}, {:?}, rests {wait:?}", turn.cause, turn.reason)
+                let change = turn.transition;
+                let wait = change.until.map(|until| until - change.at);
+                write!(f, "breaker of {}: {} to {}", named(&turn.key), change.from, change.to)?;
+                write!(f, ", {}, {:?}, rests {wait:?}", change.cause, change.reason)
             }
             What::Forbade { caller } => write!(f, "the guard refuses caller {caller:?}"),
             What::Looked { .. } => f.write_str("somebody looks"),

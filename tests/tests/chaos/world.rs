@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use fastrand::Rng;
 use steadfast::{
     BudgetPolicy, ChatRequest, ChatService, Dialect, Needs, RetryBudget, Target,
-    breaker::{BreakerHandle, BreakerPolicy, State},
+    breaker::{BreakerHandle, BreakerPolicy},
+    circuit::CircuitState,
     client::{Credential, LlmClient, Provider, Providers, dialect::Wire},
     failover::{FailoverHandle, FailoverPolicy, TargetSpec},
     retry::RetryPolicy,
@@ -284,7 +285,7 @@ impl World {
         self.looker()();
         for breaker in self.breaker.iter().flat_map(BreakerHandle::snapshot) {
             let used = breaker.key.as_ref().is_some_and(|key| self.usual(key));
-            let well = !used || breaker.state == State::Closed;
+            let well = !used || breaker.circuit.state == CircuitState::Closed;
             self.court.check(Law::ProbesReturn, well, || format!("four answers, and {breaker:?}"));
         }
     }

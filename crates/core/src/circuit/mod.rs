@@ -148,8 +148,6 @@ pub struct Resting {
     pub until: Instant,
     /// From when on a probe may be made.
     pub probe_from: Instant,
-    /// A probe is under way.
-    pub probing: bool,
     /// What it was for.
     pub reason: Option<Reason>,
     /// The provider, or an operator, asked for exactly this time.
@@ -180,17 +178,37 @@ impl Circuit {
         &self.policy
     }
 
+    /// Whether a success now would change anything but counts.
+    pub fn is_troubled(&self) -> bool {
+        self.state != CircuitState::Closed || self.row.failures > 0
+    }
+
+    /// Whether a probe is under way.
+    pub fn is_probing(&self, now: Instant) -> bool {
+        self.under_way(&self.probes, now) > 0
+    }
+
     /// Why and until when it rests, while it does.
     pub fn resting(&self, now: Instant) -> Option<Resting> {
         let is_resting = self.state.is_resting()
             && (now < self.rest.until || self.policy.recovery == Recovery::Probes);
-        is_resting.then(|| Resting {
+        is_resting.then_some(Resting {
             until: self.rest.until,
             probe_from: self.rest.probe_from,
-            probing: self.under_way(&self.probes, now) > 0,
             reason: self.last_reason,
             hinted: self.rest.hinted,
         })
+    }
+
+    /// Whether the end of that call may decide anything: it began after the last change, or is a probe
+    /// or lone call that has not been given up.
+    pub fn is_current(&self, permit: &Permit) -> bool {
+        let awaited = |calls: &[Pending]| calls.iter().any(|call| call.order == permit.order);
+        match permit.kind {
+            PermitKind::Ordinary => permit.order > self.epoch,
+            PermitKind::Probe => awaited(&self.probes),
+            PermitKind::Lone => awaited(&self.lone),
+        }
     }
 
     /// Whether the last failure that opened it was of the kind that does not pass by itself.
@@ -252,7 +270,7 @@ impl Circuit {
             return None;
         }
         match permit.kind {
-            PermitKind::Ordinary if permit.order > self.epoch => self.reached(now),
+            PermitKind::Ordinary if self.is_current(permit) => self.reached(now),
             PermitKind::Ordinary => None,
             PermitKind::Probe => {
                 self.probes.iter_mut().find(|one| one.order == permit.order)?.counted = true;
@@ -276,7 +294,7 @@ impl Circuit {
         let slow = self.is_slow(first_content);
         match permit.kind {
             // A straggler from before the last change decides nothing.
-            PermitKind::Ordinary if permit.order <= self.epoch => None,
+            PermitKind::Ordinary if !self.is_current(permit) => None,
             PermitKind::Ordinary => {
                 let verdict = self.with_content(verdict, first_content.is_some());
                 self.ordinary_ended(now, permit, verdict, slow)

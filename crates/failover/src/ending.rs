@@ -6,45 +6,43 @@ use smallvec::SmallVec;
 use steadfast_core::{Attempt, Failover, Failure, Reason};
 use tokio::time::Instant;
 
-use super::{
-    Course,
-    trouble::{Last, Tried, words},
-};
 use crate::{
+    call::CallState,
     event,
-    select::{self, Limits, Plan, Set, Skip, View},
+    history::{HistoryEntry, LastFailure, attempts_of},
+    select::{self, CandidateSet, CandidateView, Exclusions, Plan, Skip},
 };
 
-impl Course {
+impl CallState {
     /// The failure the call ends with.
     pub(crate) fn finish(&mut self) -> Failure {
         let now = Instant::now();
         let views = self.views(now);
-        let limits = self.limits(now);
-        let plan = select::plan(&views, now, &limits);
+        let exclusions = self.exclusions(now);
+        let plan = select::plan(&views, now, &exclusions);
         // What ends the call wherever it is says nothing of who was not asked.
-        if !self.trouble.as_ref().is_some_and(|trouble| trouble.is_final()) {
+        if !self.history.as_ref().is_some_and(|history| history.is_final()) {
             self.skip_the_rest(&views, &plan, now);
         }
-        let back = self.soonest_back(&views, &plan, limits, now);
-        let mut trouble = mem::take(&mut self.trouble).unwrap_or_default();
-        let attempts = trouble.attempts;
-        let steps = mem::take(&mut trouble.trail);
+        let back = self.soonest_back(&views, &plan, exclusions, now);
+        let mut history = mem::take(&mut self.history).unwrap_or_default();
+        let attempts = history.attempts;
+        let steps = mem::take(&mut history.trail);
         let alone = steps.len() <= 1;
-        let trail = self.trail(steps, trouble.last.as_ref());
-        match trouble.last.take() {
+        let trail = self.trail(steps, history.last.as_ref());
+        match history.last.take() {
             Some(last) if alone => last.failure.with_attempts(attempts),
             Some(last) if last.is_final() || last.go == Failover::LargerWindow => {
                 last.failure.with_attempts(attempts).with_trail(trail)
             }
-            None if trouble.stopped.is_some() => {
-                Failure::refused(Reason::Budget, trouble.stopped.unwrap_or_default())
+            None if history.stopped.is_some() => {
+                Failure::refused(Reason::Budget, history.stopped.unwrap_or_default())
             }
             None if alone => refusal(trail, back),
             last => {
                 let why = last.as_ref().map(|last| last.failure.reason());
-                let failure = exhausted(trail, last, trouble.stopped).with_attempts(attempts);
-                let failure = match trouble.usage {
+                let failure = exhausted(trail, last, history.stopped).with_attempts(attempts);
+                let failure = match history.usage {
                     Some(usage) => failure.with_usage(usage),
                     None => failure,
                 };
@@ -56,7 +54,7 @@ impl Course {
         }
     }
 
-    fn skip_the_rest(&mut self, views: &[View], plan: &Plan, now: Instant) {
+    fn skip_the_rest(&mut self, views: &[CandidateView], plan: &Plan, now: Instant) {
         for (at, skip) in &plan.skipped {
             self.skip(*at, skip, now);
         }
@@ -71,35 +69,41 @@ impl Course {
     /// When it is worth coming back: once the first target is back that could take the call.
     fn soonest_back(
         &self,
-        views: &[View],
+        views: &[CandidateView],
         plan: &Plan,
-        mut limits: Limits,
+        mut exclusions: Exclusions,
         now: Instant,
     ) -> Option<Duration> {
-        let hint = self.trouble.as_ref().and_then(|trouble| trouble.hint);
+        let hint = self.history.as_ref().and_then(|history| history.hint);
         if plan.order.iter().any(|pick| !pick.probe) {
             // A target is well, and was not asked for want of means.
             return hint;
         }
-        limits.excluded = Set::default();
+        exclusions.excluded = CandidateSet::default();
         let cooling = (0u8..)
             .zip(views)
-            .filter(|(at, view)| view.rank == 0 && select::possible(views, *at, &limits))
+            .filter(|(at, view)| view.rank == 0 && select::possible(views, *at, &exclusions))
             .filter_map(|(_, view)| view.rest)
             .map(|rest| rest.until - now);
         cooling.chain(hint).min()
     }
 
-    /// What was tried and skipped, in words.
-    fn trail(&self, steps: SmallVec<[Tried; 2]>, last: Option<&Last>) -> Vec<Attempt> {
+    /// What was tried and skipped.
+    fn trail(
+        &self,
+        steps: SmallVec<[HistoryEntry; 2]>,
+        last: Option<&LastFailure>,
+    ) -> Vec<Attempt> {
         let mut trail = Vec::with_capacity(steps.len());
         for step in steps {
             match step {
-                Tried::Failed(attempts) => trail.extend(attempts),
-                Tried::Last => trail.extend(last.into_iter().flat_map(|last| words(&last.failure))),
-                Tried::Skipped(at, skip, then) => {
-                    let target = self.slot(at).target.clone();
-                    trail.push(Attempt::skipped(target, skip.reason(), skip.words(then)));
+                HistoryEntry::Failed(attempts) => trail.extend(attempts),
+                HistoryEntry::Last => {
+                    trail.extend(last.into_iter().flat_map(|last| attempts_of(&last.failure)));
+                }
+                HistoryEntry::Skipped(at, skip, then) => {
+                    let target = self.candidate(at).target.clone();
+                    trail.push(Attempt::skipped(target, skip.reason(), skip.text(then)));
                 }
             }
         }
@@ -107,7 +111,7 @@ impl Course {
     }
 }
 
-/// What a call is told that was not made because its only target was passed over.
+/// The failure of a call that was not made because its only target was passed over.
 fn refusal(trail: Vec<Attempt>, back: Option<Duration>) -> Failure {
     let skipped = trail.first();
     let reason = match skipped.map(|skipped| skipped.reason) {
@@ -123,7 +127,11 @@ fn refusal(trail: Vec<Attempt>, back: Option<Duration>) -> Failure {
     .with_trail(trail)
 }
 
-fn exhausted(trail: Vec<Attempt>, last: Option<Last>, stopped: Option<&'static str>) -> Failure {
+fn exhausted(
+    trail: Vec<Attempt>,
+    last: Option<LastFailure>,
+    stopped: Option<&'static str>,
+) -> Failure {
     let skipped = trail.iter().filter(|attempt| attempt.skipped).count();
     let mut message = match stopped {
         None => format!("no target is left: {} failed", trail.len() - skipped),

@@ -1,37 +1,35 @@
 //! Which target a conversation is at.
 
-use std::{hash::BuildHasher, time::Duration};
+use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Near, Target};
+use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target};
 use tokio::time::Instant;
 
-use crate::service::Shared;
+use crate::service::Failover;
 
-/// The conversation a call is part of, if it is part of one.
-pub(crate) type Session = Option<Seated>;
-
-/// A conversation, and where it was at when the call came.
-#[derive(Debug)]
-pub(crate) struct Seated {
+/// The conversation of one call, and which target it was at when the call came.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
     key: u64,
     /// `None` while nobody has answered it.
-    pub(crate) stay: Option<Stay>,
-    shared: Near<Shared>,
+    pub(crate) affinity: Option<Affinity>,
+    failover: Arc<Failover>,
 }
 
-impl Seated {
-    /// The conversation `context` is part of.
+impl Session {
+    /// The conversation `context` is part of, if it is part of one.
     #[inline]
-    pub(crate) fn of(shared: &Near<Shared>, context: &CallContext) -> Session {
-        let key = shared.sessions.key(context)?;
-        Some(Self { key, stay: shared.sessions.find(key), shared: shared.clone() })
+    pub(crate) fn of(failover: &Arc<Failover>, context: &CallContext) -> Option<Self> {
+        let key = failover.sessions.key(context)?;
+        let affinity = failover.sessions.find(key);
+        Some(Self { key, affinity, failover: failover.clone() })
     }
 
     /// `target` answered.
     pub(crate) fn answered(&self, target: &Target) {
-        self.shared.sessions.note(self.key, target, Instant::now());
+        self.failover.sessions.note(self.key, target, Instant::now());
     }
 }
 
@@ -41,19 +39,18 @@ impl Seated {
 /// one tenant can not steer another's.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    seats: Keyed<u64, Seat>,
+    entries: Keyed<u64, SessionEntry>,
     hasher: RandomState,
     /// Zero: nothing is remembered.
     ttl: Duration,
 }
 
-/// Where a session is.
 #[derive(Debug)]
-struct Seat(Mutex<Option<Stay>>);
+struct SessionEntry(Mutex<Option<Affinity>>);
 
-/// Where a session is.
+/// Which target a session is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stay {
+pub(crate) struct Affinity {
     /// The target that answered last.
     pub(crate) target: Target,
     /// While its cache lives.
@@ -62,12 +59,12 @@ pub(crate) struct Stay {
     pub(crate) mixed: bool,
 }
 
-impl Keep for Seat {}
+impl Keep for SessionEntry {}
 
 impl Sessions {
     pub(crate) fn new(ttl: Duration, capacity: usize) -> Self {
         let policy = KeyedPolicy { capacity, ..KeyedPolicy::default() };
-        Self { seats: Keyed::new(policy), hasher: RandomState::default(), ttl }
+        Self { entries: Keyed::new(policy), hasher: RandomState::default(), ttl }
     }
 
     /// The key of the conversation `context` is part of.
@@ -81,43 +78,43 @@ impl Sessions {
         self.hasher.hash_one((tenant, session))
     }
 
-    fn find(&self, key: u64) -> Option<Stay> {
-        self.seats.get(&key)?.0.lock().clone()
+    fn find(&self, key: u64) -> Option<Affinity> {
+        self.entries.get(&key)?.0.lock().clone()
     }
 
     /// `target` answered the session.
     pub(crate) fn note(&self, key: u64, target: &Target, now: Instant) {
-        let seat = self.seats.get_or_insert_with(&key, now, || Seat(Mutex::new(None)));
+        let entry = self.entries.get_or_insert_with(&key, now, || SessionEntry(Mutex::new(None)));
         let until = now.checked_add(self.ttl).unwrap_or(now);
-        let mut stay = seat.0.lock();
-        match &mut *stay {
-            Some(stay) if stay.target == *target => stay.until = until,
+        let mut affinity = entry.0.lock();
+        match &mut *affinity {
+            Some(affinity) if affinity.target == *target => affinity.until = until,
             old => {
                 let mixed = old.as_ref().is_some_and(|old| old.mixed || !old.reads(target));
-                *old = Some(Stay { target: target.clone(), until, mixed });
+                *old = Some(Affinity { target: target.clone(), until, mixed });
             }
         }
     }
 
     /// Forgets a session; whether it was known.
     pub(crate) fn forget(&self, tenant: Option<&str>, session: &str) -> bool {
-        self.seats.remove(&self.hash(tenant, session)).is_some()
+        self.entries.remove(&self.hash(tenant, session)).is_some()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.seats.len()
+        self.entries.len()
     }
 }
 
-impl Stay {
-    /// Whether the session is to stay at `target`: the same provider with the same key, whatever
+impl Affinity {
+    /// Whether the session stays at `target`: the same provider with the same key, whatever
     /// the model.
     pub(crate) fn is_at(&self, target: &Target, now: Instant) -> bool {
-        self.until > now && self.seats(target)
+        self.until > now && self.is_with(target)
     }
 
-    /// Whether `target` is the one of this stay, over or not.
-    pub(crate) fn seats(&self, target: &Target) -> bool {
+    /// The same, over or not.
+    pub(crate) fn is_with(&self, target: &Target) -> bool {
         self.target.provider() == target.provider()
             && self.target.credential() == target.credential()
     }
@@ -140,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stay_is_renewed_by_use_and_ends() {
+    async fn an_affinity_is_renewed_by_use_and_ends() {
         let sessions = Sessions::new(Duration::from_secs(300), 64);
         let key = sessions.key(&context("acme", "s")).unwrap();
         let target = Target::new("b").with_model("m");
@@ -150,9 +147,9 @@ mod tests {
             assert!(sessions.find(key).unwrap().is_at(&target, Instant::now()));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
-        let stay = sessions.find(key).unwrap();
-        assert!(!stay.is_at(&target, Instant::now()), "its cache is gone");
-        assert!(stay.reads(&target), "its history is still its own");
+        let affinity = sessions.find(key).unwrap();
+        assert!(!affinity.is_at(&target, Instant::now()), "its cache is gone");
+        assert!(affinity.reads(&target), "its history is still its own");
     }
 
     #[tokio::test(start_paused = true)]
@@ -169,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_history_of_two_hands_stays_one() {
+    async fn a_history_of_two_authors_stays_one() {
         let sessions = Sessions::new(Duration::from_secs(300), 64);
         let (a, b) = (Target::new("a"), Target::new("b"));
         let now = Instant::now();
@@ -178,7 +175,7 @@ mod tests {
         assert!(sessions.find(1).unwrap().reads(&a), "a key is no author");
         sessions.note(1, &b, now);
         sessions.note(1, &b, now);
-        let stay = sessions.find(1).unwrap();
-        assert!(!stay.reads(&b) && !stay.reads(&a), "each finds parts of the other's");
+        let affinity = sessions.find(1).unwrap();
+        assert!(!affinity.reads(&b) && !affinity.reads(&a), "each finds parts of the other's");
     }
 }

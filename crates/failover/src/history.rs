@@ -1,4 +1,4 @@
-//! What has gone wrong with a call so far, and what that rules out.
+//! What has happened to a call so far, and what that rules out.
 
 use std::time::Duration;
 
@@ -7,90 +7,96 @@ use steadfast_core::{Attempt, Failover, Failure, Reason, Scope, Usage, Withdrawa
 use tokio::time::Instant;
 
 use crate::{
+    candidate::Candidate,
     policy::Verdict,
-    select::{Floor, Limits, Set, Skip},
-    slot::Slot,
+    select::{CandidateSet, Exclusions, Floor, Skip},
 };
 
-/// What has gone wrong so far.
+/// What has happened to a call so far; empty while nothing has gone wrong.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
-    pub(super) limits: Limits,
+pub(crate) struct History {
+    pub(crate) exclusions: Exclusions,
     /// Excluded by failures that made something cool: may be asked again after a wait.
-    pub(super) resting: Set,
+    pub(crate) resting: CandidateSet,
     /// Were asked again after a wait; not a third time.
-    pub(super) again: Set,
+    pub(crate) again: CandidateSet,
     /// In the trail as skipped.
-    pub(super) passed: Set,
+    pub(crate) passed: CandidateSet,
     /// What was tried and skipped, in order.
-    pub(super) trail: SmallVec<[Tried; 2]>,
-    pub(super) last: Option<Last>,
+    pub(crate) trail: SmallVec<[HistoryEntry; 2]>,
+    pub(crate) last: Option<LastFailure>,
     /// How many times a provider was asked.
-    pub(super) attempts: u32,
+    pub(crate) attempts: u32,
     /// The failure that the next attempt has to be paid for.
-    pub(super) owed: Option<Reason>,
-    pub(super) withdrawn: Option<Withdrawal>,
-    pub(super) waited: Duration,
+    pub(crate) owed: Option<Reason>,
+    pub(crate) withdrawn: Option<Withdrawal>,
+    pub(crate) waited: Duration,
     /// A cooling target was asked all the same; once is enough.
-    pub(super) insisted: bool,
+    pub(crate) insisted: bool,
     /// The shortest wait that failures asked for which made nothing cool.
-    pub(super) hint: Option<Duration>,
-    pub(super) usage: Option<Usage>,
+    pub(crate) hint: Option<Duration>,
+    pub(crate) usage: Option<Usage>,
     /// Why no further target is asked, though there may be some.
-    pub(super) stopped: Option<&'static str>,
+    pub(crate) stopped: Option<&'static str>,
 }
 
-/// A target that was tried or skipped. Most calls that skip one end well, so what there would be
-/// to say of it is not put into words before it is needed.
+/// A target that was tried or skipped. Most calls that skip one end well, so no text is made of it
+/// before it is needed.
 #[derive(Debug)]
-pub(super) enum Tried {
+pub(crate) enum HistoryEntry {
     Skipped(u8, Skip, Instant),
     /// An attempt, or several made below this layer.
     Failed(SmallVec<[Attempt; 1]>),
-    /// What the last failure says.
+    /// The last failure.
     Last,
 }
 
 #[derive(Debug)]
-pub(super) struct Last {
-    pub(super) slot: u8,
-    pub(super) failure: Failure,
-    pub(super) go: Failover,
+pub(crate) struct LastFailure {
+    pub(crate) candidate: u8,
+    pub(crate) failure: Failure,
+    pub(crate) go: Failover,
     /// It came from a provider, and not from trying to fit the request.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
 }
 
-impl Trouble {
-    pub(super) fn is_final(&self) -> bool {
-        self.last.as_ref().is_some_and(Last::is_final)
+impl History {
+    pub(crate) fn is_final(&self) -> bool {
+        self.last.as_ref().is_some_and(LastFailure::is_final)
     }
 
-    /// Enters that `at` is passed over; whether that is new.
-    pub(super) fn skip(&mut self, at: u8, skip: &Skip, now: Instant) -> bool {
+    /// Notes that `at` is passed over; whether that is new.
+    pub(crate) fn skip(&mut self, at: u8, skip: &Skip, now: Instant) -> bool {
         let new = !self.passed.has(at);
         if new {
             self.passed.add(at);
-            self.trail.push(Tried::Skipped(at, *skip, now));
+            self.trail.push(HistoryEntry::Skipped(at, *skip, now));
         }
         new
     }
 
-    /// Enters that the request could not be made to fit `at`.
-    pub(super) fn unfit(&mut self, at: u8, failure: Failure) {
+    /// Notes that the request could not be made to fit `at`.
+    pub(crate) fn unfit(&mut self, at: u8, failure: Failure) {
         let mut attempt = Attempt::from_failure(&failure);
         attempt.skipped = true;
-        self.trail.push(Tried::Failed(SmallVec::from_iter([attempt])));
+        self.trail.push(HistoryEntry::Failed(SmallVec::from_iter([attempt])));
         self.passed.add(at);
-        self.limits.excluded.add(at);
+        self.exclusions.excluded.add(at);
         if self.last.as_ref().is_none_or(|last| !last.asked) {
             let go = Failover::NextTarget;
-            self.last = Some(Last { slot: at, failure, go, asked: false });
+            self.last = Some(LastFailure { candidate: at, failure, go, asked: false });
         }
     }
 
-    /// Enters that the attempt at `at` failed, and rules out what it speaks for.
-    pub(super) fn fail(&mut self, at: u8, failure: Failure, verdict: &Verdict, slots: &[Slot]) {
-        let slot = &slots[usize::from(at)];
+    /// Notes that the attempt at `at` failed, and rules out what it speaks for.
+    pub(crate) fn fail(
+        &mut self,
+        at: u8,
+        failure: Failure,
+        verdict: &Verdict,
+        candidates: &[Candidate],
+    ) {
+        let slot = &candidates[usize::from(at)];
         self.attempts = self.attempts.saturating_add(failure.attempts());
         self.owed = Some(failure.reason());
         if let Some(usage) = failure.usage() {
@@ -100,23 +106,23 @@ impl Trouble {
             self.hint = self.hint.min(failure.retry_after()).or(failure.retry_after());
         }
         if verdict.downgrade {
-            self.limits.downgrade.add(slot.spec);
+            self.exclusions.downgrade.add(slot.spec);
         }
         let mut go = verdict.go;
         if go == Failover::LargerWindow {
             match floor(&failure, slot) {
                 Some(floor) => {
-                    let known = self.limits.floor.unwrap_or_default();
-                    self.limits.floor = Some(known.max(floor));
+                    let known = self.exclusions.floor.unwrap_or_default();
+                    self.exclusions.floor = Some(known.max(floor));
                 }
-                // Nothing tells which window would be large enough.
+                // It is not known which window would be large enough.
                 None => go = Failover::Never,
             }
         }
-        for (other, candidate) in (0u8..).zip(slots) {
+        for (other, candidate) in (0u8..).zip(candidates) {
             if other == at || affects(verdict, slot, candidate) {
-                let first = !self.again.has(other) && !self.limits.excluded.has(other);
-                self.limits.excluded.add(other);
+                let first = !self.again.has(other) && !self.exclusions.excluded.has(other);
+                self.exclusions.excluded.add(other);
                 if first && verdict.blame.is_some() {
                     self.resting.add(other);
                 }
@@ -124,39 +130,40 @@ impl Trouble {
         }
         // What has been found final stays so, whatever an attempt beside it says later.
         if !self.is_final() || go == Failover::Forbidden {
-            self.tell_last();
-            self.trail.push(Tried::Last);
-            self.last = Some(Last { slot: at, failure, go, asked: true });
+            self.record_last();
+            self.trail.push(HistoryEntry::Last);
+            self.last = Some(LastFailure { candidate: at, failure, go, asked: true });
         } else {
-            self.trail.push(Tried::Failed(words(&failure)));
+            self.trail.push(HistoryEntry::Failed(attempts_of(&failure)));
         }
     }
 
-    /// Puts into words what the last failure says, before there is another one.
-    fn tell_last(&mut self) {
+    /// Makes attempts of the last failure, before there is another one.
+    fn record_last(&mut self) {
         let Some(last) = &self.last else { return };
-        if let Some(tried) = self.trail.iter_mut().find(|tried| matches!(tried, Tried::Last)) {
-            *tried = Tried::Failed(words(&last.failure));
+        if let Some(tried) = self.trail.iter_mut().find(|tried| matches!(tried, HistoryEntry::Last))
+        {
+            *tried = HistoryEntry::Failed(attempts_of(&last.failure));
         }
     }
 }
 
 /// The attempts that ended with `failure`.
-pub(super) fn words(failure: &Failure) -> SmallVec<[Attempt; 1]> {
+pub(crate) fn attempts_of(failure: &Failure) -> SmallVec<[Attempt; 1]> {
     match failure.trail() {
         [] => SmallVec::from_iter([Attempt::from_failure(failure)]),
         trail => trail.iter().cloned().collect(),
     }
 }
 
-impl Last {
-    pub(super) fn is_final(&self) -> bool {
+impl LastFailure {
+    pub(crate) fn is_final(&self) -> bool {
         matches!(self.go, Failover::Never | Failover::Forbidden)
     }
 }
 
 /// Whether a failure of `slot` speaks for `other` too.
-fn affects(verdict: &Verdict, slot: &Slot, other: &Slot) -> bool {
+fn affects(verdict: &Verdict, slot: &Candidate, other: &Candidate) -> bool {
     if slot.spec != other.spec {
         return false;
     }
@@ -173,7 +180,7 @@ fn affects(verdict: &Verdict, slot: &Slot, other: &Slot) -> bool {
 }
 
 /// How large a window has to be after `failure`, as far as anybody knows.
-fn floor(failure: &Failure, slot: &Slot) -> Option<Floor> {
+fn floor(failure: &Failure, slot: &Candidate) -> Option<Floor> {
     let stated = failure.window().unwrap_or_default();
     let above = stated.limit.or(slot.profile(false).window);
     if above.is_none() && stated.requested.is_none() {

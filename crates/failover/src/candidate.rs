@@ -1,0 +1,287 @@
+//! One candidate: a model with a credential of a provider, and the health records it has.
+
+use std::sync::Arc;
+
+use steadfast_core::{
+    Failure, Lease, LeaseEnd, Needs, Observer, Outcome, Permit, PermitKind, Profile, Reason,
+    RecoveryLog, RetryBudget, Scope, Target, Withdrawal, circuit::Moment,
+};
+use tokio::time::Instant;
+
+use crate::{
+    chain::TargetSpec,
+    event,
+    health::{Claim, Failed, ordinary},
+    policy::Verdict,
+    registry::{Cooling, HealthRegistry, Record},
+    route::Route,
+    select::{CandidateRest, CandidateView, Lacks},
+};
+
+/// One candidate, made once for every request that may go there.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) target: Target,
+    /// Which provider of the chain.
+    pub(crate) spec: u8,
+    /// 0 for the model that was asked for, n for the nth downgrade.
+    pub(crate) rank: u8,
+    /// Which of the provider's credentials.
+    pub(crate) credential: u8,
+    /// What a request is fitted to whose history the target wrote itself.
+    native: Profile,
+    /// What a request is fitted to whose history another one wrote.
+    foreign: Profile,
+    records: Records,
+    pub(crate) registry: Arc<HealthRegistry>,
+}
+
+/// The records of a candidate: as many as its target has parts.
+#[derive(Clone, Debug)]
+struct Records {
+    /// The provider's, which is the first, and those of the other parts.
+    all: Box<[Arc<Record>]>,
+    /// Places in `all`.
+    model: Option<u8>,
+    credential: Option<u8>,
+    both: Option<u8>,
+}
+
+impl Records {
+    fn new(target: &Target, registry: &HealthRegistry) -> Self {
+        let provider = Target::new(target.provider());
+        let model = target.model().map(|model| provider.with_model(model));
+        let credential = target.credential().map(|name| provider.with_credential(name));
+        let both = (model.is_some() && credential.is_some()).then(|| target.clone());
+        let mut all = vec![registry.record(&provider, Scope::Provider)];
+        let mut add = |key: Option<Target>, scope| {
+            let key = key?;
+            all.push(registry.record(&key, scope));
+            u8::try_from(all.len() - 1).ok()
+        };
+        let model = add(model, Scope::Model);
+        let credential = add(credential, Scope::Credential);
+        let both = add(both, Scope::ModelCredential);
+        Self { all: all.into(), model, credential, both }
+    }
+
+    /// Which record a failure of `scope` is counted in. A part that has no name is the provider's
+    /// only one, and then it is the provider that rests.
+    fn blamed(&self, scope: Scope, reason: Reason) -> Option<usize> {
+        let at = match scope {
+            // Which model is missing is not known, so nothing is known of any other.
+            Scope::Model if reason == Reason::ModelNotFound => self.model?,
+            Scope::Model => self.model.unwrap_or(0),
+            Scope::Credential => self.credential.unwrap_or(0),
+            Scope::ModelCredential => self.both.or(self.model).or(self.credential).unwrap_or(0),
+            Scope::Provider => 0,
+            _ => return None,
+        };
+        Some(usize::from(at))
+    }
+}
+
+impl Candidate {
+    pub(crate) fn new(
+        spec: &TargetSpec,
+        (index, rank, credential): (u8, u8, u8),
+        target: Target,
+        registry: &Arc<HealthRegistry>,
+    ) -> Self {
+        Self {
+            native: spec.profile(target.clone(), false),
+            foreign: spec.profile(target.clone(), true),
+            records: Records::new(&target, registry),
+            registry: registry.clone(),
+            spec: index,
+            rank,
+            credential,
+            target,
+        }
+    }
+
+    pub(crate) fn profile(&self, foreign: bool) -> &Profile {
+        if foreign { &self.foreign } else { &self.native }
+    }
+
+    /// Whether it can do less than everything.
+    pub(crate) fn is_choosy(&self) -> bool {
+        !self.native.vision || !self.native.tools || self.native.window.is_some()
+    }
+
+    pub(crate) fn view(&self, needs: &Needs, now: Instant) -> CandidateView {
+        let mut rest: Option<CandidateRest> = None;
+        let mut yields = false;
+        for (at, record) in self.records.all.iter().enumerate() {
+            let Some(Cooling { cooldown, probing, yields: own }) = record.cooling(now) else {
+                continue;
+            };
+            let this = CandidateRest {
+                until: cooldown.until,
+                probe_from: cooldown.probe_from,
+                probing,
+                hinted: cooldown.hinted,
+                reason: cooldown.reason,
+            };
+            rest = Some(rest.map_or(this, |other| other.later(this)));
+            yields |= own && self.records.model.is_some_and(|model| usize::from(model) == at);
+        }
+        CandidateView {
+            spec: self.spec,
+            rank: self.rank,
+            lacks: Lacks::of(&self.native, needs),
+            window: self.native.window,
+            rest,
+            yields,
+        }
+    }
+
+    /// The permit of a call that goes here now.
+    #[inline]
+    pub(crate) fn permit(&self) -> Permit {
+        ordinary(self.registry.begin())
+    }
+
+    /// The same for a call that is the only probe of everything that cools here; `None` when somebody
+    /// else was faster.
+    pub(crate) fn probe(&self, now: Instant) -> Option<Permit> {
+        let order = self.registry.begin();
+        let now = Moment { at: now, order };
+        let mut permit = Permit::new(PermitKind::Probe, order);
+        for (at, record) in self.records.all.iter().enumerate() {
+            match record.claim(now) {
+                Claim::NotNeeded => {}
+                Claim::Taken => permit.tag |= 1 << (INDEX_BITS + at),
+                Claim::Refused => {
+                    self.release(&permit);
+                    return None;
+                }
+            }
+        }
+        Some(permit)
+    }
+
+    /// A probe is not made, or says nothing.
+    pub(crate) fn release(&self, permit: &Permit) {
+        for (record, permit) in self.each(permit) {
+            if permit.kind == PermitKind::Probe {
+                self.registry.release(record, &permit);
+            }
+        }
+    }
+
+    /// The records with the permit as each of them gave it.
+    #[inline]
+    fn each(&self, permit: &Permit) -> impl Iterator<Item = (&Arc<Record>, Permit)> {
+        let permit = *permit;
+        self.records.all.iter().enumerate().map(move |(at, record)| {
+            let probes = permit.tag & (1 << (INDEX_BITS + at)) != 0;
+            (record, if probes { permit } else { ordinary(permit.order) })
+        })
+    }
+
+    /// Notes how a call ended.
+    fn ended(&self, end: &LeaseEnd<'_>) {
+        match end.outcome {
+            Outcome::Success => {
+                let now = Instant::now();
+                for (record, permit) in self.each(&end.permit) {
+                    if self.registry.succeed(record, now, &permit) {
+                        event::recovered(end.log, &record.key);
+                    }
+                }
+                return;
+            }
+            Outcome::Failure(failure) => self.failed(failure, &end.permit, end.log),
+            _ => {}
+        }
+        self.release(&end.permit);
+    }
+
+    fn failed(&self, failure: &Failure, permit: &Permit, log: &RecoveryLog) {
+        let Verdict { scope, blame: Some(blame), downgrade, .. } =
+            self.registry.policy.verdict(failure)
+        else {
+            self.rest(failure);
+            return;
+        };
+        let Some(at) = self.records.blamed(scope, blame.reason) else { return };
+        let Some((record, permit)) = self.each(permit).nth(at) else { return };
+        let failed = self.registry.fail(record, &permit, blame, downgrade, failure.message());
+        let for_a_person = matches!(blame.reason, Reason::Auth | Reason::Billing);
+        match failed {
+            Failed::Cooled { wait, fresh } => {
+                event::cooled(log, &record.key, blame.reason, wait, fresh);
+                if for_a_person && fresh {
+                    event::alarm(&record.key, failure);
+                }
+            }
+            // With a cooldown of zero every one counts.
+            Failed::Counted if for_a_person => event::alarm(&record.key, failure),
+            Failed::Counted | Failed::Late => {}
+        }
+    }
+
+    /// A breaker below refuses this target and says when it will let a call through: until then
+    /// asking is in vain. It is no failure of the target's.
+    fn rest(&self, failure: &Failure) {
+        let (Reason::CircuitOpen, Some(wait)) = (failure.reason(), failure.retry_after()) else {
+            return;
+        };
+        if let Some(at) = self.records.blamed(Scope::ModelCredential, Reason::CircuitOpen) {
+            self.registry.rest(&self.records.all[at], wait);
+        }
+    }
+}
+
+/// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
+const INDEX_BITS: usize = 8;
+
+impl Observer for Route {
+    fn ended(&self, end: LeaseEnd<'_>) {
+        let at = (end.permit.tag & ((1 << INDEX_BITS) - 1)) as usize;
+        if let Some(candidate) = self.candidates.get(at) {
+            candidate.ended(&end);
+        }
+    }
+}
+
+/// A route, and what to put back into the budget when its candidate answers.
+#[derive(Debug)]
+struct Refunding {
+    route: Arc<Route>,
+    budget: RetryBudget,
+    withdrawal: Withdrawal,
+}
+
+impl Observer for Refunding {
+    fn ended(&self, end: LeaseEnd<'_>) {
+        if let Outcome::Success = end.outcome {
+            self.budget.refund(self.withdrawal);
+        }
+        self.route.ended(end);
+    }
+}
+
+/// A lease on candidate `at` of `route`. When the answer ends well it puts back into `budget` what
+/// the failovers before it took out; a full one takes nothing back.
+#[inline]
+pub(crate) fn lease(
+    route: &Arc<Route>,
+    at: u8,
+    permit: Permit,
+    log: RecoveryLog,
+    budget: Option<&RetryBudget>,
+    withdrawal: Option<Withdrawal>,
+) -> Lease {
+    let permit = Permit { tag: permit.tag | u32::from(at), ..permit };
+    let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full());
+    let observer: Arc<dyn Observer> = match budget {
+        None => route.clone(),
+        Some(budget) => {
+            let withdrawal = withdrawal.unwrap_or_default();
+            Arc::new(Refunding { route: route.clone(), budget: budget.clone(), withdrawal })
+        }
+    };
+    Lease::new(observer, permit, log)
+}
