@@ -79,7 +79,7 @@ fn error(evidence: &Evidence<'_>, text: &str, http: Option<u16>) -> Verdict {
     let case = Case::new(evidence, text, http);
     let found = case.decide();
     let mut verdict = refine::refine(&case, found);
-    let innermost = case.facts.texts.first().map_or(text, |text| &text.text);
+    let innermost = case.messages.first().map_or(text, |message| message.text());
     verdict.message = prose::head(innermost.trim(), MAX_MESSAGE).to_owned();
     verdict
 }

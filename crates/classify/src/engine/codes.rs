@@ -2,12 +2,13 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use aho_corasick::AhoCorasick;
 use smallvec::SmallVec;
 use steadfast_core::Reason;
 
 use super::{
     sockets,
-    table::{Row, Table, TableError, built_in, table},
+    table::{Row, Table, TableError, automaton, built_in, table},
     vendors::{self, Vendor},
 };
 
@@ -112,24 +113,31 @@ fn read(table: Table) -> Result<Codes, TableError> {
     Ok(codes)
 }
 
-/// Parts of unknown names, with what they mean; `None` for those that say nothing.
-static NAME_PARTS: LazyLock<Vec<(&str, Option<Reason>)>> =
-    LazyLock::new(|| built_in(read_parts(PARTS)));
+/// What the parts of unknown names mean.
+#[derive(Debug)]
+struct NameParts {
+    automaton: AhoCorasick,
+    /// By the automaton's patterns; `None` for those that say nothing.
+    reasons: Vec<Option<Reason>>,
+}
 
-fn read_parts(table: Table) -> Result<Vec<(&'static str, Option<Reason>)>, TableError> {
-    let mut parts: Vec<(&str, Option<Reason>)> = Vec::new();
+static NAME_PARTS: LazyLock<NameParts> = LazyLock::new(|| built_in(read_parts(PARTS)));
+
+fn read_parts(table: Table) -> Result<NameParts, TableError> {
+    let mut parts: Vec<&str> = Vec::new();
+    let mut reasons = Vec::new();
     for row in table.rows(2, 2)? {
         let part = row.text(0);
         if !part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
             return Err(row.error(format!("`{part}` has more than small letters and digits")));
         }
-        if let Some((known, _)) = parts.iter().find(|(known, _)| part.contains(known)) {
+        if let Some(known) = parts.iter().find(|known| part.contains(**known)) {
             return Err(row.error(format!("`{part}` is never reached: `{known}` is above it")));
         }
-        let reason = if row.text(1) == "none" { None } else { Some(row.reason(1)?) };
-        parts.push((part, reason));
+        parts.push(part);
+        reasons.push(if row.text(1) == "none" { None } else { Some(row.reason(1)?) });
     }
-    Ok(parts)
+    Ok(NameParts { automaton: automaton(parts), reasons })
 }
 
 /// Reads the tables now rather than at the first failure.
@@ -183,8 +191,9 @@ fn exact(name: &str, vendors: &[Vendor]) -> Option<Code> {
 /// What a name of no table seems to mean.
 pub(crate) fn guess(name: &str) -> Option<Reason> {
     let normal = normal(name)?;
-    let normal = std::str::from_utf8(&normal).ok()?;
-    NAME_PARTS.iter().find(|(part, _)| normal.contains(part))?.1
+    let NameParts { automaton, reasons } = &*NAME_PARTS;
+    let first = automaton.find_overlapping_iter(&normal).map(|hit| hit.pattern()).min()?;
+    reasons[first]
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ pub(super) struct Case<'a> {
     /// The status that counts.
     pub(super) status: Option<u16>,
     pub(super) facts: Facts<'a>,
-    /// The texts, the innermost first.
-    pub(super) messages: SmallVec<[Message; 4]>,
+    /// The facts' texts, the innermost first.
+    pub(super) messages: SmallVec<[Message<'a>; 4]>,
 }
 
 /// What decided, and what it says.
@@ -59,14 +59,14 @@ impl Finding {
 
 impl<'a> Case<'a> {
     pub(super) fn new(evidence: &'a Evidence<'a>, text: &'a str, http: Option<u16>) -> Self {
-        let facts = Facts::collect(evidence, text);
+        let mut facts = Facts::collect(evidence, text);
         // The innermost status, except that a relay's own refusal of the caller stands.
         let status = match (http, facts.status) {
             (Some(own @ 401..=403), _) => Some(own),
             (_, Some((_, inner))) => Some(inner),
             (own, None) => own,
         };
-        let messages = facts.texts.iter().map(Message::of).collect();
+        let messages = std::mem::take(&mut facts.texts).into_iter().map(Message::new).collect();
         Self { evidence, http, status, facts, messages }
     }
 
@@ -91,11 +91,11 @@ impl<'a> Case<'a> {
     fn rule(&self, certainty: Certainty) -> Option<Finding> {
         self.messages.iter().find_map(|message| {
             let vendors = &self.facts.vendors;
-            let (rule, phrase) = rules::decide(certainty, &message.found, vendors, self.status)?;
+            let (rule, phrase) = rules::decide(certainty, message.found(), vendors, self.status)?;
             Some(Finding {
                 reason: rule.reason,
                 effect: rule.effect,
-                rank: message.rank,
+                rank: message.rank(),
                 evidence: Cow::Owned(["pattern:", phrase].concat()),
             })
         })
@@ -194,6 +194,6 @@ impl<'a> Case<'a> {
 
     /// Whether a phrase of `set` is in one of the texts.
     pub(super) fn has(&self, set: &str) -> bool {
-        self.messages.iter().any(|message| message.found.has_named(set))
+        self.messages.iter().any(|message| message.found().has_named(set))
     }
 }

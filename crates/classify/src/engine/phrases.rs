@@ -3,11 +3,11 @@
 
 use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::AhoCorasick;
 
 use super::{
     sockets,
-    table::{Row, Table, TableError, built_in, table},
+    table::{Row, Table, TableError, automaton, built_in, table},
     transport,
 };
 
@@ -78,7 +78,8 @@ impl Builder {
     }
 
     fn set(&mut self, name: &'static str) -> Set {
-        self.sets.iter().position(|known| *known == name).unwrap_or_else(|| {
+        // Nearly always that of the line before.
+        self.sets.iter().rposition(|known| *known == name).unwrap_or_else(|| {
             self.sets.push(name);
             self.sets.len() - 1
         })
@@ -116,21 +117,19 @@ fn read(phrases: Table, numbers: Table) -> Result<Phrases, TableError> {
             builder.entry(text.into()).sets.push(set);
         }
     }
-    let automaton = AhoCorasick::builder()
-        .match_kind(MatchKind::Standard)
-        .build(builder.entries.iter().map(|entry| entry.text.as_bytes()))
-        .unwrap_or_else(|error| panic!("{error}: the phrases are too many for one automaton"));
+    let automaton = automaton(builder.entries.iter().map(|entry| entry.text.as_bytes()));
     Ok(Phrases { automaton, entries: builder.entries, sets: builder.sets })
 }
 
 /// What a text has to be for [`normalized`] texts to contain it.
 fn well_formed(row: &Row, text: &str) -> Result<(), TableError> {
-    if text != normalized(text) {
-        let form = normalized(text);
+    let form = normalized(text);
+    // A space at the end asks for the end of a word.
+    if text != form && text.strip_suffix(' ') != Some(&form) {
         return Err(row.error(format!("`{text}` is never found; write it `{form}`")));
     }
-    if text.starts_with(' ') || text.chars().count() < 2 {
-        return Err(row.error(format!("`{text}` begins with a space or is too short")));
+    if text.chars().count() < 2 {
+        return Err(row.error(format!("`{text}` is too short")));
     }
     Ok(())
 }
@@ -145,25 +144,26 @@ pub(crate) fn set(name: &str) -> Option<Set> {
     ALL.sets.iter().position(|known| *known == name)
 }
 
-/// `text` in lower case, with straight quotes and single spaces.
+/// `text` in lower case, with straight quotes and single spaces, none of them at its ends.
 pub(crate) fn normalized(text: &str) -> String {
-    let mut normalized = String::with_capacity(text.len());
-    let mut space = false;
-    for c in text.chars() {
-        if c.is_whitespace() {
-            if !space {
-                normalized.push(' ');
-            }
-            space = true;
-            continue;
-        }
-        space = false;
-        normalized.push(match c {
+    let mut text = Cow::Borrowed(text);
+    if !text.is_ascii() {
+        let ascii = text.chars().map(|c| match c {
             '’' | '‘' => '\'',
             '“' | '”' => '"',
-            c => c.to_ascii_lowercase(),
+            c if c.is_whitespace() => ' ',
+            c => c,
         });
+        text = Cow::Owned(ascii.collect());
     }
+    let mut normalized = String::with_capacity(text.len());
+    for part in text.split_ascii_whitespace() {
+        if !normalized.is_empty() {
+            normalized.push(' ');
+        }
+        normalized.push_str(part);
+    }
+    normalized.make_ascii_lowercase();
     normalized
 }
 
@@ -350,7 +350,8 @@ mod tests {
                 "phrases.txt:1: `rate  limit` is never found; write it `rate limit`",
             ),
             ("a | it’s", "phrases.txt:1: `it’s` is never found; write it `it's`"),
-            ("a | \" rate\"", "phrases.txt:1: ` rate` begins with a space or is too short"),
+            ("a | \" rate\"", "phrases.txt:1: ` rate` is never found; write it `rate`"),
+            ("a | x", "phrases.txt:1: `x` is too short"),
             ("a | xy\nb | xy\na | xy", "phrases.txt:3: `xy` is listed twice in `a`"),
         ] {
             let found = read(phrases(text), numbers("")).unwrap_err().to_string();
@@ -364,7 +365,7 @@ mod tests {
     fn texts_are_normalized() {
         for (text, expected) in [
             ("Rate\n\t  LIMIT", "rate limit"),
-            ("“It’s”\u{a0}\u{3000}full", "\"it's\" full"),
+            ("“It’s”\u{a0}\u{3000}full \n", "\"it's\" full"),
             ("已超出\r\n限制", "已超出 限制"),
             ("", ""),
         ] {

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::LazyLock};
 
 use http::StatusCode;
+use memchr::memmem::Finder;
 
 use super::{
     facts::{Facts, Field, Rank},
@@ -25,7 +26,7 @@ struct Anchors {
     /// Before these words a number counts something.
     counted: Vec<&'static str>,
     /// Before a code.
-    codes: Vec<&'static str>,
+    codes: Vec<Finder<'static>>,
 }
 
 static ANCHORS: LazyLock<Anchors> = LazyLock::new(|| built_in(read_anchors(FILE)));
@@ -42,7 +43,10 @@ fn read_anchors(table: Table) -> Result<Anchors, TableError> {
             0 => &mut anchors.status_words,
             1 => &mut anchors.statuses,
             2 => &mut anchors.counted,
-            _ => &mut anchors.codes,
+            _ => {
+                anchors.codes.push(Finder::new(text));
+                continue;
+            }
         };
         if texts.contains(&text) {
             return Err(row.error(format!("`{text}` is listed twice")));
@@ -185,8 +189,8 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     // botocore: `An error occurred (ThrottlingException) when calling the X operation`.
     // gRPC: `rpc error: code = Canceled desc = ...`. Relays: `[code] text`, `code x, message y`.
     for anchor in &ANCHORS.codes {
-        if let Some((_, rest)) = text.split_once(anchor) {
-            facts.code(rank, Field::Prose, word(rest));
+        if let Some(at) = anchor.find(text.as_bytes()) {
+            facts.code(rank, Field::Prose, word(&text[at + anchor.needle().len()..]));
         }
     }
     let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();

@@ -71,7 +71,7 @@ fn hopeless(case: &Case<'_>) -> bool {
     case.facts.vendors.contains(&vendors::GOOGLE)
         && !stated
         && case.messages.iter().any(|message| {
-            message.found.has_named("current-quota") && !message.found.has_named("retry-in")
+            message.found().has_named("current-quota") && !message.found().has_named("retry-in")
         })
 }
 

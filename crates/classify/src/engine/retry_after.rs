@@ -64,7 +64,7 @@ pub(crate) fn from_fields(facts: &Facts<'_>, now: impl Fn() -> SystemTime) -> Op
 }
 
 /// What the text says. A number without a unit counts seconds.
-pub(crate) fn from_text(message: &Message) -> Option<Duration> {
+pub(crate) fn from_text(message: &Message<'_>) -> Option<Duration> {
     let stated = message.number(Number::Wait)?;
     numbers::duration(super::prose::head(stated, 48), Some(Duration::from_secs(1)))
         .filter(|wait| !wait.is_zero())
@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn from_text(text: &str) -> Option<Duration> {
-        super::from_text(&Message::new(text))
+        super::from_text(&Message::of(text))
     }
 
     fn now() -> SystemTime {

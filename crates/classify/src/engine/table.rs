@@ -6,6 +6,7 @@
 
 use std::{collections::HashMap, hash::Hash, str::FromStr};
 
+use aho_corasick::AhoCorasick;
 use smallvec::SmallVec;
 use steadfast_core::Reason;
 
@@ -132,6 +133,12 @@ impl Row {
 /// What was read of a file that is built into the crate.
 pub(crate) fn built_in<T>(read: Result<T, TableError>) -> T {
     read.unwrap_or_else(|error| panic!("{error}; a test of the crate finds this first"))
+}
+
+/// What finds all of `patterns` in one walk over a text.
+pub(crate) fn automaton<P: AsRef<[u8]>>(patterns: impl IntoIterator<Item = P>) -> AhoCorasick {
+    AhoCorasick::new(patterns)
+        .unwrap_or_else(|error| panic!("{error}: the tables are far below what this allows"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use steadfast_core::Window;
 use super::{message::Message, numbers::count, phrases::Number};
 
 /// The numbers that a message states.
-pub(crate) fn from_text(message: &Message) -> Option<Window> {
+pub(crate) fn from_text(message: &Message<'_>) -> Option<Window> {
     // `exceed context limit: 199759 + 8192 > 200000`: input, output, limit.
     if let Some(sum) = message.number(Number::WindowSum).and_then(sum) {
         return Some(sum);
@@ -23,7 +23,7 @@ pub(crate) fn from_text(message: &Message) -> Option<Window> {
     (limit.is_some() || requested.is_some()).then_some(Window { limit, requested })
 }
 
-fn number(message: &Message, number: Number) -> Option<u64> {
+fn number(message: &Message<'_>, number: Number) -> Option<u64> {
     count(message.number(number)?).map(|(value, _)| value).filter(|value| *value > 0)
 }
 
@@ -37,7 +37,7 @@ fn sum(text: &str) -> Option<Window> {
 
 /// A rate limit's own numbers: `Limit 6000, Requested 10338`. The request that is larger than
 /// the whole bucket never fits.
-pub(crate) fn never_fits(message: &Message) -> bool {
+pub(crate) fn never_fits(message: &Message<'_>) -> bool {
     let requested = number(message, Number::QuotaRequested);
     let limit = number(message, Number::QuotaLimit);
     requested.zip(limit).is_some_and(|(requested, limit)| requested > limit)
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     fn from_text(text: &str) -> Option<Window> {
-        super::from_text(&Message::new(text))
+        super::from_text(&Message::of(text))
     }
 
     fn never_fits(text: &str) -> bool {
-        super::never_fits(&Message::new(text))
+        super::never_fits(&Message::of(text))
     }
 
     #[test]
