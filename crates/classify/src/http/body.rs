@@ -145,11 +145,11 @@ where
 
     fn is_end_stream(&self) -> bool {
         // A stream that has not ended well has its failure still to come.
-        let settled = self.scanner.as_ref().is_none_or(Scanner::is_settled);
+        let may_end = self.scanner.as_ref().is_none_or(Scanner::may_end);
         self.ended
             || (self.failure.is_none()
                 && self.ahead.is_empty()
-                && settled
+                && may_end
                 && self.body.is_end_stream())
     }
 
