@@ -261,6 +261,42 @@ async fn an_error_event_passes_and_then_ends_the_body() {
 }
 
 #[tokio::test]
+async fn an_error_between_the_events_ends_the_body() {
+    let first = "data: {\"choices\":[{\"delta\":{\"content\":\"hel\"}}]}\n\n";
+    let error = "{\"error\":{\"message\":\"x\",\"code\":\"server_is_overloaded\"}}";
+    for (kind, first) in
+        [("text/event-stream", first), ("application/x-ndjson", "{\"done\":false}\n")]
+    {
+        let body = Script::new([data(first), data(error)]);
+        let answer = call(response(200, kind, body)).await.unwrap();
+        let (text, end) = drain(answer.into_body()).await;
+        assert_eq!(text, format!("{first}{error}"), "the bytes are handed on");
+        let failure = end.unwrap();
+        assert_eq!(
+            (failure.reason(), failure.evidence()),
+            (Reason::Overloaded, "code:server_is_overloaded")
+        );
+        assert!(failure.is_delivered());
+    }
+}
+
+#[tokio::test]
+async fn an_error_envelope_in_a_success_is_found() {
+    for (text, reason) in [
+        (r#"{"errors":[{"code":"insufficient_quota"}]}"#, Reason::Billing),
+        (
+            r#"{"Response":{"Error":{"Code":"RequestLimitExceeded","Message":"x"}}}"#,
+            Reason::RateLimit,
+        ),
+        (r#"{"error":"the server is overloaded"}"#, Reason::Overloaded),
+    ] {
+        let body = Script::new([data(text)]);
+        let failure = call(response(200, "application/json", body)).await.unwrap_err();
+        assert_eq!(failure.reason(), reason, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_without_its_terminal_event_ends_in_a_failure() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
     let end = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
@@ -325,6 +361,13 @@ async fn errors_of_the_connection() {
     let failure = service.oneshot(Request::new(())).await.unwrap_err();
     assert_eq!((failure.reason(), failure.evidence()), (Reason::Network, "transport:connect"));
     assert_eq!(failure.retry(), Retry::Yes);
+
+    // A number of Windows that the standard library has no kind for.
+    let service = ClassifyLayer::http().layer(service_fn(|_: Request<()>| async {
+        Err::<Response<Full<Bytes>>, BoxError>(std::io::Error::from_raw_os_error(11_001).into())
+    }));
+    let failure = service.oneshot(Request::new(())).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.evidence()), (Reason::Network, "transport:dns"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -201,7 +201,8 @@ fn hand_out<B: Body>(
     ahead: Ahead<B::Data>,
     judge: Judge,
 ) -> Response<ClassifiedBody<B>> {
-    let events = is(&parts.headers, "text/event-stream") || is(&parts.headers, "application/x-ndjson");
+    let events =
+        is(&parts.headers, "text/event-stream") || is(&parts.headers, "application/x-ndjson");
     let events = events && parts.status.is_success() && is_identity(&parts.headers);
     Response::from_parts(parts, ClassifiedBody::new(body, ahead, judge, events))
 }

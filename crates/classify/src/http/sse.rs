@@ -336,7 +336,10 @@ mod tests {
             assert!(scanner.feed(b"\n").is_none());
             assert!(scanner.raw.capacity() <= 2 * MAX_BODY);
         }
-        assert!(scanner.feed(b"data: {\"error\":{\"code\":1}}\n").is_some(), "the next event counts");
+        assert!(
+            scanner.feed(b"data: {\"error\":{\"code\":1}}\n").is_some(),
+            "the next event counts"
+        );
     }
 
     #[test]
