@@ -40,7 +40,7 @@ pub(crate) use self::success::{has_stop, is_error_event};
 /// How much of a body is read. Errors are a few hundred bytes; more is an echo or a web page.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
-/// Most of a message kept on its way to a failure, which bounds it further.
+/// Most of a message that is kept for a failure, which bounds it further.
 const MAX_MESSAGE: usize = 4_096;
 
 /// Reads the tables now rather than at the first failure.
@@ -88,9 +88,12 @@ fn error(evidence: &Evidence<'_>, text: &str, http: Option<u16>) -> Verdict {
 fn connection(evidence: &Evidence<'_>, transport: Transport) -> Verdict {
     let text = answer::text(evidence.body, MAX_MESSAGE);
     let mut verdict = Verdict::new(transport::reason(transport), format!("transport:{transport}"));
-    let certificate = transport == Transport::Certificate
-        || (transport == Transport::Tls && transport::is_certificate(&text));
-    if certificate {
+    // A certificate does not become valid by itself.
+    let certificate = || {
+        let found = phrases::find(&phrases::normalized(&text));
+        found.has_named("tls-certificate") && !found.has_named("not-tls-certificate")
+    };
+    if transport == Transport::Certificate || (transport == Transport::Tls && certificate()) {
         verdict.retry = Some(Retry::No);
     }
     verdict.retry_after = retry_after::from_headers(evidence.headers, || evidence.now());

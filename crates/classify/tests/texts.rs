@@ -47,7 +47,7 @@ fn unknown_names_are_taken_apart_where_nothing_else_is_known() {
         "rate_limit",
         true,
     );
-    // A server calls it the caller's fault: its own trouble does not count.
+    // A server calls it the caller's fault: a failure of its own does not count.
     assert_verdict(
         Some(400),
         r#"{"error":{"code":"no_db_connection","message":"x"}}"#,

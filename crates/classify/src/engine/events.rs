@@ -7,7 +7,7 @@ pub(crate) enum Line<'a> {
     Event(&'a str),
     /// The data of an event; several lines of one event are several documents.
     Data(&'a str),
-    /// JSON that is no event: servers that fail half way write it as they would answer it.
+    /// JSON that is no event: servers that fail in the middle write it as they would answer it.
     Raw(&'a str),
     /// An event ends.
     Blank,

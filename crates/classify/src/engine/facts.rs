@@ -113,7 +113,7 @@ impl<'a> Facts<'a> {
         for name in headers::errors(evidence.headers) {
             facts.code(Rank::default(), Field::Header, name);
         }
-        // The innermost text first; among equals the first met stays first.
+        // The innermost text first; equals keep their order.
         facts.texts.sort_by_key(|text| std::cmp::Reverse(text.rank));
         facts
     }
@@ -141,7 +141,7 @@ impl<'a> Facts<'a> {
         true
     }
 
-    /// Keeps a name that no table has. In prose only exceptions are told from other words.
+    /// Keeps a name that no table has. In prose only exceptions differ from ordinary words.
     fn unknown(&mut self, rank: Rank, field: Field, name: &str) {
         let is_name = match field {
             Field::Prose => name.ends_with("Error") || name.ends_with("Exception"),

@@ -15,8 +15,8 @@ pub(crate) enum Section {
     Error,
     /// Details of an error: metadata, quota violations, validation items.
     Detail,
-    /// An answer's choices: only their stop reasons count.
-    Choices,
+    /// What is in an answer: only its stop reasons count.
+    Answer,
     /// Headers quoted in a body.
     Headers,
     /// A duration as an object.
@@ -84,7 +84,7 @@ fn read(table: Table) -> Result<HashMap<Folded, Key>, TableError> {
         ("", Section::Ignored),
         ("error", Section::Error),
         ("detail", Section::Detail),
-        ("choices", Section::Choices),
+        ("answer", Section::Answer),
         ("headers", Section::Headers),
         ("delay", Section::Delay),
     ];
@@ -169,8 +169,8 @@ impl Key {
             Section::Ignored | Section::Headers | Section::Delay => Section::Ignored,
             // Array elements, and documents in a row.
             _ if self.none => section,
-            Section::Choices if self.text == Meaning::Error => Section::Error,
-            Section::Choices => Section::Ignored,
+            Section::Answer if self.text == Meaning::Error => Section::Error,
+            Section::Answer => Section::Ignored,
             Section::Error | Section::Detail => self.section,
         }
     }
@@ -187,7 +187,7 @@ mod tests {
             ("error_code | | code", "`error_code` has more than small letters and digits"),
             ("code | | code\ncode | | type", "`code` is listed twice"),
             ("code", "`code` means nothing"),
-            ("code | object", "`object` is none of: , error, detail, choices, headers, delay"),
+            ("code | object", "`object` is none of: , error, detail, answer, headers, delay"),
         ] {
             let found = read(Table { file: "keys.txt", text }).unwrap_err().to_string();
             assert!(found.starts_with("data/keys.txt:") && found.ends_with(error), "{found}");

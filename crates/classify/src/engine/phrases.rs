@@ -14,7 +14,7 @@ use super::{
 const PHRASES: Table = table!("phrases.txt");
 const NUMBERS: Table = table!("numbers.txt");
 
-/// A set of phrases, by its place in [`Phrases::sets`].
+/// A set of phrases, by its position in [`Phrases::sets`].
 pub(crate) type Set = usize;
 
 /// What a number means, by the text before it.
@@ -41,7 +41,7 @@ const MEANINGS: [(&str, Number); 8] = [
     ("quota-requested", Number::QuotaRequested),
 ];
 
-/// A text to look for, and what it is part of.
+/// A text to search for, and what it is part of.
 #[derive(Debug)]
 struct Entry {
     text: Cow<'static, str>,
@@ -144,7 +144,7 @@ pub(crate) fn set(name: &str) -> Option<Set> {
     ALL.sets.iter().position(|known| *known == name)
 }
 
-/// `text` in lower case, with straight quotes and single spaces, none of them at its ends.
+/// `text` in lower case, with ASCII quotes and single spaces, none of them at its ends.
 pub(crate) fn normalized(text: &str) -> String {
     let mut text = Cow::Borrowed(text);
     if !text.is_ascii() {
@@ -185,7 +185,7 @@ struct Span {
     end: usize,
 }
 
-/// Looks for all phrases in `text`, which is [`normalized`].
+/// Searches for all phrases in `text`, which is [`normalized`].
 pub(crate) fn find(text: &str) -> Found {
     let Phrases { automaton, entries, sets } = &*ALL;
     let mut found = Found { sets: vec![false; sets.len()], spans: Vec::new(), numbers: [None; _] };
@@ -226,7 +226,7 @@ fn begins_apart(text: &[u8], start: usize) -> bool {
     !before.is_ascii_alphanumeric() && !fraction
 }
 
-/// Whether what ends before `end` does not end within a number. Words may go on.
+/// Whether what ends before `end` does not end within a number. A word may continue.
 fn ends_apart(text: &[u8], end: usize) -> bool {
     if !text[end - 1].is_ascii_digit() {
         return true;
@@ -314,8 +314,8 @@ fn superfluous() -> Vec<String> {
     for (name, phrases) in sets() {
         for phrase in &phrases {
             for other in phrases.iter().filter(|other| *other != phrase) {
-                let mut places = phrase.match_indices(other);
-                if places.any(|(at, _)| {
+                let mut positions = phrase.match_indices(other);
+                if positions.any(|(at, _)| {
                     begins_apart(phrase.as_bytes(), at)
                         && ends_apart(phrase.as_bytes(), at + other.len())
                 }) {

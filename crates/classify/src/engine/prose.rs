@@ -13,17 +13,17 @@ use super::{
 
 const FILE: Table = table!("prose.txt");
 
-/// How far from the start of a text an anchored status is looked for: SDKs put it in front.
+/// How far from the start of a text an anchored status is searched for: SDKs put it in front.
 const ANCHOR_REACH: usize = 400;
 
 /// How prose states statuses and codes.
 #[derive(Debug, Default)]
 struct Anchors {
-    /// After these words, and whatever punctuation stands between, three digits are a status.
+    /// Behind such a word, and punctuation, three digits are a status.
     status_words: Vec<&'static str>,
     /// The same, right behind.
     statuses: Vec<&'static str>,
-    /// Before these words a number counts something.
+    /// Before such a word a number counts something.
     counted: Vec<&'static str>,
     /// Before a code.
     codes: Vec<Finder<'static>>,
@@ -83,7 +83,7 @@ pub(crate) fn codes(facts: &mut Facts<'_>, rank: Rank, text: &str) {
         head.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '<' | '[' | '"'));
     let bytes = head.as_bytes();
     let mut stated = status(start);
-    // Most texts have few such digits; only where there are some is looked around.
+    // Most texts have few such digits; only around those is anything compared.
     for at in memchr::memchr2_iter(b'4', b'5', bytes) {
         if stated.is_some_and(|status| !is_relays(status)) {
             break;
@@ -159,11 +159,11 @@ fn is_named(before: u8, rest: &str, status: u64) -> bool {
             .all(|(a, b)| a.eq_ignore_ascii_case(b) || (a == b' ' && matches!(b, b'_' | b'-')))
 }
 
-/// Whether `text` ends with `words`, which are in lower case.
-fn ends_with(text: &[u8], words: &str) -> bool {
+/// Whether `text` ends with `end`, which is in lower case.
+fn ends_with(text: &[u8], end: &str) -> bool {
     text.len()
-        .checked_sub(words.len())
-        .is_some_and(|from| text[from..].eq_ignore_ascii_case(words.as_bytes()))
+        .checked_sub(end.len())
+        .is_some_and(|from| text[from..].eq_ignore_ascii_case(end.as_bytes()))
 }
 
 /// Three digits that stand alone, are a status somebody uses, and count nothing.
@@ -201,15 +201,15 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
         return;
     }
     // `429 RESOURCE_EXHAUSTED. {...}`.
-    let mut words = text.splitn(3, ' ');
-    if let (Some(first), Some(second)) = (words.next(), words.next())
+    let mut parts = text.splitn(3, ' ');
+    if let (Some(first), Some(second)) = (parts.next(), parts.next())
         && first.len() == 3
         && first.bytes().all(|b| b.is_ascii_digit())
     {
         facts.code(rank, Field::Prose, word(second));
     }
     // `litellm.RateLimitError: AzureException RateLimitError - ...`, `permission-denied: ...`,
-    // `Category: api_error`: the words around the first few colons. Each is inside the one
+    // `Category: api_error`: what is around the first few colons. Each is inside the one
     // before it.
     let mut depth = rank.depth;
     let mut from = 0;
@@ -225,8 +225,8 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     };
     for at in memchr::memchr_iter(b':', text.as_bytes()).take(5) {
         let part = &text[from..at];
-        let mut words = part.split_ascii_whitespace();
-        let (first, last) = (words.next(), words.next_back());
+        let mut parts = part.split_ascii_whitespace();
+        let (first, last) = (parts.next(), parts.next_back());
         // Before the first colon only the last word is a name: the first begins a sentence.
         if from > 0
             && last.is_some()
@@ -245,7 +245,7 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     }
 }
 
-/// Looks like an identifier rather than a word of a sentence.
+/// Is an identifier rather than a word of a sentence.
 fn is_name(name: &str) -> bool {
     // `insufficient_quota`, `UNAVAILABLE`, `TooManyRequests`.
     let mut bytes = name.bytes();

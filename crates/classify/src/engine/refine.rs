@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Verdict;
 
-/// A wait longer than this is not worth a retry in place; the hint is kept for cooldowns.
+/// A wait longer than this is not worth a retry at the same target; the hint is kept for cooldowns.
 const WORTH_WAITING: Duration = Duration::from_secs(60);
 
 /// The verdict that `found` is.

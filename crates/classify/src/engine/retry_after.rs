@@ -1,4 +1,4 @@
-//! How long a provider asked to wait, from the first place that says something readable.
+//! How long a provider asked to wait, from the first source that states it readably.
 
 use std::time::{Duration, SystemTime};
 

@@ -163,13 +163,15 @@ mod tests {
     use super::*;
 
     /// Sets that code asks for rather than a rule.
-    const ASKED_BY_CODE: [&str; 6] = [
+    const ASKED_BY_CODE: [&str; 8] = [
         "bucket.input",
         "bucket.output",
         "bucket.tokens",
         "bucket.requests",
         "current-quota",
         "retry-in",
+        "tls-certificate",
+        "not-tls-certificate",
     ];
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
     } else if trimmed.starts_with(['{', '[']) {
         answer.document(trimmed);
     } else {
-        // No JSON: an SDK's text, if its words are known ones.
+        // No JSON: an SDK's text, if it is known.
         let verdict = error(evidence, prose::head(&text, MAX_BODY), None);
         return (verdict.reason != Reason::Unknown).then_some(verdict);
     }

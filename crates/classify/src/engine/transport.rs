@@ -26,14 +26,6 @@ pub(crate) fn reason(transport: Transport) -> Reason {
     }
 }
 
-/// Whether a TLS error's text speaks of a certificate, which does not become valid by itself.
-pub(crate) fn is_certificate(text: &str) -> bool {
-    ["certificate", "CERTIFICATE_VERIFY", "unknown issuer", "UnknownIssuer"]
-        .iter()
-        .any(|part| text.contains(part))
-        && !text.contains("bad certificate status")
-}
-
 /// What kind of transport failure `error` is, if it or one of its causes is one.
 ///
 /// The chain is walked at most [`MAX_CAUSES`] links deep, so a cycle ends. Wrappers say less than

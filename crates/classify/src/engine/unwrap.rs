@@ -1,6 +1,6 @@
 //! From bytes to [`Facts`]: finds the structures in a text, and the texts in the structures.
 //!
-//! An error passes through relays and SDKs that each wrap it once more: as JSON inside a JSON
+//! Relays and SDKs each wrap an error once more: as JSON inside a JSON
 //! string, as the `repr` of a dict behind `Error code: 429 - `, behind an exception's name, as
 //! lines of an event stream. The two functions that matter call each other: [`read`] takes a
 //! text apart into prose and structures, [`structure`] hands the strings of a structure back to
@@ -18,7 +18,7 @@ use super::{
 /// Strings unwrapped inside each other. Seen in practice: four.
 pub(crate) const MAX_NEST: u8 = 8;
 
-/// Objects within one document whose fields are looked at.
+/// Objects within one document whose fields are read.
 const MAX_DEPTH: usize = 24;
 
 /// Reads a text: its structures into facts, its prose as texts. `keep` makes the text outlive
@@ -43,7 +43,7 @@ pub(crate) fn read<'a, 't>(
             Quotes::Escaped | Quotes::Typeset => {
                 if nest < MAX_NEST {
                     let inner = match quotes {
-                        Quotes::Typeset => straighten(&text[start..]),
+                        Quotes::Typeset => ascii_punctuation(&text[start..]),
                         _ => unescape(&text[start..]),
                     };
                     structures_of(facts, &inner, nest + 1);
@@ -94,7 +94,7 @@ enum Quotes {
 }
 
 /// With the punctuation that JSON has for the one that typesetting made of it.
-fn straighten(text: &str) -> String {
+fn ascii_punctuation(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '“' | '”' | '＂' => '"',
@@ -217,7 +217,7 @@ fn string<'a, 't>(
         Section::Headers => return header(facts, rank, key, &raw.text()),
         Section::Delay if key.text == Meaning::Seconds => return delay(facts, &raw.text()),
         Section::Delay => return,
-        Section::Choices if key.text != Meaning::Stop => return,
+        Section::Answer if key.text != Meaning::Stop => return,
         _ => key.text,
     };
     match meaning {
@@ -228,12 +228,7 @@ fn string<'a, 't>(
                 status(facts, rank, &code);
             }
         }
-        // Google's details carry their type's URL; other URLs are no types.
-        Meaning::Type if name.trim_start().starts_with('@') => {
-            if raw.text().contains("googleapis.com") {
-                facts.vendor(vendors::GOOGLE);
-            }
-        }
+        Meaning::Type if name.trim_start().starts_with('@') => type_url(facts, &raw.text()),
         Meaning::Type => {
             facts.code(rank, Field::Type, &raw.text());
         }
@@ -285,7 +280,7 @@ fn bare(facts: &mut Facts<'_>, section: Section, rank: Rank, name: &str, word: &
     }
     let key = Key::of(name);
     let meaning = match section {
-        Section::Ignored | Section::Choices => return,
+        Section::Ignored | Section::Answer => return,
         Section::Headers => return header(facts, rank, key, word),
         Section::Delay if key.number == Meaning::Seconds => return delay(facts, word),
         Section::Delay => return,
@@ -338,6 +333,13 @@ fn header(facts: &mut Facts<'_>, rank: Rank, key: Key, value: &str) {
             facts.code(rank, Field::Header, value);
         }
         _ => {}
+    }
+}
+
+/// Google's details carry their type's URL; other URLs are no types.
+fn type_url(facts: &mut Facts<'_>, url: &str) {
+    if url.contains("googleapis.com") {
+        facts.vendor(vendors::GOOGLE);
     }
 }
 

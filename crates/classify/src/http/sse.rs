@@ -10,7 +10,7 @@ use memchr::memmem::Finder;
 
 use crate::engine::{self, MAX_BODY};
 
-/// The streams whose end can be told.
+/// The streams whose end can be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// OpenAI chat completions and everything compatible.
@@ -25,9 +25,9 @@ enum Kind {
 pub(super) struct Scanner {
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
-    /// The line under way is too long to be an error.
+    /// The line in progress is too long to be an error.
     skipping: bool,
-    /// The event under way is called `error`.
+    /// The event in progress is called `error`.
     error_event: bool,
     /// JSON that is no event, over several lines of which the last has not come.
     raw: Vec<u8>,
@@ -80,7 +80,7 @@ impl Scanner {
         if self.may_end() { Ok(()) } else { Err(None) }
     }
 
-    /// Whether the stream may end here: it is complete, or of a kind whose end can not be told.
+    /// Whether the stream may end here: it is complete, or of a kind whose end can not be recognised.
     pub(super) fn may_end(&self) -> bool {
         self.terminal || self.kind.is_none()
     }
@@ -128,7 +128,7 @@ impl Scanner {
         None
     }
 
-    /// One line of JSON that is no event: servers that fail half way write it as they would have
+    /// One line of JSON that is no event: servers that fail in the middle write it as they would have
     /// answered it.
     fn raw(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if self.raw.is_empty() && line.ends_with(b"}") {
@@ -206,10 +206,10 @@ static MARKS: LazyLock<Marks> = LazyLock::new(|| Marks {
 });
 
 impl Marks {
-    /// The stream an event is of, if that can be told.
+    /// The stream an event is of, if that can be recognised.
     fn kind(&self, data: &[u8]) -> Option<Kind> {
         let mut kinds = self.kinds.iter();
-        kinds.find(|(word, _)| word.find(data).is_some()).map(|(_, kind)| *kind)
+        kinds.find(|(mark, _)| mark.find(data).is_some()).map(|(_, kind)| *kind)
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_without_their_end_are_told() {
+    fn streams_without_their_end_are_recognised() {
         for text in [CHAT, ANTHROPIC, RESPONSES, GEMINI] {
             let first = text
                 .split_inclusive("\n\n")
