@@ -14,14 +14,17 @@
 //!
 //! # The order of evidence
 //!
-//! A typed transport error; the innermost structured code or type; headers; rules of the status;
-//! message patterns with vetoes; the status alone; unknown. Errors that relays and SDKs wrapped
+//! A typed transport error; the innermost structured code or type; headers; phrases of messages,
+//! with vetoes and statuses; a stated wait; the status alone; unknown. Errors that relays and SDKs wrapped
 //! into strings are unwrapped, at most eight deep, except that a relay's own 401, 402 or 403
 //! stands. A status is never read out of prose except where SDKs put one.
 //!
 //! A success is inspected as well: an error object or error event in a 200, a stream without its
 //! terminal event, an answer with nothing in it, a web page, and, where the windows are known,
 //! more input than fits.
+//!
+//! What providers' codes, phrases and keys mean is data, one line an entry: `data/` in the crate,
+//! which `docs/classify.md` in the repository explains.
 //!
 //! Your own rules come first: a closure that may have no opinion ([`ClassifyLayer::with`]). What
 //! follows from a reason is a table you can change ([`ClassifyLayer::with_table`]).

@@ -8,7 +8,7 @@ use steadfast_classify::{Classifier, Evidence, Transport};
 /// Every file of the corpus.
 const FILES: [&str; 13] = [
     include_str!("../../tests/data/errors.jsonl"),
-    include_str!("../../tests/data/documented.jsonl"),
+    include_str!("../../tests/data/added.jsonl"),
     include_str!("../../tests/data/collected_01.jsonl"),
     include_str!("../../tests/data/collected_02.jsonl"),
     include_str!("../../tests/data/collected_03.jsonl"),

@@ -212,7 +212,7 @@ mod tests {
             ("a | auth | final\nA- | auth | final", "codes.txt:2: `A-` is listed twice"),
             ("a | nope | final", "codes.txt:1: `nope` is no reason"),
             ("a | auth | strong", "codes.txt:1: `strong` is none of: hint, firm, final"),
-            ("a | auth | final | | acme", "codes.txt:1: `acme` is no vendor of vendors.txt"),
+            ("a | auth | final | | nobody", "codes.txt:1: `nobody` is no vendor of vendors.txt"),
             ("1113 | auth | final", "codes.txt:1: `1113` is a number: whose?"),
             (
                 "a! | auth | final",
