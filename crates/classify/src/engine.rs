@@ -8,7 +8,7 @@ mod answer;
 mod codes;
 mod dates;
 mod decide;
-mod events;
+pub(crate) mod events;
 mod facts;
 mod headers;
 mod keys;
@@ -35,7 +35,7 @@ use steadfast_core::{Reason, Retry};
 use self::decide::Case;
 use crate::{Evidence, Transport, Verdict};
 
-pub(crate) use self::success::{has_stop, is_error_event};
+pub(crate) use self::success::{has_stop, is_error};
 
 /// How much of a body is read. Errors are a few hundred bytes; more is an echo or a web page.
 pub(crate) const MAX_BODY: usize = 64 * 1024;

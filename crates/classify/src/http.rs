@@ -40,8 +40,9 @@ use crate::{Classifier, Classify};
 ///   used again; longer bodies cost the connection.
 /// * A 2xx of JSON is inspected before it is handed out, up to 64 KiB of it, so that an error
 ///   object in it can be retried. A 2xx that is a web page is a failure.
-/// * A 2xx event stream is handed on as it comes; after an error event, or an end without the
-///   dialect's terminal event, the body ends with the failure.
+/// * A 2xx event stream, or one of JSON lines, is handed on as it comes; after an error event, an
+///   error between the events, or an end without the dialect's terminal event, the body ends with
+///   the failure.
 /// * Transport errors of the call and of the body are judged by their types.
 /// * 101 and 304 are handed on; other redirects are failures, because no LLM API redirects a call.
 ///

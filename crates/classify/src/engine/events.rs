@@ -21,7 +21,12 @@ const FIELDS: [&str; 5] = ["data:", "event:", ": ", "id:", "retry:"];
 /// Whether a text is an event stream.
 pub(crate) fn is_stream(text: &str) -> bool {
     let text = text.trim_start_matches('\u{FEFF}').trim_start();
-    FIELDS.iter().any(|field| text.starts_with(field)) || text.starts_with(":\n")
+    is_field(text) || text.starts_with(":\n")
+}
+
+/// Whether a line belongs to an event.
+pub(crate) fn is_field(line: &str) -> bool {
+    FIELDS.iter().any(|field| line.starts_with(field))
 }
 
 /// The lines of a stream that say something.
@@ -38,9 +43,9 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
                 rest = after;
                 return Some(Line::Raw(raw));
             }
-            let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+            let (next, after) = rest.split_once('\n').unwrap_or((rest, ""));
             rest = after;
-            if let Some(line) = one(line) {
+            if let Some(line) = line(next) {
                 return Some(line);
             }
         }
@@ -48,7 +53,7 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
 }
 
 /// What one line is; `None` for comments and fields that say nothing here.
-pub(crate) fn one(line: &str) -> Option<Line<'_>> {
+pub(crate) fn line(line: &str) -> Option<Line<'_>> {
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() {
         return Some(Line::Blank);
@@ -63,8 +68,7 @@ pub(crate) fn one(line: &str) -> Option<Line<'_>> {
 /// Where JSON at the start of `text` ends: at the next field of an event.
 fn end_of_raw(text: &str) -> usize {
     let mut ends = memchr::memchr_iter(b'\n', text.as_bytes()).map(|end| end + 1);
-    let next = ends.find(|end| FIELDS.iter().any(|field| text[*end..].starts_with(field)));
-    next.unwrap_or(text.len())
+    ends.find(|end| is_field(&text[*end..])).unwrap_or(text.len())
 }
 
 #[cfg(test)]

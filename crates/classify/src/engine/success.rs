@@ -48,22 +48,17 @@ pub(super) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
     stopped(&answer).or_else(|| silent(evidence, &answer))
 }
 
-/// Whether the data of a stream's event, called `error` or not, is an error.
-pub(crate) fn is_error_event(data: &[u8], named: bool) -> bool {
-    if named {
-        return true;
-    }
-    let text = answer::text(data, MAX_BODY);
+/// Whether the data of a stream's event is an error.
+pub(crate) fn is_error(data: &str) -> bool {
     let mut answer = Answer::default();
-    answer.document(&text);
+    answer.document(data);
     answer.error
 }
 
-/// Whether the data of a stream's event says why the answer stopped.
-pub(crate) fn has_stop(data: &[u8]) -> bool {
-    let text = answer::text(data, MAX_BODY);
+/// Whether the data of a stream's event states why the answer stopped.
+pub(crate) fn has_stop(data: &str) -> bool {
     let mut answer = Answer::default();
-    answer.document(&text);
+    answer.document(data);
     answer.stop.is_some()
 }
 

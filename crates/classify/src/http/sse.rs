@@ -8,7 +8,10 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::engine::{self, MAX_BODY};
+use crate::engine::{
+    self, MAX_BODY,
+    events::{self, Line},
+};
 
 /// The streams whose end can be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(super) struct Scanner {
     /// The event in progress is called `error`.
     error_event: bool,
     /// JSON that is no event, over several lines of which the last has not come.
-    raw: Vec<u8>,
+    raw: String,
     kind: Option<Kind>,
     terminal: bool,
 }
@@ -87,36 +90,39 @@ impl Scanner {
 
     /// One line, without its end.
     fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.starts_with(b"{") || (!self.raw.is_empty() && !is_field(line)) {
-            return self.raw(line);
+        let line = &*String::from_utf8_lossy(line);
+        if line.starts_with('{') || (!self.raw.is_empty() && !events::is_field(line)) {
+            return self.raw(line.trim_end());
         }
         if let Some(error) = self.end_of_raw() {
             return Some(error);
         }
-        if line.is_empty() {
-            self.error_event = false;
-            return None;
-        }
-        if let Some(name) = line.strip_prefix(b"event:") {
-            self.error_event = name.trim_ascii() == b"error";
-            return None;
-        }
-        let data = line.strip_prefix(b"data:")?.trim_ascii();
-        if data == b"[DONE]" {
-            self.terminal = true;
-            return None;
-        }
+        let data = match events::line(line)? {
+            Line::Blank => {
+                self.error_event = false;
+                return None;
+            }
+            Line::Event(name) => {
+                self.error_event = name == "error";
+                return None;
+            }
+            Line::Data(events::DONE) => {
+                self.terminal = true;
+                return None;
+            }
+            Line::Data(data) | Line::Raw(data) => data,
+        };
         let marks = &*MARKS;
-        let has = |mark: &Finder<'_>| mark.find(data).is_some();
-        let suspicious = self.error_event || has(&marks.error) || has(&marks.failed);
-        if suspicious && engine::is_error_event(data, self.error_event) {
-            self.terminal = true;
-            return Some(data.to_vec());
+        let has = |mark: &Finder<'_>| mark.find(data.as_bytes()).is_some();
+        if self.error_event || has(&marks.error) || has(&marks.failed) {
+            let error = self.reported(data, self.error_event);
+            if error.is_some() {
+                return error;
+            }
         }
         let kind = match self.kind {
             Some(kind) => kind,
-            None => *self.kind.insert(marks.kind(data)?),
+            None => *self.kind.insert(marks.kind(data.as_bytes())?),
         };
         self.terminal |= match kind {
             // Some compatible servers leave out `[DONE]`; a finish reason is as good.
@@ -128,17 +134,16 @@ impl Scanner {
         None
     }
 
-    /// One line of JSON that is no event: servers that fail in the middle write it as they would have
-    /// answered it.
-    fn raw(&mut self, line: &[u8]) -> Option<Vec<u8>> {
-        if self.raw.is_empty() && line.ends_with(b"}") {
-            return self.reported(line);
+    /// One line of JSON that is no event.
+    fn raw(&mut self, line: &str) -> Option<Vec<u8>> {
+        if self.raw.is_empty() && line.ends_with('}') {
+            return self.reported(line, false);
         }
         if self.raw.len() + line.len() < MAX_BODY {
-            self.raw.extend_from_slice(line);
-            self.raw.push(b'\n');
+            self.raw.push_str(line);
+            self.raw.push('\n');
         }
-        if line == b"}" { self.end_of_raw() } else { None }
+        if line == "}" { self.end_of_raw() } else { None }
     }
 
     /// The JSON that is no event is over, if there is any.
@@ -147,29 +152,25 @@ impl Scanner {
             return None;
         }
         let raw = std::mem::take(&mut self.raw);
-        self.reported(&raw)
+        self.reported(&raw, false)
     }
 
-    fn reported(&mut self, document: &[u8]) -> Option<Vec<u8>> {
-        let is_error = engine::is_error_event(document, false);
+    /// `data`, if it is an error.
+    fn reported(&mut self, data: &str, named: bool) -> Option<Vec<u8>> {
+        let is_error = named || engine::is_error(data);
         self.terminal |= is_error;
-        is_error.then(|| document.to_vec())
+        is_error.then(|| data.as_bytes().to_vec())
     }
-}
-
-/// Whether a line belongs to an event.
-fn is_field(line: &[u8]) -> bool {
-    [&b"data:"[..], b"event:", b":", b"id:", b"retry:"].iter().any(|field| line.starts_with(field))
 }
 
 /// Whether an event states why the answer stopped, under the key that `key` finds. Nearly all state
 /// there that it has not, and need not be read any further.
-fn stops(data: &[u8], key: &Finder<'_>) -> bool {
-    let mut values =
-        key.find_iter(data).map(|at| data[at + key.needle().len()..].trim_ascii_start());
+fn stops(data: &str, key: &Finder<'_>) -> bool {
+    let ends = key.find_iter(data.as_bytes()).map(|at| at + key.needle().len());
+    let mut values = ends.map(|end| data[end..].trim_ascii_start());
     values.any(|value| {
-        let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
-        !value.starts_with(b"null")
+        let value = value.strip_prefix(':').unwrap_or(value).trim_ascii_start();
+        !value.starts_with("null")
     }) && engine::has_stop(data)
 }
 
