@@ -35,7 +35,10 @@ use steadfast_core::{Reason, Retry};
 use self::decide::Case;
 use crate::{Evidence, Transport, Verdict};
 
-pub(crate) use self::success::{has_stop, is_error};
+pub(crate) use self::{
+    answer::text,
+    success::{has_stop, is_error},
+};
 
 /// How much of a body is read. Errors are a few hundred bytes; more is an echo or a web page.
 pub(crate) const MAX_BODY: usize = 64 * 1024;

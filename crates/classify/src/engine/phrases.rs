@@ -4,6 +4,7 @@
 use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
 use aho_corasick::AhoCorasick;
+use smallvec::SmallVec;
 
 use super::{
     sockets,
@@ -16,6 +17,9 @@ const NUMBERS: Table = table!("numbers.txt");
 
 /// A set of phrases, by its position in [`Phrases::sets`].
 pub(crate) type Set = usize;
+
+/// Most sets there may be.
+const MAX_SETS: usize = 256;
 
 /// What a number means, by the text before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +96,9 @@ fn read(phrases: Table, numbers: Table) -> Result<Phrases, TableError> {
         let text = row.phrase(1);
         well_formed(&row, text)?;
         let set = builder.set(row.text(0));
+        if set >= MAX_SETS - 2 {
+            return Err(row.error(format!("more than {} sets", MAX_SETS - 2)));
+        }
         let entry = builder.entry(text.into());
         if entry.sets.contains(&set) {
             return Err(row.error(format!("`{text}` is listed twice in `{}`", row.text(0))));
@@ -108,6 +115,7 @@ fn read(phrases: Table, numbers: Table) -> Result<Phrases, TableError> {
         }
         entry.numbers.push((number, rank));
     }
+    // Two sets more.
     for (number, name, kind) in sockets::all() {
         let set = builder.set(match transport::reason(*kind) {
             steadfast_core::Reason::Timeout => "socket.timeout",
@@ -170,10 +178,9 @@ pub(crate) fn normalized(text: &str) -> String {
 /// What was found in a text.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// By set.
-    sets: Vec<bool>,
+    sets: [bool; MAX_SETS],
     /// The phrases in the order in which they end.
-    spans: Vec<Span>,
+    spans: SmallVec<[Span; 8]>,
     /// By meaning: the rank of the text before the number, and where the number begins.
     numbers: [Option<(usize, usize)>; MEANINGS.len()],
 }
@@ -187,8 +194,8 @@ struct Span {
 
 /// Searches for all phrases in `text`, which is [`normalized`].
 pub(crate) fn find(text: &str) -> Found {
-    let Phrases { automaton, entries, sets } = &*ALL;
-    let mut found = Found { sets: vec![false; sets.len()], spans: Vec::new(), numbers: [None; _] };
+    let Phrases { automaton, entries, .. } = &*ALL;
+    let mut found = Found { sets: [false; _], spans: SmallVec::new(), numbers: [None; _] };
     for hit in automaton.find_overlapping_iter(text) {
         let span = Span { entry: hit.pattern().as_usize(), start: hit.start(), end: hit.end() };
         let bytes = text.as_bytes();

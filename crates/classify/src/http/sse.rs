@@ -90,7 +90,7 @@ impl Scanner {
 
     /// One line, without its end.
     fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
-        let line = &*String::from_utf8_lossy(line);
+        let line = &*engine::text(line, usize::MAX);
         if line.starts_with('{') || (!self.raw.is_empty() && !events::is_field(line)) {
             return self.raw(line.trim_end());
         }
