@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
     if from == Dialect::Gemini {
         let frames = events.iter().filter_map(|event| event.frame.as_ref()).filter(|frame| {
             let (events, _) = read_stream(Dialect::Gemini, [frame.bytes.clone()]);
-            events.iter().any(|event| !matches!(event.deltas[..], [steadfast_core::Delta::Ping]))
+            events.iter().any(|event| !matches!(event.deltas[..], [steadfast_chat::Delta::Ping]))
         });
         assert!(items.len() >= frames.count(), "{}", shown());
     }

@@ -2,10 +2,8 @@
 
 use serde::de::IgnoredAny;
 use steadfast_client::dialect::{Route, Wire, codec};
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, Message, Part, Thinking,
-    transcript::{Rules, repair, validate},
-};
+use steadfast_chat::{ChatRequest, Message, Part, Thinking, transcript::{Rules, repair, validate}};
+use steadfast_core::{Dialect, Failure};
 
 use crate::{input::Input, said::told};
 

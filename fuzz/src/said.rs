@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, Head, Part};
+use steadfast_chat::{ChatRequest, Completion, Event, Head, Part};
+use steadfast_core::{Dialect, Failure};
 
 /// The same caller each time.
 pub(crate) fn caller() -> Caller {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{ChatResponse, Events};
+use steadfast_chat::{ChatResponse, Events};
 use tower::Service;
 
 /// A service, ready to be called again and again.

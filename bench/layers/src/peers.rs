@@ -146,7 +146,7 @@ macro_rules! resilience {
 
 /// Those of tower-resilience around a service that answers with a stream of `pieces`.
 pub(crate) fn resilience_answers(pieces: u32) -> Vec<Case> {
-    resilience!(Answers { pieces }, steadfast_core::ChatResponse<crate::subject::Pieces>)
+    resilience!(Answers { pieces }, steadfast_chat::ChatResponse<crate::subject::Pieces>)
 }
 
 /// Those of tower-resilience around a service that answers with a number.

@@ -7,9 +7,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{
-    Call, CallContext, ChatResponse, Delta, Dialect, Event, Failure, Head, Reason,
-};
+use steadfast_chat::{ChatResponse, Delta, Event, Head};
+use steadfast_core::{Call, CallContext, Dialect, Failure, Reason};
 use tower::Service;
 
 /// A request that is nothing but its context.

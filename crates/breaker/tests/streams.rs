@@ -6,10 +6,8 @@ mod support;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use steadfast_breaker::{BreakerHandle, CircuitBreakerLayer, State};
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Reason,
-    Target,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, EventStream, Head};
+use steadfast_core::{Call, Dialect, Failure, Reason, Target};
 use support::*;
 use tower::{Layer, Service, ServiceExt, service_fn};
 

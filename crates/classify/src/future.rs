@@ -8,7 +8,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{BoxError, ChatResponse, Failure, Reason};
+use steadfast_chat::ChatResponse;
+use steadfast_core::{BoxError, Failure, Reason};
 
 use crate::stream::{ClassifiedEvents, Judge};
 

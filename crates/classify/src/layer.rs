@@ -38,7 +38,7 @@ impl fmt::Debug for ClassifyLayer {
 
 impl ClassifyLayer {
     /// The built-in rules and the default table, for a service of
-    /// [`ChatResponse`](steadfast_core::ChatResponse)s.
+    /// [`ChatResponse`](steadfast_chat::ChatResponse)s.
     pub fn new() -> Self {
         Self { classifier: Classifier::new(), windows: None }
     }

@@ -7,7 +7,7 @@
 //! another one is, and how long to wait.
 //!
 //! * [`ClassifyLayer::default`] judges the failures of a chat service
-//!   ([`ChatResponse`](steadfast_core::ChatResponse)), and the events of its answers.
+//!   ([`ChatResponse`](steadfast_chat::ChatResponse)), and the events of its answers.
 //! * [`ClassifyLayer::http`] does the same for any HTTP service; see [`http`].
 //! * [`Classifier`] is the engine: [`Evidence`] in, [`Verdict`] out, no I/O. [`json`] is its
 //!   form for command lines.
@@ -36,7 +36,8 @@
 //!
 //! use http::{HeaderMap, StatusCode};
 //! use steadfast_classify::ClassifyLayer;
-//! use steadfast_core::{ChatRequest, ChatResponse, Failover, Failure, Reason, Retry, Upstream};
+//! use steadfast_chat::{ChatRequest, ChatResponse};
+//! use steadfast_core::{Failover, Failure, Reason, Retry, Upstream};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]

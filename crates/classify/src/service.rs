@@ -5,7 +5,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{BoxError, Call, ChatResponse, Failure};
+use steadfast_chat::ChatResponse;
+use steadfast_core::{BoxError, Call, Failure};
 use tower_service::Service;
 
 use crate::{

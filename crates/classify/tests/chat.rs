@@ -11,10 +11,11 @@ use std::{
 
 use futures_core::Stream;
 use http::{HeaderMap, StatusCode};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
 use steadfast_classify::{ClassifyLayer, Evidence, Verdict};
 use steadfast_core::{
-    Call, CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failover, Failure, Head,
-    Reason, RecoveryTable, Retry, StopReason, Target, Upstream, Usage,
+    Call, CallContext, Dialect, Failover, Failure, Reason, RecoveryTable, Retry, Target, Upstream,
+    Usage,
 };
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};

@@ -11,9 +11,8 @@ use bytes::{Buf, Bytes};
 use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
 use http_body::Body;
-use steadfast_core::{
-    BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
-};
+use steadfast_chat::{Event, Head, ReplyHeaders};
+use steadfast_core::{BoxError, Failure, Reason, RecoveryLog, Target, Upstream};
 
 use crate::{
     Limits,

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use steadfast_core::{ChatRequest, Message};
+use steadfast_chat::{ChatRequest, Message};
 
 use crate::{Summary, mark::Mark};
 
@@ -18,7 +18,7 @@ use crate::{Summary, mark::Mark};
 ///
 /// ```
 /// use steadfast_compact::Applied;
-/// use steadfast_core::{ChatRequest, Message};
+/// use steadfast_chat::{ChatRequest, Message};
 ///
 /// let mut history = vec![Message::user("one"), Message::assistant("two"), Message::user("three")];
 /// let compacted = [Message::user("summary of one and two"), history[2].clone()];

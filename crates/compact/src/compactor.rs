@@ -6,7 +6,7 @@ mod work;
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{ChatRequest, Message, transcript::Rules};
+use steadfast_chat::{ChatRequest, Message, transcript::Rules};
 
 use self::work::Work;
 use crate::{Digest, Goal, Ledger, Level, Policy, PolicyError, Report, Room, TooLarge};
@@ -136,7 +136,8 @@ pub struct Run {
 ///
 /// ```
 /// use steadfast_compact::{Compactor, Limits, Policy, Task, Tier};
-/// use steadfast_core::{ChatRequest, Dialect, Message, transcript::Rules};
+/// use steadfast_chat::{ChatRequest, Message, transcript::Rules};
+/// use steadfast_core::Dialect;
 ///
 /// let mut request = ChatRequest::new(
 ///     (0..40)

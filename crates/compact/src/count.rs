@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use steadfast_compact::{Counter, Tape};
-//! use steadfast_core::{ChatRequest, Message};
+//! use steadfast_chat::{ChatRequest, Message};
 //!
 //! let counter = Counter::default();
 //! let mut tape = Tape::default();
@@ -30,7 +30,7 @@ use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{ChatRequest, Message};
+use steadfast_chat::{ChatRequest, Message};
 
 pub use self::{
     calibrate::{Calibration, Sample},

@@ -9,7 +9,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, Lease, Reason, Track};
+use steadfast_chat::{ChatRequest, ChatResponse, Events};
+use steadfast_core::{Failure, Lease, Reason, Track};
 use tower_service::Service;
 
 use crate::{
@@ -50,7 +51,7 @@ pin_project! {
         Looking {
             // `None` once it has.
             reply: Option<ChatResponse<E>>,
-            look: steadfast_core::Look,
+            look: steadfast_chat::Look,
         },
         Working {
             work: Working<E>,

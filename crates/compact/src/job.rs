@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Message,
     transcript::{Rules, validate},
 };

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use steadfast_compact::Ledger;
-//! use steadfast_core::Message;
+//! use steadfast_chat::Message;
 //!
 //! let mut ledger = Ledger::default();
 //! ledger.read([&Message::user("Fix PROJ-4711 in src/main.rs. Never touch the tests.")]);
@@ -21,7 +21,8 @@ mod scan;
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
-use steadfast_core::{Message, Part, Role, ToolCall, ToolResult, mask};
+use steadfast_chat::{Message, Part, Role, ToolCall, ToolResult};
+use steadfast_core::mask;
 
 /// Facts of each kind that are kept, at most: far more than a person states, and what a summary
 /// has room for.

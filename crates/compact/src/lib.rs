@@ -6,9 +6,8 @@
 //!
 //! ```
 //! use steadfast_compact::{CompactionLayer, Limits, Notice, TargetFacts};
-//! use steadfast_core::{
-//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, StopReason, Target,
-//! };
+//! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, StopReason};
+//! use steadfast_core::{Dialect, Failure, Target};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -135,7 +134,8 @@
 //!
 //! ```
 //! use steadfast_compact::{Compactor, Counter, Models, Policy, Tape, Task};
-//! use steadfast_core::{ChatRequest, Dialect, transcript::Rules};
+//! use steadfast_chat::{ChatRequest, transcript::Rules};
+//! use steadfast_core::Dialect;
 //!
 //! let (models, counter) = (Models::default(), Counter::default());
 //! let compactor = Compactor::new(Policy::default())?;
@@ -164,7 +164,7 @@
 //!
 //! # What comes out
 //!
-//! A request that the provider accepts, by [`transcript::validate`](steadfast_core::transcript::validate):
+//! A request that the provider accepts, by [`transcript::validate`](steadfast_chat::transcript::validate):
 //! ways to cut are tried until one is valid. A request that needs nothing is not changed by a byte.
 
 mod applied;

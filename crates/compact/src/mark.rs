@@ -3,7 +3,8 @@
 use std::{hash::BuildHasher, sync::LazyLock};
 
 use foldhash::quality::RandomState;
-use steadfast_core::{Dialect, Message};
+use steadfast_chat::Message;
+use steadfast_core::Dialect;
 
 /// What is remembered of a message, to know it again: the message itself where somebody else holds
 /// it anyway, and a hash of its text where it was read from the wire, and would be kept alive by this
@@ -54,7 +55,7 @@ fn print(message: &Message) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Part, RawJson, Role};
+    use steadfast_chat::{Part, RawJson, Role};
 
     use super::*;
 

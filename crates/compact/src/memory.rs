@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::{Keep, Message};
+use steadfast_chat::Message;
+use steadfast_core::Keep;
 use tokio::sync::Notify;
 
 use crate::{Applied, ConversationId, Tape};

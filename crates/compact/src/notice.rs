@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{Head, Message, SharedVec};
+use steadfast_chat::{Head, Message, SharedVec};
 
 use crate::{Applied, Degraded, Report};
 
@@ -11,7 +11,8 @@ use crate::{Applied, Degraded, Report};
 ///
 /// ```
 /// use steadfast_compact::Notice;
-/// # use steadfast_core::{Dialect, Head};
+/// # use steadfast_chat::Head;
+/// # use steadfast_core::Dialect;
 /// # let head = Head::new(Dialect::OpenAi);
 ///
 /// if let Some(notice) = Notice::of(&head) {

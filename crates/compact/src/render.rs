@@ -20,7 +20,8 @@
 
 use std::borrow::Cow;
 
-use steadfast_core::{Message, mask};
+use steadfast_chat::Message;
+use steadfast_core::mask;
 
 /// What the trusted header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use std::{
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
-use steadfast_core::{ChatRequest, Dialect, Keyed, KeyedPolicy, Target, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::Rules};
+use steadfast_core::{Dialect, Keyed, KeyedPolicy, Target};
 use tokio::time::Instant;
 
 use crate::{

@@ -7,7 +7,7 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use serde_json::{Map, Value};
-use steadfast_core::{Message, Part, ToolCall, ToolResult};
+use steadfast_chat::{Message, Part, ToolCall, ToolResult};
 
 use crate::policy::MARKER;
 
@@ -51,7 +51,7 @@ pub fn strip(
     let over = over.max(MARKER);
     let seen = messages
         .iter()
-        .rposition(|message| message.role() == steadfast_core::Role::Assistant)
+        .rposition(|message| message.role() == steadfast_chat::Role::Assistant)
         .unwrap_or(0);
     let border = border.min(messages.len());
     let mut candidates = Vec::new();
@@ -209,7 +209,7 @@ pub(crate) fn thousands(number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Role, Text};
+    use steadfast_chat::{Role, Text};
 
     use super::*;
 

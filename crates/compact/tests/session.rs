@@ -5,8 +5,9 @@
 mod history;
 
 use history::{total, weigh};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult, transcript::Rules};
 use steadfast_compact::{Compactor, Effect, Limits, Policy, Run, Summary, Task, Tier};
-use steadfast_core::{ChatRequest, Dialect, Message, Part, Role, ToolResult, transcript::Rules};
+use steadfast_core::Dialect;
 
 struct Session {
     compactor: Compactor,

@@ -5,7 +5,8 @@ use steadfast_core::Needs;
 /// Which chain a request takes. Implemented for closures.
 ///
 /// ```
-/// use steadfast_core::{ChatRequest, Needs};
+/// use steadfast_chat::ChatRequest;
+/// use steadfast_core::Needs;
 /// use steadfast_failover::ChooseChain;
 ///
 /// fn takes<C: ChooseChain<ChatRequest>>(_: C) {}

@@ -145,7 +145,8 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     /// Chooses the chain by request; `None` is the default one.
     ///
     /// ```
-    /// use steadfast_core::{ChatRequest, Needs};
+    /// use steadfast_chat::ChatRequest;
+    /// use steadfast_core::Needs;
     /// use steadfast_failover::{Chain, CooldownFailoverLayer};
     ///
     /// let layer = CooldownFailoverLayer::new(Chain::new(["anthropic", "openai"])?)

@@ -14,9 +14,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{
-    BoxError, Call, CallContext, ChatRequest, ChatResponse, Failure, Reason, RetryBudget,
-};
+use steadfast_chat::{ChatRequest, ChatResponse};
+use steadfast_core::{BoxError, Call, CallContext, Failure, Reason, RetryBudget};
 use steadfast_failover::{
     CooldownFailover, CooldownFailoverLayer, FailoverHandle, Snapshot, future::ResponseFuture,
 };

@@ -17,10 +17,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use parking_lot::Mutex;
-use steadfast_core::{
-    BudgetPolicy, Call, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure,
-    Head, Message, Part, Peek, Reason, RetryBudget, Role, Thinking,
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Delta, Event, EventStream, Head, Message, Part, Role, Thinking,
 };
+use steadfast_core::{BudgetPolicy, Call, Dialect, Failure, Peek, Reason, RetryBudget};
 use steadfast_failover::{Chain, CooldownFailoverLayer, Status, TargetSpec};
 use support::{chain, secs, target};
 use tower::{Layer, Service, ServiceExt};

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use steadfast_core::{ChatRequest, Keyed, ToolCall, ToolResult};
+use steadfast_chat::{ChatRequest, ToolCall, ToolResult};
+use steadfast_core::Keyed;
 use tokio::time::Instant;
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 /// operator. Cheap to clone; clones are the same guard.
 ///
 /// ```
-/// use steadfast_core::{Part, ToolCall, ToolResult};
+/// use steadfast_chat::{Part, ToolCall, ToolResult};
 /// use steadfast_guard::{SafetyGuard, Verdict};
 ///
 /// let guard = SafetyGuard::default();
@@ -145,7 +146,7 @@ impl SafetyGuard {
         ToolResult {
             id: call.id.clone(),
             name: Some(call.name.clone()),
-            content: vec![steadfast_core::Part::text(stop.note())],
+            content: vec![steadfast_chat::Part::text(stop.note())],
             is_error: true,
             extra: None,
         }

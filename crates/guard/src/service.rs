@@ -7,9 +7,8 @@ use std::{
 };
 
 use memchr::memmem;
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Dialect, Events, Failure, Message, Near, Role,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
+use steadfast_core::{Call, Dialect, Failure, Near};
 use tokio::time::Instant;
 use tower_service::Service;
 

@@ -8,7 +8,7 @@ use std::{
 
 use foldhash::quality::RandomState;
 use serde_json::Value;
-use steadfast_core::{Media, MediaSource, Part, ToolCall, ToolResult};
+use steadfast_chat::{Media, MediaSource, Part, ToolCall, ToolResult};
 
 use crate::{
     GuardPolicy, Kind, PolicyError,

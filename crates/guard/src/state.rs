@@ -9,7 +9,8 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{ChatRequest, Keep, Keyed, RecoveryLog};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Keep, Keyed, RecoveryLog};
 use tokio::time::Instant;
 
 use crate::{

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{ChatRequest, Near, RecoveryLog};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Near, RecoveryLog};
 use tokio::time::Instant;
 
 use crate::{

@@ -3,7 +3,8 @@
 
 mod support;
 
-use steadfast_core::{Call, ChatRequest, ChatResponse};
+use steadfast_chat::{ChatRequest, ChatResponse};
+use steadfast_core::Call;
 use steadfast_guard::SafetyGuardLayer;
 use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
 use support::*;

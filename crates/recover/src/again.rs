@@ -8,9 +8,8 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{
-    CallContext, ChatRequest, Deadline, Failure, Reason, RetryBudget, Withdrawal,
-};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{CallContext, Deadline, Failure, Reason, RetryBudget, Withdrawal};
 use tokio::time::Sleep;
 use tower_service::Service;
 

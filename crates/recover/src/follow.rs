@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{ChatRequest, Dialect, Message, Part, Role, Target, ThinkingConfig};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ThinkingConfig};
+use steadfast_core::{Dialect, Target};
 
 use crate::seam::{Seam, SeamPolicy};
 
@@ -109,17 +110,17 @@ fn said(request: &mut ChatRequest, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::transcript::{Rules, validate};
+    use steadfast_chat::transcript::{Rules, validate};
 
     use super::*;
 
     #[test]
     fn every_dialect_accepts_every_follow_up() {
         let policy = SeamPolicy::default();
-        let tool = steadfast_core::Tool::function(
+        let tool = steadfast_chat::Tool::function(
             "read",
             "reads",
-            steadfast_core::RawJson::parse(r#"{"type":"object"}"#).unwrap(),
+            steadfast_chat::RawJson::parse(r#"{"type":"object"}"#).unwrap(),
         );
         let mut looped = ChatRequest::user("look").with_tools(vec![tool]);
         let messages = looped.messages.make_mut();
@@ -133,7 +134,7 @@ mod tests {
         thinking.params.thinking = Some(ThinkingConfig::Budget(2_000));
         thinking.messages.make_mut()[1].parts_mut().insert(
             0,
-            Part::Thinking(steadfast_core::Thinking {
+            Part::Thinking(steadfast_chat::Thinking {
                 text: "hm".into(),
                 signature: Some("s".into()),
                 extra: None,

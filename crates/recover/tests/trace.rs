@@ -5,7 +5,8 @@
 mod common;
 
 use common::*;
-use steadfast_core::{Reason, StopReason};
+use steadfast_chat::StopReason;
+use steadfast_core::Reason;
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use steadfast_testkit::Heard;
 use tower::{Layer, ServiceExt};

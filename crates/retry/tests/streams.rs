@@ -12,9 +12,8 @@ use std::{
 
 use common::ready;
 use futures_core::Stream;
-use steadfast_core::{
-    ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Reason, RetryBudget, Role,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Role};
+use steadfast_core::{Dialect, Failure, Reason, RetryBudget};
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
 use steadfast_testkit::{fail, secs};
 use tower::{Layer, Service, ServiceExt};

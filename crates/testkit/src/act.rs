@@ -13,7 +13,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
-use steadfast_core::{Delta, Event, Failure, Reason};
+use steadfast_chat::{Delta, Event};
+use steadfast_core::{Failure, Reason};
 use tokio::time::Sleep;
 
 use crate::probe::Shared;

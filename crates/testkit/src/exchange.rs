@@ -13,9 +13,8 @@ use futures_core::Stream;
 use http::{HeaderValue, Method, header};
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Dialect, Event, Events, Failure, Head, Target,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Event, Events, Head};
+use steadfast_core::{Call, Dialect, Failure, Target};
 
 use crate::{Ask, Pieces, PinnedBody, ProbeBody, ProbeEvents};
 

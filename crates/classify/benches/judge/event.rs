@@ -10,8 +10,9 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body, Frame};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head};
 use steadfast_classify::ClassifyLayer;
-use steadfast_core::{ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head};
+use steadfast_core::{Dialect, Failure};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;

@@ -1,7 +1,8 @@
 //! The failures that codecs find.
 
 use bytes::Bytes;
-use steadfast_core::{ChatRequest, Dialect, Failure, Reason, Upstream};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Dialect, Failure, Reason, Upstream};
 
 use crate::json::fields_of;
 

@@ -41,7 +41,8 @@ use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+use steadfast_chat::{ChatRequest, Completion, Event};
+use steadfast_core::{Dialect, Failure};
 
 use self::stream::place;
 pub use self::stream::{DecodeFrames, Decoded, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};

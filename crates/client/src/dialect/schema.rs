@@ -1,7 +1,8 @@
 //! Gemini's own schemas as JSON schemas.
 
 use serde_json::{Value, json};
-use steadfast_core::{Dialect, RawJson};
+use steadfast_chat::RawJson;
+use steadfast_core::Dialect;
 
 /// How deep a schema is followed; deeper ones are refused by every provider.
 const MAX_DEPTH: usize = 64;

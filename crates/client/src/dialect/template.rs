@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use memchr::memmem;
-use steadfast_core::Delta;
+use steadfast_chat::Delta;
 
 use super::Deltas;
 use crate::json::plain;

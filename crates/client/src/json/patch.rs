@@ -3,7 +3,8 @@
 use std::cell::OnceCell;
 
 use bytes::Bytes;
-use steadfast_core::{ChatRequest, Dialect, Failure};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Dialect, Failure};
 
 use super::{Fields, Object, Raw, text_of};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use steadfast_core::RawJson;
+use steadfast_chat::RawJson;
 
 use super::cursor::{Cursor, plain};
 

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use steadfast_chat::{Completion, Delta, Event, Frame, Part, Stop, StopReason};
 use steadfast_client::dialect::codec;
-use steadfast_core::{
-    Completion, Delta, Dialect, Event, Frame, Part, Reason, Stop, StopReason, Usage,
-};
+use steadfast_core::{Dialect, Reason, Usage};
 
 use crate::fixtures::{
     ARGS, TEXT, body, caller, completion, frames, json as parse, stream, whole_stream, write_stream,

@@ -3,8 +3,9 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use steadfast_chat::{ChatRequest, Completion, Event, Head};
 use steadfast_client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, Wire, codec};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, Head};
+use steadfast_core::{Dialect, Failure};
 
 /// Two lines, a quote and a character beyond the first plane: what breaks naive escaping.
 pub(crate) const TEXT: &str = "Let me look.\n\"é\u{1F980}\" ";

@@ -1,11 +1,12 @@
 //! What fuzzing and reviews found in answers, streams and requests: small inputs, each once broken.
 
 use bytes::Bytes;
-use steadfast_client::dialect::{Route, codec};
-use steadfast_core::{
-    Delta, Dialect, Event, Failure, Reason,
+use steadfast_chat::{
+    Delta, Event,
     transcript::{Rules, validate},
 };
+use steadfast_client::dialect::{Route, codec};
+use steadfast_core::{Dialect, Failure, Reason};
 
 use crate::fixtures::{completion, decode, encode, read_stream, write_stream};
 

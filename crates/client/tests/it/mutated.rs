@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use proptest::{prelude::*, sample::Index};
+use steadfast_chat::Event;
 use steadfast_client::dialect::{StreamEncoder, Wire, codec};
-use steadfast_core::{Dialect, Event};
+use steadfast_core::Dialect;
 
 use crate::{
     fixtures::{body, caller, completion, read_stream, route, stream},

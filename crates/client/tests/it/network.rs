@@ -22,8 +22,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto::Builder,
 };
+use steadfast_chat::ChatRequest;
 use steadfast_client::{LlmClient, Provider, Providers, Transport};
-use steadfast_core::{ChatRequest, Dialect, Reason};
+use steadfast_core::{Dialect, Reason};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,

@@ -1,8 +1,9 @@
 //! The end of a stream: only the provider's own terminal event is one.
 
 use bytes::Bytes;
+use steadfast_chat::Event;
 use steadfast_client::dialect::{StreamDecoder, codec};
-use steadfast_core::{Dialect, Event, Failure, Reason, Retry};
+use steadfast_core::{Dialect, Failure, Reason, Retry};
 
 use crate::fixtures::{body, completion, frames, read_stream, stream, write_stream};
 

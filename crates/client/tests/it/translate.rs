@@ -1,7 +1,8 @@
 //! Requests of each dialect, written for each other one.
 
 use serde_json::{Value, json};
-use steadfast_core::{Dialect, Reason, ThinkingConfig};
+use steadfast_chat::ThinkingConfig;
+use steadfast_core::{Dialect, Reason};
 
 use crate::fixtures::{decode, encode, json as parse, try_encode};
 
@@ -487,7 +488,7 @@ fn what_has_no_word_is_refused_and_says_what_it_is() {
 /// OpenAI refuses a batch of calls when anything stands between their results.
 #[test]
 fn what_tools_show_stands_behind_all_their_results() {
-    use steadfast_core::{ChatRequest, Message, Part, Role, ToolResult};
+    use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult};
     let call = |id: &str| Part::tool_call(id, "shot", "{}");
     let result = |id: &str, content| {
         let result = ToolResult { id: id.into(), content, ..ToolResult::default() };
@@ -569,7 +570,7 @@ fn odd_conversations_become_regular_ones() {
 
 #[test]
 fn a_budget_of_the_program_is_put_into_the_models_words() {
-    let mut request = steadfast_core::ChatRequest::user("x").with_model("claude-sonnet-4-5");
+    let mut request = steadfast_chat::ChatRequest::user("x").with_model("claude-sonnet-4-5");
     request.params.thinking = Some(ThinkingConfig::Effort("medium".into()));
     let written = parse(&encode(Dialect::Anthropic, &request));
     assert_eq!(written["thinking"], json!({"type": "enabled", "budget_tokens": 8192}));

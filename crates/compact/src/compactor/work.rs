@@ -1,6 +1,6 @@
 //! The steps of one compaction.
 
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Message, Role,
     transcript::{repair, validate},
 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use steadfast_core::{ChatRequest, Message, SharedVec, Tool};
+use steadfast_chat::{ChatRequest, Message, SharedVec, Tool};
 
 use super::{Calibration, Count, Sample, Scheme, Weight, calibrate::to_tokens, weigh};
 use crate::mark::Mark;

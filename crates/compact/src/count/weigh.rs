@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use steadfast_core::{Media, MediaKind, MediaSource, Message, Part, RawJson, Tool};
+use steadfast_chat::{Media, MediaKind, MediaSource, Message, Part, RawJson, Tool};
 
 use super::{Sample, Scheme};
 
@@ -161,7 +161,7 @@ fn hash_part(part: &Part, state: &mut impl Hasher) {
 mod tests {
     use std::sync::Arc;
 
-    use steadfast_core::Role;
+    use steadfast_chat::Role;
 
     use super::super::Encoding;
     use super::*;

@@ -9,7 +9,7 @@ use steadfast::{
     client::dialect::{Wire, codec},
     compact::{Compactor, Counter, Limits, Models, Policy, PolicyError, Report, Room, Tape, Task},
 };
-use steadfast_core::{ChatRequest, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::Rules};
 
 use super::{CompactArgs, FAILED, USAGE, fail, input};
 

@@ -9,7 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::client::dialect::{RequestError, Route, codec};
-use steadfast_core::{ChatRequest, Dialect};
+use steadfast_chat::ChatRequest;
+use steadfast_core::Dialect;
 
 use super::{FAILED, USAGE};
 

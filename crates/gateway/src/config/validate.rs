@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use http::{HeaderName, HeaderValue};
-use steadfast_core::{Failover, Params, Reason};
+use steadfast_chat::Params;
+use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Source};
 

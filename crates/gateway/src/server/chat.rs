@@ -16,11 +16,9 @@ use axum::{
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts};
 use http_body::Body as HttpBody;
+use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
-use steadfast_core::{
-    BoxError, CallContext, ChatRequest, ChatResponse, Completion, Deadline, Dialect, Event,
-    EventStream, Failure, Fault, FrameKind, Priority, Reason,
-};
+use steadfast_core::{BoxError, CallContext, Deadline, Dialect, Failure, Fault, Priority, Reason};
 
 use super::{
     App,

@@ -8,7 +8,8 @@ use std::{
     },
 };
 
-use steadfast_core::{ChatRequest, Target};
+use steadfast_chat::ChatRequest;
+use steadfast_core::Target;
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
-use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson};
+use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson};
+use steadfast_core::Failure;
 
 use super::{
     DIALECT,

@@ -1,6 +1,7 @@
 //! The gist of a whole answer, by one look at its bytes; as OpenAI's dialect has it.
 
-use steadfast_core::{Gist, Usage};
+use steadfast_chat::Gist;
+use steadfast_core::Usage;
 
 use super::words::{self, Wire};
 use crate::json::{Cursor, Seen};
@@ -98,7 +99,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    use steadfast_core::Delta;
+    use steadfast_chat::Delta;
 
     use super::{super::answer_decode, *};
 

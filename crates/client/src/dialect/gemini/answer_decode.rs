@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_core::Failure;
 
 use super::{DIALECT, words};
 use crate::{

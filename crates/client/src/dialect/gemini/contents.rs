@@ -1,8 +1,7 @@
 //! The contents of a request, written.
 
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, Media, MediaSource, Message, Part, RawJson, Role, ToolResult,
-};
+use steadfast_chat::{ChatRequest, Media, MediaSource, Message, Part, RawJson, Role, ToolResult};
+use steadfast_core::{Dialect, Failure};
 
 use super::DIALECT;
 use crate::{

@@ -1,7 +1,8 @@
 //! The dialect's words for why an answer stopped and what it used.
 
 use serde::Deserialize;
-use steadfast_core::{Stop, StopReason, Usage};
+use steadfast_chat::{Stop, StopReason};
+use steadfast_core::Usage;
 
 use crate::json::Object;
 

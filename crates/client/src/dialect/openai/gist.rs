@@ -5,7 +5,8 @@
 //! [`answer_decode`](super::answer_decode) reads without an error and with the same gist. It is sure of
 //! what providers usually send and of nothing else; that is read at once.
 
-use steadfast_core::{Gist, StopReason, Usage};
+use steadfast_chat::{Gist, StopReason};
+use steadfast_core::Usage;
 
 use super::{plain::object, words};
 use crate::json::{Cursor, Seen};
@@ -148,7 +149,7 @@ fn call(cursor: &mut Cursor<'_>) -> Option<()> {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
-    use steadfast_core::{Delta, Gist};
+    use steadfast_chat::{Delta, Gist};
 
     use super::{super::answer_decode, *};
 

@@ -161,7 +161,7 @@ pub(super) fn tool(cursor: &mut Cursor<'_>) -> Option<()> {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
-    use steadfast_core::ChatRequest;
+    use steadfast_chat::ChatRequest;
 
     use super::{
         super::request_decode::{decode, messages, tools},

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Extra, Media, MediaKind, Message, Opaque, Params, Part, ResponseFormat, Role,
     SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
@@ -266,7 +266,7 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
                 Ok((data, format, inner.rest()))
             };
             let (data, format, inner) = read(raw.at("input_audio")?).at("input_audio")?;
-            let source = steadfast_core::MediaSource::Base64 {
+            let source = steadfast_chat::MediaSource::Base64 {
                 mime: format!("audio/{format}"),
                 data: data.into(),
             };
@@ -284,11 +284,11 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
             let (data, id, inner) = read(raw.at("file")?).at("file")?;
             let source = match (data, id) {
                 (Some(data), _) => source_of_url(data),
-                (None, Some(id)) => steadfast_core::MediaSource::File { mime: None, id },
+                (None, Some(id)) => steadfast_chat::MediaSource::File { mime: None, id },
                 (None, None) => return Ok(opaque(&what, whole)),
             };
             let kind = match &source {
-                steadfast_core::MediaSource::Base64 { mime, .. } => kind_of(mime),
+                steadfast_chat::MediaSource::Base64 { mime, .. } => kind_of(mime),
                 _ => MediaKind::Document,
             };
             Ok(media(kind, source, fields, "file", inner))
@@ -310,7 +310,7 @@ fn image(raw: Raw<'_>) -> Result<(String, Extra), RequestError> {
 /// inside it under that object's name.
 fn media(
     kind: MediaKind,
-    source: steadfast_core::MediaSource,
+    source: steadfast_chat::MediaSource,
     outer: Fields<'_>,
     name: &str,
     inner: Extra,
