@@ -7,10 +7,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    Compaction, CompactionHandle, Compactor, Counter, Models, Policy, PolicyError, SpendPolicy,
-    SummaryPolicy, TargetFacts,
-    state::{Config, Shared},
-    summariser::Summariser,
+    Compaction, CompactionHandle, CompactionPolicy, Compactor, Counter, Models, PolicyError,
+    SpendPolicy, SummaryPolicy, TargetFacts,
+    state::{Config, LayerState},
+    summarise::Summariser,
 };
 
 /// Conversations that are remembered when nobody says, at most.
@@ -24,18 +24,18 @@ const CONVERSATIONS: usize = 1_024;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct CompactionLayer {
-    shared: Arc<Shared>,
+    state: Arc<LayerState>,
 }
 
 impl Default for CompactionLayer {
-    /// The same as [`plain`](Self::plain).
+    /// The same as [`rules_only`](Self::rules_only).
     fn default() -> Self {
-        Self::plain()
+        Self::rules_only()
     }
 }
 
 impl CompactionLayer {
-    /// With the words of `summariser` in place of older messages (tiers 1 to 4): any service for
+    /// With summaries of `summariser` in place of older messages (tiers 1 to 4): any service for
     /// chats, with whatever layers it wants; this layer's own breaker and budget are around it. It
     /// is asked on behalf of the tenant, without a session, and with
     /// [background](steadfast_core::Priority::Background) priority. Its requests name no model: a
@@ -49,13 +49,13 @@ impl CompactionLayer {
         E: Events + Unpin + Send + 'static,
     {
         let summariser = Some(Arc::new(Summariser::new(summariser)));
-        Self::plain().with(|config| config.summariser = summariser)
+        Self::rules_only().with(|config| config.summariser = summariser)
     }
 
     /// Without a summariser: markers (tier 1), and lists of facts (tier 4).
-    pub fn plain() -> Self {
+    pub fn rules_only() -> Self {
         Self::of(Config {
-            compactor: Compactor::usual(),
+            compactor: Compactor::default(),
             models: Arc::default(),
             counter: Arc::default(),
             summaries: SummaryPolicy::default(),
@@ -72,15 +72,15 @@ impl CompactionLayer {
 
     /// Passes everything on as it is.
     pub fn off() -> Self {
-        Self::plain().with(|config| config.off = true)
+        Self::rules_only().with(|config| config.off = true)
     }
 
     fn of(config: Config) -> Self {
-        Self { shared: Arc::new(Shared::new(config)) }
+        Self { state: Arc::new(LayerState::new(config)) }
     }
 
     fn with(self, change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = self.shared.config.clone();
+        let mut config = self.state.config.clone();
         change(&mut config);
         Self::of(config)
     }
@@ -90,8 +90,8 @@ impl CompactionLayer {
     /// # Errors
     ///
     /// When it contradicts itself.
-    pub fn policy(self, policy: Policy) -> Result<Self, PolicyError> {
-        let compactor = self.shared.config.compactor.clone().with_policy(policy)?;
+    pub fn policy(self, policy: CompactionPolicy) -> Result<Self, PolicyError> {
+        let compactor = self.state.config.compactor.clone().with_policy(policy)?;
         Ok(self.with(|config| config.compactor = compactor))
     }
 
@@ -126,13 +126,13 @@ impl CompactionLayer {
     /// service, and again when a window is learned.
     ///
     /// ```
-    /// use steadfast_compact::{CompactionLayer, Limits, TargetFacts};
+    /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};
     /// use steadfast_core::Dialect;
     ///
-    /// let layer = CompactionLayer::plain().targets(|target| match target.provider() {
+    /// let layer = CompactionLayer::rules_only().targets(|target| match target.provider() {
     ///     "house" => TargetFacts::default()
     ///         .with_dialect(Dialect::OpenAi)
-    ///         .with_limits(Limits::new(32_768).with_output(4_096)),
+    ///         .with_limits(TokenLimits::new(32_768).with_output(4_096)),
     ///     _ => TargetFacts::default(),
     /// });
     /// ```
@@ -142,7 +142,7 @@ impl CompactionLayer {
 
     /// Keeps whole every message that `pinned` says so of.
     pub fn pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
-        let compactor = self.shared.config.compactor.clone().with_pins(pinned);
+        let compactor = self.state.config.compactor.clone().with_pins(pinned);
         self.with(|config| config.compactor = compactor)
     }
 
@@ -159,8 +159,8 @@ impl CompactionLayer {
         self.with(|config| config.fail_closed_rollover = fail_closed)
     }
 
-    /// Remembers so many conversations, for so long. 1,024, and an hour: those that are too long for a
-    /// glance hold on to their messages, or to hashes of what was read from the wire, so that a thousand
+    /// Remembers so many conversations, for so long. 1,024, and an hour: those that are long enough to be
+    /// counted hold on to their messages, or to hashes of what was read from the wire, so that a thousand
     /// of half a megabyte are the most that a process should spend on it.
     pub fn remember(self, policy: KeyedPolicy) -> Self {
         self.with(|config| config.remember = policy)
@@ -172,9 +172,9 @@ impl CompactionLayer {
         self.with(|config| config.seed = Some(seed))
     }
 
-    /// Looks at the layer's state and resets it.
+    /// Shows the layer's state and resets it.
     pub fn handle(&self) -> CompactionHandle {
-        CompactionHandle(self.shared.clone())
+        CompactionHandle(self.state.clone())
     }
 }
 
@@ -182,12 +182,12 @@ impl<S: Clone> Layer<S> for CompactionLayer {
     type Service = Compaction<S>;
 
     fn layer(&self, inner: S) -> Compaction<S> {
-        Compaction::new(inner, self.shared.clone())
+        Compaction::new(inner, self.state.clone())
     }
 }
 
 impl fmt::Debug for CompactionLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionLayer").field("config", &self.shared.config).finish()
+        f.debug_struct("CompactionLayer").field("config", &self.state.config).finish()
     }
 }

@@ -167,61 +167,42 @@
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_core::transcript::validate):
 //! ways to cut are tried until one is valid. A request that needs nothing is not changed by a byte.
 
-mod applied;
-mod compactor;
-mod count;
-mod course;
+mod apply;
+mod body;
+mod decide;
+mod error;
 mod event;
-mod events;
 pub mod future;
-mod gate;
-mod glance;
 mod handle;
-mod job;
+mod id;
 mod layer;
-mod ledger;
-mod look;
-mod mark;
-mod memory;
-mod models;
-mod notice;
-mod plain;
-mod plan;
-mod policy;
-mod refusal;
-mod render;
-mod report;
-mod scope;
+mod measure;
+mod resend;
 mod service;
-mod spend;
 mod state;
-mod strip;
 mod summarise;
-mod summariser;
-mod summary_policy;
 
 pub use self::{
-    applied::Applied,
-    compactor::{Compactor, Pending, Run, Summary, Task},
-    count::{Calibration, Count, Counter, Encoding, Sample, Scheme, Tape, Weight},
-    events::CompactionEvents,
-    gate::GateState,
-    handle::{CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    apply::{
+        Applied, Compacted, CompactionReport, Digest, EMERGENCY, Effect, Ledger, Notice, Stripped,
+        Summary, SummaryHeader, Tier, escape, render, strip,
+    },
+    body::CompactionEvents,
+    decide::{
+        CompactionPolicy, CompactionResult, CompactionTask, Compactor, Goal, Level, Room,
+        SummaryInput,
+    },
+    error::{PolicyError, TooLarge},
+    handle::{CompactionCounts, CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    id::ConversationId,
     layer::CompactionLayer,
-    ledger::Ledger,
-    models::{Limits, Models, UNKNOWN},
-    notice::{Compacted, Notice},
-    plain::Digest,
-    plan::{Conversation, Cut, Plan},
-    policy::{Goal, Level, Policy, PolicyError, Room},
-    render::{EMERGENCY, Heading, escape, render},
-    report::{Effect, Report, Tier, TooLarge},
-    scope::ConversationId,
+    measure::{
+        Calibration, Count, CountedHistory, Counter, Encoding, Models, Scheme, TargetFacts,
+        TokenLimits, UNKNOWN,
+    },
     service::Compaction,
-    spend::{OverBudget, Reservation, SpendCap, SpendPolicy},
-    state::TargetFacts,
-    strip::{Stripped, strip},
-    summarise::{Unusable, accept, ask, chunks},
-    summariser::Degraded,
-    summary_policy::SummaryPolicy,
+    summarise::{
+        Degraded, OverBudget, Reservation, SpendCap, SpendPolicy, SummariserState, SummaryPolicy,
+        Unusable, accept, ask, chunks,
+    },
 };

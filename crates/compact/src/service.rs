@@ -11,11 +11,11 @@ use tower_service::Service;
 
 use crate::{
     CompactionHandle,
-    course::{Sent, compact_and_send},
-    events::CompactionEvents,
+    body::CompactionEvents,
+    decide::NextAction,
     future::ResponseFuture,
-    look::{Look, look},
-    state::{Own, Shared},
+    resend::{KeptRequest, Spare},
+    state::LayerState,
 };
 
 /// Keeps conversations inside the window of the model behind it; see
@@ -27,21 +27,22 @@ use crate::{
 #[must_use = "services do nothing unless called"]
 pub struct Compaction<S> {
     inner: S,
-    own: Arc<Own<S>>,
+    layer: Arc<LayerState>,
+    spare: Spare<S>,
 }
 
 impl<S> Compaction<S> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self
+    pub(crate) fn new(inner: S, layer: Arc<LayerState>) -> Self
     where
         S: Clone,
     {
-        let own = Arc::new(Own::new(shared, inner.clone()));
-        Self { inner, own }
+        let spare = Spare::new(inner.clone());
+        Self { inner, layer, spare }
     }
 
-    /// Looks at the layer's state and resets it.
+    /// Shows the layer's state and resets it.
     pub fn handle(&self) -> CompactionHandle {
-        CompactionHandle(self.own.shared.clone())
+        CompactionHandle(self.layer.clone())
     }
 
     /// The inner service.
@@ -68,16 +69,16 @@ where
 
     #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        match look(&self.own, &mut request) {
-            Look::Pass(sight) => {
-                let sent = Sent::keep(&mut request, sight);
-                ResponseFuture::calling(self.inner.call(request), self.own.clone(), sent)
+        let (layer, spare) = (self.layer.clone(), self.spare.clone());
+        match layer.next_action(&mut request, None) {
+            NextAction::Send(state) => {
+                let kept = KeptRequest::new(&mut request, state);
+                ResponseFuture::calling(layer, spare, kept, self.inner.call(request))
             }
-            Look::Work => {
-                let spare = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, spare);
-                let work = Box::pin(compact_and_send(self.own.clone(), ready, request));
-                ResponseFuture::working(work, self.own.clone())
+            action => {
+                let next = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, next);
+                ResponseFuture::preparing(layer, spare, ready, request, action)
             }
         }
     }
@@ -85,7 +86,8 @@ where
 
 impl<S: Clone> Clone for Compaction<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), own: self.own.clone() }
+        let (layer, spare) = (self.layer.clone(), self.spare.clone());
+        Self { inner: self.inner.clone(), layer, spare }
     }
 }
 
@@ -93,7 +95,7 @@ impl<S: fmt::Debug> fmt::Debug for Compaction<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compaction")
             .field("inner", &self.inner)
-            .field("shared", &self.own.shared)
+            .field("layer", &self.layer)
             .finish()
     }
 }

@@ -13,7 +13,7 @@ fn too_large(request: &mut ChatRequest) {
 
 contract!(
     chat,
-    Contract::new(Chat, CompactionLayer::plain).refuses(|_, request| too_large(request))
+    Contract::new(Chat, CompactionLayer::rules_only).refuses(|_, request| too_large(request))
 );
 
 /// Chat in a session whose history is too long to be let through at a glance.
@@ -48,7 +48,11 @@ impl Exchange for InSession {
 
 contract!(
     in_a_session,
-    Contract::new(InSession, CompactionLayer::plain)
+    Contract::new(InSession, CompactionLayer::rules_only)
         .refuses(|_, request| too_large(request))
-        .state(Act::fail(Reason::ContextOverflow), |layer| layer.handle().snapshot().overflows)
+        .state(Act::fail(Reason::ContextOverflow), |layer| layer
+            .handle()
+            .snapshot()
+            .counts
+            .overflows)
 );

@@ -8,7 +8,7 @@ use std::{
 };
 
 use allocation_counter::measure;
-use steadfast_compact::{CompactionLayer, Limits, TargetFacts};
+use steadfast_compact::{CompactionLayer, TargetFacts, TokenLimits};
 use steadfast_core::{
     CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Target,
     Usage,
@@ -68,13 +68,13 @@ fn history(length: usize) -> Vec<Message> {
 fn a_request_that_needs_nothing_allocates_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
-    let limits = || TargetFacts::default().with_limits(Limits::new(400_000));
+    let limits = || TargetFacts::default().with_limits(TokenLimits::new(400_000));
     let session = CallContext::new().with_tenant("t").with_session("s");
     // At a glance; counted; and without a name.
     for (length, context) in
         [(9, session.clone()), (9, CallContext::new()), (999, session), (999, CallContext::new())]
     {
-        let layer = CompactionLayer::plain().targets(move |_| limits());
+        let layer = CompactionLayer::rules_only().targets(move |_| limits());
         let free = Free::default();
         let mut service = layer.layer(free.clone());
         let context = context.with_target(Target::new("anthropic").with_model("claude-x"));

@@ -16,7 +16,7 @@ use history::{THOUGHT, Writer, random_stretch};
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
-    CompactionLayer, Counter, Encoding, Limits, Notice, Scheme, TargetFacts, Tier,
+    CompactionLayer, Counter, Encoding, Notice, Scheme, TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{
     CallContext, ChatRequest, ChatResponse, Dialect, Failure, Message, Part, Reason, Role, Target,
@@ -112,7 +112,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     // One in five has a provider that takes less than it is said to.
     let context_size = if dice.u8(..5) == 0 { window * 3 / 4 } else { 100_000_000 };
     let layer = match dice.u8(..3) {
-        0 => CompactionLayer::plain(),
+        0 => CompactionLayer::rules_only(),
         kind => {
             CompactionLayer::new(Summariser::at_once(move |number, _| match (kind, number % 3) {
                 (1, _) | (2, 0) => Ok(say("This and that was said, and much was done.")),
@@ -123,7 +123,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     };
     let layer = layer
         .targets(move |_| {
-            TargetFacts::default().with_limits(Limits::new(window).with_output(8_192))
+            TargetFacts::default().with_limits(TokenLimits::new(window).with_output(8_192))
         })
         .counter(Counter::default().with_scheme(
             MODEL,
@@ -239,7 +239,7 @@ fn the_simulator_accepts_whatever_comes_out() {
             "{} answers, tiers {:?}, {} too large, {} refused, {} damaged",
             seen.answers, seen.tiers, seen.too_large, seen.refused, seen.damaged
         );
-        for tier in [Tier::Strip, Tier::Summary, Tier::Plain] {
+        for tier in [Tier::Strip, Tier::Summary, Tier::Fallback] {
             let count = seen.tiers.get(&tier).copied().unwrap_or(0);
             assert!(count * 20 >= histories, "{} was hardly tried: {count}", tier.as_str());
         }

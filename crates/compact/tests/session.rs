@@ -5,7 +5,10 @@
 mod history;
 
 use history::{total, weigh};
-use steadfast_compact::{Compactor, Effect, Limits, Policy, Run, Summary, Task, Tier};
+use steadfast_compact::{
+    CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
+    TokenLimits,
+};
 use steadfast_core::{ChatRequest, Dialect, Message, Part, Role, ToolResult, transcript::Rules};
 
 struct Session {
@@ -21,7 +24,7 @@ struct Session {
 impl Session {
     fn new(window: u64) -> Self {
         Self {
-            compactor: Compactor::new(Policy::default()).unwrap(),
+            compactor: Compactor::new(CompactionPolicy::default()).unwrap(),
             rules: Rules::for_dialect(Dialect::OpenAi),
             window,
             growth: None,
@@ -42,9 +45,9 @@ impl Session {
         self.say(Message::new(Role::Tool, vec![Part::ToolResult(result)]));
     }
 
-    fn turn(&mut self) -> Option<Run> {
-        let mut task = Task::new(&self.rules, &weigh);
-        task.room = self.compactor.policy().room(Limits::new(self.window), None, true);
+    fn turn(&mut self) -> Option<CompactionResult> {
+        let mut task = CompactionTask::new(&self.rules, &weigh);
+        task.room = self.compactor.policy().room(TokenLimits::new(self.window), None, true);
         task.growth = self.growth;
         task.summary = self.summary.as_ref();
         let run = self.compactor.run(&mut self.request, &task, &mut self.rng).unwrap()?;
@@ -84,7 +87,7 @@ fn planted_facts_survive_compaction_after_compaction() {
         session.say(Message::user(format!("And what about part {}?", "so it is ".repeat(20))));
         session.say(Message::assistant("It goes like this. ".repeat(10 + turn % 7)));
         if let Some(run) = session.turn()
-            && run.report.tier == Tier::Plain
+            && run.report.tier == Tier::Fallback
         {
             cut += 1;
             let text = session.summary.as_ref().unwrap().message().text();
@@ -165,8 +168,8 @@ fn a_refusal_compacts_below_what_was_refused_whatever_the_numbers_say() {
     session.say(Message::user("go on"));
     assert!(session.turn().is_none(), "by our numbers there is room");
     let before = total(&session.request.messages);
-    let mut task = Task::new(&session.rules, &weigh);
-    task.room = session.compactor.policy().room(Limits::new(100_000), None, true);
+    let mut task = CompactionTask::new(&session.rules, &weigh);
+    task.room = session.compactor.policy().room(TokenLimits::new(100_000), None, true);
     task.refused = true;
     let run =
         session.compactor.run(&mut session.request, &task, &mut session.rng).unwrap().unwrap();
@@ -176,7 +179,7 @@ fn a_refusal_compacts_below_what_was_refused_whatever_the_numbers_say() {
 #[test]
 fn pinned_messages_are_never_summarised() {
     let mut session = Session::new(4_096);
-    session.compactor = Compactor::new(Policy::default())
+    session.compactor = Compactor::new(CompactionPolicy::default())
         .unwrap()
         .with_pins(|message| message.text().starts_with("PIN"));
     let pinned = Message::user("PIN this as it is");
@@ -189,7 +192,7 @@ fn pinned_messages_are_never_summarised() {
             session.say(Message::assistant("an answer of some length. ".repeat(8)));
         }
         session.say(Message::user("go on"));
-        assert_eq!(session.turn().unwrap().report.tier, Tier::Plain);
+        assert_eq!(session.turn().unwrap().report.tier, Tier::Fallback);
         assert_eq!(session.request.messages.iter().filter(|one| **one == pinned).count(), 1);
     }
 }
@@ -206,8 +209,8 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
             session.say(Message::assistant("an answer of some length. ".repeat(14)));
         }
         session.say(Message::user("go on"));
-        let mut task = Task::new(&session.rules, &weigh);
-        task.room = session.compactor.policy().room(Limits::new(session.window), None, true);
+        let mut task = CompactionTask::new(&session.rules, &weigh);
+        task.room = session.compactor.policy().room(TokenLimits::new(session.window), None, true);
         task.summary = session.summary.as_ref();
         let pending = session.compactor.pending(&session.request, &task).unwrap().unwrap();
         assert_eq!(pending.messages.len(), pending.tokens.len());
@@ -241,8 +244,8 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
 fn nobody_is_asked_where_no_summary_is_needed_or_would_help() {
     let mut session = Session::new(8_192);
     let pending = |session: &Session| {
-        let mut task = Task::new(&session.rules, &weigh);
-        task.room = session.compactor.policy().room(Limits::new(session.window), None, true);
+        let mut task = CompactionTask::new(&session.rules, &weigh);
+        task.room = session.compactor.policy().room(TokenLimits::new(session.window), None, true);
         session.compactor.pending(&session.request, &task).map(|pending| pending.is_some())
     };
     session.say(Message::user("go"));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
-    CompactionLayer, Counter, Encoding, Limits, Notice, Scheme, SpendPolicy, SummaryPolicy,
-    TargetFacts, Tier,
+    CompactionLayer, Counter, Encoding, Notice, Scheme, SpendPolicy, SummaryPolicy, TargetFacts,
+    Tier, TokenLimits,
 };
 use steadfast_core::{
     Dialect, Failure, Message, Part, RawJson, Reason, Role, Tool, transcript::Rules,
@@ -48,7 +48,7 @@ async fn two_hundred_turns_take_at_most_six_compactions() {
     for with_summaries in [false, true] {
         let layer = match with_summaries {
             true => CompactionLayer::new(summariser()),
-            false => CompactionLayer::plain(),
+            false => CompactionLayer::rules_only(),
         };
         let layer = layer.targets(window(64_000)).counter(quick()).seed(3);
         let model = Model::at_once(|_, request| {
@@ -99,7 +99,7 @@ async fn every_window_is_fitted_whatever_the_summariser_does() {
             ("good", Some(summariser())),
             ("failing", Some(Model::at_once(|_, _| Err(Failure::new(Reason::Timeout, "late"))))),
         ] {
-            let layer = summariser.map_or_else(CompactionLayer::plain, CompactionLayer::new);
+            let layer = summariser.map_or_else(CompactionLayer::rules_only, CompactionLayer::new);
             let layer = layer.targets(support::window(window)).counter(quick());
             let model = Model::fine();
             let asked = request(list.clone(), session("s")).with_tools(tools());
@@ -128,9 +128,9 @@ const FACTS: [&str; 7] = [
 #[tokio::test(start_paused = true)]
 async fn planted_facts_survive_every_tier() {
     // Which tier: no summariser, one that may be asked about all, and one about half only.
-    for (tier, hour) in [(Tier::Plain, 0), (Tier::Summary, 0), (Tier::Partial, 11_000)] {
+    for (tier, hour) in [(Tier::Fallback, 0), (Tier::Summary, 0), (Tier::Partial, 11_000)] {
         let layer = match tier {
-            Tier::Plain => CompactionLayer::plain(),
+            Tier::Fallback => CompactionLayer::rules_only(),
             _ => CompactionLayer::new(summariser()),
         };
         let mut policy = SummaryPolicy::default();
@@ -180,8 +180,8 @@ async fn counts_come_within_three_percent_of_the_provider_after_two_turns() {
         let provider = Provider::new(PROVIDER, Dialect::Anthropic)
             .with_credential(Credential::new("main", "sk-anything"));
         let client = LlmClient::with_service(Providers::new([provider]).unwrap(), sim);
-        let layer = CompactionLayer::plain().targets(|_| {
-            TargetFacts::default().with_limits(Limits::new(60_000).with_output(1_000))
+        let layer = CompactionLayer::rules_only().targets(|_| {
+            TargetFacts::default().with_limits(TokenLimits::new(60_000).with_output(1_000))
         });
         let handle = layer.handle();
         let service = layer.layer(ClassifyLayer::default().layer(client));

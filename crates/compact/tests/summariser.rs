@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use steadfast_compact::{
-    CompactionLayer, Degraded, GateState, SpendPolicy, SummaryPolicy, Tier, Unusable,
+    CompactionLayer, Degraded, SpendPolicy, SummariserState, SummaryPolicy, Tier, Unusable,
 };
 use steadfast_core::{
     Completion, Delta, Event, Failure, Message, Priority, Reason, Role, StopReason, Usage,
@@ -51,7 +51,7 @@ async fn its_words_stand_in_place_of_what_is_gone() {
     assert_eq!(asked.context.priority, Priority::Background);
     assert!(asked.context.deadline.is_some() && asked.tools.is_empty());
     assert_eq!(layer.handle().spent(Some("acme")), (5_020, 5_020), "what it did cost");
-    assert_eq!(layer.handle().snapshot().summarised, 1);
+    assert_eq!(layer.handle().snapshot().counts.summarised, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,10 +188,10 @@ async fn whatever_it_does_wrong_the_rules_do_its_work() {
         let answer = turn(&layer, "s").await.unwrap();
         let notice = notice(&answer);
         assert_eq!(notice.degraded, Some(expected), "{what}");
-        assert_eq!(notice.reports[0].tier, Tier::Plain, "{what}");
+        assert_eq!(notice.reports[0].tier, Tier::Fallback, "{what}");
         assert_eq!(summariser.calls(), 1, "{what}: nobody asks again");
         assert!(began.elapsed() <= Duration::from_secs(60), "{what}");
-        assert_eq!(layer.handle().snapshot().degraded, 1);
+        assert_eq!(layer.handle().snapshot().counts.degraded, 1);
     }
 }
 
@@ -207,19 +207,19 @@ async fn five_failures_rest_it_for_a_minute_and_one_tries_it_again() {
         (notice.reports[0].tier, notice.degraded)
     };
     for number in 0..5 {
-        assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+        assert_eq!(layer.handle().snapshot().summariser, SummariserState::Closed);
         let failed = Some(Degraded::Failed(Reason::ServerError));
-        assert_eq!(tier(&format!("s{number}")).await, (Tier::Plain, failed));
+        assert_eq!(tier(&format!("s{number}")).await, (Tier::Fallback, failed));
     }
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
-    assert_eq!(tier("s5").await, (Tier::Plain, Some(Degraded::Resting)));
+    assert_eq!(layer.handle().snapshot().summariser, SummariserState::Open);
+    assert_eq!(tier("s5").await, (Tier::Fallback, Some(Degraded::BreakerOpen)));
     assert_eq!(failing.calls(), 5, "nobody was asked");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(tier("s6").await.1, Some(Degraded::Failed(Reason::ServerError)));
-    assert_eq!(tier("s7").await.1, Some(Degraded::Resting), "one was enough");
+    assert_eq!(tier("s7").await.1, Some(Degraded::BreakerOpen), "one was enough");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(tier("s8").await, (Tier::Summary, None));
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+    assert_eq!(layer.handle().snapshot().summariser, SummariserState::Closed);
     assert_eq!(tier("s9").await, (Tier::Summary, None));
 }
 
@@ -240,7 +240,7 @@ async fn the_one_that_tries_has_thirty_seconds() {
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).degraded, Some(Degraded::TimedOut));
     assert_eq!(began.elapsed(), Duration::from_secs(30));
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
+    assert_eq!(layer.handle().snapshot().summariser, SummariserState::Open);
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,7 +262,7 @@ async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
     assert!((2..5).contains(&summaries), "{summaries}");
     assert_eq!(handle.spent(Some("acme")).0, summaries * 5_020);
     assert_eq!(handle.spent(Some("umbrella")), (0, 0));
-    assert_eq!(handle.snapshot().summariser, GateState::Closed, "that is not its fault");
+    assert_eq!(handle.snapshot().summariser, SummariserState::Closed, "that is not its fault");
     tokio::time::advance(Duration::from_secs(3_661)).await;
     assert_eq!(notice(&turn(&layer, "later").await.unwrap()).degraded, None);
     // Zero is no cap.
@@ -283,7 +283,7 @@ async fn where_all_is_too_much_the_older_half_is_summarised() {
         let notice = notice(&turn(&layer, "s").await.unwrap());
         tiers.push((notice.reports[0].tier, notice.degraded));
     }
-    assert_eq!(tiers[0], (Tier::Plain, Some(Degraded::OverBudget)));
+    assert_eq!(tiers[0], (Tier::Fallback, Some(Degraded::OverBudget)));
     assert_eq!(tiers[2], (Tier::Summary, None));
     assert_eq!(tiers[1], (Tier::Partial, None));
 
@@ -313,7 +313,7 @@ async fn a_caller_who_goes_away_frees_everything() {
         assert_eq!(summariser.under_way(), 0);
         assert_eq!(handle.spent(Some("acme")), (0, 0));
         assert!(!handle.snapshot().conversations[0].is_busy);
-        assert_eq!(handle.snapshot().summariser, GateState::Closed);
+        assert_eq!(handle.snapshot().summariser, SummariserState::Closed);
         assert_eq!(model.calls(), 0);
     }
 }

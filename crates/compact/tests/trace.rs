@@ -30,7 +30,7 @@ async fn every_action_is_traced_once_under_its_name() {
     let model = Model::fine();
 
     // Nothing to tell.
-    let plain = CompactionLayer::plain().targets(window(8_192));
+    let plain = CompactionLayer::rules_only().targets(window(8_192));
     let service = stacked(&plain, &model);
     ask(&service, request(talk(3, 3), session("s"))).await.unwrap();
     assert!(names(&heard).is_empty());
@@ -42,7 +42,7 @@ async fn every_action_is_traced_once_under_its_name() {
     for field in [
         "steadfast::compact::compacted target=anthropic/claude-test",
         "tenant=\"acme\" session=\"s\"",
-        "tier=\"plain\" effect=\"effective\" before=",
+        "tier=\"fallback\" effect=\"effective\" before=",
         "after=",
         "target=",
         "kept=",
@@ -52,7 +52,7 @@ async fn every_action_is_traced_once_under_its_name() {
     }
 
     // A warning when it begins, and not again.
-    let service = stacked(&CompactionLayer::plain().targets(window(16_500)), &model);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(16_500)), &model);
     for _ in 0..3 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
@@ -78,14 +78,14 @@ async fn every_action_is_traced_once_under_its_name() {
     let told = heard.take();
     assert!(told.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()), "{told:?}");
     one(6).await.unwrap();
-    assert!(heard.take()[0].contains("cause=\"resting\""));
+    assert!(heard.take()[0].contains("cause=\"breaker_open\""));
 
     // A refusal.
     let tight = Model::at_once(|number, _| match number {
         0 => Err(overflow(Some(6_000), Some(9_000))),
         _ => Ok(say("ok")),
     });
-    let service = stacked(&CompactionLayer::plain().targets(window(100_000)), &tight);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(100_000)), &tight);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     let told = heard.take();
     assert!(told[0].starts_with("steadfast::compact::overflow"), "{told:?}");
@@ -93,13 +93,13 @@ async fn every_action_is_traced_once_under_its_name() {
     assert!(told[1].starts_with("steadfast::compact::compacted"));
 
     // What can not fit.
-    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
     let huge = vec![Message::user("why? ".repeat(20_000))];
     assert!(ask(&service, request(huge, session("s"))).await.is_err());
     assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
 
     // In the background.
-    let layer = CompactionLayer::plain().targets(window(14_000)).deferred(true);
+    let layer = CompactionLayer::rules_only().targets(window(14_000)).deferred(true);
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -109,12 +109,12 @@ async fn every_action_is_traced_once_under_its_name() {
     }
 
     // A name that means nothing.
-    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
     ask(&service, request(talk(120, 20), session(" "))).await.unwrap();
     assert_eq!(names(&heard), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
 
     // Errors of its own.
-    let layer = CompactionLayer::plain().targets(window(8_192)).pins(|_| panic!("no idea"));
+    let layer = CompactionLayer::rules_only().targets(window(8_192)).pins(|_| panic!("no idea"));
     let service = stacked(&layer, &model);
     for _ in 0..4 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();

@@ -7,7 +7,10 @@ mod history;
 
 use history::{Writer, dialect, stretch, stretches, total, weigh};
 use proptest::prelude::*;
-use steadfast_compact::{Compactor, Effect, Limits, Policy, Run, Summary, Task, Tier};
+use steadfast_compact::{
+    CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
+    TokenLimits,
+};
 use steadfast_core::{
     ChatRequest, Dialect, Message, Role,
     transcript::{Rules, repair, validate},
@@ -19,10 +22,10 @@ fn compact(
     window: u64,
     summary: Option<&Summary>,
     refused: bool,
-) -> Result<Option<Run>, steadfast_compact::TooLarge> {
-    let compactor = Compactor::new(Policy::default()).unwrap();
-    let mut task = Task::new(rules, &weigh);
-    task.room = compactor.policy().room(Limits::new(window), None, true);
+) -> Result<Option<CompactionResult>, steadfast_compact::TooLarge> {
+    let compactor = Compactor::new(CompactionPolicy::default()).unwrap();
+    let mut task = CompactionTask::new(rules, &weigh);
+    task.room = compactor.policy().room(TokenLimits::new(window), None, true);
     task.summary = summary;
     task.refused = refused;
     compactor.run(request, &task, &mut fastrand::Rng::with_seed(7))
@@ -88,7 +91,7 @@ proptest! {
                         list.iter().filter(|message| message.role() == Role::System).count()
                     };
                     prop_assert_eq!(instructions(&before), instructions(&request.messages));
-                    prop_assert_eq!(run.summary.is_some(), run.report.tier == Tier::Plain || summary.as_ref().is_some_and(|s| request.messages.contains(s.message())));
+                    prop_assert_eq!(run.summary.is_some(), run.report.tier == Tier::Fallback || summary.as_ref().is_some_and(|s| request.messages.contains(s.message())));
                     if let Some(summary) = &run.summary {
                         let marked = request.messages.iter().filter(|m| m.text().starts_with("[Summary of"));
                         prop_assert_eq!(marked.count(), 1, "an earlier summary is taken up");
@@ -173,7 +176,7 @@ fn a_long_agent_run_on_one_request_is_cut_inside_it() {
     let tools = vec![steadfast_core::Tool::function("read_file", "reads", schema)];
     let mut request = ChatRequest::new(messages.clone()).with_tools(tools);
     let run = compact(&mut request, &rules, 4_096, None, false).unwrap().unwrap();
-    assert_eq!((run.report.tier, run.report.effect), (Tier::Plain, Effect::Effective));
+    assert_eq!((run.report.tier, run.report.effect), (Tier::Fallback, Effect::Effective));
     assert_eq!(request.messages[..2], messages[..2], "the prefix stays, with the request in it");
     assert!(request.messages[2].text().contains("fallback=emergency-truncation"));
     assert!(is_kept(&messages, &request.messages));

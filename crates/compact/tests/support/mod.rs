@@ -157,7 +157,7 @@ pub fn target() -> Target {
 }
 
 pub fn window(tokens: u64) -> impl Fn(&Target) -> TargetFacts {
-    move |_| TargetFacts::default().with_limits(steadfast_compact::Limits::new(tokens))
+    move |_| TargetFacts::default().with_limits(steadfast_compact::TokenLimits::new(tokens))
 }
 
 /// A context of this session that keeps a log.

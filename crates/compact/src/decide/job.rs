@@ -1,0 +1,380 @@
+//! One compaction of one request in the layer, with a summariser where there is one.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use steadfast_core::{
+    ChatRequest, Failure, Message,
+    transcript::{Rules, validate},
+};
+
+use super::{CallState, CompactionTask, Level, Measurement, SummaryInput, UsageObserver};
+use crate::{
+    Applied, Compacted, CompactionResult, Degraded, Effect, Notice, Tier, TooLarge,
+    event::{self, About},
+    measure::TargetInfo,
+    state::{CompactionPermit, Conversation, ConversationState, LayerState},
+    summarise::summarise,
+};
+
+/// One compaction of one request.
+pub(crate) struct CompactionJob {
+    permit: CompactionPermit,
+    target: Arc<TargetInfo>,
+    measured: Measurement,
+    rules: Rules,
+    /// The tokens of each message.
+    tokens: Vec<u64>,
+    growth: Option<u64>,
+    /// The provider has refused the request.
+    refused: bool,
+    /// Why no summary may be asked for.
+    no_summary: Option<Degraded>,
+}
+
+/// Why nothing came of it.
+#[derive(Debug)]
+enum Failed {
+    TooLarge(TooLarge),
+    /// An error of the layer's own.
+    Internal(&'static str),
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Outcome {
+    done: Option<CompactionResult>,
+    degraded: Option<Degraded>,
+}
+
+impl Outcome {
+    /// Whether the request is smaller now.
+    fn helped(&self) -> bool {
+        self.done.as_ref().is_some_and(|done| done.report.effect != Effect::Ineffective)
+    }
+}
+
+/// What a summariser wrote, and whether of the older half only.
+type Written<'a> = Option<(&'a str, bool)>;
+
+impl CompactionJob {
+    pub(crate) fn new(
+        layer: &LayerState,
+        permit: CompactionPermit,
+        state: &ConversationState,
+        request: &ChatRequest,
+        target: Arc<TargetInfo>,
+        measured: &Measurement,
+    ) -> Self {
+        let calibration = layer.config.counter.calibration(&target.model);
+        let is_thrashing = state.ineffective >= layer.policy().max_ineffective;
+        Self {
+            no_summary: match permit.conversation.is_kept {
+                true => is_thrashing.then_some(Degraded::Thrashing),
+                false => Some(Degraded::Unscoped),
+            },
+            tokens: state.history.messages(&calibration),
+            growth: state.history.growth(&calibration),
+            rules: target.rules(request),
+            measured: measured.clone(),
+            refused: false,
+            permit,
+            target,
+        }
+    }
+
+    /// For a request that the provider refused, and said that it was so large.
+    pub(super) fn refused(mut self, requested: Option<u64>) -> Self {
+        self.refused = true;
+        let (count, requested) = (&mut self.measured.count, requested.unwrap_or(0));
+        count.upper = count.upper.max(requested);
+        count.tokens = count.tokens.max(requested);
+        self
+    }
+
+    /// Compacts `request`, and takes over what came of it.
+    pub(crate) async fn run(
+        self,
+        layer: &LayerState,
+        request: &mut ChatRequest,
+    ) -> Result<CallState, Failure> {
+        let outcome = self.compact(layer, request).await;
+        self.conclude(layer, request, outcome)
+    }
+
+    /// The same for a request that was refused; `None` when it did not become smaller.
+    pub(super) async fn run_if_helpful(
+        self,
+        layer: &LayerState,
+        request: &mut ChatRequest,
+    ) -> Option<CallState> {
+        let outcome = self.compact(layer, request).await;
+        let helped = outcome.as_ref().is_ok_and(Outcome::helped);
+        helped.then(|| self.conclude(layer, request, outcome).ok()).flatten()
+    }
+
+    /// Does `work` with what the compaction goes by. A panic in it is an error of the layer's own: the
+    /// call goes on without.
+    fn with_task<R>(
+        &self,
+        layer: &LayerState,
+        written: Written<'_>,
+        half: bool,
+        work: impl FnOnce(CompactionTask<'_>) -> Result<R, TooLarge>,
+    ) -> Result<R, Failed> {
+        let (counter, applied) = (&layer.config.counter, &self.measured.applied);
+        let count = |message: &Message| counter.message(message, &self.target.model);
+        let mut task = CompactionTask::new(&self.rules, &count);
+        task.room = self.measured.room;
+        task.known = &self.tokens;
+        task.fixed = self.measured.count.fixed;
+        task.measured = Some(self.measured.count.upper);
+        task.growth = self.growth;
+        task.summary = applied.as_ref().and_then(|applied| applied.summary());
+        task.refused = self.refused;
+        (task.written, task.half) = (written.map(|(text, _)| text), half);
+        match catch_unwind(AssertUnwindSafe(|| work(task))) {
+            Ok(result) => result.map_err(Failed::TooLarge),
+            Err(_) => Err(Failed::Internal("it panicked")),
+        }
+    }
+
+    /// Compacts `request` once, taking it for `measured` tokens; on an error it is as it was.
+    fn attempt(
+        &self,
+        layer: &LayerState,
+        request: &mut ChatRequest,
+        measured: u64,
+        written: Written<'_>,
+    ) -> Result<Option<CompactionResult>, Failed> {
+        let mut attempt = request.clone();
+        let half = written.is_some_and(|(_, half)| half);
+        let done = self.with_task(layer, written, half, |mut task| {
+            task.measured = Some(measured);
+            layer.config.compactor.run(&mut attempt, &task, &mut layer.rng())
+        })?;
+        if done.as_ref().is_some_and(|done| done.report.effect != Effect::Ineffective) {
+            let is_valid = |request: &ChatRequest| validate(request, &self.rules).is_ok();
+            if !is_valid(&attempt) && is_valid(request) {
+                return Err(Failed::Internal("the result was not valid"));
+            }
+            *request = attempt;
+        }
+        Ok(done)
+    }
+
+    /// Compacts `request`: with a summary where there is one, else by rule.
+    async fn compact(
+        &self,
+        layer: &LayerState,
+        request: &mut ChatRequest,
+    ) -> Result<Outcome, Failed> {
+        let count = self.measured.count;
+        let mut outcome = Outcome::default();
+        match self.summary(layer, request).await {
+            Ok(Some((text, half))) => {
+                match self.attempt(layer, request, count.upper, Some((&text, half))) {
+                    Err(Failed::TooLarge(_)) => {}
+                    done => outcome.done = done?,
+                }
+                if outcome.helped() {
+                    layer.counts.lock().summarised += 1;
+                    return Ok(outcome);
+                }
+            }
+            Ok(None) => {}
+            Err(NoSummary::Degraded(why)) => {
+                layer.counts.lock().degraded += 1;
+                event::degraded(About::of(request), why);
+                outcome.degraded = Some(why);
+            }
+            // Perhaps it is the estimate that is too large.
+            Err(NoSummary::Failed(Failed::TooLarge(_))) => {}
+            Err(NoSummary::Failed(failed)) => return Err(failed),
+        }
+        outcome.done = match self.attempt(layer, request, count.upper, None) {
+            // The upper end of an estimate is no reason to refuse: the likeliest number is.
+            Err(Failed::TooLarge(error)) if count.tokens < count.upper => self
+                .attempt(layer, request, count.tokens, None)
+                .map_err(|_| Failed::TooLarge(error))?,
+            done => done?,
+        };
+        Ok(outcome)
+    }
+
+    /// What the summariser writes, and whether of the older half only; `None` when it need not be
+    /// asked.
+    async fn summary(
+        &self,
+        layer: &LayerState,
+        request: &ChatRequest,
+    ) -> Result<Option<(String, bool)>, NoSummary> {
+        let Some(summariser) = &layer.config.summariser else { return Ok(None) };
+        let mut why = Degraded::TooLong;
+        for half in [false, true] {
+            let pending = |task: CompactionTask<'_>| layer.config.compactor.pending(request, &task);
+            let input: Option<SummaryInput> =
+                self.with_task(layer, None, half, pending).map_err(NoSummary::Failed)?;
+            let Some(input) = input else { return Ok(None) };
+            if let Some(why) = self.no_summary {
+                return Err(NoSummary::Degraded(why));
+            }
+            match summarise(layer, summariser, &input, &request.context).await {
+                Ok(text) => return Ok(Some((text, half))),
+                // Half of it may be within the budget, or the number of calls.
+                Err(degraded @ (Degraded::OverBudget | Degraded::TooLong)) => why = degraded,
+                Err(degraded) => return Err(NoSummary::Degraded(degraded)),
+            }
+        }
+        Err(NoSummary::Degraded(why))
+    }
+
+    /// Takes over what came of the compaction of `request`, or that none was possible.
+    fn conclude(
+        self,
+        layer: &LayerState,
+        request: &mut ChatRequest,
+        outcome: Result<Outcome, Failed>,
+    ) -> Result<CallState, Failure> {
+        let conversation = self.permit.conversation.clone();
+        let mut notice = self.measured.notice();
+        let mut saved = 0;
+        let mut applied = self.measured.applied.clone();
+        match outcome {
+            Ok(outcome) => {
+                notice.degraded = outcome.degraded;
+                if let Some(done) = outcome.done {
+                    notice.reports.push(done.report);
+                    saved = done.report.before.saturating_sub(done.report.after);
+                    applied = self.keep(layer, request, done, saved).or(applied);
+                }
+            }
+            Err(Failed::TooLarge(error)) => {
+                layer.counts.lock().too_large += 1;
+                event::too_large(About::of(request), &error);
+                // A window that is assumed is no reason to refuse.
+                if self.target.is_known {
+                    let failure = error.into_failure();
+                    return Err(match &request.context.target {
+                        Some(target) => failure.with_target(target.clone()),
+                        None => failure,
+                    });
+                }
+            }
+            Err(Failed::Internal(what)) => {
+                layer.failed_internally(&conversation, request, what);
+                notice.switched_off = conversation.state.lock().off;
+            }
+        }
+        Ok(self.sent(layer, request, notice, applied, saved))
+    }
+
+    /// Keeps a compaction of the caller's messages to those of `request` for the next turn. Returns
+    /// what replaced what, when anything was replaced.
+    fn keep(
+        &self,
+        layer: &LayerState,
+        request: &ChatRequest,
+        done: CompactionResult,
+        saved: u64,
+    ) -> Option<Arc<Applied>> {
+        let (report, caller) = (done.report, &self.measured.caller);
+        event::compacted(About::of(request), &report);
+        let is_kept = report.effect != Effect::Ineffective;
+        {
+            let mut counts = layer.counts.lock();
+            *(if is_kept { &mut counts.compacted } else { &mut counts.ineffective }) += 1;
+        }
+        let applied = is_kept.then(|| {
+            Arc::new(Applied::new(caller.to_vec(), request.messages.to_vec(), done.summary))
+        });
+        let conversation = &self.permit.conversation;
+        if !conversation.is_kept {
+            if is_kept && report.tier > Tier::None {
+                let why = "whose conversation it is can not be determined";
+                event::dropped(About::of(request), why);
+            }
+            return applied;
+        }
+        let mut state = conversation.state.lock();
+        let helped = matches!(report.effect, Effect::Effective | Effect::Eased);
+        state.ineffective = if helped { 0 } else { state.ineffective + 1 };
+        let ineffective = state.ineffective;
+        let mut dropped = None;
+        if let Some(applied) = &applied {
+            if state.generation != self.permit.generation {
+                dropped = Some("the conversation has moved on");
+            } else if layer.config.fail_closed_rollover && !state.may_replace(caller) {
+                dropped = Some("two histories go by one name");
+            } else {
+                let before = if self.measured.applied.is_some() { state.saved } else { 0 };
+                let window = self.measured.room.window;
+                state.keep(applied.clone(), window, before.saturating_add(saved));
+            }
+        }
+        drop(state);
+        if ineffective == layer.policy().max_ineffective {
+            event::thrashing(About::of(request), ineffective);
+        }
+        if let Some(why) = dropped {
+            event::dropped(About::of(request), why);
+        }
+        applied
+    }
+
+    /// Counts the request as it is sent now.
+    fn sent(
+        self,
+        layer: &LayerState,
+        request: &ChatRequest,
+        mut notice: Notice,
+        applied: Option<Arc<Applied>>,
+        saved: u64,
+    ) -> CallState {
+        let conversation = &self.permit.conversation;
+        let mut state = conversation.state.lock();
+        notice.tokens = layer.count(&mut state, request, &self.target).upper;
+        let level = layer.policy().level(self.measured.room, notice.tokens);
+        notice.warning = level != Level::Fine;
+        state.warned = notice.warning;
+        let saved = saved.max(state.saved);
+        let messages = || request.messages.clone();
+        notice.compacted =
+            applied.map(|applied| Compacted { messages: messages(), saved, applied });
+        let caller = notice.compacted.is_some().then_some(self.measured.caller);
+        let observer = UsageObserver::new(conversation, &state);
+        drop(state);
+        CallState { observer, notice: Some(Box::new(notice)), caller }
+    }
+}
+
+/// Why there is no summary.
+enum NoSummary {
+    Degraded(Degraded),
+    Failed(Failed),
+}
+
+impl LayerState {
+    /// Counts an error of the layer's own; after some of them the conversation is left alone.
+    pub(super) fn failed_internally(
+        &self,
+        conversation: &Conversation,
+        request: &ChatRequest,
+        what: &'static str,
+    ) {
+        let mut state = conversation.state.lock();
+        state.throws += 1;
+        let throws = state.throws;
+        let is_last = conversation.is_kept && throws >= self.policy().max_throws;
+        if is_last && !std::mem::replace(&mut state.off, true) {
+            state.forget();
+            drop(state);
+            event::switched_off(About::of(request), true);
+        } else {
+            drop(state);
+        }
+        event::threw(About::of(request), what, throws);
+    }
+}
