@@ -5,7 +5,7 @@
 //! parts smaller before it is full, and mends a request that was refused as too large.
 //!
 //! ```
-//! use steadfast_compact::{CompactionLayer, Limits, Notice, TargetFacts};
+//! use steadfast_compact::{CompactionLayer, TokenLimits, Notice, TargetFacts};
 //! use steadfast_core::{
 //!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, StopReason, Target,
 //! };
@@ -21,7 +21,7 @@
 //!     Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
 //! });
 //! let layer = CompactionLayer::new(client("The user counts; all is well so far."))
-//!     .targets(|_| TargetFacts::default().with_limits(Limits::new(8_192)));
+//!     .targets(|_| TargetFacts::default().with_limits(TokenLimits::new(8_192)));
 //! let llm = ServiceBuilder::new().layer(layer).service(client("One hundred."));
 //!
 //! let mut history = vec![Message::user("Count with me.")];
@@ -120,9 +120,9 @@
 //!
 //! The parts that need no model and no clock can be used alone:
 //!
-//! * [`Counter`] and [`Tape`] count tokens, each message once, and learn from reported usage.
+//! * [`Counter`] and [`CountedHistory`] count tokens, each message once, and learn from reported usage.
 //! * [`Models`] knows windows and output limits.
-//! * [`Policy`] says when to compact and how far, [`Plan`] what may go and where to cut.
+//! * [`CompactionPolicy`] says when to compact and how far, [`Plan`] what may go and where to cut.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
 //! * [`Digest`] (tier 4) and [`Ledger`] keep what can be kept by rule; [`render`] makes a message of
 //!   it that can not pass for an instruction.
@@ -131,22 +131,22 @@
 //!   its answers may replace history.
 //! * [`SpendCap`] says whether a tenant may pay for another summary.
 //! * [`Compactor`] puts them together: a request goes in, and one that fits comes out, or an error
-//!   that says why it can not. What a summariser wrote is handed to it ([`Task::written`]).
+//!   that says why it can not. What a summariser wrote is handed to it ([`CompactionTask::written`]).
 //!
 //! ```
-//! use steadfast_compact::{Compactor, Counter, Models, Policy, Tape, Task};
+//! use steadfast_compact::{Compactor, Counter, Models, CompactionPolicy, CountedHistory, CompactionTask};
 //! use steadfast_core::{ChatRequest, Dialect, transcript::Rules};
 //!
 //! let (models, counter) = (Models::default(), Counter::default());
-//! let compactor = Compactor::new(Policy::default())?;
+//! let compactor = Compactor::new(CompactionPolicy::default())?;
 //! let (model, rules) = ("claude-sonnet-4-5", Rules::for_dialect(Dialect::Anthropic));
 //!
 //! // Once a turn; the tape belongs to the conversation.
-//! let mut tape = Tape::default();
+//! let mut tape = CountedHistory::default();
 //! let mut request = ChatRequest::user("hello").with_model(model);
 //! let count = counter.count(&mut tape, &request, model);
 //! let weigh = |message: &_| counter.message(message, model);
-//! let mut task = Task::new(&rules, &weigh);
+//! let mut task = CompactionTask::new(&rules, &weigh);
 //! let asked = request.params.max_output;
 //! task.room = compactor.policy().room(models.limits(model), asked, rules.output_counts);
 //! task.fixed = count.fixed;

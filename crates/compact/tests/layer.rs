@@ -15,7 +15,7 @@ use steadfast_core::{
 use support::*;
 
 fn layer(tokens: u64) -> CompactionLayer {
-    CompactionLayer::rules_only().targets(window(tokens)).seed(7)
+    CompactionLayer::rules_only().targets(window(tokens)).counter(four_bytes()).seed(7)
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,8 +9,7 @@ use std::time::Duration;
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
-    CompactionLayer, Counter, Encoding, Notice, Scheme, SpendPolicy, SummaryPolicy, TargetFacts,
-    Tier, TokenLimits,
+    CompactionLayer, Notice, SpendPolicy, SummaryPolicy, TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{
     Dialect, Failure, Message, Part, RawJson, Reason, Role, Tool, transcript::Rules,
@@ -19,12 +18,6 @@ use steadfast_core::{
 use steadfast_sim::{Answer, Journal, SimProvider, count_tokens};
 use support::*;
 use tower::{Layer, ServiceExt};
-
-/// Four bytes to a token: for histories too long to be counted exactly in a debug build.
-fn quick() -> Counter {
-    let scheme = Scheme { encoding: Encoding::Bytes(4), ..Scheme::for_model(MODEL) };
-    Counter::default().with_scheme(MODEL, scheme)
-}
 
 fn summariser() -> Model {
     Model::at_once(|_, _| Ok(say("Much was asked, and much was done; the work goes on.")))
@@ -50,7 +43,7 @@ async fn two_hundred_turns_take_at_most_six_compactions() {
             true => CompactionLayer::new(summariser()),
             false => CompactionLayer::rules_only(),
         };
-        let layer = layer.targets(window(64_000)).counter(quick()).seed(3);
+        let layer = layer.targets(window(64_000)).counter(four_bytes()).seed(3);
         let model = Model::at_once(|_, request| {
             Ok(say_used("ok", size(&request.messages) as u64 / 4 + 600, 20))
         });
@@ -100,7 +93,7 @@ async fn every_window_is_fitted_whatever_the_summariser_does() {
             ("failing", Some(Model::at_once(|_, _| Err(Failure::new(Reason::Timeout, "late"))))),
         ] {
             let layer = summariser.map_or_else(CompactionLayer::rules_only, CompactionLayer::new);
-            let layer = layer.targets(support::window(window)).counter(quick());
+            let layer = layer.targets(support::window(window)).counter(four_bytes());
             let model = Model::fine();
             let asked = request(list.clone(), session("s")).with_tools(tools());
             let answer = ask(&stacked(&layer, &model), asked).await.unwrap();

@@ -365,7 +365,10 @@ async fn deferred_it_compacts_for_the_next_turn() {
         Ok(say("The record."))
     });
     // Full to nine tenths, and it fits.
-    let layer = CompactionLayer::new(summariser.clone()).targets(window(14_000)).deferred(true);
+    let layer = CompactionLayer::new(summariser.clone())
+        .targets(window(14_000))
+        .counter(four_bytes())
+        .deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     let mut list = talk(120, 20);
@@ -399,7 +402,10 @@ async fn deferred_what_does_not_fit_is_compacted_at_once_and_what_moved_on_is_dr
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).reports.len(), 1);
 
-    let layer = CompactionLayer::new(summariser).targets(window(14_000)).deferred(true);
+    let layer = CompactionLayer::new(summariser)
+        .targets(window(14_000))
+        .counter(four_bytes())
+        .deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();

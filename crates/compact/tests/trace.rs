@@ -52,7 +52,10 @@ async fn every_action_is_traced_once_under_its_name() {
     }
 
     // A warning when it begins, and not again.
-    let service = stacked(&CompactionLayer::rules_only().targets(window(16_500)), &model);
+    let service = stacked(
+        &CompactionLayer::rules_only().targets(window(16_500)).counter(four_bytes()),
+        &model,
+    );
     for _ in 0..3 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
@@ -99,7 +102,8 @@ async fn every_action_is_traced_once_under_its_name() {
     assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
 
     // In the background.
-    let layer = CompactionLayer::rules_only().targets(window(14_000)).deferred(true);
+    let layer =
+        CompactionLayer::rules_only().targets(window(14_000)).counter(four_bytes()).deferred(true);
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_compact::{Notice, TargetFacts};
+use steadfast_compact::{Counter, Encoding, Notice, Scheme, TargetFacts};
 use steadfast_core::{
     CallContext, ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, EventStream,
     Failure, Head, Message, Reason, RecoveryLog, StopReason, Target, Usage, Window,
@@ -158,6 +158,12 @@ pub fn target() -> Target {
 
 pub fn window(tokens: u64) -> impl Fn(&Target) -> TargetFacts {
     move |_| TargetFacts::default().with_limits(steadfast_compact::TokenLimits::new(tokens))
+}
+
+/// Four bytes to a token: exact, whatever features are on, and quick in a debug build.
+pub fn four_bytes() -> Counter {
+    let scheme = Scheme { encoding: Encoding::Bytes(4), error: 0.05, ..Scheme::for_model(MODEL) };
+    Counter::default().with_scheme(MODEL, scheme)
 }
 
 /// A context of this session that keeps a log.
