@@ -31,9 +31,9 @@ const MODEL: &str = "claude-sonnet-4-5";
 #[derive(Clone)]
 struct Bare;
 
-struct Words(u8);
+struct Pieces(u8);
 
-impl Stream for Words {
+impl Stream for Pieces {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -49,7 +49,7 @@ impl Stream for Words {
 }
 
 impl Service<ChatRequest> for Bare {
-    type Response = ChatResponse<Words>;
+    type Response = ChatResponse<Pieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -59,7 +59,7 @@ impl Service<ChatRequest> for Bare {
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         drop(black_box(request));
-        ready(Ok(ChatResponse::new(Head::new(Dialect::Anthropic), Words(0))))
+        ready(Ok(ChatResponse::new(Head::new(Dialect::Anthropic), Pieces(0))))
     }
 }
 
@@ -146,7 +146,7 @@ fn compaction() {
     let again = least(1, 20, || {
         black_box(counter.count(&mut CountedHistory::default(), &request, MODEL));
     });
-    println!("counted again, by content: {again:?}");
+    println!("counted again, with nothing remembered: {again:?}");
 
     let policy = CompactionPolicy::default();
     let compactor = Compactor::new(policy.clone()).unwrap();
@@ -175,13 +175,13 @@ fn compaction() {
         .collect();
     let talk = ChatRequest::new(list).with_model(MODEL);
     task.measured = Some(counter.count(&mut CountedHistory::default(), &talk, MODEL).upper);
-    let plain = least(1, 10, || {
+    let fallback = least(1, 10, || {
         let mut request = talk.clone();
         let run = compactor.run(&mut request, &task, &mut rng).unwrap();
         tier = run.map_or(Tier::None, |run| run.report.tier);
         black_box(request);
     });
-    println!("tier 4 (`{}`), 2,000 messages: {plain:?}", tier.as_str());
+    println!("tier 4 (`{}`), 2,000 messages: {fallback:?}", tier.as_str());
 }
 
 fn main() {

@@ -133,7 +133,7 @@ impl CompactionHandle {
     }
 
     /// Forgets the conversations of this name, whatever was compacted or switched off in them; a
-    /// compaction that is under way is not kept. Returns whether there were any.
+    /// compaction that is running is not kept. Returns whether there were any.
     pub fn forget(&self, id: &ConversationId) -> bool {
         self.forget_where(|one| one.id == *id)
     }

@@ -74,7 +74,7 @@ fn is_well_formed(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-/// What tells a conversation without a name from others: the ends of its first text. Two that begin
+/// What distinguishes a conversation without a name from others: the ends of its first text. Two that begin
 /// alike share their state, in which nothing is taken over without comparing the messages.
 fn beginning(request: &ChatRequest, state: &mut impl Hasher) {
     let is_said = |message: &&Message| message.role() != Role::System;

@@ -7,14 +7,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    Compaction, CompactionHandle, CompactionPolicy, Compactor, Counter, Models, PolicyError,
-    SpendPolicy, SummaryPolicy, TargetFacts,
+    Compaction, CompactionHandle, CompactionPolicy, Counter, Models, PolicyError, SpendPolicy,
+    SummaryPolicy, TargetFacts,
     state::{Config, LayerState},
     summarise::Summariser,
 };
-
-/// Conversations that are remembered when nobody says, at most.
-const CONVERSATIONS: usize = 1_024;
 
 /// Keeps conversations inside the window of the model behind it. See the
 /// [crate's documentation](crate).
@@ -35,7 +32,7 @@ impl Default for CompactionLayer {
 }
 
 impl CompactionLayer {
-    /// With summaries of `summariser` in place of older messages (tiers 1 to 4): any service for
+    /// With summaries of `summariser` instead of older messages (tiers 1 to 4): any service for
     /// chats, with whatever layers it wants; this layer's own breaker and budget are around it. It
     /// is asked on behalf of the tenant, without a session, and with
     /// [background](steadfast_core::Priority::Background) priority. Its requests name no model: a
@@ -54,23 +51,10 @@ impl CompactionLayer {
 
     /// Without a summariser: markers (tier 1), and lists of facts (tier 4).
     pub fn rules_only() -> Self {
-        Self::of(Config {
-            compactor: Compactor::default(),
-            models: Arc::default(),
-            counter: Arc::default(),
-            summaries: SummaryPolicy::default(),
-            spend: SpendPolicy::default(),
-            off: false,
-            deferred: false,
-            fail_closed_rollover: true,
-            targets: None,
-            summariser: None,
-            seed: None,
-            remember: KeyedPolicy { capacity: CONVERSATIONS, ..KeyedPolicy::default() },
-        })
+        Self::of(Config::default())
     }
 
-    /// Passes everything on as it is.
+    /// Sends every request as it is.
     pub fn off() -> Self {
         Self::rules_only().with(|config| config.off = true)
     }
@@ -122,7 +106,7 @@ impl CompactionLayer {
         self.with(|config| config.counter = counter)
     }
 
-    /// What is to be known of a target where its name does not tell. Asked once for each target and
+    /// What is to be known of a target where its name is not enough. Asked once for each target and
     /// service, and again when a window is learned.
     ///
     /// ```
@@ -156,14 +140,14 @@ impl CompactionLayer {
     /// two histories at a time, is compacted without anything being kept of it. On by default: the
     /// alternative is to put one conversation's summary into another.
     pub fn fail_closed_rollover(self, fail_closed: bool) -> Self {
-        self.with(|config| config.fail_closed_rollover = fail_closed)
+        self.with(|config| config.keep_ambiguous = !fail_closed)
     }
 
     /// Remembers so many conversations, for so long. 1,024, and an hour: those that are long enough to be
     /// counted hold on to their messages, or to hashes of what was read from the wire, so that a thousand
     /// of half a megabyte are the most that a process should spend on it.
     pub fn remember(self, policy: KeyedPolicy) -> Self {
-        self.with(|config| config.remember = policy)
+        self.with(|config| config.remember = Some(policy))
     }
 
     /// Makes the delimiters of summaries from this seed. For tests: whoever knows the seed can forge
@@ -188,6 +172,6 @@ impl<S: Clone> Layer<S> for CompactionLayer {
 
 impl fmt::Debug for CompactionLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionLayer").field("config", &self.state.config).finish()
+        f.debug_struct("CompactionLayer").field("state", &self.state).finish()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A conversation grows until the provider refuses it, in the middle of the work. [`CompactionLayer`]
 //! counts each request against the window of the target it goes to, warns when that fills, makes older
-//! parts smaller before it is full, and mends a request that was refused as too large.
+//! parts smaller before it is full, and repairs a request that was refused as too large.
 //!
 //! ```
 //! use steadfast_compact::{CompactionLayer, TokenLimits, Notice, TargetFacts};
@@ -56,7 +56,7 @@
 //! model the caller named; the fallback with a quarter of its window refuses it, and a refusal for
 //! size goes to targets with larger windows only: the whole chain fails for want of a compaction.
 //!
-//! **Wrong too:** inside `RetryBackoff`. Each attempt would look at the request again, and the wait for
+//! **Wrong too:** inside `RetryBackoff`. Each attempt would count the request again, and the wait for
 //! a summariser would count as the attempt's own.
 //!
 //! # What it does when
@@ -71,7 +71,7 @@
 //! | tier | what becomes of older messages |
 //! |---|---|
 //! | 1 | large results and arguments become markers |
-//! | 2 | a summariser's words stand in their place, asked in chunks side by side |
+//! | 2 | a summariser's summary replaces them, asked for in chunks side by side |
 //! | 3 | the same for the oldest half, where all of it is too much for the budget or for [`max_chunks`](SummaryPolicy::max_chunks) |
 //! | 4 | a list of facts, marked as an emergency truncation |
 //!
@@ -82,13 +82,13 @@
 //! ([`UNKNOWN`]) the layer refuses nothing: the provider decides.
 //!
 //! A summary that a summariser got wrong (see [`Unusable`]), did not finish in
-//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](GateState), the
+//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](SummariserState), the
 //! [tenant's cap](SpendPolicy)) is not asked for again: tiers 1 and 4 do the work, and
 //! [`Notice::degraded`] says why.
 //!
 //! # Conversations
 //!
-//! Callers send their whole history in every turn. What was compacted stands in place of its beginning
+//! Callers send their whole history in every turn. What was compacted replaces its beginning
 //! in every turn after, byte for byte, so that the provider's prompt cache holds until the next
 //! compaction; the caller's own list is never changed. A conversation is known by tenant, agent and
 //! session; without a session, by the beginning of its first message. Whatever it is known by, a
@@ -105,15 +105,14 @@
 //!
 //! # What it costs
 //!
-//! A request far from the limit is let through at a glance: by the length of its body where nobody has
-//! looked into that, or of its texts. Else its new messages are counted, and of the old ones some are
-//! looked at, whatever their number ([`Counter::follow`]). A provider's reported usage is where the next
-//! count starts.
+//! A request far from the limit is let through by an upper bound: the length of its body, or of its texts.
+//! Else its new messages are counted, and the old ones recognised. A provider's reported usage is where
+//! the next count starts.
 //!
 //! # Cancellation
 //!
 //! Dropping the future drops the call and the summariser's calls; what was set aside for those and not
-//! used goes back into the tenant's budget, and the next request of the conversation takes its place.
+//! used goes back into the tenant's budget, and the next request of the conversation is compacted.
 //! An answer that is dropped teaches nothing.
 //!
 //! # Without a service
@@ -125,11 +124,10 @@
 //! * [`CompactionPolicy`] says when to compact and how far, [`Plan`] what may go and where to cut.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
 //! * [`Digest`] (tier 4) and [`Ledger`] keep what can be kept by rule; [`render`] makes a message of
-//!   it that can not pass for an instruction.
+//!   it that can not be taken for an instruction.
 //! * [`Applied`] repeats a compaction for callers who send their whole history in every turn.
 //! * [`chunks`], [`ask`] and [`accept`] (tiers 2 and 3) say what a summariser is asked and which of
 //!   its answers may replace history.
-//! * [`SpendCap`] says whether a tenant may pay for another summary.
 //! * [`Compactor`] puts them together: a request goes in, and one that fits comes out, or an error
 //!   that says why it can not. What a summariser wrote is handed to it ([`CompactionTask::written`]).
 //!
@@ -141,17 +139,17 @@
 //! let compactor = Compactor::new(CompactionPolicy::default())?;
 //! let (model, rules) = ("claude-sonnet-4-5", Rules::for_dialect(Dialect::Anthropic));
 //!
-//! // Once a turn; the tape belongs to the conversation.
-//! let mut tape = CountedHistory::default();
+//! // Once a turn; the history belongs to the conversation.
+//! let mut history = CountedHistory::default();
 //! let mut request = ChatRequest::user("hello").with_model(model);
-//! let count = counter.count(&mut tape, &request, model);
-//! let weigh = |message: &_| counter.message(message, model);
-//! let mut task = CompactionTask::new(&rules, &weigh);
+//! let count = counter.count(&mut history, &request, model);
+//! let count_message = |message: &_| counter.message(message, model);
+//! let mut task = CompactionTask::new(&rules, &count_message);
 //! let asked = request.params.max_output;
 //! task.room = compactor.policy().room(models.limits(model), asked, rules.output_counts);
 //! task.fixed = count.fixed;
 //! task.measured = Some(count.upper);
-//! task.growth = tape.growth(&counter.calibration(model));
+//! task.growth = history.growth(&counter.calibration(model));
 //! let run = compactor.run(&mut request, &task, &mut fastrand::Rng::new())?;
 //! assert!(run.is_none(), "there is room enough");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -165,7 +163,7 @@
 //! # What comes out
 //!
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_core::transcript::validate):
-//! ways to cut are tried until one is valid. A request that needs nothing is not changed by a byte.
+//! cuts are tried until one is valid. A request that needs nothing is not changed by a byte.
 
 mod apply;
 mod body;
@@ -202,7 +200,6 @@ pub use self::{
     },
     service::Compaction,
     summarise::{
-        Degraded, OverBudget, Reservation, SpendCap, SpendPolicy, SummariserState, SummaryPolicy,
-        Unusable, accept, ask, chunks,
+        Degraded, SpendPolicy, SummariserState, SummaryPolicy, Unusable, accept, ask, chunks,
     },
 };

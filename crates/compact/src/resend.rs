@@ -33,7 +33,7 @@ impl KeptRequest {
         Self { request: kept, state }
     }
 
-    /// With the model's name in its place again.
+    /// With the model's name again.
     pub(crate) fn named(mut self) -> Self {
         if self.request.model.is_empty()
             && let Some(name) = self.request.context.target.as_ref().and_then(Target::model)
@@ -91,10 +91,10 @@ where
                     let answer = Some(ready!(call.poll(cx)).map_err(Into::into)?);
                     self.set(Self::Answering { answer, buffer: Look::default() });
                 }
-                UntilContentProj::Answering { answer: place, buffer } => {
-                    let Some(answer) = place else { return Poll::Ready(Err(polled_twice())) };
+                UntilContentProj::Answering { answer: slot, buffer } => {
+                    let Some(answer) = slot else { return Poll::Ready(Err(polled_twice())) };
                     ready!(answer.poll_content(buffer, Peek::default(), cx))?;
-                    let committed = place
+                    let committed = slot
                         .take()
                         .map(|answer| answer.commit(std::mem::take(buffer), Lease::idle()));
                     return Poll::Ready(committed.ok_or_else(polled_twice));

@@ -1,7 +1,7 @@
 //! What a layer remembers: what all its services share, and of each conversation what was counted, what
 //! was compacted, and how that went.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
@@ -20,22 +20,26 @@ use crate::{
     summarise::{Breaker, Summariser, Tenant},
 };
 
+/// Conversations that are remembered when nobody says.
+const REMEMBER: KeyedPolicy = KeyedPolicy { capacity: 1_024, idle: Duration::from_secs(3_600) };
+
 /// Everything that is set.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Config {
     pub(crate) compactor: Compactor,
     pub(crate) models: Arc<Models>,
     pub(crate) counter: Arc<Counter>,
     pub(crate) summaries: SummaryPolicy,
     pub(crate) spend: SpendPolicy,
-    /// Everything passes as it is.
+    /// Every request is sent as it is.
     pub(crate) off: bool,
     pub(crate) deferred: bool,
-    pub(crate) fail_closed_rollover: bool,
+    /// An ambiguous conversation is kept like any other.
+    pub(crate) keep_ambiguous: bool,
     pub(crate) targets: Option<Arc<dyn Fn(&Target) -> TargetFacts + Send + Sync>>,
     pub(crate) summariser: Option<Arc<Summariser>>,
     pub(crate) seed: Option<u64>,
-    pub(crate) remember: KeyedPolicy,
+    pub(crate) remember: Option<KeyedPolicy>,
 }
 
 /// What all services of one layer share.
@@ -57,7 +61,7 @@ impl LayerState {
         Self {
             breaker: Arc::new(Breaker::new(config.summaries)),
             tenants: Keyed::new(KeyedPolicy::default()),
-            conversations: Keyed::new(config.remember),
+            conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
             targets: Keyed::new(KeyedPolicy::default()),
             counts: Mutex::default(),
             hasher: RandomState::default(),
@@ -75,8 +79,8 @@ impl LayerState {
         self.rng.lock().fork()
     }
 
-    /// The conversation a request belongs to; a new one of which nothing is kept, when that can not be
-    /// told for certain.
+    /// The conversation a request belongs to; a new one of which nothing is kept, when that is not
+    /// certain.
     pub(crate) fn conversation(&self, request: &ChatRequest) -> Arc<Conversation> {
         let make = |is_kept| Conversation {
             id: ConversationId::of(&request.context),
@@ -84,7 +88,7 @@ impl LayerState {
             state: Mutex::default(),
             permits: Arc::new(Semaphore::new(1)),
         };
-        if let Some(key) = id::key(request, &self.hasher, self.config.fail_closed_rollover) {
+        if let Some(key) = id::key(request, &self.hasher, !self.config.keep_ambiguous) {
             let now = Instant::now();
             let found = self.conversations.get_or_insert_with(&key, now, || make(true));
             // Two names with one hash: once in 2^64, and then not the other's.
@@ -98,20 +102,9 @@ impl LayerState {
 
 impl fmt::Debug for LayerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerState").field("config", &self.config).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("policy", self.compactor.policy())
-            .field("summaries", &self.summaries)
-            .field("spend", &self.spend)
-            .field("deferred", &self.deferred)
-            .field("fail_closed_rollover", &self.fail_closed_rollover)
-            .field("summariser", &self.summariser.is_some())
-            .finish_non_exhaustive()
+        let Config { compactor, summaries, spend, .. } = &self.config;
+        let policies = (compactor.policy(), summaries, spend);
+        f.debug_struct("LayerState").field("policies", &policies).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +177,7 @@ pub(crate) struct ConversationState {
     stale: u32,
     /// Changes when what is remembered is replaced.
     pub(crate) generation: u64,
-    /// The last answer said that the window is filling.
+    /// The last answer reported that the window is filling.
     pub(crate) warned: bool,
     /// Compactions in a row that did not help.
     pub(crate) ineffective: u32,

@@ -16,7 +16,7 @@ contract!(
     Contract::new(Chat, CompactionLayer::rules_only).refuses(|_, request| too_large(request))
 );
 
-/// Chat in a session whose history is too long to be let through at a glance.
+/// Chat in a session whose history is too long for the upper bound.
 #[derive(Clone, Copy, Debug)]
 struct InSession;
 

@@ -1,4 +1,4 @@
-//! What a request that needs nothing pays, in allocations, and how many messages it looks at.
+//! What a request that needs nothing pays, in allocations, and for histories of every length.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -18,12 +18,12 @@ use tower::{Layer, Service};
 
 /// Answers at once with heads made before.
 #[derive(Clone, Default)]
-struct Free(std::sync::Arc<parking_lot::Mutex<Vec<ChatResponse<Words>>>>);
+struct Free(std::sync::Arc<parking_lot::Mutex<Vec<ChatResponse<Pieces>>>>);
 
 /// Events made before.
-struct Words(std::vec::IntoIter<Event>);
+struct Pieces(std::vec::IntoIter<Event>);
 
-impl Stream for Words {
+impl Stream for Pieces {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -32,7 +32,7 @@ impl Stream for Words {
 }
 
 impl Service<ChatRequest> for Free {
-    type Response = ChatResponse<Words>;
+    type Response = ChatResponse<Pieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -47,12 +47,12 @@ impl Service<ChatRequest> for Free {
     }
 }
 
-fn answer(input: u64) -> ChatResponse<Words> {
+fn answer(input: u64) -> ChatResponse<Pieces> {
     let piece = |at| Event::new([Delta::Text { index: 0, text: format!("Sentence {at}. ") }]);
     let mut all: Vec<_> = (0..100).map(piece).collect();
     all.push(Event::new([Delta::Usage(Usage::new(input, 100))]));
     all.push(Event::new([Delta::End]));
-    ChatResponse::new(Head::new(Dialect::Anthropic), Words(all.into_iter()))
+    ChatResponse::new(Head::new(Dialect::Anthropic), Pieces(all.into_iter()))
 }
 
 fn history(length: usize) -> Vec<Message> {
@@ -70,7 +70,7 @@ fn a_request_that_needs_nothing_allocates_nothing() {
     let _entered = runtime.enter();
     let limits = || TargetFacts::default().with_limits(TokenLimits::new(400_000));
     let session = CallContext::new().with_tenant("t").with_session("s");
-    // At a glance; counted; and without a name.
+    // By the upper bound; counted; and without a name.
     for (length, context) in
         [(9, session.clone()), (9, CallContext::new()), (999, session), (999, CallContext::new())]
     {

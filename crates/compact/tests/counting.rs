@@ -13,7 +13,7 @@ const MODEL: &str = "claude-sonnet-4-5";
 
 /// Prose, code or JSON of about so many bytes.
 fn text(rng: &mut fastrand::Rng, kind: usize, bytes: usize) -> String {
-    const WORDS: [&str; 16] = [
+    const PROSE: [&str; 16] = [
         "the",
         "conversation",
         "window",
@@ -44,7 +44,7 @@ fn text(rng: &mut fastrand::Rng, kind: usize, bytes: usize) -> String {
     let mut out = String::new();
     while out.len() < bytes {
         match kind {
-            0 => out.extend([WORDS[rng.usize(..WORDS.len())], " "]),
+            0 => out.extend([PROSE[rng.usize(..PROSE.len())], " "]),
             1 => out.push_str(CODE[rng.usize(..CODE.len())]),
             _ => out.push_str(&format!(r#"{{"id":{},"ok":true}},"#, rng.u32(..))),
         }
@@ -89,7 +89,7 @@ fn within_three_percent_after_two_turns() {
 
 /// A scheme in which a request is its bytes.
 fn bytes() -> Counter {
-    let plain = Scheme {
+    let flat = Scheme {
         encoding: Encoding::Bytes(1),
         factor: 1.0,
         message: 0,
@@ -100,7 +100,7 @@ fn bytes() -> Counter {
         image: 0,
         error: 0.1,
     };
-    Counter::default().with_scheme("m", plain).with_scheme("n", plain)
+    Counter::default().with_scheme("m", flat).with_scheme("n", flat)
 }
 
 fn user(bytes: usize) -> Message {

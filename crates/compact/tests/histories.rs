@@ -109,13 +109,13 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     let is_damaged = dice.u8(..5) == 0;
     let thinking = dialect != Dialect::OpenAi && dice.bool();
     let window = if dice.u8(..5) > 0 { dice.u64(4_096..6_000) } else { dice.u64(6_000..16_000) };
-    // One in five has a provider that takes less than it is said to.
+    // One in five has a provider that takes less than is stated.
     let context_size = if dice.u8(..5) == 0 { window * 3 / 4 } else { 100_000_000 };
     let layer = match dice.u8(..3) {
         0 => CompactionLayer::rules_only(),
         kind => {
             CompactionLayer::new(Summariser::at_once(move |number, _| match (kind, number % 3) {
-                (1, _) | (2, 0) => Ok(say("This and that was said, and much was done.")),
+                (1, _) | (2, 0) => Ok(say("This and that was asked, and much was done.")),
                 (_, 1) => Ok(say("")),
                 _ => Err(Failure::new(Reason::Overloaded, "busy")),
             }))
@@ -158,8 +158,8 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
                     list.remove(at);
                 }
             }
-            // This model goes on with no words of its own, and OpenAI's dialect leaves that to the
-            // model: no rule mends it.
+            // This model goes on with no text of its own, and OpenAI's dialect leaves that to the
+            // model: no rule repairs it.
             let list = request.messages.make_mut();
             let ends = list.last().is_some_and(|last| last.role() == Role::Assistant);
             if dialect == Dialect::OpenAi && ends {
@@ -188,7 +188,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
                 seen.refused += u64::from(!is_ours);
                 assert!(is_ours || context_size < window, "{case}: {failure}");
             }
-            // What is damaged and had room is the caller's to mend.
+            // What is damaged and had room is the caller's to repair.
             Err(_) if damaged && !was_compacted(&journal, sent) => {}
             Err(failure) => {
                 let body = journal.last().map(|entry| entry.body).unwrap_or_default();

@@ -30,7 +30,7 @@ async fn what_has_room_goes_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_filling_window_is_told_of_and_announced_once() {
+async fn a_filling_window_is_reported_and_announced_once() {
     let layer = layer(4_096);
     let model = Model::fine();
     let service = stacked(&layer, &model);
@@ -59,7 +59,7 @@ async fn a_filling_window_is_told_of_and_announced_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_window_is_compacted_and_the_caller_told() {
+async fn a_full_window_is_compacted_and_the_caller_sees_it() {
     let model = Model::fine();
     let layer = layer(8_192);
     let service = stacked(&layer, &model);
@@ -200,7 +200,7 @@ async fn a_refusal_in_the_stream_before_content_is_one_too() {
         let model = Model::at_once(move |number, _| {
             let mut list = vec![Ok(Event::new([steadfast_core::Delta::Ping]))];
             if delivered {
-                list.push(Ok(Event::new([said("I")])));
+                list.push(Ok(Event::new([text_delta("I")])));
             }
             list.push(Err(overflow(None, None)));
             Ok(if number == 0 { events(list) } else { say("ok") })
@@ -364,7 +364,7 @@ async fn two_histories_of_one_name_are_not_put_together() {
         }
     }
     assert!(refused >= 3, "{refused}");
-    // Once the first is no longer there, the second takes its place.
+    // Once the first is no longer there, the second replaces it.
     for _ in 0..4 {
         ask(&service, request(two.clone(), session("shared"))).await.unwrap();
     }
@@ -377,7 +377,7 @@ async fn errors_of_its_own_switch_it_off_and_it_says_so() {
     let model = Model::fine();
     // A closure of the operator's that panics.
     let layer = layer(8_192).pins(|message| {
-        assert!(!message.text().contains("question 5"), "a pin that can not be told");
+        assert!(!message.text().contains("question 5"), "a pin that can not be decided");
         false
     });
     let service = stacked(&layer, &model);
@@ -449,7 +449,7 @@ fn read(turns: usize) -> ChatRequest {
     let messages: Vec<_> = (0..=2 * turns)
         .map(|at| {
             let role = if at % 2 == 0 { "user" } else { "assistant" };
-            let content = format!("words {at}: {}", "all is well ".repeat(20));
+            let content = format!("text {at}: {}", "all is well ".repeat(20));
             format!(r#"{{"role":"{role}","content":"{content}"}}"#)
         })
         .collect();

@@ -110,7 +110,7 @@ fn what_does_not_fit_is_made_to_for_every_window() {
         (1_000_000, 1_200_000),
     ] {
         let mut session = Session::new(window);
-        let filler = "some words that say nothing much. ".repeat(60);
+        let filler = "some filler that says nothing much. ".repeat(60);
         let mut number = 0;
         while total(&session.request.messages) < tokens {
             number += 1;
@@ -150,7 +150,7 @@ fn over_two_hundred_turns_the_prefix_changes_six_times_at_most() {
             Some(run) => {
                 changes += 1;
                 assert_ne!(run.report.effect, Effect::Ineffective, "{}", run.report);
-                assert_eq!(session.request.messages[0], before[0], "instructions stay in front");
+                assert_eq!(session.request.messages[0], before[0], "instructions stay first");
             }
         }
         last_size = total(&session.request.messages);
@@ -218,7 +218,7 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
         let marked = |message: &Message| message.text().starts_with("[Summary of");
         assert!(!pending.messages.iter().any(marked), "an earlier summary is not summarised again");
         records.push(pending.earlier.clone());
-        let written = format!("Round {round}: PROJ-4711 is under way.");
+        let written = format!("Round {round}: PROJ-4711 is in progress.");
         task.written = Some(&written);
         let gone = pending.messages.len();
         let run =
@@ -231,12 +231,15 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
         for fact in ["src/engine.rs", "Never touch the tests."] {
             assert!(text.contains(fact), "{fact} is completed from the ledger: {text}");
         }
-        assert_eq!(text.matches("PROJ-4711").count(), 1, "and what is said is not said twice");
+        assert_eq!(text.matches("PROJ-4711").count(), 1, "and no fact is stated twice");
         assert_eq!(session.request.messages.iter().filter(|one| marked(one)).count(), 1);
         session.summary = Some(summary);
     }
-    let expected =
-        [None, Some("Round 0: PROJ-4711 is under way."), Some("Round 1: PROJ-4711 is under way.")];
+    let expected = [
+        None,
+        Some("Round 0: PROJ-4711 is in progress."),
+        Some("Round 1: PROJ-4711 is in progress."),
+    ];
     assert_eq!(records.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
 }
 

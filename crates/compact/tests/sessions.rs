@@ -185,9 +185,9 @@ async fn counts_come_within_three_percent_of_the_provider_after_two_turns() {
         list.insert(1, Message::user("Read them."));
         for turn in 0..12 {
             step(&mut list, 100 + turn, dice.usize(100..3_000));
-            let words = dice.usize(10..300);
-            list.push(Message::assistant("this and that, and more of it; ".repeat(words / 8)));
-            list.push(Message::user(format!("question {turn}: {}", "why? ".repeat(words))));
+            let length = dice.usize(10..300);
+            list.push(Message::assistant("this and that, and more of it; ".repeat(length / 8)));
+            list.push(Message::user(format!("question {turn}: {}", "why? ".repeat(length))));
             let asked = request(list.clone(), session("s")).with_tools(tools());
             let answer = service.clone().oneshot(asked).await.unwrap();
             let counted = handle.snapshot().conversations[0].tokens;

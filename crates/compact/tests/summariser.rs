@@ -74,7 +74,7 @@ async fn a_record_is_brought_up_to_date_and_not_made_anew() {
     for (number, request) in asked.iter().enumerate().skip(1) {
         let text = request.messages[1].text();
         assert!(text.contains(&format!("Record number {}.", number - 1)), "{text}");
-        assert!(!text.contains("question 3\n"), "what is in the record is not told again");
+        assert!(!text.contains("question 3\n"), "what is in the record is not answered again");
     }
     let summaries = |one: &Message| one.text().contains("[Summary of");
     assert_eq!(model.last().messages.iter().filter(|one| summaries(one)).count(), 1);
@@ -118,7 +118,7 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
             "an error in the middle",
             at_once(|| {
                 let failure = Failure::new(Reason::Network, "reset");
-                Ok(events(vec![Ok(Event::new([said("The user")])), Err(failure)]))
+                Ok(events(vec![Ok(Event::new([text_delta("The user")])), Err(failure)]))
             }),
             Degraded::Failed(Reason::Network),
         ),
@@ -147,18 +147,20 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
         ),
         (
             "half an answer",
-            at_once(|| Ok(answer(vec![said("The"), stop(StopReason::MaxTokens), Delta::End]))),
+            at_once(|| {
+                Ok(answer(vec![text_delta("The"), stop(StopReason::MaxTokens), Delta::End]))
+            }),
             unusable(Unusable::Truncated),
         ),
         (
             "a stream that ends without saying so",
-            at_once(|| Ok(answer(vec![said("The user")]))),
+            at_once(|| Ok(answer(vec![text_delta("The user")]))),
             unusable(Unusable::Unfinished),
         ),
         (
             "an answer without end",
             at_once(|| {
-                let more = || Ok(Event::new([said(&"and on ".repeat(1_000))]));
+                let more = || Ok(Event::new([text_delta(&"and on ".repeat(1_000))]));
                 let endless = Box::pin(tokio_stream::iter(std::iter::repeat_with(more)));
                 let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
                 Ok(steadfast_core::ChatResponse::new(head, endless as steadfast_core::EventStream))
@@ -169,7 +171,7 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
         (
             "silence in the middle",
             at_once(|| {
-                let first = tokio_stream::iter([Ok(Event::new([said("The user")]))]);
+                let first = tokio_stream::iter([Ok(Event::new([text_delta("The user")]))]);
                 let silent = tokio_stream::StreamExt::chain(first, tokio_stream::pending());
                 let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
                 let events = Box::pin(silent) as steadfast_core::EventStream;
@@ -264,7 +266,7 @@ async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
     assert_eq!(handle.spent(Some("umbrella")), (0, 0));
     assert_eq!(handle.snapshot().summariser, SummariserState::Closed, "that is not its fault");
     tokio::time::advance(Duration::from_secs(3_661)).await;
-    assert_eq!(notice(&turn(&layer, "later").await.unwrap()).degraded, None);
+    assert_eq!(notice(&turn(&layer, "afterwards").await.unwrap()).degraded, None);
     // Zero is no cap.
     let free = self::layer(&summariser).spend(SpendPolicy { hour: 0, day: 0 });
     for number in 0..5 {
@@ -306,11 +308,11 @@ async fn a_caller_who_goes_away_frees_everything() {
         let mut asked = Box::pin(asked);
         let polled = tokio::time::timeout(Duration::from_secs(wait), asked.as_mut()).await;
         assert!(polled.is_err());
-        assert_eq!(summariser.under_way(), 1);
+        assert_eq!(summariser.running(), 1);
         assert!(handle.spent(Some("acme")).0 > 0, "set aside");
         assert!(handle.snapshot().conversations[0].is_busy);
         drop(asked);
-        assert_eq!(summariser.under_way(), 0);
+        assert_eq!(summariser.running(), 0);
         assert_eq!(handle.spent(Some("acme")), (0, 0));
         assert!(!handle.snapshot().conversations[0].is_busy);
         assert_eq!(handle.snapshot().summariser, SummariserState::Closed);
@@ -339,7 +341,7 @@ async fn one_compacts_and_the_others_wait_for_it() {
     let of_s: Vec<_> = asked.iter().filter(|one| one.context.session() == Some("s")).collect();
     assert!(of_s.iter().all(|one| one.messages == of_s[0].messages), "all send the same prefix");
 
-    // Who waits for one that goes away takes its place.
+    // Who waits for one that goes away is next.
     let stuck = Model::new(|number, _| async move {
         match number {
             0 => std::future::pending().await,
@@ -374,11 +376,11 @@ async fn deferred_it_compacts_for_the_next_turn() {
     let mut list = talk(120, 20);
     let began = Instant::now();
     let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
-    let told = notice(&answer);
-    assert!(told.deferred && told.reports.is_empty(), "{told:?}");
+    let answered = notice(&answer);
+    assert!(answered.deferred && answered.reports.is_empty(), "{answered:?}");
     assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits");
     assert_eq!(model.last().messages[..], list[..], "all of it is sent");
-    // While it is under way, others go as they are.
+    // While it is running, others go as they are.
     let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
     assert!(!notice(&answer).deferred);
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -459,7 +461,7 @@ async fn it_has_half_of_what_is_left_to_the_deadline() {
 async fn what_was_used_counts_even_where_it_came_to_nothing() {
     let summariser = Model::at_once(|_, _| {
         Ok(answer(vec![
-            said("The"),
+            text_delta("The"),
             Delta::Usage(Usage::new(700, 7)),
             stop(StopReason::MaxTokens),
             Delta::End,

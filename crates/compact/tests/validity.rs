@@ -74,10 +74,10 @@ proptest! {
                     }
                     let report = run.report;
                     // An open loop of which the head alone thought can only be cut where thinking
-                    // is then turned off for it: nothing else is ever mended.
+                    // is then turned off for it: nothing else is ever repaired.
                     let thought = thinking && dialect == Dialect::Anthropic;
                     let is_off = thought && request.params.thinking.is_none();
-                    prop_assert_eq!(report.repaired, usize::from(is_off), "cut, not mended");
+                    prop_assert_eq!(report.repaired, usize::from(is_off), "cut, not repaired");
                     prop_assert_eq!(report.before, total(&before));
                     prop_assert_eq!(report.after, total(&request.messages));
                     prop_assert!(report.after <= report.target || report.effect == Effect::Ineffective, "{}", report);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_histories_come_out_mended(
+    fn damaged_histories_come_out_repaired(
         dialect in dialect(),
         start in stretches(6),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 1..5),

@@ -90,14 +90,6 @@ impl Applied {
             && self.original.iter().zip(history).all(|(one, other)| one.matches(other))
     }
 
-    /// The history before `history` was compacted once more: what this stands for, and what came
-    /// after it. `None` when `history` does not begin with what this put there, or what it stands for
-    /// was read from the wire and is not kept.
-    pub fn restore(&self, history: &[Message]) -> Option<Vec<Message>> {
-        let rest = history.strip_prefix(&*self.compacted)?.iter().map(Some);
-        self.original.iter().map(Fingerprint::message).chain(rest).map(|one| one.cloned()).collect()
-    }
-
     /// Where the message at `index` of an applied history stood in the original; `None` for the
     /// summary and for messages that were changed.
     pub fn original(&self, index: usize) -> Option<usize> {
@@ -110,16 +102,6 @@ impl Applied {
     /// The summary that stands in the compacted history.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
-    }
-
-    /// How many messages of the original this stands for.
-    pub fn len(&self) -> usize {
-        self.original.len()
-    }
-
-    /// Whether it stands for none.
-    pub fn is_empty(&self) -> bool {
-        self.original.is_empty()
     }
 }
 
@@ -158,7 +140,7 @@ impl Fingerprint {
         }
     }
 
-    /// Whether it is this message; the message is recognised from now on, by its place in memory where
+    /// Whether it is this message; the message is recognised from now on, by its address in memory where
     /// it is held.
     pub(crate) fn renew(&mut self, message: &Message) -> bool {
         if matches!(self, Self::Held(held) if held.same(message)) {
@@ -169,14 +151,6 @@ impl Fingerprint {
             *self = Self::of(message);
         }
         matches
-    }
-
-    /// The message, when it is held.
-    fn message(&self) -> Option<&Message> {
-        match self {
-            Self::Held(held) => Some(held),
-            Self::Hash(_) => None,
-        }
     }
 }
 
@@ -249,14 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_traced_back_and_histories_restored() {
+    fn messages_are_traced_back() {
         let (list, applied) = applied();
         let origins: Vec<_> = (0..6).map(|index| applied.original(index)).collect();
         assert_eq!(origins, [None, Some(6), Some(7), Some(8), Some(9), Some(10)]);
         let mut request = ChatRequest::new(list.clone());
         applied.apply(&mut request);
-        assert_eq!(applied.restore(&request.messages), Some(list));
-        assert_eq!(applied.restore(&history(3)), None);
     }
 
     #[test]
@@ -267,7 +239,7 @@ mod tests {
         assert!(applied.apply(&mut request));
         assert_eq!(&request.messages[..], &list[..]);
         let none = Applied::new(vec![], vec![], None);
-        assert!(none.is_empty() && none.apply(&mut request));
+        assert!(none.apply(&mut request));
         assert_eq!(request.messages.len(), 3);
     }
 
@@ -281,7 +253,7 @@ mod tests {
         let (own, wire) = (Message::user("hi"), read("hi"));
         let (mut held, hash) = (Fingerprint::of(&own), Fingerprint::of(&wire));
         assert!(held.matches(&Message::user("hi")) && !held.matches(&Message::user("ho")));
-        assert!(hash.message().is_none());
+        assert!(matches!(hash, Fingerprint::Hash(_)));
         assert!(hash.matches(&read("hi")) && !hash.matches(&read("ho")) && !hash.matches(&own));
         assert!(!held.renew(&Message::user("ho")) && held.renew(&Message::user("ho")));
         let mut changed = wire;

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_are_found_and_words_are_not() {
+    fn exact_names_are_found_and_prose_is_not() {
         for name in [
             "src/main.rs",
             "/etc/hosts",
@@ -209,8 +209,8 @@ mod tests {
             assert!(all(&format!("see {name}, then")).contains(&name.to_owned()), "{name}");
             assert!(all(&format!("(`{name}`).")).contains(&name.to_owned()), "{name} in marks");
         }
-        let words = "The quick brown fox, e.g. and/or a well-known 21st one - it is 5 or 42; I/O!";
-        assert_eq!(all(words), Vec::<String>::new());
+        let prose = "The quick brown fox, e.g. and/or a well-known 21st one - it is 5 or 42; I/O!";
+        assert_eq!(all(prose), Vec::<String>::new());
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn binding_words_bind_as_words() {
+    fn binding_phrases_bind_as_whole_words() {
         let found = |text| {
             let mut out = Vec::new();
             prohibitions(text, |sentence| out.push(sentence.to_owned()));

@@ -34,15 +34,15 @@ pub struct Notice {
     pub reports: Vec<CompactionReport>,
     /// Why none of them has a summary, when it should have.
     pub degraded: Option<Degraded>,
-    /// A compaction was begun for the next turn.
+    /// A compaction was started for the next turn.
     pub deferred: bool,
     /// The layer leaves this conversation alone, after errors of its own.
     pub switched_off: bool,
-    /// What was sent in place of the caller's messages, when that was something else.
+    /// What was sent instead of the caller's messages, when that was something else.
     pub compacted: Option<Compacted>,
 }
 
-/// What was sent in place of the caller's messages.
+/// What was sent instead of the caller's messages.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Compacted {

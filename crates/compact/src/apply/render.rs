@@ -1,8 +1,8 @@
-//! A summary as a message: data, in the user's role, that can not pass for anything else.
+//! A summary as a message: data, in the user's role, that can not be taken for anything else.
 //!
-//! The body of a summary is made of what tools and models said, so it may hold instructions that an
+//! The body of a summary is made of the output of tools and models, so it may hold instructions that an
 //! attacker planted. It stands between two lines with a delimiter made anew for each rendering, and
-//! whatever in it looks like that frame, like a turn of its own, or like the trusted header is
+//! whatever in it resembles that frame, like a turn of its own, or like the trusted header is
 //! broken up, also when it is written with full-width letters, look-alike brackets or characters
 //! without width. Credentials are masked. Only the header says what the summary is, and only there
 //! may stand that it is an emergency truncation.
@@ -71,11 +71,11 @@ pub fn render(header: &SummaryHeader, body: &str, rng: &mut fastrand::Rng) -> Me
     ))
 }
 
-/// Beginnings of a line that could pass for a turn or a header, in lower case.
+/// Beginnings of a line that could be taken for a turn or a header, in lower case.
 static TURNS: LazyLock<Vec<&str>> =
     LazyLock::new(|| table_lines(include_str!("../../data/turn_openings.txt")).collect());
 
-/// Characters that look like an ASCII character, and that character.
+/// Characters that resemble an ASCII character, and that character.
 static LOOK_ALIKES: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
     let lines = table_lines(include_str!("../../data/look_alikes.txt"));
     lines
@@ -87,7 +87,7 @@ static LOOK_ALIKES: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
         .collect()
 });
 
-/// A body in which nothing looks like the frame around it. Lines that do not are left as they are.
+/// A body in which nothing resembles the frame around it. Lines that do not are left as they are.
 pub fn escape(body: &str) -> String {
     let mut out = String::with_capacity(body.len() + 16);
     // Whatever a reader may take for the end of a line is one.
@@ -115,7 +115,7 @@ fn fold(line: &str) -> Cow<'_, str> {
     Cow::Owned(line.chars().filter_map(ascii).collect())
 }
 
-/// What a character looks like; `None` when like nothing.
+/// The ASCII character that a character resembles, or itself; `None` when it has no width.
 fn ascii(c: char) -> Option<char> {
     Some(match c {
         '\u{200b}'..='\u{200f}'

@@ -10,11 +10,11 @@ pub enum Tier {
     None,
     /// Large results and arguments became markers.
     Strip,
-    /// A summary stands in place of older messages.
+    /// A summary replaces older messages.
     Summary,
-    /// A summary stands in place of the oldest half of what may go.
+    /// A summary replaces the oldest half of what may go.
     Partial,
-    /// Older messages were removed, and a list of facts stands in their place: an emergency
+    /// Older messages were removed, and a list of facts replaces them: an emergency
     /// truncation.
     Fallback,
 }

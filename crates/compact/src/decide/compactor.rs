@@ -220,7 +220,7 @@ impl Compactor {
     }
 }
 
-/// Ways to cut that are tried before the history is repaired instead.
+/// Cuts that are tried before the history is repaired instead.
 const MAX_CUTS: usize = 8;
 
 /// Bytes of a summary's body with which it is not made smaller any more.
@@ -347,7 +347,7 @@ impl<'a> Compaction<'a> {
         Ok(done)
     }
 
-    /// A summary in place of older messages: the written one, else tier 4. `None` when nothing may be
+    /// A summary instead of older messages: the written one, else tier 4. `None` when nothing may be
     /// cut, or the result would not fit, or not be smaller.
     fn summarised(
         &self,
@@ -363,7 +363,7 @@ impl<'a> Compaction<'a> {
         let gone: Vec<_> = self.gone(&cut).map(|at| &self.original.messages[at]).collect();
         facts.read(gone.into_iter());
 
-        // Where what stays is above the target already, nothing is won by a summary that says nothing.
+        // Where what stays is above the target already, nothing is gained by an empty summary.
         let aim = match rest.saturating_add((LEAST_BODY / 4) as u64) {
             least if least <= goal.target && !task.half => goal.target,
             least if least < goal.trigger => goal.trigger - 1,
@@ -394,7 +394,7 @@ impl<'a> Compaction<'a> {
         report.after = after;
         report.dropped = cut.dropped.len();
         report.kept -= report.dropped;
-        request.messages = place(&lean.messages, &cut, message.clone()).into();
+        request.messages = with_summary(&lean.messages, &cut, message.clone()).into();
         Some(self.finish(request, report, Some(Summary::new(message, facts, task.written))))
     }
 
@@ -413,7 +413,7 @@ impl<'a> Compaction<'a> {
         self.compactor.policy.summary_room(self.task.room.window)
     }
 
-    /// The first way to cut that the provider accepts; the first of all, to be repaired, when it
+    /// The first cut that the provider accepts; the first of all, to be repaired, when it
     /// accepts none or did not accept the history before. `None` when nothing may be cut.
     fn choose(&self, lean: &Lean) -> Option<Cut> {
         let input = self.plan_input(&lean.messages, &lean.tokens);
@@ -425,7 +425,7 @@ impl<'a> Compaction<'a> {
         let was_valid = is_valid(&self.original);
         let accepted = |cut: &Cut| {
             let mut attempt = self.original.clone();
-            attempt.messages = place(&lean.messages, cut, Message::user("summary")).into();
+            attempt.messages = with_summary(&lean.messages, cut, Message::user("summary")).into();
             is_valid(&attempt)
         };
         let cuts = lean.plan.cuts(&input, wanted).take(MAX_CUTS);
@@ -498,7 +498,7 @@ impl<'a> Compaction<'a> {
 /// The messages with what is cut replaced by the summary, which stands where the rest continues: all
 /// before it stays as it is, for the sake of prompt caches. Only where the model would then open
 /// the conversation, the summary opens it.
-fn place(messages: &[Message], cut: &Cut, summary: Message) -> Vec<Message> {
+fn with_summary(messages: &[Message], cut: &Cut, summary: Message) -> Vec<Message> {
     let mut dropped = cut.dropped.iter().copied().peekable();
     let mut out = Vec::with_capacity(messages.len() + 1 - cut.dropped.len());
     for (index, message) in messages[..cut.at].iter().enumerate() {

@@ -40,6 +40,8 @@ enum Failed {
     TooLarge(TooLarge),
     /// An error of the layer's own.
     Internal(&'static str),
+    /// There is no summary.
+    NoSummary(Degraded),
 }
 
 /// What came of it.
@@ -85,7 +87,7 @@ impl CompactionJob {
         }
     }
 
-    /// For a request that the provider refused, and said that it was so large.
+    /// For a request that the provider refused, and stated how large it was.
     pub(super) fn refused(mut self, requested: Option<u64>) -> Self {
         self.refused = true;
         let (count, requested) = (&mut self.measured.count, requested.unwrap_or(0));
@@ -185,14 +187,14 @@ impl CompactionJob {
                 }
             }
             Ok(None) => {}
-            Err(NoSummary::Degraded(why)) => {
+            Err(Failed::NoSummary(why)) => {
                 layer.counts.lock().degraded += 1;
                 event::degraded(About::of(request), why);
                 outcome.degraded = Some(why);
             }
             // Perhaps it is the estimate that is too large.
-            Err(NoSummary::Failed(Failed::TooLarge(_))) => {}
-            Err(NoSummary::Failed(failed)) => return Err(failed),
+            Err(Failed::TooLarge(_)) => {}
+            Err(failed) => return Err(failed),
         }
         outcome.done = match self.attempt(layer, request, count.upper, None) {
             // The upper end of an estimate is no reason to refuse: the likeliest number is.
@@ -210,25 +212,24 @@ impl CompactionJob {
         &self,
         layer: &LayerState,
         request: &ChatRequest,
-    ) -> Result<Option<(String, bool)>, NoSummary> {
+    ) -> Result<Option<(String, bool)>, Failed> {
         let Some(summariser) = &layer.config.summariser else { return Ok(None) };
         let mut why = Degraded::TooLong;
         for half in [false, true] {
             let pending = |task: CompactionTask<'_>| layer.config.compactor.pending(request, &task);
-            let input: Option<SummaryInput> =
-                self.with_task(layer, None, half, pending).map_err(NoSummary::Failed)?;
+            let input: Option<SummaryInput> = self.with_task(layer, None, half, pending)?;
             let Some(input) = input else { return Ok(None) };
             if let Some(why) = self.no_summary {
-                return Err(NoSummary::Degraded(why));
+                return Err(Failed::NoSummary(why));
             }
             match summarise(layer, summariser, &input, &request.context).await {
                 Ok(text) => return Ok(Some((text, half))),
                 // Half of it may be within the budget, or the number of calls.
                 Err(degraded @ (Degraded::OverBudget | Degraded::TooLong)) => why = degraded,
-                Err(degraded) => return Err(NoSummary::Degraded(degraded)),
+                Err(degraded) => return Err(Failed::NoSummary(degraded)),
             }
         }
-        Err(NoSummary::Degraded(why))
+        Err(Failed::NoSummary(why))
     }
 
     /// Takes over what came of the compaction of `request`, or that none was possible.
@@ -267,6 +268,7 @@ impl CompactionJob {
                 layer.failed_internally(&conversation, request, what);
                 notice.switched_off = conversation.state.lock().off;
             }
+            Err(Failed::NoSummary(why)) => notice.degraded = Some(why),
         }
         Ok(self.sent(layer, request, notice, applied, saved))
     }
@@ -306,7 +308,7 @@ impl CompactionJob {
         if let Some(applied) = &applied {
             if state.generation != self.permit.generation {
                 dropped = Some("the conversation has moved on");
-            } else if layer.config.fail_closed_rollover && !state.may_replace(caller) {
+            } else if !layer.config.keep_ambiguous && !state.may_replace(caller) {
                 dropped = Some("two histories go by one name");
             } else {
                 let before = if self.measured.applied.is_some() { state.saved } else { 0 };
@@ -348,12 +350,6 @@ impl CompactionJob {
         drop(state);
         CallState { observer, notice: Some(Box::new(notice)), caller }
     }
-}
-
-/// Why there is no summary.
-enum NoSummary {
-    Degraded(Degraded),
-    Failed(Failed),
 }
 
 impl LayerState {

@@ -20,7 +20,7 @@ pub(super) struct PlanInput<'a> {
     pub(super) pinned: &'a dyn Fn(&Message) -> bool,
 }
 
-/// What can not be cut apart: a user's message, or what the model said with the results of its
+/// What can not be cut apart: a user's message, or what the model wrote with the results of its
 /// calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
@@ -47,7 +47,7 @@ pub(super) struct CutPlan {
     enough: bool,
 }
 
-/// One way to cut: what goes, and where what stays continues.
+/// A possible cut: what goes, and where what stays continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// Messages that go, oldest first.
@@ -106,7 +106,7 @@ impl CutPlan {
         self.total.saturating_sub(goal.target.saturating_sub(room))
     }
 
-    /// The ways to cut that free so many tokens, the one that keeps most first; then those that free
+    /// The cuts that free so many tokens, the one that keeps most first; then those that free
     /// more; last those that free less, should the others not be acceptable to the provider for
     /// reasons that only it knows.
     pub(super) fn cuts<'a>(

@@ -2,7 +2,7 @@
 
 use crate::{PolicyError, TokenLimits, apply::MARKER};
 
-/// When to compact, how far, and what is never touched. Plain data; shares are of the window.
+/// When to compact, how far, and what is never touched. Data only; shares are of the window.
 ///
 /// ```
 /// use steadfast_compact::CompactionPolicy;
@@ -76,7 +76,7 @@ impl Default for CompactionPolicy {
     }
 }
 
-/// The least bytes of a summary in which something can be said.
+/// The least bytes of a summary that can have content.
 const LEAST_SUMMARY: usize = 400;
 
 impl CompactionPolicy {

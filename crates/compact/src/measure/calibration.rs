@@ -21,7 +21,7 @@ impl Sample {
 ///
 /// The two weights are fitted by least squares over the reports, newer ones counting more, and are
 /// drawn to the scheme's own estimate: so much that a few reports on texts of one kind, which can
-/// not tell the sizes apart, change the estimate of other texts little.
+/// not distinguish the sizes, change the estimate of other texts little.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
     /// Sums of products of the sizes: of the first, of both, of the second.

@@ -138,8 +138,8 @@ const MOST_TOKENS: Scheme = Scheme {
     ..OTHER
 };
 
-/// More tokens than a request has, where the sizes of its texts tell: what has room by this needs no
-/// count, and nothing is remembered of it. `None` where only a count tells.
+/// More tokens than a request has, where that follows from the sizes of its texts: what has room by this needs no
+/// count, and nothing is remembered of it. `None` where it takes a count.
 pub(crate) fn upper_bound(request: &ChatRequest) -> Option<u64> {
     let overhead = u64::from(MOST_TOKENS.request);
     if let Some(body) = request.unread() {
@@ -235,7 +235,7 @@ mod tests {
             ChatRequest::user("\u{1f980}\u{301}\u{200b}".repeat(100)),
             ChatRequest::user("a".repeat(1_000)),
             ChatRequest::new(vec![
-                Message::user("look"),
+                Message::user("see"),
                 Message::new(Role::User, vec![Part::image("image/png", "AAAA"); 5]),
                 Message::tool("1", "x"),
             ])
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_count_tells_has_no_bound() {
+    fn what_takes_a_count_has_no_bound() {
         assert_eq!(upper_bound(&ChatRequest::new(vec![Message::user("x"); 33])), None);
         let document = Message::new(Role::User, vec![document("text/plain", 30)]);
         assert_eq!(upper_bound(&ChatRequest::new(vec![document])), None);

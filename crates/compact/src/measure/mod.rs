@@ -2,7 +2,7 @@
 //! learning estimate elsewhere.
 //!
 //! A message is counted once, however often it is sent: a [`CountedHistory`] recognises the messages of
-//! its conversation, by their place in memory or by a hash of what was read from the wire.
+//! its conversation, by their address in memory or by a hash of what was read from the wire.
 //!
 //! ```
 //! use steadfast_compact::{CountedHistory, Counter};

@@ -40,7 +40,7 @@ impl TokenLimits {
 /// vendors has at least, and most models that people run themselves.
 pub const UNKNOWN: TokenLimits = TokenLimits::new(128_000);
 
-/// The least a learned limit may be: a provider that says less has said something else.
+/// The least a learned limit may be: a provider that states less has stated something else.
 const LEAST: u64 = 1_024;
 
 /// Models whose limits were learned, at most. A deployment has dozens.
@@ -61,7 +61,7 @@ static TABLE: LazyLock<HashMap<&'static str, TokenLimits>> = LazyLock::new(|| {
 
 /// What is known of models: a built-in table, overrides, and limits learned from providers.
 ///
-/// A name is looked up as it is, without the vendor and region in front of it, and then by the
+/// A name is matched as it is, without the vendor and region in front of it, and then by the
 /// longest known name that it continues at a `-`, `@`, `:` or `[`: so
 /// `us.anthropic.claude-sonnet-4-5-20250929-v1:0` is `claude-sonnet-4-5`.
 ///

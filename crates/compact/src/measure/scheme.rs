@@ -34,7 +34,7 @@ pub struct Scheme {
 
 /// The vocabulary that text is split by. The tables of OpenAI's vocabularies are 47 MB of a binary, so
 /// they are behind the feature `exact-tokens`; without it their count is estimated from the text's
-/// words, digits and punctuation.
+/// letters, digits and punctuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -93,7 +93,7 @@ fn estimate(text: &str) -> u64 {
     // In hundredths of a token.
     let cost = |run, length: u64, next| match run {
         _ if length == 0 => 0,
-        // Most words are one token with the space before them; digits have none before them.
+        // Most runs of letters are one token with the space before them; digits have none before them.
         Run::Letters => 100 + length.saturating_sub(6) * 12,
         Run::Digits => length.div_ceil(3) * 100,
         Run::Space if length == 1 && next != Run::Digits => 0,
@@ -151,7 +151,7 @@ pub(super) const OTHER: Scheme = Scheme {
 };
 
 impl Scheme {
-    /// How `model` is counted, as far as its name tells.
+    /// How `model` is counted, as far as its name shows.
     pub fn for_model(model: &str) -> Self {
         let row = |name: &str| TABLE.iter().find(|(start, _)| name.starts_with(start));
         let scheme = names(model).find_map(row).map_or(OTHER, |(_, scheme)| *scheme);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Scheme, TokenLimits, UNKNOWN};
 use crate::{decide::Room, state::LayerState};
 
-/// What the layer has to know of a target, where its name does not tell.
+/// What the layer has to know of a target, where its name is not enough.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TargetFacts {
@@ -58,7 +58,7 @@ pub(crate) struct TargetInfo {
     /// Whether the limits are anybody's statement; else they are assumed.
     pub(crate) is_known: bool,
     pub(crate) scheme: Scheme,
-    /// As far as the provider's name tells, and as the model's does.
+    /// As far as the provider's name shows, and as the model's does.
     dialect: Option<Dialect>,
     of_model: Option<Dialect>,
     vision: bool,
@@ -89,7 +89,7 @@ pub(crate) fn model(request: &ChatRequest) -> &str {
     request.context.target.as_ref().and_then(Target::model).unwrap_or(&request.model)
 }
 
-/// The dialect of a provider or model of this name, as far as the name tells.
+/// The dialect of a provider or model of this name, as far as the name shows.
 fn dialect_of(name: &str) -> Option<Dialect> {
     const NAMES: [(&str, Dialect); 6] = [
         ("anthropic", Dialect::Anthropic),
@@ -133,7 +133,7 @@ impl LayerState {
         };
         let known = config.models.get(model);
         let limits = match (given.limits, known) {
-            // What was learned of the model may be less than what it is said to have.
+            // What was learned of the model may be less than what is stated of it.
             (Some(given), Some(known)) if config.models.is_learned(model) => {
                 TokenLimits { window: given.window.min(known.window), ..given }
             }

@@ -27,12 +27,15 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 pub(crate) use self::breaker::Breaker;
-use self::prompt::MAX_PART;
 pub use self::{
     breaker::SummariserState,
     policy::SummaryPolicy,
     prompt::{Unusable, accept, ask, chunks},
-    spend::{OverBudget, Reservation, SpendCap, SpendPolicy},
+    spend::SpendPolicy,
+};
+use self::{
+    prompt::MAX_PART,
+    spend::{Reservation, SpendCap},
 };
 use crate::{SummaryInput, apply::clip, state::LayerState};
 
@@ -190,17 +193,18 @@ struct Budget {
 }
 
 impl Budget {
+    /// `None` when the tenant's cap leaves less.
     fn reserve(
         layer: &LayerState,
         tenant: Option<&str>,
         tokens: u64,
         now: Instant,
-    ) -> Result<Self, OverBudget> {
+    ) -> Option<Self> {
         let name: Box<str> = tenant.unwrap_or_default().into();
         let make = || Tenant(Mutex::new(SpendCap::new(layer.config.spend, now)));
         let tenant = layer.tenants.get_or_insert_with(&name, now, make);
         let reservation = Some(tenant.0.lock().reserve(tokens, now)?);
-        Ok(Self { tenant, reservation, used: AtomicU64::new(0) })
+        Some(Self { tenant, reservation, used: AtomicU64::new(0) })
     }
 
     fn used(&self, tokens: u64) {
@@ -244,7 +248,7 @@ pub(crate) async fn summarise(
     let calls = SummaryCalls::new(layer, summariser, input, context).ok_or(Degraded::TooLong)?;
     let now = Instant::now();
     let budget = Budget::reserve(layer, context.tenant(), calls.cost(), now);
-    let mut budget = budget.map_err(|_| Degraded::OverBudget)?;
+    let mut budget = budget.ok_or(Degraded::OverBudget)?;
     let permit = layer.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
     let mut time = if permit.is_probe { policy.probe.min(policy.time) } else { policy.time };
     if let Some(deadline) = context.deadline {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::PolicyError;
 
-/// How a summariser is asked, and when it is not. Plain data.
+/// How a summariser is asked, and when it is not. Data only.
 ///
 /// ```
 /// use steadfast_compact::SummaryPolicy;

@@ -4,7 +4,7 @@
 //! compactions must not eat a budget. A [`SpendCap`] reserves before a call what the call may
 //! cost, and is charged afterwards what it did cost.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
@@ -23,153 +23,81 @@ impl Default for SpendPolicy {
     }
 }
 
-/// A call that would cost more than is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a summary may cost {asked} tokens, and of the {limit} allowed in {} hours {spent} are spent: \
-     raise the cap, or wait until earlier ones no longer count",
-    .period.as_secs() / 3_600
-)]
-#[non_exhaustive]
-pub struct OverBudget {
-    /// What the call may cost.
-    pub asked: u64,
-    /// What was spent in the period, reservations included.
-    pub spent: u64,
-    /// What may be.
-    pub limit: u64,
-    /// An hour or a day.
-    pub period: Duration,
+/// Minutes of an hour and of a day.
+const PERIODS: (u64, u64) = (60, 1_440);
+
+/// The tokens of one tenant's summaries: forgotten up to a minute late, never early.
+#[derive(Clone, Debug)]
+pub(super) struct SpendCap {
+    policy: SpendPolicy,
+    began: Instant,
+    /// The minutes of the last day in which something was spent, and how much, oldest first.
+    minutes: VecDeque<(u64, u64)>,
 }
 
 /// Tokens reserved for one call. Dropped without [`SpendCap::charge`], they stay spent: a call
 /// whose cost nobody reported is taken to have cost what it might.
 #[derive(Debug)]
 #[must_use = "tokens that are not charged stay spent"]
-pub struct Reservation {
+pub(super) struct Reservation {
     tokens: u64,
-    ticks: [u64; 2],
-}
-
-/// The tokens of one tenant's summaries. Bounded: some hundred and fifty small numbers.
-#[derive(Clone, Debug)]
-pub struct SpendCap {
-    began: Instant,
-    hour: Rolling,
-    day: Rolling,
-}
-
-/// A rolling sum, kept in buckets: it forgets up to one bucket late, never early.
-#[derive(Clone, Debug)]
-struct Rolling {
-    limit: u64,
-    period: Duration,
-    bucket: Duration,
-    /// The tick of a bucket and what is in it, oldest first.
-    buckets: VecDeque<(u64, u64)>,
-    sum: u64,
+    minute: u64,
 }
 
 impl SpendCap {
     /// Nothing spent at `now`.
-    pub fn new(policy: SpendPolicy, now: Instant) -> Self {
-        let rolling = |limit, minutes: u64, bucket: u64| Rolling {
-            limit,
-            period: Duration::from_secs(60 * minutes),
-            bucket: Duration::from_secs(60 * bucket),
-            buckets: VecDeque::new(),
-            sum: 0,
-        };
-        Self { began: now, hour: rolling(policy.hour, 60, 1), day: rolling(policy.day, 1_440, 15) }
+    pub(super) fn new(policy: SpendPolicy, now: Instant) -> Self {
+        Self { policy, began: now, minutes: VecDeque::new() }
     }
 
-    /// Reserves what a call may cost.
-    ///
-    /// # Errors
-    ///
-    /// When it is more than is left of the hour or of the day; nothing is reserved then.
-    pub fn reserve(&mut self, tokens: u64, now: Instant) -> Result<Reservation, OverBudget> {
-        let since = now.saturating_duration_since(self.began);
-        let all = [&mut self.hour, &mut self.day];
-        for rolling in all {
-            rolling.forget(since);
-            rolling.check(tokens)?;
-        }
-        let ticks = [self.hour.add(tokens, since), self.day.add(tokens, since)];
-        Ok(Reservation { tokens, ticks })
+    /// Reserves what a call may cost; `None` when it is more than is left of the hour or of the day.
+    pub(super) fn reserve(&mut self, tokens: u64, now: Instant) -> Option<Reservation> {
+        let (hour, day) = self.spent(now);
+        let fits = |spent: u64, limit| limit == 0 || spent.saturating_add(tokens) <= limit;
+        let fits = fits(hour, self.policy.hour) && fits(day, self.policy.day);
+        fits.then(|| Reservation { tokens, minute: self.add(tokens, now) })
     }
 
     /// The call did cost `actual` tokens; more than was reserved counts, too.
     #[expect(clippy::needless_pass_by_value, reason = "a reservation is charged once")]
-    pub fn charge(&mut self, reservation: Reservation, actual: u64, now: Instant) {
-        let since = now.saturating_duration_since(self.began);
-        let spare = reservation.tokens.saturating_sub(actual);
-        let more = actual.saturating_sub(reservation.tokens);
-        for (rolling, tick) in [&mut self.hour, &mut self.day].into_iter().zip(reservation.ticks) {
-            rolling.give_back(spare, tick);
-            if more > 0 {
-                rolling.add(more, since);
-            }
+    pub(super) fn charge(&mut self, reservation: Reservation, actual: u64, now: Instant) {
+        let Reservation { tokens, minute } = reservation;
+        if let Some((_, sum)) = self.minutes.iter_mut().find(|(at, _)| *at == minute) {
+            *sum = sum.saturating_sub(tokens.saturating_sub(actual));
+        }
+        if actual > tokens {
+            self.add(actual - tokens, now);
         }
     }
 
     /// What was spent in the last hour and in the last day, reservations included.
-    pub fn spent(&mut self, now: Instant) -> (u64, u64) {
-        let since = now.saturating_duration_since(self.began);
-        self.hour.forget(since);
-        self.day.forget(since);
-        (self.hour.sum, self.day.sum)
-    }
-}
-
-impl Rolling {
-    fn tick(&self, since: Duration) -> u64 {
-        since.as_secs() / self.bucket.as_secs()
+    pub(super) fn spent(&mut self, now: Instant) -> (u64, u64) {
+        let minute = self.minute(now);
+        self.minutes.retain(|(at, tokens)| at + PERIODS.1 >= minute && *tokens > 0);
+        let sum = |minutes: u64| {
+            let inside = self.minutes.iter().filter(|(at, _)| at + minutes >= minute);
+            inside.fold(0_u64, |sum, (_, tokens)| sum.saturating_add(*tokens))
+        };
+        (sum(PERIODS.0), sum(PERIODS.1))
     }
 
-    /// Drops the buckets that lie wholly before the period.
-    fn forget(&mut self, since: Duration) {
-        let whole = self.period.as_secs() / self.bucket.as_secs();
-        let oldest = self.tick(since).saturating_sub(whole);
-        while let Some((tick, tokens)) = self.buckets.front().copied()
-            && tick < oldest
-        {
-            self.buckets.pop_front();
-            self.sum -= tokens;
-        }
+    fn minute(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_secs() / 60
     }
 
-    fn check(&self, tokens: u64) -> Result<(), OverBudget> {
-        let Self { limit, period, sum: spent, .. } = *self;
-        if limit > 0 && spent.saturating_add(tokens) > limit {
-            return Err(OverBudget { asked: tokens, spent, limit, period });
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, tokens: u64, since: Duration) -> u64 {
-        let tick = self.tick(since);
-        // What no number can hold is as good as the largest.
-        let tokens = tokens.min(u64::MAX - self.sum);
-        self.sum += tokens;
-        match self.buckets.back_mut() {
+    /// The minute that the tokens were added to.
+    fn add(&mut self, tokens: u64, now: Instant) -> u64 {
+        let minute = self.minute(now);
+        match self.minutes.back_mut() {
             // A clock read earlier by another task.
-            Some((last, sum)) if *last >= tick => {
-                *sum += tokens;
+            Some((last, sum)) if *last >= minute => {
+                *sum = sum.saturating_add(tokens);
                 *last
             }
             _ => {
-                self.buckets.push_back((tick, tokens));
-                tick
+                self.minutes.push_back((minute, tokens));
+                minute
             }
-        }
-    }
-
-    fn give_back(&mut self, tokens: u64, tick: u64) {
-        if let Some((_, sum)) = self.buckets.iter_mut().rev().find(|(at, _)| *at == tick) {
-            let tokens = tokens.min(*sum);
-            *sum -= tokens;
-            self.sum -= tokens;
         }
     }
 }
@@ -177,6 +105,8 @@ impl Rolling {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use std::time::Duration;
 
     use super::*;
 
@@ -192,12 +122,9 @@ mod tests {
     fn exactly_the_limit_passes_and_one_more_does_not() {
         let (mut cap, at) = cap(100, 150);
         let _kept = cap.reserve(100, at(0)).unwrap();
-        let error = cap.reserve(1, at(HOUR - 1)).unwrap_err();
-        assert_eq!((error.asked, error.spent, error.limit), (1, 100, 100));
-        assert!(error.to_string().contains("in 1 hours 100 are spent"), "{error}");
+        assert!(cap.reserve(1, at(HOUR - 1)).is_none(), "the hour's");
         let _kept = cap.reserve(50, at(HOUR + 60)).unwrap();
-        let error = cap.reserve(1, at(HOUR + 60)).unwrap_err();
-        assert_eq!((error.limit, error.spent), (150, 150), "the day's");
+        assert!(cap.reserve(1, at(HOUR + 60)).is_none(), "the day's");
         assert_eq!(cap.spent(at(HOUR + 60)), (50, 150), "a refusal reserves nothing");
         assert_eq!(cap.spent(at(30 * HOUR)), (0, 0));
     }
@@ -211,7 +138,7 @@ mod tests {
         let second = cap.reserve(80, at(10)).unwrap();
         cap.charge(second, 200, at(20));
         assert_eq!(cap.spent(at(20)).0, 220);
-        assert!(cap.reserve(1, at(20)).is_err());
+        assert!(cap.reserve(1, at(20)).is_none());
     }
 
     #[test]
@@ -230,25 +157,25 @@ mod tests {
             calls in prop::collection::vec((0_u64..900, 0_u64..60), 1..120),
         ) {
             let (mut cap, at) = cap(100, 1_000);
-            let mut passed: Vec<(u64, u64)> = Vec::new();
+            let mut admitted: Vec<(u64, u64)> = Vec::new();
             let mut now = 0;
             for (wait, tokens) in calls {
                 now += wait;
                 let spent = |period: u64| -> u64 {
-                    let inside = passed.iter().filter(|(at, _)| at + period > now);
+                    let inside = admitted.iter().filter(|(at, _)| at + period > now);
                     inside.map(|(_, tokens)| tokens).sum()
                 };
                 let (hour, day) = (spent(HOUR) + tokens, spent(24 * HOUR) + tokens);
-                if let Ok(_kept) = cap.reserve(tokens, at(now)) {
+                if let Some(_kept) = cap.reserve(tokens, at(now)) {
                     prop_assert!(hour <= 100 && day <= 1_000);
-                    passed.push((now, tokens));
+                    admitted.push((now, tokens));
                 } else {
-                    // Forgotten a bucket late at most.
+                    // Forgotten a minute late at most.
                     let late = |period: u64, limit: u64| {
-                        let inside = passed.iter().filter(|(at, _)| at + period > now);
+                        let inside = admitted.iter().filter(|(at, _)| at + period > now);
                         inside.map(|(_, tokens)| tokens).sum::<u64>() + tokens > limit
                     };
-                    prop_assert!(late(HOUR + 60, 100) || late(24 * HOUR + 900, 1_000));
+                    prop_assert!(late(HOUR + 60, 100) || late(24 * HOUR + 60, 1_000));
                 }
             }
         }
