@@ -31,6 +31,12 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
+    /// Checks numbers, each with its field and the least it may be.
+    pub(crate) fn check_least(numbers: &[(&'static str, usize, usize)]) -> Result<(), Self> {
+        let wrong = numbers.iter().find(|(_, value, least)| value < least);
+        wrong.map_or(Ok(()), |&(name, value, least)| Err(Self::TooSmall { name, value, least }))
+    }
+
     /// The field that is wrong.
     pub const fn field(&self) -> &'static str {
         match self {

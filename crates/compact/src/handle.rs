@@ -50,7 +50,7 @@ pub struct CompactionSnapshot {
 }
 
 /// What is remembered of one conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConversationSnapshot {
     /// Whose it is.
@@ -69,22 +69,6 @@ pub struct ConversationSnapshot {
     pub is_off: bool,
     /// It is being compacted.
     pub is_busy: bool,
-}
-
-impl ConversationSnapshot {
-    fn of(one: &Conversation) -> Self {
-        let state = one.state.lock();
-        Self {
-            id: one.id.clone(),
-            tokens: state.tokens,
-            compactions: state.compactions,
-            saved: state.saved,
-            ineffective: state.ineffective,
-            throws: state.throws,
-            is_off: state.off,
-            is_busy: one.is_busy(),
-        }
-    }
 }
 
 impl CompactionHandle {
@@ -106,7 +90,10 @@ impl CompactionHandle {
 
     fn conversations(&self) -> impl Iterator<Item = ConversationSnapshot> {
         let all = self.0.conversations.entries().into_iter();
-        all.map(|(_, one)| ConversationSnapshot::of(&one))
+        all.map(|(_, one)| {
+            let snapshot = one.state.lock().snapshot.clone();
+            ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
+        })
     }
 
     /// What is remembered of the conversations of this name: of one without a session there may be

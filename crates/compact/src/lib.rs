@@ -123,7 +123,7 @@
 //! * [`Models`] knows windows and output limits.
 //! * [`CompactionPolicy`] says when to compact and how far, [`Plan`] what may go and where to cut.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
-//! * [`Digest`] (tier 4) and [`Ledger`] keep what can be kept by rule; [`render`] makes a message of
+//! * [`Ledger`] (tier 4) keeps what can be kept by rule; [`render`] makes a message of
 //!   it that can not be taken for an instruction.
 //! * [`Applied`] repeats a compaction for callers who send their whole history in every turn.
 //! * [`chunks`], [`ask`] and [`accept`] (tiers 2 and 3) say what a summariser is asked and which of
@@ -182,8 +182,8 @@ mod summarise;
 
 pub use self::{
     apply::{
-        Applied, Compacted, CompactionReport, Digest, EMERGENCY, Effect, Ledger, Notice, Stripped,
-        Summary, SummaryHeader, Tier, escape, render, strip,
+        Applied, Compacted, CompactionReport, EMERGENCY, Effect, Ledger, Notice, Stripped, Summary,
+        SummaryHeader, Tier, escape, render, strip,
     },
     body::CompactionEvents,
     decide::{

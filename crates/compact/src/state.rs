@@ -14,7 +14,7 @@ use tokio::{
 use crate::{
     Applied, CompactionPolicy, Compactor, ConversationId, CountedHistory, Counter, Models,
     SpendPolicy, SummaryPolicy, TargetFacts,
-    handle::CompactionCounts,
+    handle::{CompactionCounts, ConversationSnapshot},
     id,
     measure::TargetInfo,
     summarise::{Breaker, Summariser, Tenant},
@@ -168,8 +168,6 @@ pub(crate) struct ConversationState {
     pub(crate) history: CountedHistory,
     /// The number of the last count.
     pub(crate) counted: u64,
-    /// The last count.
-    pub(crate) tokens: u64,
     applied: Option<Arc<Applied>>,
     /// The window it was made for.
     window: u64,
@@ -179,14 +177,8 @@ pub(crate) struct ConversationState {
     pub(crate) generation: u64,
     /// The last answer reported that the window is filling.
     pub(crate) warned: bool,
-    /// Compactions in a row that did not help.
-    pub(crate) ineffective: u32,
-    /// Errors of the layer's own.
-    pub(crate) throws: u32,
-    pub(crate) off: bool,
-    pub(crate) compactions: u64,
-    /// What the compactions that stand have saved.
-    pub(crate) saved: u64,
+    /// What is shown of it.
+    pub(crate) snapshot: ConversationSnapshot,
 }
 
 /// Turns in a row to which a compaction did not apply, after which another may replace it: until then
@@ -227,11 +219,11 @@ impl ConversationState {
     /// Takes over a compaction.
     pub(crate) fn keep(&mut self, applied: Arc<Applied>, window: u64, saved: u64) {
         self.replace(Some(applied), window, saved);
-        self.compactions += 1;
+        self.snapshot.compactions += 1;
     }
 
     fn replace(&mut self, applied: Option<Arc<Applied>>, window: u64, saved: u64) {
-        (self.applied, self.window, self.saved) = (applied, window, saved);
+        (self.applied, self.window, self.snapshot.saved) = (applied, window, saved);
         self.stale = 0;
         self.generation += 1;
         self.history.compacted();

@@ -21,7 +21,7 @@ const TOOL_NAME: usize = 64;
 /// What was in messages that are gone: counts, the first lines of the user's turns, the names of
 /// tools. Digests of several compactions add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Digest {
+pub(super) struct Digest {
     user: u64,
     assistant: u64,
     tool: u64,
@@ -32,32 +32,45 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Adds messages, oldest first.
-    pub fn read<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
-        for message in messages {
-            match message.role() {
-                Role::Assistant => self.assistant += 1,
-                Role::Tool => self.tool += 1,
-                _ if message.tool_results().next().is_some() => self.tool += 1,
-                _ => self.user += 1,
+    /// Adds a message, the newest so far.
+    pub(super) fn read(&mut self, message: &Message) {
+        match message.role() {
+            Role::Assistant => self.assistant += 1,
+            Role::Tool => self.tool += 1,
+            _ if message.tool_results().next().is_some() => self.tool += 1,
+            _ => self.user += 1,
+        }
+        for call in message.tool_calls() {
+            let name = clip(call.name.trim(), TOOL_NAME);
+            let is_known = self.tools.contains_key(name);
+            if is_known || (self.tools.len() < TOOLS && !name.is_empty()) {
+                *self.tools.entry(name.into()).or_default() += 1;
+            } else {
+                self.other_calls += 1;
             }
-            for call in message.tool_calls() {
-                self.called(&call.name);
+        }
+        let lines = message.parts().iter().filter_map(Part::as_text).flat_map(str::lines);
+        let is_user = message.role() == Role::User;
+        let opening = lines.map(str::trim).find(|line| is_user && !line.is_empty());
+        if let Some(line) = opening.map(|line| clip(line, OPENING).into()) {
+            if self.first.len() < OPENINGS.0 {
+                return self.first.push(line);
             }
-            if message.role() == Role::User {
-                self.asked(message);
+            if self.last.len() == OPENINGS.1 {
+                self.last.pop_front();
             }
+            self.last.push_back(line);
         }
     }
 
     /// How many messages it stands for.
-    pub fn messages(&self) -> u64 {
+    pub(super) fn messages(&self) -> u64 {
         self.user + self.assistant + self.tool
     }
 
     /// As text of at most `room` bytes: whole lines, the counts first, then the tools, then the
     /// user's turns, of which the newest come first where there is no room for all.
-    pub fn render(&self, room: usize) -> String {
+    pub(super) fn render(&self, room: usize) -> String {
         let counts = format!(
             "Messages removed: {} of the user, {} of the assistant, {} with tool results.\n",
             self.user, self.assistant, self.tool
@@ -89,31 +102,6 @@ impl Digest {
         }
         out
     }
-
-    fn called(&mut self, name: &str) {
-        let name = clip(name.trim(), TOOL_NAME);
-        if let Some(calls) = self.tools.get_mut(name) {
-            *calls += 1;
-        } else if self.tools.len() < TOOLS && !name.is_empty() {
-            self.tools.insert(name.into(), 1);
-        } else {
-            self.other_calls += 1;
-        }
-    }
-
-    fn asked(&mut self, message: &Message) {
-        let lines = message.parts().iter().filter_map(Part::as_text).flat_map(str::lines);
-        let Some(line) = lines.map(str::trim).find(|line| !line.is_empty()) else { return };
-        let line: Box<str> = clip(line, OPENING).into();
-        if self.first.len() < OPENINGS.0 {
-            self.first.push(line);
-            return;
-        }
-        if self.last.len() == OPENINGS.1 {
-            self.last.pop_front();
-        }
-        self.last.push_back(line);
-    }
 }
 
 #[cfg(test)]
@@ -125,7 +113,7 @@ mod tests {
     #[test]
     fn says_how_much_there_was_and_what_it_was_about() {
         let mut digest = Digest::default();
-        digest.read(&[
+        for message in [
             Message::user("\n  Fix the parser.\nAnd more."),
             Message::new(
                 Role::Assistant,
@@ -134,7 +122,9 @@ mod tests {
             Message::tool("1", "out"),
             Message::new(Role::User, vec![Part::tool_result("2", "out")]),
             Message::assistant("done"),
-        ]);
+        ] {
+            digest.read(&message);
+        }
         assert_eq!(digest.messages(), 5);
         assert_eq!(
             digest.render(1_000),
@@ -149,7 +139,7 @@ mod tests {
     fn the_beginning_and_the_end_of_long_conversations_stay() {
         let mut digest = Digest::default();
         for number in 0..100 {
-            digest.read([&Message::user(format!("turn {number}"))]);
+            digest.read(&Message::user(format!("turn {number}")));
         }
         let text = digest.render(10_000);
         assert!(text.contains("- turn 0\n") && text.contains("- turn 99\n"));
@@ -169,7 +159,8 @@ mod tests {
             let mut digest = Digest::default();
             for text in &texts {
                 let call = Part::tool_call("", text.clone(), "");
-                digest.read([&Message::user(text.clone()), &Message::new(Role::Assistant, vec![call])]);
+                digest.read(&Message::user(text.clone()));
+                digest.read(&Message::new(Role::Assistant, vec![call]));
             }
             prop_assert!(digest.render(room).len() <= room);
             prop_assert!(digest.tools.len() <= TOOLS);

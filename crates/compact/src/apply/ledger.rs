@@ -24,7 +24,7 @@ use std::{
 use serde_json::{Map, Value};
 use steadfast_core::{Message, Part, Role, ToolCall, ToolResult, mask};
 
-use super::{facts, table_lines};
+use super::{SummaryHeader, digest::Digest, facts, render, table_lines};
 
 /// FactList of each kind that are kept, at most: far more than a person states, and what a summary
 /// has room for.
@@ -75,6 +75,8 @@ impl FactList {
 /// FactList picked out of messages by rule. Bounded: two hundred of a kind, three hundred bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
+    /// What is counted of the messages.
+    digest: Digest,
     /// What must not be done, as the user wrote it.
     prohibitions: FactList,
     /// What is still to be done.
@@ -99,6 +101,7 @@ impl Ledger {
     pub fn read<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         let mut open: HashMap<&str, VecDeque<&ToolCall>> = HashMap::new();
         for message in messages {
+            self.digest.read(message);
             for part in message.parts() {
                 match part {
                     Part::Text(text) if message.role() == Role::User => self.user_text(&text.text),
@@ -126,14 +129,36 @@ impl Ledger {
         }
     }
 
-    /// Whether nothing was found.
-    pub fn is_empty(&self) -> bool {
-        self.sections().iter().all(|(_, facts)| facts.0.is_empty())
+    /// How many messages were read.
+    pub fn messages(&self) -> u64 {
+        self.digest.messages()
     }
 
-    /// How many facts there are.
-    pub fn len(&self) -> usize {
-        self.sections().iter().map(|(_, facts)| facts.0.len()).sum()
+    /// Counts, and how the user's turns began, as text of at most `room` bytes.
+    pub(super) fn digest(&self, room: usize) -> String {
+        self.digest.render(room)
+    }
+
+    /// As a message, its body in at most `room` bytes: what was written in half of it, or what is
+    /// counted in a third, and facts in the rest.
+    pub(crate) fn summary(
+        &self,
+        written: Option<&str>,
+        room: usize,
+        rng: &mut fastrand::Rng,
+    ) -> Message {
+        let body = match written {
+            Some(written) => {
+                let about = clip(written, room / 2);
+                format!("{about}\n{}", self.complete(about, room - about.len()))
+            }
+            None => {
+                let about = self.digest(room / 3);
+                format!("{about}{}", self.render(room - about.len()))
+            }
+        };
+        let header = SummaryHeader { messages: self.messages(), is_emergency: written.is_none() };
+        render(&header, body.trim_end(), rng)
     }
 
     /// The facts as text of at most `room` bytes, the weightiest kind first; credentials masked.

@@ -13,7 +13,6 @@ mod summary;
 
 pub use self::{
     applied::Applied,
-    digest::Digest,
     ledger::Ledger,
     notice::{Compacted, Notice},
     render::{EMERGENCY, SummaryHeader, escape, render},
@@ -24,6 +23,7 @@ pub use self::{
 pub(crate) use self::{
     applied::Fingerprint,
     ledger::clip,
+    render::{delimiter, framed},
     strip::{MARKER, thousands},
 };
 

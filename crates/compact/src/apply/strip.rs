@@ -4,9 +4,9 @@
 //! message alone, so the same message gets the same marker in every turn, and it is short enough
 //! never to be stripped itself: what is stripped once stays the same.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use steadfast_core::{Message, Part, ToolCall, ToolResult};
 
 /// A marker may be as long as this; what is not longer is not worth one.
@@ -75,7 +75,11 @@ pub fn strip(
     // Sizes within a factor of two are alike.
     candidates
         .sort_by_key(|one| (std::cmp::Reverse(one.saves.max(1).ilog2()), one.message, one.part));
-    let names = names(&messages[..border], &candidates);
+    // The names of tools, by their calls' ids.
+    let calls = messages[..border].iter().flat_map(Message::tool_calls);
+    let named = calls.filter(|call| !candidates.is_empty() && !call.id.is_empty());
+    let names: HashMap<String, String> =
+        named.map(|call| (call.id.clone(), call.name.clone())).collect();
     let mut done = Stripped::default();
     for candidate in &candidates {
         if done.saved >= wanted {
@@ -84,35 +88,24 @@ pub fn strip(
         // Replaced from what is there: a message is copied only once it is known to change.
         let part = match &messages[candidate.message].parts()[candidate.part] {
             Part::ToolResult(result) => {
-                let name = result.name.as_deref().or(names.get(&*result.id).map(|name| &**name));
+                let name = result.name.as_deref().or(names.get(&result.id).map(String::as_str));
                 done.results += 1;
-                Some(Part::ToolResult(marked(result, name)))
+                Part::ToolResult(marked(result, name))
             }
-            Part::ToolCall(call) => shortened(call, over).map(|call| {
+            Part::ToolCall(call) => {
+                let Some(call) = shortened(call, over) else { continue };
                 done.arguments += 1;
                 Part::ToolCall(call)
-            }),
-            _ => None,
+            }
+            _ => continue,
         };
-        if let Some(part) = part {
-            messages[candidate.message].parts_mut()[candidate.part] = part;
-            done.saved += candidate.saves;
-            done.messages.push(candidate.message);
-        }
+        messages[candidate.message].parts_mut()[candidate.part] = part;
+        done.saved += candidate.saves;
+        done.messages.push(candidate.message);
     }
     done.messages.sort_unstable();
     done.messages.dedup();
     done
-}
-
-/// Names of the tools that candidates are results of, by the call's id.
-fn names(messages: &[Message], candidates: &[Candidate]) -> HashMap<Box<str>, Box<str>> {
-    if candidates.is_empty() {
-        return HashMap::new();
-    }
-    let calls = messages.iter().flat_map(Message::tool_calls);
-    let named = calls.filter(|call| !call.id.is_empty());
-    named.map(|call| (call.id.as_str().into(), call.name.as_str().into())).collect()
 }
 
 /// Bytes that a part takes in a prompt, roughly.
@@ -141,18 +134,17 @@ fn marked(result: &ToolResult, name: Option<&str>) -> ToolResult {
     let media = result.content.iter().filter(|part| matches!(part, Part::Media(_))).count();
     let failed = if result.is_error { " The call had failed." } else { "" };
     let also = match media {
-        0 => Cow::Borrowed(""),
-        1 => Cow::Borrowed(" and 1 file"),
-        more => Cow::Owned(format!(" and {more} files")),
+        0 => String::new(),
+        1 => " and 1 file".to_owned(),
+        more => format!(" and {more} files"),
     };
-    let again = match name.map(safe_name) {
-        Some(name) if !name.is_empty() => format!("Call {name} again if you need it."),
-        _ => "Make the call again if you need it.".to_owned(),
+    let again = match name.map(safe_name).filter(|name| !name.is_empty()) {
+        Some(name) => format!("Call {name} again if you need it."),
+        None => "Make the call again if you need it.".to_owned(),
     };
-    let text = format!(
-        "[Old result removed to save space: {} characters{also}.{failed} {again}]",
-        thousands(characters)
-    );
+    let size = thousands(characters);
+    let text =
+        format!("[Old result removed to save space: {size} characters{also}.{failed} {again}]");
     debug_assert!(text.len() <= MARKER, "{text}");
     ToolResult { content: vec![Part::text(text)], ..result.clone() }
 }
@@ -160,33 +152,24 @@ fn marked(result: &ToolResult, name: Option<&str>) -> ToolResult {
 /// A call with its long arguments replaced, as valid JSON: short ones, such as a path, stay.
 fn shortened(call: &ToolCall, over: usize) -> Option<ToolCall> {
     let marker = |bytes: usize| format!("[removed to save space: {} bytes]", thousands(bytes));
-    let read: Result<Map<String, Value>, _> = serde_json::from_str(&call.arguments);
-    let arguments = match read {
-        Ok(mut fields) => {
-            let mut changed = false;
-            for value in fields.values_mut() {
-                let bytes = match &*value {
-                    Value::String(text) => text.len(),
-                    Value::Array(_) | Value::Object(_) => value.to_string().len(),
-                    _ => 0,
-                };
-                if bytes > over {
-                    *value = Value::String(marker(bytes));
-                    changed = true;
-                }
-            }
-            // Many short arguments: nothing of them is worth a marker of its own.
-            if !changed {
-                return None;
-            }
-            Value::Object(fields)
-        }
-        Err(_) => Value::Object(Map::from_iter([(
-            "removed".to_owned(),
-            marker(call.arguments.len()).into(),
-        )])),
+    let Ok(mut fields) = serde_json::from_str::<Map<String, Value>>(&call.arguments) else {
+        let fields = json!({ "removed": marker(call.arguments.len()) });
+        return Some(ToolCall { arguments: fields.to_string(), ..call.clone() });
     };
-    Some(ToolCall { arguments: arguments.to_string(), ..call.clone() })
+    let mut changed = false;
+    for value in fields.values_mut() {
+        let bytes = match &*value {
+            Value::String(text) => text.len(),
+            Value::Array(_) | Value::Object(_) => value.to_string().len(),
+            _ => 0,
+        };
+        if bytes > over {
+            *value = marker(bytes).into();
+            changed = true;
+        }
+    }
+    // Many short arguments: nothing of them is worth a marker of its own.
+    changed.then(|| ToolCall { arguments: Value::Object(fields).to_string(), ..call.clone() })
 }
 
 /// A tool's name as far as it is one: it comes from the model.

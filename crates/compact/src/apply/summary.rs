@@ -4,7 +4,7 @@ use std::fmt;
 
 use steadfast_core::Message;
 
-use super::{Digest, Ledger, SummaryHeader, clip, render};
+use super::Ledger;
 
 /// Bytes of the record that is kept by rule, when it is handed to a summariser.
 const RECORD: usize = 4_000;
@@ -14,53 +14,14 @@ const RECORD: usize = 4_000;
 #[derive(Clone)]
 pub struct Summary {
     message: Message,
-    facts: KeptFacts,
+    ledger: Ledger,
     /// What a model wrote of it.
     written: Option<Box<str>>,
 }
 
-/// What is kept by rule of messages that are gone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeptFacts {
-    digest: Digest,
-    ledger: Ledger,
-}
-
-impl KeptFacts {
-    /// Adds messages, oldest first.
-    pub(crate) fn read<'a>(&mut self, messages: impl Iterator<Item = &'a Message> + Clone) {
-        self.digest.read(messages.clone());
-        self.ledger.read(messages);
-    }
-
-    /// As a message, its body in at most `room` bytes: what was written in half of it, or what is kept
-    /// by rule in a third, and facts in the rest.
-    pub(crate) fn message(
-        &self,
-        written: Option<&str>,
-        room: usize,
-        rng: &mut fastrand::Rng,
-    ) -> Message {
-        let messages = self.digest.messages();
-        let (header, body) = match written {
-            Some(written) => {
-                let about = clip(written, room / 2);
-                let facts = self.ledger.complete(about, room - about.len());
-                (SummaryHeader::written(messages), format!("{about}\n{facts}"))
-            }
-            None => {
-                let about = self.digest.render(room / 3);
-                let facts = self.ledger.render(room - about.len());
-                (SummaryHeader::emergency(messages), format!("{about}{facts}"))
-            }
-        };
-        render(&header, body.trim_end(), rng)
-    }
-}
-
 impl Summary {
-    pub(crate) fn new(message: Message, facts: KeptFacts, written: Option<&str>) -> Self {
-        Self { message, facts, written: written.map(Into::into) }
+    pub(crate) fn new(message: Message, ledger: Ledger, written: Option<&str>) -> Self {
+        Self { message, ledger, written: written.map(Into::into) }
     }
 
     /// The message that stands in the conversation.
@@ -70,22 +31,18 @@ impl Summary {
 
     /// The facts it keeps.
     pub fn ledger(&self) -> &Ledger {
-        &self.facts.ledger
+        &self.ledger
     }
 
     /// How many messages it stands for.
     pub fn messages(&self) -> u64 {
-        self.facts.digest.messages()
+        self.ledger.messages()
     }
 
     /// The record so far, for a summariser to bring up to date ([`ask`](crate::ask)): what one wrote
     /// before, or what was kept by rule. The facts are not in it; they are added to any summary.
     pub fn record(&self) -> String {
-        self.written.as_deref().map_or_else(|| self.facts.digest.render(RECORD), str::to_owned)
-    }
-
-    pub(crate) fn facts(&self) -> &KeptFacts {
-        &self.facts
+        self.written.as_deref().map_or_else(|| self.ledger.digest(RECORD), str::to_owned)
     }
 
     /// Where it stands.

@@ -359,9 +359,8 @@ impl<'a> Compaction<'a> {
         let cut = self.choose(lean)?;
         let rest = lean.plan.total - cut.freed;
         // Facts are read from what stood there before anything was stripped.
-        let mut facts = self.earlier().map(|earlier| earlier.facts().clone()).unwrap_or_default();
-        let gone: Vec<_> = self.gone(&cut).map(|at| &self.original.messages[at]).collect();
-        facts.read(gone.into_iter());
+        let mut ledger = self.earlier().map(|earlier| earlier.ledger().clone()).unwrap_or_default();
+        ledger.read(self.gone(&cut).map(|at| &self.original.messages[at]));
 
         // Where what stays is above the target already, nothing is gained by an empty summary.
         let aim = match rest.saturating_add((LEAST_BODY / 4) as u64) {
@@ -371,7 +370,7 @@ impl<'a> Compaction<'a> {
         };
         let mut room = self.room();
         let (message, after) = loop {
-            let message = facts.message(task.written, room, rng);
+            let message = ledger.summary(task.written, room, rng);
             let after = rest.saturating_add(self.count(&message));
             if after <= aim || room < LEAST_BODY {
                 break (message, after);
@@ -395,7 +394,7 @@ impl<'a> Compaction<'a> {
         report.dropped = cut.dropped.len();
         report.kept -= report.dropped;
         request.messages = with_summary(&lean.messages, &cut, message.clone()).into();
-        Some(self.finish(request, report, Some(Summary::new(message, facts, task.written))))
+        Some(self.finish(request, report, Some(Summary::new(message, ledger, task.written))))
     }
 
     /// The summary that is merged into the new one.

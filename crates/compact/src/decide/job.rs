@@ -10,9 +10,9 @@ use steadfast_core::{
     transcript::{Rules, validate},
 };
 
-use super::{CallState, CompactionTask, Level, Measurement, SummaryInput, UsageObserver};
+use super::{CallState, CompactionTask, Level, Measurement, SummaryInput};
 use crate::{
-    Applied, Compacted, CompactionResult, Degraded, Effect, Notice, Tier, TooLarge,
+    Applied, CompactionResult, Degraded, Effect, Notice, Tier, TooLarge,
     event::{self, About},
     measure::TargetInfo,
     state::{CompactionPermit, Conversation, ConversationState, LayerState},
@@ -71,7 +71,7 @@ impl CompactionJob {
         measured: &Measurement,
     ) -> Self {
         let calibration = layer.config.counter.calibration(&target.model);
-        let is_thrashing = state.ineffective >= layer.policy().max_ineffective;
+        let is_thrashing = state.snapshot.ineffective >= layer.policy().max_ineffective;
         Self {
             no_summary: match permit.conversation.is_kept {
                 true => is_thrashing.then_some(Degraded::Thrashing),
@@ -266,7 +266,7 @@ impl CompactionJob {
             }
             Err(Failed::Internal(what)) => {
                 layer.failed_internally(&conversation, request, what);
-                notice.switched_off = conversation.state.lock().off;
+                notice.switched_off = conversation.state.lock().snapshot.is_off;
             }
             Err(Failed::NoSummary(why)) => notice.degraded = Some(why),
         }
@@ -302,8 +302,8 @@ impl CompactionJob {
         }
         let mut state = conversation.state.lock();
         let helped = matches!(report.effect, Effect::Effective | Effect::Eased);
-        state.ineffective = if helped { 0 } else { state.ineffective + 1 };
-        let ineffective = state.ineffective;
+        state.snapshot.ineffective = if helped { 0 } else { state.snapshot.ineffective + 1 };
+        let ineffective = state.snapshot.ineffective;
         let mut dropped = None;
         if let Some(applied) = &applied {
             if state.generation != self.permit.generation {
@@ -311,7 +311,7 @@ impl CompactionJob {
             } else if !layer.config.keep_ambiguous && !state.may_replace(caller) {
                 dropped = Some("two histories go by one name");
             } else {
-                let before = if self.measured.applied.is_some() { state.saved } else { 0 };
+                let before = if self.measured.applied.is_some() { state.snapshot.saved } else { 0 };
                 let window = self.measured.room.window;
                 state.keep(applied.clone(), window, before.saturating_add(saved));
             }
@@ -338,17 +338,10 @@ impl CompactionJob {
         let conversation = &self.permit.conversation;
         let mut state = conversation.state.lock();
         notice.tokens = layer.count(&mut state, request, &self.target).upper;
-        let level = layer.policy().level(self.measured.room, notice.tokens);
-        notice.warning = level != Level::Fine;
+        notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
         state.warned = notice.warning;
-        let saved = saved.max(state.saved);
-        let messages = || request.messages.clone();
-        notice.compacted =
-            applied.map(|applied| Compacted { messages: messages(), saved, applied });
-        let caller = notice.compacted.is_some().then_some(self.measured.caller);
-        let observer = UsageObserver::new(conversation, &state);
-        drop(state);
-        CallState { observer, notice: Some(Box::new(notice)), caller }
+        let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);
+        CallState::new(conversation, &state, request, notice, applied, caller, saved)
     }
 }
 
@@ -361,10 +354,10 @@ impl LayerState {
         what: &'static str,
     ) {
         let mut state = conversation.state.lock();
-        state.throws += 1;
-        let throws = state.throws;
+        state.snapshot.throws += 1;
+        let throws = state.snapshot.throws;
         let is_last = conversation.is_kept && throws >= self.policy().max_throws;
-        if is_last && !std::mem::replace(&mut state.off, true) {
+        if is_last && !std::mem::replace(&mut state.snapshot.is_off, true) {
             state.forget();
             drop(state);
             event::switched_off(About::of(request), true);

@@ -49,6 +49,29 @@ pub(crate) struct CallState {
     pub(crate) caller: Option<SharedVec<Message>>,
 }
 
+impl CallState {
+    /// For a request that is sent with `notice`; where `applied` replaced the beginning of the
+    /// caller's messages, with that.
+    fn new(
+        conversation: &Arc<Conversation>,
+        state: &ConversationState,
+        request: &ChatRequest,
+        mut notice: Notice,
+        applied: Option<Arc<Applied>>,
+        caller: SharedVec<Message>,
+        saved: u64,
+    ) -> Self {
+        let messages = || request.messages.clone();
+        notice.compacted =
+            applied.map(|applied| Compacted { messages: messages(), saved, applied });
+        Self {
+            observer: UsageObserver::new(conversation, state),
+            caller: notice.compacted.is_some().then_some(caller),
+            notice: Some(Box::new(notice)),
+        }
+    }
+}
+
 /// Learns from the usage that the provider reports of a request.
 #[derive(Debug)]
 pub(crate) struct UsageObserver {
@@ -112,7 +135,7 @@ impl LayerState {
         let of_permit = waited.as_ref().map(|permit| permit.conversation.clone());
         let conversation = of_permit.unwrap_or_else(|| self.conversation(request));
         let mut state = conversation.state.lock();
-        if state.off {
+        if state.snapshot.is_off {
             drop(state);
             event::switched_off(About::of(request), false);
             let notice = Some(Box::new(Notice { switched_off: true, ..Notice::default() }));
@@ -184,7 +207,7 @@ impl LayerState {
         let (history, counter) = (&mut state.history, &self.config.counter);
         let count = counter.count_by(history, request, &target.model, &target.scheme);
         state.counted += 1;
-        state.tokens = count.tokens;
+        state.snapshot.tokens = count.tokens;
         count
     }
 
@@ -196,27 +219,25 @@ impl LayerState {
         measured: Measurement,
         deferred: bool,
     ) -> CallState {
-        let warning = measured.level != Level::Fine;
+        let is_warning = measured.level != Level::Fine;
         let mut state = conversation.state.lock();
-        let is_new = warning && !std::mem::replace(&mut state.warned, warning);
-        let saved = state.saved;
-        let observer = UsageObserver::new(conversation, &state);
-        drop(state);
-        if !warning && measured.applied.is_none() {
+        let is_new = is_warning && !std::mem::replace(&mut state.warned, is_warning);
+        if !is_warning && measured.applied.is_none() {
+            let observer = UsageObserver::new(conversation, &state);
             return CallState { observer, ..CallState::default() };
         }
         let mut notice = measured.notice();
         notice.deferred = deferred;
-        let messages = || request.messages.clone();
-        let compacted = |applied| Compacted { messages: messages(), saved, applied };
-        notice.compacted = measured.applied.map(compacted);
-        if warning {
+        let saved = state.snapshot.saved;
+        let (used, window) = (notice.tokens.saturating_add(notice.reserve), notice.window);
+        let (applied, caller) = (measured.applied, measured.caller);
+        let sent = CallState::new(conversation, &state, request, notice, applied, caller, saved);
+        drop(state);
+        if is_warning {
             self.counts.lock().warned += u64::from(is_new);
-            let used = notice.tokens.saturating_add(notice.reserve);
-            event::warned(About::of(request), used, notice.window, is_new);
+            event::warned(About::of(request), used, window, is_new);
         }
-        let caller = notice.compacted.is_some().then_some(measured.caller);
-        CallState { observer, notice: Some(Box::new(notice)), caller }
+        sent
     }
 
     /// Compacts for the next turn, in the background.

@@ -86,26 +86,24 @@ impl CompactionPolicy {
     ///
     /// The first field that does not, and what it must be.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        let share = |name, value: f64, bound, limit: f64, inclusive: bool| {
-            let is_below = value < limit || (inclusive && value <= limit);
-            if value > 0.0 && is_below {
-                Ok(())
-            } else {
-                Err(PolicyError::Share { name, value, bound, limit })
+        for (name, value, bound, limit) in [
+            ("compact_at", self.compact_at, "at most the whole", 1.0),
+            ("warn_at", self.warn_at, "at most `compact_at`", self.compact_at),
+            ("target", self.target, "below `compact_at`", self.compact_at),
+            ("least_target", self.least_target, "at most `target`", self.target),
+        ] {
+            let is_below = value < limit || (value == limit && bound.starts_with("at most"));
+            if !(value > 0.0 && is_below) {
+                return Err(PolicyError::Share { name, value, bound, limit });
             }
-        };
-        share("compact_at", self.compact_at, "at most the whole", 1.0, true)?;
-        share("warn_at", self.warn_at, "at most `compact_at`", self.compact_at, true)?;
-        share("target", self.target, "below `compact_at`", self.compact_at, false)?;
-        share("least_target", self.least_target, "at most `target`", self.target, true)?;
-        let least = |name, value: usize, least: usize| {
-            if value >= least { Ok(()) } else { Err(PolicyError::TooSmall { name, value, least }) }
-        };
-        least("keep_recent", self.keep_recent, 1)?;
-        least("strip_over", self.strip_over, MARKER)?;
-        least("summary_bytes", self.summary_bytes, LEAST_SUMMARY)?;
-        least("max_ineffective", self.max_ineffective as usize, 1)?;
-        least("max_throws", self.max_throws as usize, 1)
+        }
+        PolicyError::check_least(&[
+            ("keep_recent", self.keep_recent, 1),
+            ("strip_over", self.strip_over, MARKER),
+            ("summary_bytes", self.summary_bytes, LEAST_SUMMARY),
+            ("max_ineffective", self.max_ineffective as usize, 1),
+            ("max_throws", self.max_throws as usize, 1),
+        ])
     }
 
     /// The room there is for a request to a model of these limits, which asks for at most

@@ -72,49 +72,38 @@ const ESTIMATE_ERROR: f64 = 0.15;
 /// About how many tokens a vocabulary of 200,000 splits a text into, without the vocabulary.
 #[cfg(any(test, not(feature = "exact-tokens")))]
 fn estimate(text: &str) -> u64 {
-    /// What a run of characters is made of.
-    #[derive(Clone, Copy, PartialEq)]
-    enum Run {
-        Letters,
-        Digits,
-        Space,
-        Marks,
-        Foreign,
-        Ideographs,
-    }
-    let run_of = |c: char| match c {
-        'a'..='z' | 'A'..='Z' => Run::Letters,
-        '0'..='9' => Run::Digits,
-        c if c.is_whitespace() => Run::Space,
-        c if c.is_ascii() => Run::Marks,
-        c if c.len_utf8() < 3 => Run::Foreign,
-        _ => Run::Ideographs,
+    // What a run is made of: space, letters, digits, marks, other alphabets, ideographs.
+    let kind_of = |c: char| match c {
+        c if c.is_whitespace() => 0,
+        c if c.is_ascii_alphabetic() => 1,
+        '0'..='9' => 2,
+        c if c.is_ascii() => 3,
+        c if c.len_utf8() < 3 => 4,
+        _ => 5,
     };
-    // In hundredths of a token.
-    let cost = |run, length: u64, next| match run {
-        _ if length == 0 => 0,
-        // Most runs of letters are one token with the space before them; digits have none before them.
-        Run::Letters => 100 + length.saturating_sub(6) * 12,
-        Run::Digits => length.div_ceil(3) * 100,
-        Run::Space if length == 1 && next != Run::Digits => 0,
-        Run::Space => 100,
-        Run::Marks => 50 + length * 25,
-        Run::Foreign => length * 34,
-        Run::Ideographs => length * 85,
+    // In hundredths of a token. Most runs of letters are one with the space before them; digits have
+    // none before them.
+    let cost = |kind, length: u64, next| match (kind, length) {
+        (_, 0) => 0,
+        (0, 1) if next != 2 => 0,
+        (0, _) => 100,
+        (1, _) => 100 + length.saturating_sub(6) * 12,
+        (2, _) => length.div_ceil(3) * 100,
+        (3, _) => 50 + length * 25,
+        (4, _) => length * 34,
+        _ => length * 85,
     };
-    let (mut total, mut run, mut length) = (0, Run::Space, 0);
-    let mut before = ' ';
+    let (mut total, mut kind, mut length, mut before) = (0, 0, 0, ' ');
     for c in text.chars() {
-        let next = run_of(c);
-        let is_hump = before.is_ascii_lowercase() && c.is_ascii_uppercase();
-        if next != run || is_hump {
-            total += cost(run, length, next);
-            (run, length) = (next, 0);
+        let next = kind_of(c);
+        if next != kind || (before.is_ascii_lowercase() && c.is_ascii_uppercase()) {
+            total += cost(kind, length, next);
+            (kind, length) = (next, 0);
         }
         length += 1;
         before = c;
     }
-    (total + cost(run, length, Run::Space)).div_ceil(100)
+    (total + cost(kind, length, 0)).div_ceil(100)
 }
 
 /// The schemes by the beginning of the model's name: the first row that a name begins with counts.

@@ -95,20 +95,20 @@ impl Breaker {
         state.failures = match success {
             Some(true) => 0,
             Some(false) => state.failures + 1,
-            // The next one tries.
-            None if is_probing => return state.enter(SummariserState::Open, now),
-            None => return,
+            None => state.failures,
         };
-        let changed = match success {
-            Some(true) if is_probing => (SummariserState::Closed, now),
+        let next = match success {
+            Some(true) if is_probing => SummariserState::Closed,
+            // The next one tries at once.
+            None if is_probing => return state.enter(SummariserState::Open, now),
             Some(false) if is_probing || state.failures >= self.policy.failures => {
-                (SummariserState::Open, now + self.policy.rest)
+                SummariserState::Open
             }
             _ => return,
         };
-        state.enter(changed.0, changed.1);
+        state.enter(next, now + self.policy.rest);
         drop(state);
-        event::summariser(changed.0);
+        event::summariser(next);
     }
 }
 

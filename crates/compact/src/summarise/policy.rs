@@ -61,18 +61,13 @@ impl SummaryPolicy {
     /// The first field that does not, and what it must be.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let ms = |time: Duration| usize::try_from(time.as_millis()).unwrap_or(usize::MAX);
-        for (name, value, least) in [
+        PolicyError::check_least(&[
             ("chunk", usize::try_from(self.chunk).unwrap_or(usize::MAX), 1_000),
             ("parallel", self.parallel, 1),
             ("max_chunks", self.max_chunks, 1),
             ("time", ms(self.time), 1),
             ("failures", self.failures as usize, 1),
             ("probe", ms(self.probe), 1),
-        ] {
-            if value < least {
-                return Err(PolicyError::TooSmall { name, value, least });
-            }
-        }
-        Ok(())
+        ])
     }
 }

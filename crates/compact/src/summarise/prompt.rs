@@ -19,16 +19,13 @@ use steadfast_core::{
 };
 
 use crate::{
-    apply::{clip, table_lines, thousands},
+    apply::{clip, delimiter, framed, table_lines, thousands},
     escape,
 };
 
 /// Bytes of one part of a message that a summariser is shown: the rest of a large result says
 /// little more.
 pub(super) const MAX_PART: usize = 6_000;
-
-/// Letters and digits of a delimiter.
-const DELIMITER: usize = 16;
 
 /// Bytes of an answer up to which a sentence that refuses is taken for a refusal; a longer one has
 /// other content besides.
@@ -133,18 +130,15 @@ pub fn ask(
 ) -> ChatRequest {
     let record = escape(&mask(&as_text(messages)));
     let earlier = earlier.map(|earlier| escape(&mask(earlier)));
-    let delimiter = loop {
-        let made: String = (0..DELIMITER).map(|_| rng.alphanumeric()).collect();
-        if !record.contains(&made) && !earlier.as_ref().is_some_and(|text| text.contains(&made)) {
-            break made;
-        }
-    };
-    let mut text = String::with_capacity(record.len() + 200);
+    let delimiter = delimiter(&[&record, earlier.as_deref().unwrap_or_default()], rng);
+    let mut text = String::new();
     if let Some(earlier) = earlier {
         text.push_str("The record so far, to be brought up to date and kept whole:\n");
-        let _ = write!(text, "<<<{delimiter}\n{earlier}\n{delimiter}>>>\n\n");
+        text.push_str(&framed(&delimiter, &earlier));
+        text.push_str("\n\n");
     }
-    let _ = write!(text, "New messages:\n<<<{delimiter}\n{record}\n{delimiter}>>>");
+    text.push_str("New messages:\n");
+    text.push_str(&framed(&delimiter, &record));
     ChatRequest::new(vec![Message::system(INSTRUCTIONS.trim_end()), Message::user(text)])
         .with_max_output(max_output)
         .with_context(CallContext::new().with_priority(Priority::Background))
