@@ -78,12 +78,12 @@ where
         layer: Arc<LayerState>,
         spare: Spare<S>,
         service: S,
-        mut request: ChatRequest,
+        request: ChatRequest,
         action: NextAction,
     ) -> Self {
         let preparing = layer.clone();
         let work = Box::pin(async move {
-            let state = preparing.prepare(&mut request, action).await?;
+            let (request, state) = preparing.prepare(request, action).await?;
             Ok((service, request, state))
         });
         let refusals = Refusals::default();

@@ -10,17 +10,19 @@ use steadfast_core::{
     transcript::{Rules, validate},
 };
 
-use super::{CallState, CompactionTask, Level, Measurement, SummaryInput};
+use super::{CallState, CompactionTask, Level, Measurement};
 use crate::{
-    Applied, CompactionResult, Degraded, Effect, Notice, Tier, TooLarge,
+    Applied, CompactionResult, Degraded, Effect, TooLarge,
     event::{self, About},
     measure::TargetInfo,
-    state::{CompactionPermit, Conversation, ConversationState, LayerState},
+    state::{CompactionPermit, Config, Conversation, ConversationState, LayerState},
     summarise::summarise,
 };
 
 /// One compaction of one request.
 pub(crate) struct CompactionJob {
+    layer: Arc<LayerState>,
+    pub(super) request: ChatRequest,
     permit: CompactionPermit,
     target: Arc<TargetInfo>,
     measured: Measurement,
@@ -63,7 +65,7 @@ type Written<'a> = Option<(&'a str, bool)>;
 
 impl CompactionJob {
     pub(crate) fn new(
-        layer: &LayerState,
+        layer: &Arc<LayerState>,
         permit: CompactionPermit,
         state: &ConversationState,
         request: &ChatRequest,
@@ -80,6 +82,8 @@ impl CompactionJob {
             tokens: state.history.messages(&calibration),
             growth: state.history.growth(&calibration),
             rules: target.rules(request),
+            layer: layer.clone(),
+            request: request.clone(),
             measured: measured.clone(),
             refused: false,
             permit,
@@ -96,37 +100,28 @@ impl CompactionJob {
         self
     }
 
-    /// Compacts `request`, and takes over what came of it.
-    pub(crate) async fn run(
-        self,
-        layer: &LayerState,
-        request: &mut ChatRequest,
-    ) -> Result<CallState, Failure> {
-        let outcome = self.compact(layer, request).await;
-        self.conclude(layer, request, outcome)
+    /// Compacts the request, and takes over what came of it.
+    pub(crate) async fn run(mut self) -> Result<(ChatRequest, CallState), Failure> {
+        let outcome = self.compact().await;
+        self.conclude(outcome)
     }
 
     /// The same for a request that was refused; `None` when it did not become smaller.
-    pub(super) async fn run_if_helpful(
-        self,
-        layer: &LayerState,
-        request: &mut ChatRequest,
-    ) -> Option<CallState> {
-        let outcome = self.compact(layer, request).await;
+    pub(super) async fn run_if_helpful(mut self) -> Option<(ChatRequest, CallState)> {
+        let outcome = self.compact().await;
         let helped = outcome.as_ref().is_ok_and(Outcome::helped);
-        helped.then(|| self.conclude(layer, request, outcome).ok()).flatten()
+        helped.then(|| self.conclude(outcome).ok()).flatten()
     }
 
     /// Does `work` with what the compaction goes by. A panic in it is an error of the layer's own: the
     /// call goes on without.
     fn with_task<R>(
         &self,
-        layer: &LayerState,
         written: Written<'_>,
         half: bool,
         work: impl FnOnce(CompactionTask<'_>) -> Result<R, TooLarge>,
     ) -> Result<R, Failed> {
-        let (counter, applied) = (&layer.config.counter, &self.measured.applied);
+        let (counter, applied) = (&self.layer.config.counter, &self.measured.applied);
         let count = |message: &Message| counter.message(message, &self.target.model);
         let mut task = CompactionTask::new(&self.rules, &count);
         task.room = self.measured.room;
@@ -143,64 +138,58 @@ impl CompactionJob {
         }
     }
 
-    /// Compacts `request` once, taking it for `measured` tokens; on an error it is as it was.
+    /// Compacts the request once, taking it for `measured` tokens; on an error it is as it was.
     fn attempt(
-        &self,
-        layer: &LayerState,
-        request: &mut ChatRequest,
+        &mut self,
         measured: u64,
         written: Written<'_>,
     ) -> Result<Option<CompactionResult>, Failed> {
-        let mut attempt = request.clone();
+        let mut attempt = self.request.clone();
         let half = written.is_some_and(|(_, half)| half);
-        let done = self.with_task(layer, written, half, |mut task| {
+        let done = self.with_task(written, half, |mut task| {
             task.measured = Some(measured);
-            layer.config.compactor.run(&mut attempt, &task, &mut layer.rng())
+            self.layer.config.compactor.run(&mut attempt, &task, &mut self.layer.rng())
         })?;
         if done.as_ref().is_some_and(|done| done.report.effect != Effect::Ineffective) {
             let is_valid = |request: &ChatRequest| validate(request, &self.rules).is_ok();
-            if !is_valid(&attempt) && is_valid(request) {
+            if !is_valid(&attempt) && is_valid(&self.request) {
                 return Err(Failed::Internal("the result was not valid"));
             }
-            *request = attempt;
+            self.request = attempt;
         }
         Ok(done)
     }
 
-    /// Compacts `request`: with a summary where there is one, else by rule.
-    async fn compact(
-        &self,
-        layer: &LayerState,
-        request: &mut ChatRequest,
-    ) -> Result<Outcome, Failed> {
+    /// Compacts the request: with a summary where there is one, else by rule.
+    async fn compact(&mut self) -> Result<Outcome, Failed> {
         let count = self.measured.count;
         let mut outcome = Outcome::default();
-        match self.summary(layer, request).await {
+        match self.summary().await {
             Ok(Some((text, half))) => {
-                match self.attempt(layer, request, count.upper, Some((&text, half))) {
+                match self.attempt(count.upper, Some((&text, half))) {
                     Err(Failed::TooLarge(_)) => {}
                     done => outcome.done = done?,
                 }
                 if outcome.helped() {
-                    layer.counts.lock().summarised += 1;
+                    self.layer.counts.lock().summarised += 1;
                     return Ok(outcome);
                 }
             }
             Ok(None) => {}
             Err(Failed::NoSummary(why)) => {
-                layer.counts.lock().degraded += 1;
-                event::degraded(About::of(request), why);
+                self.layer.counts.lock().degraded += 1;
+                event::degraded(About::of(&self.request), why);
                 outcome.degraded = Some(why);
             }
             // Perhaps it is the estimate that is too large.
             Err(Failed::TooLarge(_)) => {}
             Err(failed) => return Err(failed),
         }
-        outcome.done = match self.attempt(layer, request, count.upper, None) {
+        outcome.done = match self.attempt(count.upper, None) {
             // The upper end of an estimate is no reason to refuse: the likeliest number is.
-            Err(Failed::TooLarge(error)) if count.tokens < count.upper => self
-                .attempt(layer, request, count.tokens, None)
-                .map_err(|_| Failed::TooLarge(error))?,
+            Err(Failed::TooLarge(error)) if count.tokens < count.upper => {
+                self.attempt(count.tokens, None).map_err(|_| Failed::TooLarge(error))?
+            }
             done => done?,
         };
         Ok(outcome)
@@ -208,21 +197,17 @@ impl CompactionJob {
 
     /// What the summariser writes, and whether of the older half only; `None` when it need not be
     /// asked.
-    async fn summary(
-        &self,
-        layer: &LayerState,
-        request: &ChatRequest,
-    ) -> Result<Option<(String, bool)>, Failed> {
-        let Some(summariser) = &layer.config.summariser else { return Ok(None) };
+    async fn summary(&self) -> Result<Option<(String, bool)>, Failed> {
+        let Config { summariser, compactor, .. } = &self.layer.config;
+        let Some(summariser) = summariser else { return Ok(None) };
         let mut why = Degraded::TooLong;
         for half in [false, true] {
-            let pending = |task: CompactionTask<'_>| layer.config.compactor.pending(request, &task);
-            let input: Option<SummaryInput> = self.with_task(layer, None, half, pending)?;
-            let Some(input) = input else { return Ok(None) };
+            let pending = |task: CompactionTask<'_>| compactor.pending(&self.request, &task);
+            let Some(input) = self.with_task(None, half, pending)? else { return Ok(None) };
             if let Some(why) = self.no_summary {
                 return Err(Failed::NoSummary(why));
             }
-            match summarise(layer, summariser, &input, &request.context).await {
+            match summarise(&self.layer, summariser, &input, &self.request.context).await {
                 Ok(text) => return Ok(Some((text, half))),
                 // Half of it may be within the budget, or the number of calls.
                 Err(degraded @ (Degraded::OverBudget | Degraded::TooLong)) => why = degraded,
@@ -232,71 +217,73 @@ impl CompactionJob {
         Err(Failed::NoSummary(why))
     }
 
-    /// Takes over what came of the compaction of `request`, or that none was possible.
+    /// Takes over what came of the compaction, or that none was possible.
     fn conclude(
         self,
-        layer: &LayerState,
-        request: &mut ChatRequest,
         outcome: Result<Outcome, Failed>,
-    ) -> Result<CallState, Failure> {
-        let conversation = self.permit.conversation.clone();
+    ) -> Result<(ChatRequest, CallState), Failure> {
+        let (layer, about) = (&self.layer, About::of(&self.request));
+        let conversation = &self.permit.conversation;
         let mut notice = self.measured.notice();
-        let mut saved = 0;
-        let mut applied = self.measured.applied.clone();
+        let (mut applied, mut saved) = (self.measured.applied.clone(), 0);
         match outcome {
             Ok(outcome) => {
                 notice.degraded = outcome.degraded;
                 if let Some(done) = outcome.done {
                     notice.reports.push(done.report);
                     saved = done.report.before.saturating_sub(done.report.after);
-                    applied = self.keep(layer, request, done, saved).or(applied);
+                    applied = self.keep(done, saved).or(applied);
                 }
             }
             Err(Failed::TooLarge(error)) => {
                 layer.counts.lock().too_large += 1;
-                event::too_large(About::of(request), &error);
+                event::too_large(about, &error);
                 // A window that is assumed is no reason to refuse.
                 if self.target.is_known {
                     let failure = error.into_failure();
-                    return Err(match &request.context.target {
+                    return Err(match &self.request.context.target {
                         Some(target) => failure.with_target(target.clone()),
                         None => failure,
                     });
                 }
             }
             Err(Failed::Internal(what)) => {
-                layer.failed_internally(&conversation, request, what);
+                layer.failed_internally(conversation, &self.request, what);
                 notice.switched_off = conversation.state.lock().snapshot.is_off;
             }
             Err(Failed::NoSummary(why)) => notice.degraded = Some(why),
         }
-        Ok(self.sent(layer, request, notice, applied, saved))
+        // It is counted as it is sent.
+        let mut state = conversation.state.lock();
+        notice.tokens = layer.count(&mut state, &self.request, &self.target).upper;
+        notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
+        state.warned = notice.warning;
+        let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);
+        let sent =
+            CallState::new(conversation, &state, &self.request, notice, applied, caller, saved);
+        drop(state);
+        Ok((self.request, sent))
     }
 
-    /// Keeps a compaction of the caller's messages to those of `request` for the next turn. Returns
+    /// Keeps a compaction of the caller's messages to those of the request for the next turn. Returns
     /// what replaced what, when anything was replaced.
-    fn keep(
-        &self,
-        layer: &LayerState,
-        request: &ChatRequest,
-        done: CompactionResult,
-        saved: u64,
-    ) -> Option<Arc<Applied>> {
+    fn keep(&self, done: CompactionResult, saved: u64) -> Option<Arc<Applied>> {
         let (report, caller) = (done.report, &self.measured.caller);
-        event::compacted(About::of(request), &report);
-        let is_kept = report.effect != Effect::Ineffective;
-        {
-            let mut counts = layer.counts.lock();
-            *(if is_kept { &mut counts.compacted } else { &mut counts.ineffective }) += 1;
+        let (conversation, about) = (&self.permit.conversation, About::of(&self.request));
+        event::compacted(about, &report);
+        let mut counts = self.layer.counts.lock();
+        if report.effect == Effect::Ineffective {
+            counts.ineffective += 1;
+        } else {
+            counts.compacted += 1;
         }
-        let applied = is_kept.then(|| {
-            Arc::new(Applied::new(caller.to_vec(), request.messages.to_vec(), done.summary))
-        });
-        let conversation = &self.permit.conversation;
+        drop(counts);
+        let sent = || self.request.messages.to_vec();
+        let applied = (report.effect != Effect::Ineffective)
+            .then(|| Arc::new(Applied::new(caller.to_vec(), sent(), done.summary)));
         if !conversation.is_kept {
-            if is_kept && report.tier > Tier::None {
-                let why = "whose conversation it is can not be determined";
-                event::dropped(About::of(request), why);
+            if applied.is_some() {
+                event::dropped(about, "whose conversation it is can not be determined");
             }
             return applied;
         }
@@ -308,7 +295,7 @@ impl CompactionJob {
         if let Some(applied) = &applied {
             if state.generation != self.permit.generation {
                 dropped = Some("the conversation has moved on");
-            } else if !layer.config.keep_ambiguous && !state.may_replace(caller) {
+            } else if !self.layer.config.keep_ambiguous && !state.may_replace(caller) {
                 dropped = Some("two histories go by one name");
             } else {
                 let before = if self.measured.applied.is_some() { state.snapshot.saved } else { 0 };
@@ -317,31 +304,13 @@ impl CompactionJob {
             }
         }
         drop(state);
-        if ineffective == layer.policy().max_ineffective {
-            event::thrashing(About::of(request), ineffective);
+        if ineffective == self.layer.policy().max_ineffective {
+            event::thrashing(about, ineffective);
         }
         if let Some(why) = dropped {
-            event::dropped(About::of(request), why);
+            event::dropped(about, why);
         }
         applied
-    }
-
-    /// Counts the request as it is sent now.
-    fn sent(
-        self,
-        layer: &LayerState,
-        request: &ChatRequest,
-        mut notice: Notice,
-        applied: Option<Arc<Applied>>,
-        saved: u64,
-    ) -> CallState {
-        let conversation = &self.permit.conversation;
-        let mut state = conversation.state.lock();
-        notice.tokens = layer.count(&mut state, request, &self.target).upper;
-        notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
-        state.warned = notice.warning;
-        let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);
-        CallState::new(conversation, &state, request, notice, applied, caller, saved)
     }
 }
 
@@ -357,12 +326,13 @@ impl LayerState {
         state.snapshot.throws += 1;
         let throws = state.snapshot.throws;
         let is_last = conversation.is_kept && throws >= self.policy().max_throws;
-        if is_last && !std::mem::replace(&mut state.snapshot.is_off, true) {
+        let is_new = is_last && !std::mem::replace(&mut state.snapshot.is_off, true);
+        if is_new {
             state.forget();
-            drop(state);
+        }
+        drop(state);
+        if is_new {
             event::switched_off(About::of(request), true);
-        } else {
-            drop(state);
         }
         event::threw(About::of(request), what, throws);
     }

@@ -157,8 +157,13 @@ impl LayerState {
         if self.config.deferred && has_room && conversation.is_kept {
             // It can be sent, whatever becomes of the compaction.
             let is_deferred = match (job, tokio::runtime::Handle::try_current()) {
-                (Some(job), Ok(runtime)) => {
-                    self.defer(&runtime, job, request);
+                (Some(mut job), Ok(runtime)) => {
+                    event::deferred(About::of(request));
+                    // Nobody waits for it, and the answer's head is written without it.
+                    job.request.context.deadline = None;
+                    job.request.context.log = RecoveryLog::disabled();
+                    // Its result is kept, and its events are traced.
+                    runtime.spawn(async move { job.run().await.map(drop) });
                     true
                 }
                 (Some(job), Err(_)) => return NextAction::Compact(job),
@@ -240,37 +245,19 @@ impl LayerState {
         sent
     }
 
-    /// Compacts for the next turn, in the background.
-    fn defer(
-        self: &Arc<Self>,
-        runtime: &tokio::runtime::Handle,
-        job: Box<CompactionJob>,
-        request: &ChatRequest,
-    ) {
-        event::deferred(About::of(request));
-        let (layer, mut request) = (self.clone(), request.clone());
-        // Nobody waits for it, and the answer's head is written without it.
-        request.context.deadline = None;
-        request.context.log = RecoveryLog::disabled();
-        runtime.spawn(async move {
-            // Its result is kept, and its events are traced.
-            let _ = job.run(&layer, &mut request).await;
-        });
-    }
-
     /// Decides, waits and compacts until `request` can be sent.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
-        request: &mut ChatRequest,
+        mut request: ChatRequest,
         mut action: NextAction,
-    ) -> Result<CallState, Failure> {
+    ) -> Result<(ChatRequest, CallState), Failure> {
         loop {
             action = match action {
-                NextAction::Send(state) => return Ok(state),
-                NextAction::Compact(job) => return job.run(self, request).await,
+                NextAction::Send(state) => return Ok((request, state)),
+                NextAction::Compact(job) => return job.run().await,
                 NextAction::Wait(conversation) => {
                     let permit = conversation.permit().await;
-                    self.next_action(request, Some(permit))
+                    self.next_action(&mut request, Some(permit))
                 }
             };
         }

@@ -112,8 +112,5 @@ pub(crate) async fn compact_refused(
         }
         CompactionJob::new(layer, permit, &state, &request, target, &measured).refused(requested)
     };
-    match job.run_if_helpful(layer, &mut request).await {
-        Some(state) => Ok((request, state)),
-        None => Err(failure.with_attempts(refusals.asked)),
-    }
+    job.run_if_helpful().await.ok_or_else(|| failure.with_attempts(refusals.asked))
 }
