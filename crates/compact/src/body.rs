@@ -37,8 +37,10 @@ impl<S: Events + Unpin> Stream for CompactionEvents<S> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.events).poll_next(cx);
-        if this.observer.is_some() {
-            this.note(&polled);
+        if this.observer.is_some()
+            && let Poll::Ready(event) = &polled
+        {
+            this.observe(event.as_ref());
         }
         polled
     }
@@ -49,24 +51,19 @@ impl<S: Events + Unpin> Stream for CompactionEvents<S> {
 }
 
 impl<S> CompactionEvents<S> {
-    fn note(&mut self, polled: &Poll<Option<Result<Event, Failure>>>) {
-        let is_over = match polled {
-            Poll::Pending => return,
-            Poll::Ready(Some(Ok(event))) => {
-                if let Some(input) = event.usage().and_then(|usage| usage.input) {
-                    self.input = Some(input);
+    fn observe(&mut self, event: Option<&Result<Event, Failure>>) {
+        match event {
+            Some(Ok(event)) => {
+                let reported = event.usage().and_then(|usage| usage.input);
+                self.input = reported.or(self.input);
+                if !event.is_end() {
+                    return;
                 }
-                event.is_end()
             }
-            Poll::Ready(Some(Err(_))) => {
-                self.observer = None;
-                return;
-            }
-            Poll::Ready(None) => true,
-        };
-        if is_over
-            && let (Some((layer, observer)), Some(input)) = (self.observer.take(), self.input)
-        {
+            Some(Err(_)) => self.input = None,
+            None => {}
+        }
+        if let (Some((layer, observer)), Some(input)) = (self.observer.take(), self.input) {
             observer.reported(&layer, input);
         }
     }

@@ -80,31 +80,16 @@ impl CompactionHandle {
             let (hour, day) = tenant.spent(now);
             (name, hour, day)
         });
+        let conversations = self.0.conversations.entries().into_iter().map(|(_, one)| {
+            let snapshot = one.state.lock().snapshot.clone();
+            ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
+        });
         CompactionSnapshot {
             counts: *self.0.counts.lock(),
             summariser: self.0.breaker.state(),
-            conversations: self.conversations().collect(),
+            conversations: conversations.collect(),
             spent: spent.filter(|(_, hour, day)| (*hour, *day) != (0, 0)).collect(),
         }
-    }
-
-    fn conversations(&self) -> impl Iterator<Item = ConversationSnapshot> {
-        let all = self.0.conversations.entries().into_iter();
-        all.map(|(_, one)| {
-            let snapshot = one.state.lock().snapshot.clone();
-            ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
-        })
-    }
-
-    /// What is remembered of the conversations of this name: of one without a session there may be
-    /// several.
-    pub fn get(&self, id: &ConversationId) -> Vec<ConversationSnapshot> {
-        self.conversations().filter(|one| one.id == *id).collect()
-    }
-
-    /// The conversations that are left alone, after errors of the layer's own.
-    pub fn switched_off(&self) -> Vec<ConversationId> {
-        self.conversations().filter(|one| one.is_off).map(|one| one.id).collect()
     }
 
     /// What a tenant has spent on summaries in the last hour and in the last day, in tokens,

@@ -25,43 +25,43 @@ pub struct ConversationId {
     pub session: Option<Box<str>>,
 }
 
+fn names(context: &CallContext) -> [Option<&str>; 3] {
+    [context.tenant(), context.agent(), context.session()]
+}
+
 impl ConversationId {
     /// The conversation that requests with this context belong to.
     pub fn of(context: &CallContext) -> Self {
-        let own = |name: Option<&str>| name.map(Into::into);
-        Self {
-            tenant: own(context.tenant()),
-            agent: own(context.agent()),
-            session: own(context.session()),
-        }
+        let [tenant, agent, session] = names(context).map(|name| name.map(Into::into));
+        Self { tenant, agent, session }
+    }
+
+    fn names(&self) -> [Option<&str>; 3] {
+        [self.tenant.as_deref(), self.agent.as_deref(), self.session.as_deref()]
     }
 
     pub(crate) fn is_of(&self, context: &CallContext) -> bool {
-        self.tenant.as_deref() == context.tenant()
-            && self.agent.as_deref() == context.agent()
-            && self.session.as_deref() == context.session()
+        self.names() == names(context)
     }
 }
 
 impl fmt::Display for ConversationId {
     /// `tenant/agent/session`, with a `-` for what has no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |name: &Option<Box<str>>| name.as_deref().unwrap_or("-").to_owned();
-        write!(f, "{}/{}/{}", name(&self.tenant), name(&self.agent), name(&self.session))
+        f.write_str(&self.names().map(|name| name.unwrap_or("-")).join("/"))
     }
 }
 
 /// Where a conversation's state is kept; `None` when a name is malformed: nothing is kept then, since
 /// it could be somebody else's.
 pub(crate) fn key(request: &ChatRequest, hasher: &impl BuildHasher, strict: bool) -> Option<u64> {
-    let context = &request.context;
-    let names = [context.tenant(), context.agent(), context.session()];
+    let names = names(&request.context);
     if strict && !names.iter().flatten().all(|name| is_well_formed(name)) {
         return None;
     }
     let mut state = hasher.build_hasher();
     names.hash(&mut state);
-    if context.session().is_none() {
+    if names[2].is_none() {
         beginning(request, &mut state);
     }
     Some(state.finish())

@@ -88,15 +88,10 @@ pub(super) fn patched(text: &str, mut found: impl FnMut(&str)) {
 /// Calls `found` with each path, address, number, version, hash or other exact name.
 pub(super) fn identifiers(text: &str, mut found: impl FnMut(&str)) {
     let is_border = |c: char| {
-        c.is_whitespace()
-            || matches!(
-                c,
-                '"' | '\'' | '`' | '(' | ')' | '<' | '>' | '{' | '}' | '[' | ']' | ';' | '|'
-            )
-            || (!c.is_ascii() && !c.is_alphanumeric())
+        c.is_whitespace() || "\"'`()<>{}[];|".contains(c) || (!c.is_ascii() && !c.is_alphanumeric())
     };
     for token in text.split(is_border) {
-        let token = token.trim_matches(|c: char| matches!(c, ',' | ':' | '!' | '?' | '*'));
+        let token = token.trim_matches([',', ':', '!', '?', '*']);
         let token = token.trim_end_matches(['.', ',', ':', '!', '?', '*']);
         // `key=value` and lists without spaces hold several names; a thousands separator does not
         // part a number.
@@ -158,12 +153,10 @@ fn is_code_name(token: &str) -> bool {
     if !token.chars().all(is_name) || token.len() < 4 {
         return false;
     }
-    let inner = token.trim_matches('_');
-    let hump = token
-        .as_bytes()
-        .windows(2)
-        .any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-    inner.contains('_') || token.contains("::") || hump
+    let is_hump = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
+    token.trim_matches('_').contains('_')
+        || token.contains("::")
+        || token.as_bytes().windows(2).any(is_hump)
 }
 
 #[cfg(test)]

@@ -7,16 +7,14 @@ mod facts;
 mod ledger;
 mod notice;
 mod render;
-mod report;
 mod strip;
 mod summary;
 
 pub use self::{
     applied::Applied,
     ledger::Ledger,
-    notice::{Compacted, Notice},
+    notice::{Compacted, CompactionReport, Effect, Notice, Tier},
     render::{EMERGENCY, SummaryHeader, escape, render},
-    report::{CompactionReport, Effect, Tier},
     strip::{Stripped, strip},
     summary::Summary,
 };

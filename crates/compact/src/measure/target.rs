@@ -58,17 +58,21 @@ pub(crate) struct TargetInfo {
     /// Whether the limits are anybody's statement; else they are assumed.
     pub(crate) is_known: bool,
     pub(crate) scheme: Scheme,
-    /// As far as the provider's name shows, and as the model's does.
-    dialect: Option<Dialect>,
+    /// What was given; the dialect as far as the provider's name shows, too.
+    facts: TargetFacts,
+    /// As far as the model's name shows.
     of_model: Option<Dialect>,
-    vision: bool,
 }
 
 impl Keep for TargetInfo {}
 
 impl TargetInfo {
     fn dialect(&self, request: &ChatRequest) -> Dialect {
-        self.dialect.or_else(|| request.dialect()).or(self.of_model).unwrap_or(Dialect::OpenAi)
+        self.facts
+            .dialect
+            .or_else(|| request.dialect())
+            .or(self.of_model)
+            .unwrap_or(Dialect::OpenAi)
     }
 
     /// Whether the output asked for counts towards the window.
@@ -79,7 +83,7 @@ impl TargetInfo {
     /// What the target accepts.
     pub(crate) fn rules(&self, request: &ChatRequest) -> Rules {
         let mut rules = Rules::for_dialect(self.dialect(request));
-        rules.images.vision = self.vision;
+        rules.images.vision = self.facts.vision;
         rules
     }
 }
@@ -127,7 +131,7 @@ impl LayerState {
 
     fn target_info(&self, target: Option<&Target>, model: &str) -> TargetInfo {
         let config = &self.config;
-        let given = match (target, &config.targets) {
+        let mut given = match (target, &config.targets) {
             (Some(target), Some(targets)) => targets(target),
             _ => TargetFacts::default(),
         };
@@ -140,15 +144,16 @@ impl LayerState {
             (Some(given), _) => given,
             (None, known) => known.unwrap_or(UNKNOWN),
         };
+        let of_provider = || target.and_then(|one| dialect_of(one.provider()));
+        given.dialect = given.dialect.or_else(of_provider);
         TargetInfo {
             target: target.cloned(),
             model: model.into(),
             limits,
             is_known: given.limits.or(known).is_some(),
             scheme: config.counter.scheme(model),
-            dialect: given.dialect.or_else(|| target.and_then(|one| dialect_of(one.provider()))),
             of_model: dialect_of(model),
-            vision: given.vision,
+            facts: given,
         }
     }
 }

@@ -14,7 +14,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -232,9 +231,11 @@ struct SummaryCalls<'a> {
     summariser: &'a Summariser,
     input: &'a SummaryInput,
     context: &'a CallContext,
+    /// Which messages each call is about, and what it may cost.
     chunks: Vec<(Range<usize>, u64)>,
     /// Tokens of one answer.
     output: u64,
+    deadline: Deadline,
 }
 
 /// What the summariser writes of the messages that will go.
@@ -245,8 +246,9 @@ pub(crate) async fn summarise(
     context: &CallContext,
 ) -> Result<String, Degraded> {
     let policy = &layer.config.summaries;
-    let calls = SummaryCalls::new(layer, summariser, input, context).ok_or(Degraded::TooLong)?;
     let now = Instant::now();
+    let calls = SummaryCalls::new(layer, summariser, input, context);
+    let mut calls = calls.ok_or(Degraded::TooLong)?;
     let budget = Budget::reserve(layer, context.tenant(), calls.cost(), now);
     let mut budget = budget.ok_or(Degraded::OverBudget)?;
     let permit = layer.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
@@ -254,7 +256,8 @@ pub(crate) async fn summarise(
     if let Some(deadline) = context.deadline {
         time = time.min(deadline.remaining_at(now) / 2);
     }
-    let summary = tokio::time::timeout(time, calls.run(time, &budget)).await;
+    calls.deadline = Deadline::after(time);
+    let summary = tokio::time::timeout(time, calls.run(&budget)).await;
     let summary = summary.unwrap_or(Err(Degraded::TimedOut));
     match &summary {
         Ok(_) => permit.success(),
@@ -292,7 +295,8 @@ impl<'a> SummaryCalls<'a> {
         let chunks: Vec<_> =
             chunks(&shown, policy.chunk, policy.overlap).into_iter().map(cost).collect();
         let is_possible = (1..=policy.max_chunks).contains(&chunks.len());
-        is_possible.then_some(Self { layer, summariser, input, context, chunks, output })
+        let deadline = Deadline::after(policy.time);
+        is_possible.then_some(Self { layer, summariser, input, context, chunks, output, deadline })
     }
 
     /// What all calls may cost.
@@ -306,12 +310,11 @@ impl<'a> SummaryCalls<'a> {
     }
 
     /// Asks about every chunk, and for one record of all.
-    async fn run(&self, time: Duration, budget: &Budget) -> Result<String, Degraded> {
-        let deadline = Deadline::after(time);
+    async fn run(&self, budget: &Budget) -> Result<String, Degraded> {
         let input = self.input;
         let mut earlier = input.earlier.as_deref();
         let calls = self.chunks.iter().map(|(chunk, cost)| {
-            self.call(&input.messages[chunk.clone()], earlier.take(), *cost, deadline, budget)
+            self.call(&input.messages[chunk.clone()], earlier.take(), *cost, budget)
         });
         let calls: Vec<_> = calls.collect();
         let parallel = self.layer.config.summaries.parallel;
@@ -330,7 +333,7 @@ impl<'a> SummaryCalls<'a> {
             Message::new(Role::User, std::iter::once(Part::text(header)).chain(pieces).collect())
         });
         let parts: Vec<_> = parts.collect();
-        self.call(&parts, None, self.merge_cost(), deadline, budget).await
+        self.call(&parts, None, self.merge_cost(), budget).await
     }
 
     /// Asks for a record of `messages`, which may cost so much.
@@ -339,14 +342,13 @@ impl<'a> SummaryCalls<'a> {
         messages: &[Message],
         earlier: Option<&str>,
         cost: u64,
-        deadline: Deadline,
         budget: &Budget,
     ) -> impl Future<Output = Result<String, Degraded>> {
         let mut request = ask(messages, earlier, self.output, &mut self.layer.rng());
         let identity = request.context.identity_mut();
         identity.tenant = self.context.tenant().map(Into::into);
         identity.agent = self.context.agent().map(Into::into);
-        request.context.deadline = Some(deadline);
+        request.context.deadline = Some(self.deadline);
         let most = READ + usize::try_from(self.output).unwrap_or(usize::MAX).saturating_mul(64);
         let answer = (self.summariser.0)(request, most);
         async move {
