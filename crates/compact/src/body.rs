@@ -71,8 +71,6 @@ impl<S> CompactionEvents<S> {
 
 impl<S> fmt::Debug for CompactionEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionEvents")
-            .field("observer", &self.observer.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("CompactionEvents").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! The layer's state, shown and steered.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::{
 
 /// Shows the state of a [`CompactionLayer`](crate::CompactionLayer) and steers it. Cheap to clone; every
 /// clone and every service of the layer share one state.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CompactionHandle(pub(crate) Arc<LayerState>);
 
 /// What a layer has done.
@@ -129,11 +129,5 @@ impl CompactionHandle {
             !goes
         });
         found
-    }
-}
-
-impl fmt::Debug for CompactionHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionHandle").field("layer", &self.0).finish()
     }
 }

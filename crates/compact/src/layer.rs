@@ -1,6 +1,6 @@
 //! The layer and its settings.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, KeyedPolicy, Message, Target};
 use tower_layer::Layer;
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// Every service of a layer value, and of its clones, shares its state. The setters begin a new state:
 /// take the [`handle`](Self::handle) last.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct CompactionLayer {
     state: Arc<LayerState>,
@@ -167,11 +167,5 @@ impl<S: Clone> Layer<S> for CompactionLayer {
 
     fn layer(&self, inner: S) -> Compaction<S> {
         Compaction::new(inner, self.state.clone())
-    }
-}
-
-impl fmt::Debug for CompactionLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionLayer").field("state", &self.state).finish()
     }
 }

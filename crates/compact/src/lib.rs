@@ -115,6 +115,21 @@
 //! used goes back into the tenant's budget, and the next request of the conversation is compacted.
 //! An answer that is dropped teaches nothing.
 //!
+//! # Features
+//!
+//! `exact-tokens`: the tokens of OpenAI's models are counted exactly, by tables of 47 MB. Off by default: the
+//! count is then an estimate that learns from reported usage ([`Encoding`]).
+//!
+//! # How the crate is laid out
+//!
+//! | module | |
+//! |---|---|
+//! | `measure` | counting tokens: schemes, calibration, limits of models and targets |
+//! | `decide` | when to compact and how far, the plan of a cut, the compaction of one request |
+//! | `summarise` | asking a summariser: prompts, budget, breaker |
+//! | `apply` | markers, summaries as messages, facts kept by rule, what is reported |
+//! | `state` | what is remembered, of the layer and of each conversation |
+//!
 //! # Without a service
 //!
 //! The parts that need no model and no clock can be used alone:

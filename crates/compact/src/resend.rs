@@ -45,6 +45,7 @@ impl KeptRequest {
 }
 
 /// A service of which clones are made for further calls. Locked for the cloning alone.
+#[derive(Clone, Debug)]
 pub(crate) struct Spare<S>(Arc<Mutex<S>>);
 
 impl<S: Clone> Spare<S> {
@@ -55,12 +56,6 @@ impl<S: Clone> Spare<S> {
     /// A service that has yet to be made ready.
     pub(crate) fn get(&self) -> S {
         self.0.lock().clone()
-    }
-}
-
-impl<S> Clone for Spare<S> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The service around the inner one.
 
 use std::{
-    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -24,6 +23,7 @@ use crate::{
 /// The first call is the inner service's, which is ready; one that is compacted first takes that
 /// ready service with it. A request that was refused as too large is sent again with a clone, polled
 /// ready before.
+#[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct Compaction<S> {
     inner: S,
@@ -81,21 +81,5 @@ where
                 ResponseFuture::preparing(layer, spare, ready, request, action)
             }
         }
-    }
-}
-
-impl<S: Clone> Clone for Compaction<S> {
-    fn clone(&self) -> Self {
-        let (layer, spare) = (self.layer.clone(), self.spare.clone());
-        Self { inner: self.inner.clone(), layer, spare }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Compaction<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compaction")
-            .field("inner", &self.inner)
-            .field("layer", &self.layer)
-            .finish()
     }
 }

@@ -23,6 +23,9 @@ use crate::{
 /// Conversations that are remembered when nobody says.
 const REMEMBER: KeyedPolicy = KeyedPolicy { capacity: 1_024, idle: Duration::from_secs(3_600) };
 
+/// What is known of a target where its name is not enough.
+type Targets = Arc<dyn Fn(&Target) -> TargetFacts + Send + Sync>;
+
 /// Everything that is set.
 #[derive(Clone, Default)]
 pub(crate) struct Config {
@@ -36,7 +39,7 @@ pub(crate) struct Config {
     pub(crate) deferred: bool,
     /// An ambiguous conversation is kept like any other.
     pub(crate) keep_ambiguous: bool,
-    pub(crate) targets: Option<Arc<dyn Fn(&Target) -> TargetFacts + Send + Sync>>,
+    pub(crate) targets: Option<Targets>,
     pub(crate) summariser: Option<Arc<Summariser>>,
     pub(crate) seed: Option<u64>,
     pub(crate) remember: Option<KeyedPolicy>,

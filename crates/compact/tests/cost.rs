@@ -95,7 +95,8 @@ fn a_request_that_needs_nothing_allocates_nothing() {
                 }
             });
             assert_eq!(count, 102);
-            // The first turn makes the conversation's state.
+            // The first turn makes the conversation's state. After that none is the upper bound: a
+            // layer that has nothing to do allocates nothing.
             if turn > 0 {
                 assert_eq!(counted.count_total, 0, "{length} messages, turn {turn}");
             }

@@ -106,13 +106,9 @@ impl Applied {
 }
 
 impl fmt::Debug for Applied {
-    /// Shows shapes, not contents: prompts are private.
+    /// Without contents: prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Applied")
-            .field("original", &self.original.len())
-            .field("compacted", &self.compacted.len())
-            .field("summary", &self.summary.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("Applied").finish_non_exhaustive()
     }
 }
 
@@ -229,6 +225,10 @@ mod tests {
         assert_eq!(origins, [None, Some(6), Some(7), Some(8), Some(9), Some(10)]);
         let mut request = ChatRequest::new(list.clone());
         applied.apply(&mut request);
+        for (index, message) in request.messages.iter().enumerate().skip(1) {
+            let origin = applied.original(index).unwrap();
+            assert!(message.same(&list[origin]), "{index}");
+        }
     }
 
     #[test]

@@ -45,12 +45,10 @@ static FILE_KEYS: LazyLock<Vec<&str>> =
 const COMMAND_KEYS: [&str; 4] = ["command", "cmd", "script", "code"];
 
 /// Parts of the names of tools that change files.
-const CHANGES: [&str; 11] = [
-    "write", "edit", "create", "delete", "remove", "patch", "replace", "move", "rename", "insert",
-    "append",
-];
+static CHANGES: LazyLock<Vec<&str>> =
+    LazyLock::new(|| table_lines(include_str!("../../data/changing_tools.txt")).collect());
 
-/// FactList of one kind, oldest first, each once.
+/// Facts of one kind, oldest first, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FactList(VecDeque<Box<str>>);
 
@@ -163,21 +161,22 @@ impl Ledger {
 
     /// The facts as text of at most `room` bytes, the weightiest kind first; credentials masked.
     pub fn render(&self, room: usize) -> String {
-        self.write(room, |_| true)
+        self.complete("", room)
     }
 
-    /// Like [`render`](Self::render), only what `summary` does not have verbatim: what is to
-    /// be added to it.
+    /// Like [`render`](Self::render), only what `summary` does not have verbatim: what is to be added
+    /// to it.
     pub fn complete(&self, summary: &str, room: usize) -> String {
-        self.write(room, |fact| !summary.contains(fact))
-    }
-
-    fn write(&self, room: usize, wanted: impl Fn(&str) -> bool) -> String {
         let mut out = String::new();
         for (heading, facts) in self.sections() {
             // The newest of a kind are likeliest to be needed when there is no room for all.
             let mut left = room.saturating_sub(out.len() + heading.len() + 2);
-            let masked = facts.0.iter().rev().filter(|fact| wanted(fact)).map(|fact| mask(fact));
+            let masked = facts
+                .0
+                .iter()
+                .rev()
+                .filter(|fact| !summary.contains(&***fact))
+                .map(|fact| mask(fact));
             let lines = masked.map(|fact| format!("- {}\n", fact.replace('\n', " ")));
             let mut fits = |line: &String| left.checked_sub(line.len()).map(|rest| left = rest);
             let lines: Vec<_> = lines.map_while(|line| fits(&line).map(|()| line)).collect();

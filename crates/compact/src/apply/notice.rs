@@ -177,11 +177,8 @@ impl Notice {
 }
 
 impl fmt::Debug for Compacted {
-    /// Shows shapes, not contents: prompts are private.
+    /// Without contents: prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compacted")
-            .field("messages", &self.messages.len())
-            .field("saved", &self.saved)
-            .finish_non_exhaustive()
+        f.debug_struct("Compacted").finish_non_exhaustive()
     }
 }

@@ -52,11 +52,8 @@ impl Summary {
 }
 
 impl fmt::Debug for Summary {
-    /// Shows shapes, not contents: prompts are private.
+    /// Without contents: prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Summary")
-            .field("messages", &self.messages())
-            .field("written", &self.written.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("Summary").finish_non_exhaustive()
     }
 }

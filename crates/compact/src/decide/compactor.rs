@@ -64,13 +64,9 @@ pub struct SummaryInput {
 }
 
 impl fmt::Debug for SummaryInput {
-    /// Shows shapes, not contents: prompts are private.
+    /// Without contents: prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SummaryInput")
-            .field("messages", &self.messages.len())
-            .field("earlier", &self.earlier.is_some())
-            .field("room", &self.room)
-            .finish_non_exhaustive()
+        f.debug_struct("SummaryInput").finish_non_exhaustive()
     }
 }
 

@@ -158,11 +158,8 @@ impl CountedHistory {
 }
 
 impl fmt::Debug for CountedHistory {
-    /// Shows shapes, not contents: prompts are private.
+    /// Without contents: prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CountedHistory")
-            .field("messages", &self.entries.len())
-            .field("last", &self.last)
-            .finish_non_exhaustive()
+        f.debug_struct("CountedHistory").finish_non_exhaustive()
     }
 }

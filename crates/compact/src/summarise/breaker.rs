@@ -6,37 +6,12 @@ use parking_lot::Mutex;
 use steadfast_core::Failure;
 use tokio::time::Instant;
 
+use super::SummariserState::{self, Closed, HalfOpen, Open};
 use crate::{SummaryPolicy, event};
-
-/// Whether the summariser may be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SummariserState {
-    /// It may.
-    Closed,
-    /// It failed too often, and is not asked for a while.
-    Open,
-    /// One compaction tries whether it works again.
-    HalfOpen,
-}
-
-impl SummariserState {
-    /// The name used in logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            SummariserState::Closed => "closed",
-            SummariserState::Open => "open",
-            SummariserState::HalfOpen => "half_open",
-        }
-    }
-}
 
 /// Stops asking a summariser that keeps failing.
 #[derive(Debug)]
-pub(crate) struct Breaker {
-    policy: SummaryPolicy,
-    state: Mutex<State>,
-}
+pub(crate) struct Breaker(SummaryPolicy, Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -55,60 +30,35 @@ pub(crate) struct Permit {
     generation: u64,
     /// It is the one that tries.
     pub(crate) is_probe: bool,
+    success: Option<bool>,
 }
 
 impl Breaker {
     pub(crate) fn new(policy: SummaryPolicy) -> Self {
-        let state = SummariserState::Closed;
         let until = Instant::now();
-        Self { policy, state: Mutex::new(State { state, failures: 0, until, generation: 0 }) }
+        Self(policy, Mutex::new(State { state: Closed, failures: 0, until, generation: 0 }))
     }
 
     pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Option<Permit> {
-        let mut state = self.state.lock();
-        let is_probe = state.state != SummariserState::Closed;
+        let mut state = self.1.lock();
+        let is_probe = state.state != Closed;
         if is_probe {
             // A probe that never reports must not lock everybody out.
             if now < state.until {
                 return None;
             }
-            state.enter(SummariserState::HalfOpen, now + self.policy.probe);
+            state.enter(HalfOpen, now + self.0.probe);
         }
-        Some(Permit { breaker: self.clone(), generation: state.generation, is_probe })
+        let (breaker, generation) = (self.clone(), state.generation);
+        Some(Permit { breaker, generation, is_probe, success: None })
     }
 
     pub(crate) fn state(&self) -> SummariserState {
-        self.state.lock().state
+        self.1.lock().state
     }
 
     pub(crate) fn reset(&self) {
-        self.state.lock().enter(SummariserState::Closed, Instant::now());
-    }
-
-    /// Takes note of an outcome; `None` for a call that was cancelled.
-    fn outcome(&self, generation: u64, success: Option<bool>) {
-        let (now, mut state) = (Instant::now(), self.state.lock());
-        if generation != state.generation {
-            return;
-        }
-        let is_probing = state.state == SummariserState::HalfOpen;
-        state.failures = match success {
-            Some(true) => 0,
-            Some(false) => state.failures + 1,
-            None => state.failures,
-        };
-        let next = match success {
-            Some(true) if is_probing => SummariserState::Closed,
-            // The next one tries at once.
-            None if is_probing => return state.enter(SummariserState::Open, now),
-            Some(false) if is_probing || state.failures >= self.policy.failures => {
-                SummariserState::Open
-            }
-            _ => return,
-        };
-        state.enter(next, now + self.policy.rest);
-        drop(state);
-        event::summariser(next);
+        self.1.lock().enter(Closed, Instant::now());
     }
 }
 
@@ -119,18 +69,38 @@ impl State {
 }
 
 impl Permit {
-    pub(crate) fn success(self) {
-        self.breaker.outcome(self.generation, Some(true));
+    pub(crate) fn success(mut self) {
+        self.success = Some(true);
     }
 
-    pub(crate) fn failure(self, _: &Failure) {
-        self.breaker.outcome(self.generation, Some(false));
+    pub(crate) fn failure(mut self, _: &Failure) {
+        self.success = Some(false);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.breaker.outcome(self.generation, None);
+        let (policy, now, mut state) = (self.breaker.0, Instant::now(), self.breaker.1.lock());
+        if self.generation != state.generation {
+            return;
+        }
+        let failures = state.failures + 1;
+        match self.success {
+            // The next one tries at once.
+            None if state.state == HalfOpen => return state.enter(Open, now),
+            None => return,
+            Some(true) if state.state == HalfOpen => state.enter(Closed, now),
+            Some(false) if state.state == HalfOpen || failures >= policy.failures => {
+                state.enter(Open, now + policy.rest);
+            }
+            Some(success) => {
+                state.failures = if success { 0 } else { failures };
+                return;
+            }
+        }
+        let changed = state.state;
+        drop(state);
+        event::summariser(changed);
     }
 }
 

@@ -27,7 +27,6 @@ use tower_service::Service;
 
 pub(crate) use self::breaker::Breaker;
 pub use self::{
-    breaker::SummariserState,
     policy::SummaryPolicy,
     prompt::{Unusable, accept, ask, chunks},
     spend::SpendPolicy,
@@ -101,6 +100,29 @@ impl Degraded {
             Degraded::Failed(reason) => reason,
             Degraded::TimedOut => Reason::Timeout,
             _ => Reason::Unknown,
+        }
+    }
+}
+
+/// Whether the summariser may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SummariserState {
+    /// It may.
+    Closed,
+    /// It failed too often, and is not asked for a while.
+    Open,
+    /// One compaction tries whether it works again.
+    HalfOpen,
+}
+
+impl SummariserState {
+    /// The name used in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SummariserState::Closed => "closed",
+            SummariserState::Open => "open",
+            SummariserState::HalfOpen => "half_open",
         }
     }
 }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use steadfast_core::{Failure, Reason};
 use tokio::time::{Instant, advance};
 
-use super::{Breaker, Permit, SummariserState};
-use crate::SummaryPolicy;
+use super::{Breaker, Permit};
+use crate::{SummariserState, SummaryPolicy};
 
 fn new() -> Arc<Breaker> {
     Arc::new(Breaker::new(SummaryPolicy::default()))
