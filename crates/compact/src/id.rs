@@ -77,8 +77,8 @@ fn is_well_formed(name: &str) -> bool {
 /// What distinguishes a conversation without a name from others: the ends of its first text. Two that begin
 /// alike share their state, in which nothing is taken over without comparing the messages.
 fn beginning(request: &ChatRequest, state: &mut impl Hasher) {
-    let is_said = |message: &&Message| message.role() != Role::System;
-    let Some(first) = request.messages.iter().find(is_said) else { return };
+    let speaks = |message: &&Message| message.role() != Role::System;
+    let Some(first) = request.messages.iter().find(speaks) else { return };
     (first.role(), first.parts().len()).hash(state);
     if let Some(text) = first.parts().iter().find_map(Part::as_text) {
         let bytes = text.as_bytes();

@@ -9,8 +9,8 @@ use steadfast_compact::{
     CompactionLayer, CompactionPolicy, ConversationId, Effect, TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{
-    CallContext, ChatRequest, Event, Message, Reason, Role, Target, transcript::Rules,
-    transcript::validate,
+    CallContext, ChatRequest, Deadline, Event, Failure, Message, Reason, Role, Target,
+    transcript::Rules, transcript::validate,
 };
 use support::*;
 
@@ -242,36 +242,27 @@ async fn a_second_time_only_after_progress_and_never_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_passed_on_where_nothing_can_be_done() {
-    let refuse = || Model::at_once(|_, _| Err(overflow(None, None)));
-    // Nothing may be cut.
-    let model = refuse();
-    let service = stacked(&layer(100_000), &model);
-    assert!(ask(&service, request(vec![Message::user("hi")], session("s"))).await.is_err());
-    assert_eq!(model.calls(), 1);
-    // No attempts are left.
-    let model = refuse();
-    let service = stacked(&layer(100_000), &model);
-    let mut context = session("s");
-    context.max_attempts = std::num::NonZeroU32::new(1);
-    assert!(ask(&service, request(talk(120, 20), context)).await.is_err());
-    assert_eq!(model.calls(), 1);
-    // No time is left.
-    let model = Model::new(|_, _| async {
+async fn a_refusal_is_returned_where_nothing_can_be_done() {
+    let overflows = || Model::at_once(|_, _| Err(overflow(None, None)));
+    let late = Model::new(|_, _| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         Err(overflow(None, None))
     });
-    let service = stacked(&layer(100_000), &model);
-    let deadline = steadfast_core::Deadline::after(Duration::from_secs(3));
-    let context = session("s").with_deadline(deadline);
-    assert!(ask(&service, request(talk(120, 20), context)).await.is_err());
-    assert_eq!(model.calls(), 1);
-    // Other failures are none of its business.
-    let model =
-        Model::at_once(|_, _| Err(steadfast_core::Failure::new(Reason::Overloaded, "busy")));
-    let service = stacked(&layer(100_000), &model);
-    let failure = ask(&service, request(talk(120, 20), session("s"))).await.unwrap_err();
-    assert_eq!((failure.reason(), model.calls()), (Reason::Overloaded, 1));
+    let busy = Model::at_once(|_, _| Err(Failure::new(Reason::Overloaded, "busy")));
+    let mut once = session("s");
+    once.max_attempts = std::num::NonZeroU32::new(1);
+    let short = session("s").with_deadline(Deadline::after(Duration::from_secs(3)));
+    let (long, too_large) = (talk(120, 20), Reason::ContextOverflow);
+    for (case, model, list, context, reason) in [
+        ("nothing may be cut", overflows(), vec![Message::user("hi")], session("s"), too_large),
+        ("no attempts are left", overflows(), long.clone(), once, too_large),
+        ("no time is left", late, long.clone(), short, too_large),
+        ("another failure", busy, long, session("s"), Reason::Overloaded),
+    ] {
+        let service = stacked(&layer(100_000), &model);
+        let failure = ask(&service, request(list, context)).await.unwrap_err();
+        assert_eq!((failure.reason(), model.calls()), (reason, 1), "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
-use steadfast_core::{Message, Part, ToolCall, ToolResult};
+use steadfast_core::{Message, Part, Role, ToolCall, ToolResult};
 
 /// A marker may be as long as this; what is not longer is not worth one.
 pub(crate) const MARKER: usize = 200;
@@ -50,10 +50,8 @@ pub fn strip(
     wanted: u64,
 ) -> Stripped {
     let over = over.max(MARKER);
-    let seen = messages
-        .iter()
-        .rposition(|message| message.role() == steadfast_core::Role::Assistant)
-        .unwrap_or(0);
+    let is_model = |message: &Message| message.role() == Role::Assistant;
+    let seen = messages.iter().rposition(is_model).unwrap_or(0);
     let border = border.min(messages.len());
     let mut candidates = Vec::new();
     for (index, message) in messages[..border].iter().enumerate() {
@@ -193,7 +191,7 @@ pub(crate) fn thousands(number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Role, Text};
+    use steadfast_core::Text;
 
     use super::*;
 

@@ -209,8 +209,7 @@ impl LayerState {
         request: &ChatRequest,
         target: &TargetInfo,
     ) -> Count {
-        let (history, counter) = (&mut state.history, &self.config.counter);
-        let count = counter.count_by(history, request, &target.model, &target.scheme);
+        let count = self.config.counter.count(&mut state.history, request, &target.model);
         state.counted += 1;
         state.snapshot.tokens = count.tokens;
         count

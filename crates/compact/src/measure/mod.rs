@@ -90,18 +90,7 @@ impl Counter {
     /// The input tokens of `request` for `model`. `history` belongs to the conversation; with a new
     /// one every message is counted.
     pub fn count(&self, history: &mut CountedHistory, request: &ChatRequest, model: &str) -> Count {
-        self.count_by(history, request, model, &self.scheme(model))
-    }
-
-    /// The same, where the model's scheme is known already.
-    pub(crate) fn count_by(
-        &self,
-        history: &mut CountedHistory,
-        request: &ChatRequest,
-        model: &str,
-        scheme: &Scheme,
-    ) -> Count {
-        history.update(request, model, scheme);
+        history.update(request, model, &self.scheme(model));
         history.total(&self.calibration(model))
     }
 

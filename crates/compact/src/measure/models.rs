@@ -94,8 +94,7 @@ impl Models {
     pub fn get(&self, model: &str) -> Option<TokenLimits> {
         let stated = names(model).find_map(|name| find(name, |known| self.overrides.get(known)));
         let stated = stated.copied().or_else(|| built_in(model));
-        let learned = self.learned.read().get(model).copied();
-        match (stated, learned) {
+        match (stated, self.learned(model)) {
             (Some(limits), Some(learned)) if learned < limits.window => {
                 Some(TokenLimits { window: learned, ..limits })
             }
@@ -130,9 +129,9 @@ impl Models {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether a provider has stated its window.
-    pub(crate) fn is_learned(&self, model: &str) -> bool {
-        self.learned.read().contains_key(model)
+    /// The window that a provider has stated.
+    pub(crate) fn learned(&self, model: &str) -> Option<u64> {
+        self.learned.read().get(model).copied()
     }
 
     /// Another number than before means that limits asked for before may be others now.

@@ -5,7 +5,7 @@ use std::{hash::BuildHasher, sync::Arc};
 use steadfast_core::{ChatRequest, Dialect, Keep, Target, transcript::Rules};
 use tokio::time::Instant;
 
-use super::{Scheme, TokenLimits, UNKNOWN};
+use super::{TokenLimits, UNKNOWN};
 use crate::{decide::Room, state::LayerState};
 
 /// What the layer has to know of a target, where its name is not enough.
@@ -57,7 +57,6 @@ pub(crate) struct TargetInfo {
     pub(crate) limits: TokenLimits,
     /// Whether the limits are anybody's statement; else they are assumed.
     pub(crate) is_known: bool,
-    pub(crate) scheme: Scheme,
     /// What was given; the dialect as far as the provider's name shows, too.
     facts: TargetFacts,
     /// As far as the model's name shows.
@@ -136,14 +135,10 @@ impl LayerState {
             _ => TargetFacts::default(),
         };
         let known = config.models.get(model);
-        let limits = match (given.limits, known) {
-            // What was learned of the model may be less than what is stated of it.
-            (Some(given), Some(known)) if config.models.is_learned(model) => {
-                TokenLimits { window: given.window.min(known.window), ..given }
-            }
-            (Some(given), _) => given,
-            (None, known) => known.unwrap_or(UNKNOWN),
-        };
+        let limits = given.limits.or(known).unwrap_or(UNKNOWN);
+        // What was learned of the model may be less than what is stated of it.
+        let learned = config.models.learned(model).unwrap_or(u64::MAX);
+        let limits = TokenLimits { window: limits.window.min(learned), ..limits };
         let of_provider = || target.and_then(|one| dialect_of(one.provider()));
         given.dialect = given.dialect.or_else(of_provider);
         TargetInfo {
@@ -151,7 +146,6 @@ impl LayerState {
             model: model.into(),
             limits,
             is_known: given.limits.or(known).is_some(),
-            scheme: config.counter.scheme(model),
             of_model: dialect_of(model),
             facts: given,
         }

@@ -128,7 +128,9 @@ pub(super) fn key(error: &PolicyError) -> String {
 /// # Errors
 ///
 /// When the numbers contradict each other.
-pub(super) fn compaction(given: &CompactionConfig) -> Result<CompactionPolicy, compact::PolicyError> {
+pub(super) fn compaction(
+    given: &CompactionConfig,
+) -> Result<CompactionPolicy, compact::PolicyError> {
     let mut policy = CompactionPolicy::default();
     policy.warn_at = given.warn_at.unwrap_or(policy.warn_at);
     policy.compact_at = given.compact_at.unwrap_or(policy.compact_at);
