@@ -136,7 +136,7 @@
 //!
 //! * [`Counter`] and [`CountedHistory`] count tokens, each message once, and learn from reported usage.
 //! * [`Models`] knows windows and output limits.
-//! * [`CompactionPolicy`] says when to compact and how far, [`Plan`] what may go and where to cut.
+//! * [`CompactionPolicy`] says when to compact and how far.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
 //! * [`Ledger`] (tier 4) keeps what can be kept by rule; [`render`] makes a message of
 //!   it that can not be taken for an instruction.
