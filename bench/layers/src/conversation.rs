@@ -12,11 +12,12 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_compact::CompactionLayer;
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part,
-    Role, StopReason, Target, ToolCall, ToolResult,
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, StopReason, ToolCall,
+    ToolResult,
 };
+use steadfast_compact::CompactionLayer;
+use steadfast_core::{CallContext, Dialect, Failure, Target};
 use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use tower::{Layer, Service, ServiceBuilder};

@@ -14,14 +14,14 @@ use std::{
 };
 
 use futures_core::Stream;
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, transcript::Rules,
+};
 use steadfast_compact::{
     CompactionLayer, CompactionPolicy, CompactionTask, Compactor, CountedHistory, Counter,
     TargetFacts, Tier, TokenLimits,
 };
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part,
-    Role, Target, Usage, transcript::Rules,
-};
+use steadfast_core::{CallContext, Dialect, Failure, Target, Usage};
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
@@ -80,7 +80,7 @@ fn least(each: u32, rounds: usize, mut run: impl FnMut()) -> Duration {
 fn call<S, E>(service: &mut S, request: &ChatRequest)
 where
     S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>,
-    E: steadfast_core::Events + Unpin,
+    E: steadfast_chat::Events + Unpin,
 {
     let mut cx = Context::from_waker(Waker::noop());
     let mut future = std::pin::pin!(service.call(request.clone()));

@@ -8,7 +8,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{CommittedEvents, Event, Events, Failure};
+use steadfast_chat::{CommittedEvents, Event, Events};
+use steadfast_core::Failure;
 
 use crate::{decide::UsageObserver, state::LayerState};
 

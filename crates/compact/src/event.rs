@@ -1,6 +1,7 @@
 //! What the layer writes to the recovery log and traces. Never what a conversation says.
 
-use steadfast_core::{ChatRequest, Reason, RecoveryLog, Step, Target, Window};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Reason, RecoveryLog, Step, Target, Window};
 
 use crate::{CompactionReport, Degraded, Effect, SummariserState, TooLarge};
 

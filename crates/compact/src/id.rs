@@ -5,7 +5,8 @@ use std::{
     hash::{BuildHasher, Hash, Hasher},
 };
 
-use steadfast_core::{CallContext, ChatRequest, Message, Part, Role};
+use steadfast_chat::{ChatRequest, Message, Part, Role};
+use steadfast_core::CallContext;
 
 /// The bytes of a name, at most: a longer one is content that went astray.
 const LONGEST: usize = 256;

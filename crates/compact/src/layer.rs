@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, KeyedPolicy, Message, Target};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, Message};
+use steadfast_core::{Failure, KeyedPolicy, Target};
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -6,9 +6,8 @@
 //!
 //! ```
 //! use steadfast_compact::{CompactionLayer, TokenLimits, Notice, TargetFacts};
-//! use steadfast_core::{
-//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, StopReason, Target,
-//! };
+//! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, StopReason};
+//! use steadfast_core::{Dialect, Failure, Target};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -148,7 +147,8 @@
 //!
 //! ```
 //! use steadfast_compact::{Compactor, Counter, Models, CompactionPolicy, CountedHistory, CompactionTask};
-//! use steadfast_core::{ChatRequest, Dialect, transcript::Rules};
+//! use steadfast_chat::{ChatRequest, transcript::Rules};
+//! use steadfast_core::Dialect;
 //!
 //! let (models, counter) = (Models::default(), Counter::default());
 //! let compactor = Compactor::new(CompactionPolicy::default())?;
@@ -177,7 +177,7 @@
 //!
 //! # What comes out
 //!
-//! A request that the provider accepts, by [`transcript::validate`](steadfast_core::transcript::validate):
+//! A request that the provider accepts, by [`transcript::validate`](steadfast_chat::transcript::validate):
 //! cuts are tried until one is valid. A request that needs nothing is not changed by a byte.
 
 mod apply;

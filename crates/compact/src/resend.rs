@@ -9,9 +9,8 @@ use std::{
 
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
-use steadfast_core::{
-    ChatRequest, ChatResponse, CommittedEvents, Events, Failure, Lease, Look, Peek, Target, Track,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, CommittedEvents, Events, Look};
+use steadfast_core::{Failure, Lease, Peek, Target, Track};
 
 use crate::decide::CallState;
 

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{ChatRequest, Keep, Keyed, KeyedPolicy, Message, Target};
+use steadfast_chat::{ChatRequest, Message};
+use steadfast_core::{Keep, Keyed, KeyedPolicy, Target};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,

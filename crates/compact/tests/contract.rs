@@ -1,8 +1,9 @@
 //! The contract of every layer.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use steadfast_chat::{ChatRequest, ChatResponse, Message, RawJson, Tool};
 use steadfast_compact::CompactionLayer;
-use steadfast_core::{Call, ChatRequest, ChatResponse, Message, RawJson, Reason, Tool};
+use steadfast_core::{Call, Reason};
 use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
 
 /// What can not be made to fit.

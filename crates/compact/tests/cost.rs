@@ -8,11 +8,9 @@ use std::{
 };
 
 use allocation_counter::measure;
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message};
 use steadfast_compact::{CompactionLayer, TargetFacts, TokenLimits};
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Target,
-    Usage,
-};
+use steadfast_core::{CallContext, Dialect, Failure, Target, Usage};
 use tokio_stream::Stream;
 use tower::{Layer, Service};
 

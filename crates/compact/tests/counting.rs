@@ -6,8 +6,8 @@
 mod history;
 
 use history::{total, weigh};
+use steadfast_chat::{ChatRequest, Message, Part, RawJson, Role, Tool};
 use steadfast_compact::{CountedHistory, Counter, Encoding, Scheme};
-use steadfast_core::{ChatRequest, Message, Part, RawJson, Role, Tool};
 
 const MODEL: &str = "claude-sonnet-4-5";
 

@@ -13,14 +13,13 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use history::{THOUGHT, Writer, random_stretch};
+use steadfast_chat::{ChatRequest, ChatResponse, Message, Part, Role};
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
     CompactionLayer, Counter, Encoding, Notice, Scheme, TargetFacts, Tier, TokenLimits,
 };
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Dialect, Failure, Message, Part, Reason, Role, Target,
-};
+use steadfast_core::{CallContext, Dialect, Failure, Reason, Target};
 use steadfast_sim::{Answer, Journal, Model, SimProvider};
 use support::{Model as Summariser, say};
 use tower::{Layer, Service, ServiceExt};
@@ -45,7 +44,7 @@ fn client(
     journal: &Journal,
 ) -> impl Service<
     ChatRequest,
-    Response = ChatResponse<impl steadfast_core::Events + Unpin + Send + 'static>,
+    Response = ChatResponse<impl steadfast_chat::Events + Unpin + Send + 'static>,
     Error = Failure,
     Future: Send,
 > + Clone
@@ -82,7 +81,7 @@ fn context(dialect: Dialect) -> CallContext {
 /// The signature under the thought that every history has.
 async fn signature(dialect: Dialect) -> String {
     let mut request = ChatRequest::user("think").with_model(MODEL).with_max_output(2_048);
-    request.params.thinking = Some(steadfast_core::ThinkingConfig::Budget(1_024));
+    request.params.thinking = Some(steadfast_chat::ThinkingConfig::Budget(1_024));
     let client = client(dialect, 1_000_000, &Journal::keeping(1));
     let answer = client.oneshot(request.with_context(context(dialect))).await.unwrap();
     let answer = answer.collect().await.unwrap();

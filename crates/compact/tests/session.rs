@@ -5,11 +5,12 @@
 mod history;
 
 use history::{total, weigh};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult, transcript::Rules};
 use steadfast_compact::{
     CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
     TokenLimits,
 };
-use steadfast_core::{ChatRequest, Dialect, Message, Part, Role, ToolResult, transcript::Rules};
+use steadfast_core::Dialect;
 
 struct Session {
     compactor: Compactor,

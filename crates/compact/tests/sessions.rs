@@ -6,15 +6,13 @@ mod support;
 
 use std::time::Duration;
 
+use steadfast_chat::{Message, Part, RawJson, Role, Tool, transcript::Rules, transcript::validate};
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
     CompactionLayer, Notice, SpendPolicy, SummaryPolicy, TargetFacts, Tier, TokenLimits,
 };
-use steadfast_core::{
-    Dialect, Failure, Message, Part, RawJson, Reason, Role, Tool, transcript::Rules,
-    transcript::validate,
-};
+use steadfast_core::{Dialect, Failure, Reason};
 use steadfast_sim::{Answer, Journal, SimProvider, count_tokens};
 use support::*;
 use tower::{Layer, ServiceExt};

@@ -5,12 +5,11 @@ mod support;
 
 use std::time::Duration;
 
+use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
 use steadfast_compact::{
     CompactionLayer, Degraded, SpendPolicy, SummariserState, SummaryPolicy, Tier, Unusable,
 };
-use steadfast_core::{
-    Completion, Delta, Event, Failure, Message, Priority, Reason, Role, StopReason, Usage,
-};
+use steadfast_core::{Failure, Priority, Reason, Usage};
 use support::*;
 use tokio::time::Instant;
 
@@ -162,8 +161,8 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
             at_once(|| {
                 let more = || Ok(Event::new([text_delta(&"and on ".repeat(1_000))]));
                 let endless = Box::pin(tokio_stream::iter(std::iter::repeat_with(more)));
-                let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
-                Ok(steadfast_core::ChatResponse::new(head, endless as steadfast_core::EventStream))
+                let head = steadfast_chat::Head::new(steadfast_core::Dialect::OpenAi);
+                Ok(steadfast_chat::ChatResponse::new(head, endless as steadfast_chat::EventStream))
             }),
             Degraded::Endless,
         ),
@@ -173,9 +172,9 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
             at_once(|| {
                 let first = tokio_stream::iter([Ok(Event::new([text_delta("The user")]))]);
                 let silent = tokio_stream::StreamExt::chain(first, tokio_stream::pending());
-                let head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
-                let events = Box::pin(silent) as steadfast_core::EventStream;
-                Ok(steadfast_core::ChatResponse::new(head, events))
+                let head = steadfast_chat::Head::new(steadfast_core::Dialect::OpenAi);
+                let events = Box::pin(silent) as steadfast_chat::EventStream;
+                Ok(steadfast_chat::ChatResponse::new(head, events))
             }),
             Degraded::TimedOut,
         ),

@@ -7,8 +7,9 @@ mod support;
 
 use std::time::Duration;
 
+use steadfast_chat::Message;
 use steadfast_compact::CompactionLayer;
-use steadfast_core::{Failure, Message, Reason};
+use steadfast_core::{Failure, Reason};
 use steadfast_testkit::Heard;
 use support::*;
 

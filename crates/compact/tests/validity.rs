@@ -7,14 +7,15 @@ mod history;
 
 use history::{Writer, dialect, stretch, stretches, total, weigh};
 use proptest::prelude::*;
+use steadfast_chat::{
+    ChatRequest, Message, Role,
+    transcript::{Rules, repair, validate},
+};
 use steadfast_compact::{
     CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
     TokenLimits,
 };
-use steadfast_core::{
-    ChatRequest, Dialect, Message, Role,
-    transcript::{Rules, repair, validate},
-};
+use steadfast_core::Dialect;
 
 fn compact(
     request: &mut ChatRequest,
@@ -164,16 +165,16 @@ fn a_long_agent_run_on_one_request_is_cut_inside_it() {
     let mut messages = vec![Message::system("rules"), Message::user("Build the thing.")];
     for number in 0..60 {
         let id = format!("call_{number}");
-        let call = steadfast_core::Part::tool_call(&id, "read_file", r#"{"path":"a.rs"}"#);
+        let call = steadfast_chat::Part::tool_call(&id, "read_file", r#"{"path":"a.rs"}"#);
         messages.push(Message::new(Role::Assistant, vec![call]));
         // Each too short to be stripped.
         messages.push(Message::new(
             Role::User,
-            vec![steadfast_core::Part::tool_result(&id, "y".repeat(190))],
+            vec![steadfast_chat::Part::tool_result(&id, "y".repeat(190))],
         ));
     }
-    let schema = steadfast_core::RawJson::parse("{}").unwrap();
-    let tools = vec![steadfast_core::Tool::function("read_file", "reads", schema)];
+    let schema = steadfast_chat::RawJson::parse("{}").unwrap();
+    let tools = vec![steadfast_chat::Tool::function("read_file", "reads", schema)];
     let mut request = ChatRequest::new(messages.clone()).with_tools(tools);
     let run = compact(&mut request, &rules, 4_096, None, false).unwrap().unwrap();
     assert_eq!((run.report.tier, run.report.effect), (Tier::Fallback, Effect::Effective));

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
+use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::ClassifyService};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, RecoveryTable, RetryBudget};
+use steadfast_core::{Failure, RecoveryTable, RetryBudget};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };

@@ -10,7 +10,7 @@
 use std::{fmt, hash::BuildHasher, sync::LazyLock};
 
 use foldhash::quality::RandomState;
-use steadfast_core::{ChatRequest, Message};
+use steadfast_chat::{ChatRequest, Message};
 
 use super::Summary;
 
@@ -19,7 +19,7 @@ use super::Summary;
 ///
 /// ```
 /// use steadfast_compact::Applied;
-/// use steadfast_core::{ChatRequest, Message};
+/// use steadfast_chat::{ChatRequest, Message};
 ///
 /// let mut history = vec![Message::user("one"), Message::assistant("two"), Message::user("three")];
 /// let compacted = [Message::user("summary of one and two"), history[2].clone()];
@@ -161,7 +161,8 @@ fn hash(message: &Message) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Dialect, Part, RawJson, Role};
+    use steadfast_chat::{Part, RawJson, Role};
+    use steadfast_core::Dialect;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use steadfast_core::{Message, Part, Role};
+use steadfast_chat::{Message, Part, Role};
 
 use super::clip;
 

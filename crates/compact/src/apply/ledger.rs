@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use steadfast_compact::Ledger;
-//! use steadfast_core::Message;
+//! use steadfast_chat::Message;
 //!
 //! let mut ledger = Ledger::default();
 //! ledger.read([&Message::user("Fix PROJ-4711 in src/main.rs. Never touch the tests.")]);
@@ -22,7 +22,8 @@ use std::{
 };
 
 use serde_json::{Map, Value};
-use steadfast_core::{Message, Part, Role, ToolCall, ToolResult, mask};
+use steadfast_chat::{Message, Part, Role, ToolCall, ToolResult};
+use steadfast_core::mask;
 
 use super::{SummaryHeader, digest::Digest, facts, render, table_lines};
 

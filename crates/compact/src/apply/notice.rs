@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{Head, Message, SharedVec};
+use steadfast_chat::{Head, Message, SharedVec};
 
 use super::Applied;
 use crate::Degraded;
@@ -113,7 +113,8 @@ impl fmt::Display for CompactionReport {
 ///
 /// ```
 /// use steadfast_compact::Notice;
-/// # use steadfast_core::{Dialect, Head};
+/// # use steadfast_chat::Head;
+/// # use steadfast_core::Dialect;
 /// # let head = Head::new(Dialect::OpenAi);
 ///
 /// if let Some(notice) = Notice::of(&head) {

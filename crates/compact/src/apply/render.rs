@@ -20,7 +20,8 @@
 
 use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
-use steadfast_core::{Message, mask};
+use steadfast_chat::Message;
+use steadfast_core::mask;
 
 use super::table_lines;
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
-use steadfast_core::{Message, Part, Role, ToolCall, ToolResult};
+use steadfast_chat::{Message, Part, Role, ToolCall, ToolResult};
 
 /// A marker may be as long as this; what is not longer is not worth one.
 pub(crate) const MARKER: usize = 200;
@@ -191,7 +191,7 @@ pub(crate) fn thousands(number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::Text;
+    use steadfast_chat::Text;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use steadfast_core::Message;
+use steadfast_chat::Message;
 
 use super::Ledger;
 

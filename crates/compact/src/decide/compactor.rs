@@ -4,7 +4,7 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Message, Role,
     transcript::{Rules, repair, validate},
 };
@@ -90,7 +90,8 @@ pub struct CompactionResult {
 ///
 /// ```
 /// use steadfast_compact::{CompactionPolicy, CompactionTask, Compactor, Tier, TokenLimits};
-/// use steadfast_core::{ChatRequest, Dialect, Message, transcript::Rules};
+/// use steadfast_chat::{ChatRequest, Message, transcript::Rules};
+/// use steadfast_core::Dialect;
 ///
 /// let mut request = ChatRequest::new(
 ///     (0..40)

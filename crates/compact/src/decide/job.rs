@@ -5,10 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use steadfast_core::{
-    ChatRequest, Failure, Message,
+use steadfast_chat::{
+    ChatRequest, Message,
     transcript::{Rules, validate},
 };
+use steadfast_core::Failure;
 
 use super::{CallState, CompactionTask, Level, Measurement};
 use crate::{

@@ -9,10 +9,11 @@ mod refusal;
 
 use std::sync::Arc;
 
-use steadfast_core::{
-    ChatRequest, Failure, Message, RecoveryLog, SharedVec,
+use steadfast_chat::{
+    ChatRequest, Message, SharedVec,
     transcript::{repair, validate},
 };
+use steadfast_core::{Failure, RecoveryLog};
 
 pub use self::{
     compactor::{CompactionResult, CompactionTask, Compactor, SummaryInput},

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{ChatRequest, Deadline, Failure, Reason, Retry, transcript::validate};
+use steadfast_chat::{ChatRequest, transcript::validate};
+use steadfast_core::{Deadline, Failure, Reason, Retry};
 
 use super::{CallState, CompactionJob};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use steadfast_core::{ChatRequest, SharedVec, Tool};
+use steadfast_chat::{ChatRequest, SharedVec, Tool};
 
 use super::{
     Calibration, Count, Scheme,

@@ -1,6 +1,6 @@
 //! The tokens of one message or tool, before anything learned.
 
-use steadfast_core::{ChatRequest, Media, MediaKind, MediaSource, Message, Part, RawJson, Tool};
+use steadfast_chat::{ChatRequest, Media, MediaKind, MediaSource, Message, Part, RawJson, Tool};
 
 use super::{Encoding, Scheme, calibration::Sample, scheme::OTHER};
 
@@ -171,7 +171,7 @@ fn is_document(part: &Part) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use steadfast_core::Role;
+    use steadfast_chat::Role;
 
     use super::*;
     use crate::Counter;

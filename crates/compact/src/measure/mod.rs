@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use steadfast_compact::{CountedHistory, Counter};
-//! use steadfast_core::{ChatRequest, Message};
+//! use steadfast_chat::{ChatRequest, Message};
 //!
 //! let counter = Counter::default();
 //! let mut history = CountedHistory::default();
@@ -31,7 +31,7 @@ mod target;
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use steadfast_core::{ChatRequest, Message};
+use steadfast_chat::{ChatRequest, Message};
 
 pub use self::{
     calibration::Calibration,

@@ -2,7 +2,8 @@
 
 use std::{hash::BuildHasher, sync::Arc};
 
-use steadfast_core::{ChatRequest, Dialect, Keep, Target, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::Rules};
+use steadfast_core::{Dialect, Keep, Target};
 use tokio::time::Instant;
 
 use super::{TokenLimits, UNKNOWN};

@@ -18,10 +18,8 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Completion, Deadline, Events, Failure, Keep, Message,
-    Part, Reason, Role,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Completion, Events, Message, Part, Role};
+use steadfast_core::{CallContext, Deadline, Failure, Keep, Reason};
 use tokio::time::Instant;
 use tower_service::Service;
 

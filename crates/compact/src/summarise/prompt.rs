@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use steadfast_compact::{ask, chunks};
-//! use steadfast_core::Message;
+//! use steadfast_chat::Message;
 //!
 //! let old = [Message::user("Fix the parser."), Message::assistant("It is fixed.")];
 //! for chunk in chunks(&[5, 4], 1_000, 2) {
@@ -14,9 +14,8 @@
 
 use std::{fmt::Write, ops::Range, sync::LazyLock};
 
-use steadfast_core::{
-    CallContext, ChatRequest, Completion, Message, Part, Priority, StopReason, mask,
-};
+use steadfast_chat::{ChatRequest, Completion, Message, Part, StopReason};
+use steadfast_core::{CallContext, Priority, mask};
 
 use crate::{
     apply::{clip, delimiter, framed, table_lines, thousands},
@@ -189,7 +188,8 @@ fn cut(text: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use steadfast_core::{Delta, Dialect, Event, Head, Stop};
+    use steadfast_chat::{Delta, Event, Head, Stop};
+    use steadfast_core::Dialect;
 
     use super::*;
 

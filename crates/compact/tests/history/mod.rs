@@ -10,10 +10,10 @@
 )]
 
 use proptest::prelude::*;
-use steadfast_core::{
-    ChatRequest, Dialect, Message, Part, RawJson, Role, Thinking, ThinkingConfig, Tool, ToolCall,
-    ToolResult,
+use steadfast_chat::{
+    ChatRequest, Message, Part, RawJson, Role, Thinking, ThinkingConfig, Tool, ToolCall, ToolResult,
 };
+use steadfast_core::Dialect;
 
 /// The user asks, the model works, the model answers.
 #[derive(Clone, Debug)]

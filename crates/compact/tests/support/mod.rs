@@ -17,11 +17,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_compact::{Counter, Encoding, Notice, Scheme, TargetFacts};
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, EventStream,
-    Failure, Head, Message, Reason, RecoveryLog, StopReason, Target, Usage, Window,
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Completion, Delta, Event, EventStream, Head, Message, StopReason,
 };
+use steadfast_compact::{Counter, Encoding, Notice, Scheme, TargetFacts};
+use steadfast_core::{CallContext, Dialect, Failure, Reason, RecoveryLog, Target, Usage, Window};
 use tower::{Layer, Service, ServiceExt};
 
 pub type Reply = Result<ChatResponse, Failure>;
@@ -139,7 +139,7 @@ pub fn overflow(limit: Option<u64>, requested: Option<u64>) -> Failure {
 pub async fn ask<S, E>(service: &S, request: ChatRequest) -> Result<Completion, Failure>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure> + Clone,
-    E: steadfast_core::Events + Unpin,
+    E: steadfast_chat::Events + Unpin,
 {
     service.clone().oneshot(request).await?.collect().await
 }
@@ -196,8 +196,8 @@ pub fn stacked<L: Layer<Model>>(layer: &L, model: &Model) -> L::Service {
 
 /// The bytes of all text.
 pub fn size(list: &[Message]) -> usize {
-    fn part(value: &steadfast_core::Part) -> usize {
-        use steadfast_core::Part;
+    fn part(value: &steadfast_chat::Part) -> usize {
+        use steadfast_chat::Part;
         match value {
             Part::Text(text) => text.text.len(),
             Part::ToolCall(call) => call.name.len() + call.arguments.len(),

@@ -12,7 +12,7 @@ use steadfast::{
         Models, PolicyError, Room, TokenLimits,
     },
 };
-use steadfast_core::{ChatRequest, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::Rules};
 
 use super::{CompactArgs, FAILED, USAGE, fail, input};
 
