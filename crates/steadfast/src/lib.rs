@@ -53,6 +53,9 @@
 //! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served
 //! it, never a clean end.
 //!
+//! With the feature `exact-tokens` the compaction counts the tokens of OpenAI's models exactly, by tables
+//! of 47 MB; without it they are estimated, and learned from reported usage.
+//!
 //! # Order
 //!
 //! Outermost first: deadline, guard, continuation, resume, failover, compaction, retry, breaker,

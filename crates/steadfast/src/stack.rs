@@ -113,7 +113,7 @@ impl<C> Stack<C> {
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().budget(budget.drawing()),
             failover: failover.budget(budget.clone()),
-            compaction: CompactionLayer::plain(),
+            compaction: CompactionLayer::rules_only(),
             retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),

@@ -7,7 +7,10 @@ use std::{
 
 use steadfast::{
     client::dialect::{Wire, codec},
-    compact::{Compactor, Counter, Limits, Models, Policy, PolicyError, Report, Room, Tape, Task},
+    compact::{
+        CompactionPolicy, CompactionReport, CompactionTask, Compactor, CountedHistory, Counter,
+        Models, PolicyError, Room, TokenLimits,
+    },
 };
 use steadfast_chat::{ChatRequest, transcript::Rules};
 
@@ -42,14 +45,14 @@ enum Wrong {
     Failed(String),
 }
 
-/// Compacts `request` if it has to be; what was done, in words.
+/// Compacts `request` if it has to be; what was done, as text.
 fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wrong> {
     let model = args.model.as_deref().unwrap_or(&request.model).to_owned();
     let known = Models::default().get(&model);
     let limits = match (args.window, known) {
         (Some(window), known) => match known.and_then(|known| known.output) {
-            Some(output) => Limits::new(window).with_output(output),
-            None => Limits::new(window),
+            Some(output) => TokenLimits::new(window).with_output(output),
+            None => TokenLimits::new(window),
         },
         (None, Some(known)) => known,
         (None, None) => {
@@ -59,7 +62,7 @@ fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wron
         }
     };
     let rules = Rules::for_dialect(args.dialect);
-    let mut policy = Policy::default();
+    let mut policy = CompactionPolicy::default();
     let room = policy.room(limits, request.params.max_output, rules.output_counts);
     if let Some(target) = args.target {
         aim(&mut policy, room, target)?;
@@ -68,15 +71,15 @@ fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wron
         Compactor::new(policy).map_err(|error: PolicyError| Wrong::Usage(error.to_string()))?;
 
     let counter = Counter::default();
-    let count = counter.count(&mut Tape::default(), request, &model);
-    let weigh = |message: &_| counter.message(message, &model);
-    let mut task = Task::new(&rules, &weigh);
+    let count = counter.count(&mut CountedHistory::default(), request, &model);
+    let count_message = |message: &_| counter.message(message, &model);
+    let mut task = CompactionTask::new(&rules, &count_message);
     (task.room, task.fixed, task.measured) = (room, count.fixed, Some(count.upper));
     let done = compactor
         .run(request, &task, &mut fastrand::Rng::new())
         .map_err(|too_large| Wrong::Failed(too_large.to_string()))?;
     Ok(match done.map(|run| run.report) {
-        Some(report) => told(&report),
+        Some(report) => report_text(&report),
         None => format!(
             "nothing to do: {} input tokens, and {} kept for the answer, of {}",
             count.upper, room.reserve, room.window
@@ -85,7 +88,7 @@ fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wron
 }
 
 /// Sets `policy` so that whatever has more than `target` input tokens comes down to that.
-fn aim(policy: &mut Policy, room: Room, target: u64) -> Result<(), Wrong> {
+fn aim(policy: &mut CompactionPolicy, room: Room, target: u64) -> Result<(), Wrong> {
     let limit = room.window.saturating_sub(room.reserve);
     if target == 0 || target >= limit {
         return Err(Wrong::Usage(format!(
@@ -102,7 +105,7 @@ fn aim(policy: &mut Policy, room: Room, target: u64) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn told(report: &Report) -> String {
+fn report_text(report: &CompactionReport) -> String {
     format!(
         "{} input tokens came down to {} (target {}, never touched {}): {} messages kept, {} gone, {} \
          results and arguments now markers\n{report}",

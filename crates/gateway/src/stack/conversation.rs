@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast::{
-    compact::{self, Policy, SpendPolicy},
+    compact::{self, CompactionPolicy, SpendPolicy},
     guard::{GuardPolicy, PolicyError, ToolSpec},
     recover::{ContinuationPolicy, ResumePolicy},
 };
@@ -128,8 +128,10 @@ pub(super) fn key(error: &PolicyError) -> String {
 /// # Errors
 ///
 /// When the numbers contradict each other.
-pub(super) fn compaction(given: &CompactionConfig) -> Result<Policy, compact::PolicyError> {
-    let mut policy = Policy::default();
+pub(super) fn compaction(
+    given: &CompactionConfig,
+) -> Result<CompactionPolicy, compact::PolicyError> {
+    let mut policy = CompactionPolicy::default();
     policy.warn_at = given.warn_at.unwrap_or(policy.warn_at);
     policy.compact_at = given.compact_at.unwrap_or(policy.compact_at);
     policy.target = given.target.unwrap_or(policy.target);

@@ -7,7 +7,7 @@ use steadfast::{
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
     client::{LlmClient, transport::Transport},
-    compact::{CompactionLayer, Policy as CompactionPolicy, SpendPolicy},
+    compact::{CompactionLayer, CompactionPolicy, SpendPolicy},
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
         TargetSpec, WhenExhausted,
@@ -175,7 +175,7 @@ impl Policies {
             return Ok(CompactionLayer::off());
         }
         let layer = match &given.summariser {
-            None => CompactionLayer::plain(),
+            None => CompactionLayer::rules_only(),
             Some(spec) => {
                 // A stack of its own: what goes wrong with summaries is not held against chats.
                 let chain = Chain::new([spec.clone()])

@@ -108,13 +108,13 @@ fn compaction(handles: &Handles) -> Value {
         .map(|(tenant, hour, day)| json!({ "tenant": tenant, "hour": hour, "day": day }))
         .collect();
     json!({
-        "warned": done.warned,
-        "compacted": done.compacted,
-        "summarised": done.summarised,
-        "degraded": done.degraded,
-        "ineffective": done.ineffective,
-        "overflows": done.overflows,
-        "too_large": done.too_large,
+        "warned": done.counts.warned,
+        "compacted": done.counts.compacted,
+        "summarised": done.counts.summarised,
+        "degraded": done.counts.degraded,
+        "ineffective": done.counts.ineffective,
+        "overflows": done.counts.overflows,
+        "too_large": done.counts.too_large,
         "spent": spent,
         "known_conversations": known,
         "conversations": shown,

@@ -100,10 +100,10 @@ async fn long(running: &Running) -> Scene {
     let before = running.app.gateway().handles().compaction.snapshot();
     let answer = running.load.answer_as("openai", "gpt-3.5-turbo", request).await;
     let after = running.app.gateway().handles().compaction.snapshot();
-    let compacted = after.compacted - before.compacted;
+    let compacted = after.counts.compacted - before.counts.compacted;
     let (good, told) = compare(&answer, "The lens, first of all.");
     let saved = after.conversations.iter().map(|one| one.saved).max().unwrap_or(0);
-    let with = match after.summarised - before.summarised {
+    let with = match after.counts.summarised - before.counts.summarised {
         0 => "with a list of facts",
         _ => "with another model's summary",
     };
