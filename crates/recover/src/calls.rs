@@ -36,8 +36,8 @@ enum Doubt {
     /// None: their arguments are text, and half a JSON text is none.
     #[default]
     None,
-    /// Those without arguments, for which the wire has the same words as for arguments of which
-    /// nothing has come.
+    /// Those without arguments, which look on the wire like those of which no argument has come
+    /// yet.
     Empty,
     /// All: what had come of the arguments was made a whole object of.
     All,

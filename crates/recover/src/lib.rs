@@ -127,34 +127,37 @@
 //! Both keep the text the caller has seen, in buffers that each thread uses again: an answer that needs
 //! nothing allocates nothing, up to 16 KiB of text; beyond, once each time the text doubles.
 
-mod again;
 mod buffers;
+mod call;
 mod calls;
 mod continuation;
 mod error;
-mod follow;
+mod event;
+mod events;
+mod hold_back;
+mod join;
+mod layer;
+mod overlap;
 mod partial;
+mod policy;
+mod request;
 mod resume;
-mod seam;
 mod service;
-mod splice;
 
 pub use self::{
     continuation::{
-        events::ContinuedEvents,
-        layer::{
-            Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
-            ContinuationSnapshot,
-        },
-        policy::{ContinuationPolicy, OutputLimits},
+        Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
+        ContinuationPolicy, ContinuationSnapshot, ContinuedEvents, OutputLimits,
     },
     error::PolicyError,
-    partial::{Partial, Standing},
+    events::RecoveredEvents,
+    layer::{RecoverHandle, RecoverLayer},
+    overlap::{Overlap, OverlapFound, OverlapPolicy},
+    partial::{Partial, ResumePoint},
+    policy::Recovery,
     resume::{
-        events::ResumedEvents,
-        layer::{ResumeFuture, ResumeHandle, ResumeSnapshot, StreamResume, StreamResumeLayer},
-        policy::ResumePolicy,
+        ResumeFuture, ResumeHandle, ResumePolicy, ResumeSnapshot, ResumedEvents, StreamResume,
+        StreamResumeLayer,
     },
-    seam::{Found, Seam, SeamPolicy},
-    service::{Recover, RecoverFuture, Recovers},
+    service::{Recover, RecoverFuture},
 };

@@ -1,8 +1,8 @@
-//! What a caller has seen of an answer so far.
+//! What a caller was shown of an answer so far.
 
 use std::fmt;
 
-use steadfast_core::{Delta, Dialect, Event, StopReason, Usage};
+use steadfast_core::{Delta, Event, StopReason, Usage};
 
 use crate::calls::Calls;
 
@@ -14,7 +14,7 @@ pub(crate) const BYTES_PER_TOKEN: usize = 4;
 const FIRST_ROOM: usize = 128;
 
 /// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
-/// text is kept word for word; of thinking and of tool arguments it is enough to know how much
+/// text is kept as it is; of thinking and of tool arguments it is enough to know how much
 /// there was and whether it is complete.
 #[derive(Clone)]
 pub struct Partial {
@@ -22,7 +22,7 @@ pub struct Partial {
     /// The most text to keep, in bytes.
     limit: usize,
     too_long: bool,
-    /// A block only its own dialect has a word for.
+    /// A block only its own dialect can say.
     opaque: bool,
     /// Something the caller waits for has come.
     content: bool,
@@ -42,10 +42,10 @@ pub struct Partial {
     bytes: usize,
 }
 
-/// Where an answer stands, as to going on with it.
+/// Whether and how an answer can be gone on with, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum ResumePoint {
     /// Nothing has come that a caller waits for.
     Nothing,
     /// There is thinking and nothing else: it can be done again.
@@ -64,23 +64,23 @@ pub enum Standing {
     TooLong,
 }
 
-impl Standing {
-    /// Whether the answer can be gone on with in another stream, and nobody notices.
-    pub const fn is_seam(self) -> bool {
-        matches!(self, Standing::Thinking | Standing::Text)
+impl ResumePoint {
+    /// Whether the answer can be gone on with in another stream, unnoticed.
+    pub const fn is_resumable(self) -> bool {
+        matches!(self, ResumePoint::Thinking | ResumePoint::Text)
     }
 
     /// The name used in logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Standing::Nothing => "nothing_delivered",
-            Standing::Thinking => "in_thinking",
-            Standing::Text => "in_text",
-            Standing::InCall => "in_tool_call",
-            Standing::AfterCall => "after_tool_call",
-            Standing::Finished => "finished",
-            Standing::Opaque => "opaque_block",
-            Standing::TooLong => "too_long",
+            ResumePoint::Nothing => "nothing_delivered",
+            ResumePoint::Thinking => "in_thinking",
+            ResumePoint::Text => "in_text",
+            ResumePoint::InCall => "in_tool_call",
+            ResumePoint::AfterCall => "after_tool_call",
+            ResumePoint::Finished => "finished",
+            ResumePoint::Opaque => "opaque_block",
+            ResumePoint::TooLong => "too_long",
         }
     }
 }
@@ -112,9 +112,13 @@ impl Partial {
         self
     }
 
-    /// In which dialect what comes now is, and whether it comes in pieces.
-    pub(crate) fn reads(&mut self, dialect: Dialect, streams: bool) {
-        self.calls.reads(dialect, streams);
+    /// The tool calls so far.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn calls_mut(&mut self) -> &mut Calls {
+        &mut self.calls
     }
 
     /// The buffer of the text, for another answer.
@@ -201,26 +205,26 @@ impl Partial {
         }
     }
 
-    /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    /// Whether and how it can be gone on with.
+    pub fn resume_point(&self) -> ResumePoint {
         if self.ended || self.stop.is_some() {
-            Standing::Finished
+            ResumePoint::Finished
         } else if !self.calls.is_empty() {
-            if self.calls.are_over() { Standing::AfterCall } else { Standing::InCall }
+            if self.calls.are_over() { ResumePoint::AfterCall } else { ResumePoint::InCall }
         } else if !self.content {
-            Standing::Nothing
+            ResumePoint::Nothing
         } else if self.opaque {
-            Standing::Opaque
+            ResumePoint::Opaque
         } else if self.too_long {
-            Standing::TooLong
+            ResumePoint::TooLong
         } else if self.text.is_empty() {
-            Standing::Thinking
+            ResumePoint::Thinking
         } else {
-            Standing::Text
+            ResumePoint::Text
         }
     }
 
-    /// All text so far. Empty when it was [too long](Standing::TooLong).
+    /// All text so far. Empty when it was [too long](ResumePoint::TooLong).
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -250,26 +254,6 @@ impl Partial {
         self.next
     }
 
-    /// A tool call has begun whose arguments are not whole JSON.
-    pub(crate) fn has_cut_call(&self) -> bool {
-        self.calls.has_cut()
-    }
-
-    /// A tool call has whole arguments.
-    pub(crate) fn has_whole_call(&self) -> bool {
-        self.calls.has_whole()
-    }
-
-    /// Whether `block` is a call whose arguments are not whole.
-    pub(crate) fn is_cut_call(&self, block: u32) -> bool {
-        self.calls.is_cut(block)
-    }
-
-    /// Bytes of arguments that came of calls which are not whole.
-    pub(crate) fn cut_bytes(&self) -> usize {
-        self.calls.cut_bytes()
-    }
-
     /// The calls that are not whole never were, nor were their blocks.
     pub(crate) fn drop_cut_calls(&mut self) {
         if let Some(first) = self.calls.drop_cut() {
@@ -284,7 +268,12 @@ impl Partial {
 
     /// Whether `event` says that the last text block is complete, and nothing else.
     pub(crate) fn is_text_end(&self, event: &Event) -> bool {
-        matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.closed_text == Some(*index))
+        matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.ends_text(*index))
+    }
+
+    /// Whether the last text block, of that number, has ended just now.
+    pub(crate) fn ends_text(&self, index: u32) -> bool {
+        self.closed_text == Some(index)
     }
 
     /// Whether anything has come of the stream under way.
@@ -329,7 +318,7 @@ impl fmt::Debug for Partial {
     /// Shows shapes, not contents: answers are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Partial")
-            .field("standing", &self.standing())
+            .field("resume_point", &self.resume_point())
             .field("text", &format_args!("{} bytes", self.text.len()))
             .field("blocks", &self.next)
             .field("usage", &self.usage)
@@ -341,12 +330,12 @@ impl fmt::Debug for Partial {
 mod tests {
     use super::*;
 
-    fn standing(deltas: impl IntoIterator<Item = Delta>) -> Standing {
+    fn resume_point(deltas: impl IntoIterator<Item = Delta>) -> ResumePoint {
         let mut partial = Partial::new(100);
         for delta in deltas {
             partial.see(&Event::new([delta]));
         }
-        partial.standing()
+        partial.resume_point()
     }
 
     fn text(text: &str) -> Delta {
@@ -362,30 +351,33 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_standings() {
+    fn a_table_of_resume_points() {
         let thought = Delta::Thinking { index: 0, text: "hm".into() };
-        assert_eq!(standing([]), Standing::Nothing);
-        assert_eq!(standing([Delta::Start { id: None, model: None }]), Standing::Nothing);
-        assert_eq!(standing([text("")]), Standing::Nothing);
-        assert_eq!(standing([thought.clone()]), Standing::Thinking);
+        assert_eq!(resume_point([]), ResumePoint::Nothing);
+        assert_eq!(resume_point([Delta::Start { id: None, model: None }]), ResumePoint::Nothing);
+        assert_eq!(resume_point([text("")]), ResumePoint::Nothing);
+        assert_eq!(resume_point([thought.clone()]), ResumePoint::Thinking);
         let after = [thought, Delta::BlockEnd { index: 0 }];
-        assert_eq!(standing(after), Standing::Thinking);
-        assert_eq!(standing([text("a")]), Standing::Text);
-        assert_eq!(standing([text("a"), Delta::BlockEnd { index: 0 }]), Standing::Text);
-        assert_eq!(standing([text(&"a".repeat(101))]), Standing::TooLong);
-        assert_eq!(standing([text("a"), call(1)]), Standing::InCall);
-        assert_eq!(standing([text("a"), call(1), arguments(1, "{\"a\":{}")]), Standing::InCall);
+        assert_eq!(resume_point(after), ResumePoint::Thinking);
+        assert_eq!(resume_point([text("a")]), ResumePoint::Text);
+        assert_eq!(resume_point([text("a"), Delta::BlockEnd { index: 0 }]), ResumePoint::Text);
+        assert_eq!(resume_point([text(&"a".repeat(101))]), ResumePoint::TooLong);
+        assert_eq!(resume_point([text("a"), call(1)]), ResumePoint::InCall);
         assert_eq!(
-            standing([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
-            Standing::AfterCall
+            resume_point([text("a"), call(1), arguments(1, "{\"a\":{}")]),
+            ResumePoint::InCall
         );
-        assert_eq!(standing([call(0), Delta::BlockEnd { index: 0 }]), Standing::AfterCall);
-        assert_eq!(standing([call(0), arguments(0, "{}"), call(1)]), Standing::InCall);
         assert_eq!(
-            standing([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
-            Standing::Finished
+            resume_point([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
+            ResumePoint::AfterCall
         );
-        assert_eq!(standing([text("a"), Delta::End]), Standing::Finished);
+        assert_eq!(resume_point([call(0), Delta::BlockEnd { index: 0 }]), ResumePoint::AfterCall);
+        assert_eq!(resume_point([call(0), arguments(0, "{}"), call(1)]), ResumePoint::InCall);
+        assert_eq!(
+            resume_point([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
+            ResumePoint::Finished
+        );
+        assert_eq!(resume_point([text("a"), Delta::End]), ResumePoint::Finished);
     }
 
     #[test]
@@ -394,9 +386,9 @@ mod tests {
         partial.see_delta(&call(0));
         for (json, cut) in [("{\"a\"", true), (":\"}\\", true), ("\"}\"", true), ("}", false)] {
             partial.see_delta(&arguments(0, json));
-            assert_eq!(partial.has_cut_call(), cut, "{json}");
+            assert_eq!(partial.calls().has_cut(), cut, "{json}");
         }
-        assert_eq!(partial.cut_bytes(), 0);
+        assert_eq!(partial.calls().cut_bytes(), 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use allocation_counter::measure;
 use common::{Block, stream};
 use futures_util::Stream;
 use steadfast_core::{ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, StopReason};
-use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, Service};
 
 /// Answers at once with these events.
@@ -106,5 +106,5 @@ fn what_is_kept_is_bounded() {
     for _ in 0..2_000 {
         partial.see(&Event::new([Delta::Text { index: 0, text: "twelve chars".into() }]));
     }
-    assert_eq!((partial.standing(), partial.text()), (Standing::TooLong, ""));
+    assert_eq!((partial.resume_point(), partial.text()), (ResumePoint::TooLong, ""));
 }

@@ -9,7 +9,7 @@ use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{
     ChatRequest, Completion, Delta, Dialect, Event, Failure, Head, Reason, StopReason, TimeLimit,
 };
-use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
 /// `events` as a provider of `dialect` says them: each with its frame.
@@ -160,8 +160,8 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         }
         let case = format!("seed {seed}: {one} to {two} for {caller}, at {at}");
         let (answer, failures) = reader.finish();
-        let in_text = seen.standing() == Standing::Text;
-        if seen.standing().is_seam() && (faithful || !in_text) {
+        let in_text = seen.resume_point() == ResumePoint::Text;
+        if seen.resume_point().is_resumable() && (faithful || !in_text) {
             resumed += 1;
             assert!(failures.is_empty(), "{case}: {failures:?}");
             assert_eq!(answer.text(), whole, "{case}");

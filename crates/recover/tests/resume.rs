@@ -97,7 +97,7 @@ async fn breaks_after_every_single_event() {
                 let model = faithful(blocks.clone(), at, size, ends);
                 let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
                 let case = format!("{blocks:?} at {at} of {size}: {got:?}");
-                if seen.standing().is_seam() {
+                if seen.resume_point().is_resumable() {
                     resumed += 1;
                     assert!(got.failures.is_empty(), "{case}");
                     assert_eq!(got.text(), whole, "{case}");
@@ -112,7 +112,7 @@ async fn breaks_after_every_single_event() {
                     let said = got.deltas.len();
                     let gave: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
                     assert_eq!(said, gave, "what came before is the caller's: {case}");
-                    let delivered = seen.standing() != steadfast_recover::Standing::Nothing;
+                    let delivered = seen.resume_point() != steadfast_recover::ResumePoint::Nothing;
                     assert_eq!(got.failures[0].is_delivered(), delivered, "{case}");
                 }
             }

@@ -1,20 +1,20 @@
-//! Another stream's events, fitted behind what the caller has seen.
+//! Another stream's events, fitted behind what the caller was shown.
 
 use smallvec::SmallVec;
 use steadfast_core::{Delta, Event, Usage};
 
 use crate::{
+    overlap::{Overlap, OverlapFound},
     partial::Partial,
-    seam::{Found, Seam},
 };
 
-/// Fits the events of another stream behind what the caller has seen: the seam is found and cut,
+/// Fits the events of another stream behind what the caller was shown: the overlap is found and cut,
 /// blocks get the numbers that follow, a second beginning is left out, usage is added up.
 #[derive(Debug)]
-pub(crate) struct Splice {
-    /// Until the seam is found.
-    seam: Option<Seam>,
-    /// Text without a seam goes on as it came.
+pub struct Join {
+    /// Until the overlap is found.
+    overlap: Option<Overlap>,
+    /// Text without an overlap goes on as it came.
     lenient: bool,
     /// The caller's text block that the first new text belongs to.
     open_text: Option<u32>,
@@ -32,22 +32,22 @@ pub(crate) struct Splice {
     foreign: bool,
 }
 
-/// The stream does not go on with what was said.
+/// The stream does not go on with what was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoSeam;
+pub(crate) struct NoOverlap;
 
-impl Splice {
-    /// Fits a stream behind `partial`, which begins another piece with it. Without a `seam` the
+impl Join {
+    /// Fits a stream behind `partial`, which begins another piece with it. Without a `overlap` the
     /// stream begins something new.
     pub(crate) fn new(
         partial: &mut Partial,
-        seam: Option<Seam>,
+        overlap: Option<Overlap>,
         lenient: bool,
         base: Usage,
     ) -> Self {
         partial.next_piece();
         Self {
-            seam,
+            overlap,
             lenient,
             open_text: partial.open_text(),
             open_thinking: partial.open_thinking(),
@@ -65,16 +65,21 @@ impl Splice {
         self
     }
 
-    /// For an answer of which the caller has seen nothing yet: only what others used is added.
+    /// For an answer of which the caller was shown nothing yet: only what others used is added.
     pub(crate) fn fresh(partial: &mut Partial, base: Usage) -> Self {
-        let mut splice = Self::new(partial, None, true, base);
-        splice.fresh = true;
-        splice
+        let mut join = Self::new(partial, None, true, base);
+        join.fresh = true;
+        join
     }
 
     /// Whether it is not known yet where what is new begins.
     pub(crate) fn is_open(&self) -> bool {
-        self.seam.is_some()
+        self.overlap.is_some()
+    }
+
+    /// Whether there may turn out to be no overlap, which is an error.
+    pub(crate) fn may_fail(&self) -> bool {
+        self.is_open() && !self.lenient
     }
 
     /// What the caller is given of `event`, if anything; `partial` has seen it.
@@ -82,26 +87,26 @@ impl Splice {
         &mut self,
         event: Event,
         partial: &mut Partial,
-    ) -> Result<Option<Event>, NoSeam> {
+    ) -> Result<Option<Event>, NoOverlap> {
         let mut out = Out { event: Event::default(), partial };
         for delta in event.deltas {
-            self.one(delta, &mut out)?;
+            self.take_delta(delta, &mut out)?;
         }
         Ok((!out.event.deltas.is_empty()).then_some(out.event))
     }
 
-    fn one(&mut self, delta: Delta, out: &mut Out<'_>) -> Result<(), NoSeam> {
+    fn take_delta(&mut self, delta: Delta, out: &mut Out<'_>) -> Result<(), NoOverlap> {
         match delta {
             Delta::Start { .. } if !self.fresh => {}
             Delta::Signature { .. } | Delta::Redacted { .. } if self.foreign => {}
             Delta::Usage(usage) => out.usage(&usage, &self.base),
-            Delta::Text { index, text } => match &mut self.seam {
+            Delta::Text { index, text } => match &mut self.overlap {
                 None => {
-                    let index = self.place(index, true, out);
+                    let index = self.index_of(index, true, out);
                     out.push(Delta::Text { index, text });
                 }
-                Some(seam) => match seam.push(&text) {
-                    Found::NotYet => {}
+                Some(overlap) => match overlap.push(&text) {
+                    OverlapFound::NotYet => {}
                     found => self.found(found, Some(index), out)?,
                 },
             },
@@ -121,13 +126,13 @@ impl Splice {
                 }
             }
             Delta::ToolCall { index, id, name } => {
-                self.settle(out)?;
-                let index = self.place(index, false, out);
+                self.finish(out)?;
+                let index = self.index_of(index, false, out);
                 out.push(Delta::ToolCall { index, id, name });
             }
             Delta::Opaque { index, block } => {
-                self.settle(out)?;
-                let index = self.place(index, false, out);
+                self.finish(out)?;
+                let index = self.index_of(index, false, out);
                 out.push(Delta::Opaque { index, block });
             }
             Delta::Arguments { index, json } => {
@@ -141,7 +146,7 @@ impl Splice {
                 }
             }
             stop @ (Delta::Stop(_) | Delta::End) => {
-                self.settle(out)?;
+                self.finish(out)?;
                 out.push(stop);
             }
             other => out.push(other),
@@ -150,43 +155,48 @@ impl Splice {
     }
 
     /// No more text can come before what follows.
-    fn settle(&mut self, out: &mut Out<'_>) -> Result<(), NoSeam> {
-        match &mut self.seam {
+    fn finish(&mut self, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        match &mut self.overlap {
             None => Ok(()),
-            Some(seam) => {
-                let found = seam.finish();
+            Some(overlap) => {
+                let found = overlap.finish();
                 self.found(found, None, out)
             }
         }
     }
 
-    fn found(&mut self, found: Found, block: Option<u32>, out: &mut Out<'_>) -> Result<(), NoSeam> {
+    fn found(
+        &mut self,
+        found: OverlapFound,
+        block: Option<u32>,
+        out: &mut Out<'_>,
+    ) -> Result<(), NoOverlap> {
         let text = match found {
-            Found::Cut(new) => new,
-            Found::Nothing(held) if self.lenient => held,
-            Found::Nothing(_) | Found::NotYet => return Err(NoSeam),
+            OverlapFound::Cut(new) => new,
+            OverlapFound::Nothing(held) if self.lenient => held,
+            OverlapFound::Nothing(_) | OverlapFound::NotYet => return Err(NoOverlap),
         };
-        self.seam = None;
+        self.overlap = None;
         if text.is_empty() {
             return Ok(());
         }
         let index = match block {
-            Some(block) => self.place(block, true, out),
+            Some(block) => self.index_of(block, true, out),
             None => self.begin(true, out),
         };
         out.push(Delta::Text { index, text });
         Ok(())
     }
 
-    /// The caller's number of a block of thinking. Before the seam it is about how to go on, and not
+    /// The caller's number of a block of thinking. Before the overlap it is about how to go on, and not
     /// a part of the answer.
     fn thought(&mut self, block: u32, out: &mut Out<'_>) -> Option<u32> {
-        if self.seam.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
+        if self.overlap.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
             self.blocks.push((block, None));
         }
         match self.blocks.iter().find(|(inner, _)| *inner == block) {
             Some((_, outer)) => *outer,
-            None => Some(self.place(block, false, out)),
+            None => Some(self.index_of(block, false, out)),
         }
     }
 
@@ -196,7 +206,7 @@ impl Splice {
     }
 
     /// The caller's number of `block`, which begins if it has none.
-    fn place(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
+    fn index_of(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
         if let Some(index) = self.known(block) {
             return index;
         }
@@ -244,26 +254,25 @@ mod tests {
     use steadfast_core::StopReason;
 
     use super::*;
-    use crate::SeamPolicy;
+    use crate::OverlapPolicy;
 
     fn text(index: u32, text: &str) -> Delta {
         Delta::Text { index, text: text.into() }
     }
 
-    const SAID: &str = "hello out there, whoever";
+    const SHOWN: &str = "hello out there, whoever";
 
-    /// What comes of `events` behind the text of `SAID`, in block 1.
-    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoSeam> {
+    /// What comes of `events` behind the text of `SHOWN`, in block 1.
+    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoOverlap> {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
-        partial.see_delta(&text(1, SAID));
-        let seam = Seam::new(partial.text(), SeamPolicy::default());
-        let mut splice = Splice::new(&mut partial, Some(seam), false, Usage::new(10, 6));
+        partial.see_delta(&text(1, SHOWN));
+        let overlap = Overlap::new(partial.text(), OverlapPolicy::default());
+        let mut join = Join::new(&mut partial, Some(overlap), false, Usage::new(10, 6));
         let mut out = Vec::new();
         for delta in events {
             out.extend(
-                splice
-                    .take(Event::new([delta]), &mut partial)?
+                join.take(Event::new([delta]), &mut partial)?
                     .into_iter()
                     .flat_map(|event| event.deltas),
             );
@@ -272,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seam_is_cut_and_blocks_are_numbered_on() {
+    fn the_overlap_is_cut_and_blocks_are_numbered_on() {
         let mut usage = Usage::default();
         usage.output = Some(9);
         let out = fit(vec![
@@ -307,7 +316,7 @@ mod tests {
         assert_eq!(out.unwrap(), after);
         // The same where the repetition is all there is before the call.
         let out = fit(vec![
-            text(4, SAID),
+            text(4, SHOWN),
             Delta::BlockEnd { index: 4 },
             Delta::ToolCall { index: 7, id: "a".into(), name: "read".into() },
         ]);
@@ -315,18 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn no_seam_is_found_out_at_any_kind_of_end() {
+    fn a_missing_overlap_is_known_at_any_kind_of_end() {
         for end in [
             Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
             Delta::Stop(StopReason::EndTurn.into()),
             Delta::End,
         ] {
-            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoSeam));
-            assert_eq!(fit(vec![end]), Err(NoSeam));
+            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoOverlap));
+            assert_eq!(fit(vec![end]), Err(NoOverlap));
         }
         assert_eq!(
             fit(vec![text(0, "Sorry about that! Where was I? Hello to everybody who listens.")]),
-            Err(NoSeam)
+            Err(NoOverlap)
         );
     }
 
@@ -334,9 +343,9 @@ mod tests {
     fn thinking_that_begins_again_is_a_block_of_its_own() {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
-        let mut splice = Splice::new(&mut partial, None, false, Usage::default());
+        let mut join = Join::new(&mut partial, None, false, Usage::default());
         let thought = |index| Delta::Thinking { index, text: "well".into() };
-        let event = splice.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
+        let event = join.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
         let deltas = event.unwrap().deltas;
         assert_eq!(deltas[..], [Delta::BlockEnd { index: 0 }, thought(1), text(2, "yes")]);
     }

@@ -1,0 +1,260 @@
+//! An answer that may be gone on with by further calls.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use steadfast_core::{
+    ChatRequest, ChatResponse, Event, Events, Failure, Head, Reason, RetryBudget, Withdrawal,
+};
+use tower_service::Service;
+
+use crate::{
+    Partial, buffers,
+    call::{FurtherCall, until},
+    policy::{Answer, Next, Recovery, Step},
+    service::Source,
+};
+
+/// The events of an answer and of the calls that go on with it, as one stream. After its first
+/// error it stays ended. Dropping it ends whatever is under way; what was paid for a call that was
+/// not sent yet goes back into the budget.
+///
+/// The way of an answer: its events are shown and noted ([`Partial`]); when it is cut off or breaks
+/// the policy decides whether to go on, and makes the request; the call is made; its events are
+/// joined to what was shown.
+pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
+    /// `None` while there is no stream to read.
+    events: Option<E>,
+    /// `None` once the answer needs nothing any more.
+    answer: Option<Answer<P>>,
+    source: Arc<Source<S, P>>,
+    /// Boxed: nearly no answer has one.
+    call: Option<Box<FurtherCall<S>>>,
+    /// To be given next.
+    out: VecDeque<Event>,
+    /// To be given after that; beside the queue, which would have to be allocated.
+    then: Option<Event>,
+    /// To be given after that.
+    failure: Option<Failure>,
+}
+
+impl<S: Service<ChatRequest>, E, P: Recovery> RecoveredEvents<S, E, P> {
+    pub(crate) fn new(
+        events: E,
+        head: &Head,
+        request: ChatRequest,
+        source: Arc<Source<S, P>>,
+    ) -> Self {
+        let dialect = head.dialect;
+        let answer = source.shared.policy.begin(&request).map(|(most, state)| {
+            let mut partial = Partial::new(most).with_buffer(buffers::take());
+            partial.calls_mut().reads(dialect, request.stream);
+            let (target, asked) = (head.target.clone(), head.attempts);
+            let first_dialect = dialect;
+            let further = None;
+            Answer { request, partial, target, dialect, first_dialect, asked, state, further }
+        });
+        let (call, out) = (None, VecDeque::new());
+        Self { events: Some(events), answer, source, call, out, then: None, failure: None }
+    }
+}
+
+impl<S, E, P> RecoveredEvents<S, E, P>
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
+    S::Error: Into<Failure>,
+    E: Events + Unpin,
+    P: Recovery,
+{
+    /// An event of the stream under way: what is to be given now.
+    #[inline]
+    fn take(&mut self, event: Event) -> Option<Event> {
+        let Some(answer) = &mut self.answer else { return Some(event) };
+        if answer.further.is_none() && P::ends_well(answer, &event) {
+            self.answer = None;
+            return Some(event);
+        }
+        let event = match answer.further.as_mut().and_then(|further| further.join.as_mut()) {
+            None => {
+                answer.partial.see(&event);
+                event
+            }
+            Some(join) => match join.take(event, &mut answer.partial) {
+                Ok(event) => {
+                    let event = event?;
+                    P::joined(&self.source.shared, answer, &event);
+                    event
+                }
+                Err(_) => {
+                    self.not_joined(no_overlap(), "no_overlap");
+                    return None;
+                }
+            },
+        };
+        let step = P::take(answer, event, &mut self.out);
+        if answer.partial.is_ended() && !matches!(step, Step::Cut) {
+            self.ended_well();
+        }
+        match step {
+            Step::Give(event, then) => {
+                self.then = then;
+                Some(event)
+            }
+            Step::More => None,
+            Step::Cut => {
+                if let Some(answer) = &mut self.answer {
+                    let next = P::cut(&self.source.shared, answer, &mut self.out);
+                    self.go_on(next);
+                }
+                None
+            }
+        }
+    }
+
+    /// The terminal event is there: what was paid for further calls goes back.
+    fn ended_well(&mut self) {
+        let further = self.answer.take().and_then(|mut answer| answer.further.take());
+        if let Some((budget, cost)) = further.and_then(|further| further.spent) {
+            budget.refund(cost);
+        }
+    }
+
+    /// The stream, or (`call`) the further call, failed.
+    fn failed(&mut self, failure: Failure, call: bool) {
+        let Some(answer) = &mut self.answer else {
+            return self.go_on(Next::Over(Some(failure)));
+        };
+        if let Some(further) = &mut answer.further {
+            (further.join, further.deadline) = (None, None);
+        }
+        let next = P::failed(&self.source.shared, answer, failure, call, &mut self.out);
+        self.go_on(next);
+    }
+
+    fn not_joined(&mut self, failure: Failure, why: &'static str) {
+        if let Some(answer) = &mut self.answer {
+            let next = P::not_joined(&self.source.shared, answer, failure, why);
+            self.go_on(next);
+        }
+    }
+
+    /// Makes the next call, or ends the answer.
+    fn go_on(&mut self, next: Next) {
+        self.events = None;
+        match (next, &mut self.answer) {
+            (Next::Call(mut request, reserved), Some(answer)) => {
+                answer.partial.next_piece();
+                answer.further().join = None;
+                let context = &mut request.context;
+                context.attempts = context.attempts.saturating_add(answer.asked);
+                let call = FurtherCall::new(self.source.service(), request, reserved);
+                self.call = Some(Box::new(call));
+            }
+            (Next::Call(..), None) => {}
+            (Next::Over(failure), _) => (self.answer, self.failure) = (None, failure),
+        }
+    }
+
+    /// The further call is answered.
+    fn began(&mut self, reply: ChatResponse<E>, spent: Option<(RetryBudget, Withdrawal)>) {
+        let Some(answer) = &mut self.answer else { return };
+        let (head, events) = reply.into_parts();
+        answer.asked = answer.asked.saturating_add(head.attempts);
+        answer.target = head.target.or(answer.target.take());
+        answer.dialect = head.dialect;
+        answer.partial.calls_mut().reads(head.dialect, answer.request.stream);
+        let join =
+            P::join(&self.source.shared, answer).foreign(answer.dialect != answer.first_dialect);
+        let deadline = answer.request.context.deadline.filter(|_| join.may_fail()).map(until);
+        let further = answer.further();
+        further.spent = match (further.spent.take(), spent) {
+            (Some((_, before)), Some((budget, cost))) => Some((budget, before.and(cost))),
+            (before, now) => now.or(before),
+        };
+        (further.join, further.deadline) = (Some(join), deadline);
+        self.events = Some(events);
+    }
+
+    /// Whether the deadline passed while the overlap was looked for.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let further = self.answer.as_mut().and_then(|answer| answer.further.as_mut());
+        match further.and_then(|further| further.deadline.as_mut()) {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn no_overlap() -> Failure {
+    Failure::new(Reason::Unknown, "the further answer did not go on with what had been shown")
+        .with_evidence("overlap")
+}
+
+/// What is reported of a stream that ends without its terminal event.
+fn cut_off() -> Failure {
+    Failure::new(Reason::Network, "the answer ended without its terminal event")
+        .with_evidence("eof")
+}
+
+impl<S, E, P> Stream for RecoveredEvents<S, E, P>
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
+    S::Error: Into<Failure>,
+    E: Events + Unpin,
+    P: Recovery,
+{
+    type Item = Result<Event, Failure>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(event) = this.out.pop_front().or_else(|| this.then.take()) {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(failure) = this.failure.take() {
+                return Poll::Ready(Some(Err(failure)));
+            }
+            if let Some(call) = &mut this.call {
+                let reply = ready!(call.poll(cx));
+                this.call = None;
+                match reply {
+                    Ok((reply, spent)) => this.began(reply, spent),
+                    Err(failure) => this.failed(failure, true),
+                }
+                continue;
+            }
+            let Some(events) = &mut this.events else { return Poll::Ready(None) };
+            match Pin::new(events).poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    if let Some(event) = this.take(event) {
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                }
+                Poll::Ready(Some(Err(failure))) => this.failed(failure, false),
+                Poll::Ready(None) if this.answer.is_none() => return Poll::Ready(None),
+                Poll::Ready(None) => this.failed(cut_off(), false),
+                Poll::Pending => {
+                    ready!(this.poll_deadline(cx));
+                    let text = "the deadline passed while the overlap was looked for";
+                    this.not_joined(Failure::refused(Reason::Timeout, text), "deadline");
+                }
+            }
+        }
+    }
+}
+
+impl<S: Service<ChatRequest>, E, P: Recovery> fmt::Debug for RecoveredEvents<S, E, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecoveredEvents")
+            .field("over", &self.answer.is_none())
+            .field("further_calls", &self.answer.as_ref().map_or(0, Answer::calls))
+            .finish_non_exhaustive()
+    }
+}
