@@ -1,14 +1,12 @@
 //! A further call of the inner service, for the same answer.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{ChatRequest, Deadline, Failure, Reason, RetryBudget, Withdrawal};
-use tokio::time::Sleep;
+use steadfast_core::{ChatRequest, Failure, Reason, RetryBudget, Withdrawal};
 use tower_service::Service;
 
 /// What was taken out of a budget; put back when it is dropped before it was [spent](Self::spent).
@@ -40,71 +38,39 @@ impl Drop for Reserved {
     }
 }
 
-/// A call of a clone of the inner service, polled ready first, within the request's deadline.
+/// A call of a clone of the inner service, polled ready first.
 pub(crate) struct FurtherCall<S: Service<ChatRequest>> {
-    state: State<S, S::Future>,
+    service: S,
+    /// Until it is sent.
+    request: Option<(ChatRequest, Reserved)>,
+    call: Option<Pin<Box<S::Future>>>,
     spent: Option<(RetryBudget, Withdrawal)>,
-    deadline: Option<Pin<Box<Sleep>>>,
-}
-
-enum State<S, F> {
-    Readying(Box<(S, ChatRequest)>, Reserved),
-    Calling(Pin<Box<F>>),
-    Over,
 }
 
 /// What came of a further call, and what it cost.
-pub(crate) type Called<R> = Result<(R, Option<(RetryBudget, Withdrawal)>), Failure>;
-
-/// A timer for `deadline`.
-pub(crate) fn until(deadline: Deadline) -> Pin<Box<Sleep>> {
-    Box::pin(tokio::time::sleep_until(deadline.instant()))
-}
+type Called<R> = Result<(R, Option<(RetryBudget, Withdrawal)>), Failure>;
 
 impl<S> FurtherCall<S>
 where
     S: Service<ChatRequest>,
     S::Error: Into<Failure>,
 {
-    pub(crate) fn new(service: S, request: Box<ChatRequest>, reserved: Reserved) -> Self {
-        let deadline = request.context.deadline.map(until);
-        let state = State::Readying(Box::new((service, *request)), reserved);
-        Self { state, spent: None, deadline }
+    pub(crate) fn new(service: S, request: ChatRequest, reserved: Reserved) -> Self {
+        Self { service, request: Some((request, reserved)), call: None, spent: None }
     }
 
     /// To be dropped once ready.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Called<S::Response>> {
-        let polled = self.poll_call(cx);
-        if polled.is_pending()
-            && let Some(deadline) = &mut self.deadline
-        {
-            ready!(deadline.as_mut().poll(cx));
-            let text = "the deadline passed while the answer was to be gone on with";
-            return Poll::Ready(Err(Failure::refused(Reason::Timeout, text)));
+        if self.request.is_some() {
+            ready!(self.service.poll_ready(cx)).map_err(Into::into)?;
         }
-        polled
-    }
-
-    fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Called<S::Response>> {
-        if let State::Readying(waiting, _) = &mut self.state {
-            ready!(waiting.0.poll_ready(cx)).map_err(Into::into)?;
-            if let State::Readying(ready, reserved) =
-                std::mem::replace(&mut self.state, State::Over)
-            {
-                let (mut service, request) = *ready;
-                // It is asked: what that costs is gone, unless the answer ends well.
-                self.spent = reserved.spent();
-                self.state = State::Calling(Box::pin(service.call(request)));
-            }
+        if let Some((request, reserved)) = self.request.take() {
+            // It is asked: what that costs is gone, unless the answer ends well.
+            self.spent = reserved.spent();
+            self.call = Some(Box::pin(self.service.call(request)));
         }
-        let State::Calling(call) = &mut self.state else { return Poll::Pending };
+        let Some(call) = &mut self.call else { return Poll::Pending };
         let reply = ready!(call.as_mut().poll(cx)).map_err(Into::into)?;
         Poll::Ready(Ok((reply, self.spent.take())))
-    }
-}
-
-impl<S: Service<ChatRequest>> fmt::Debug for FurtherCall<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FurtherCall").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! Cut-off answers: when they are continued, and how.
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use steadfast_core::{Call, ChatRequest, Delta, Event, Failure, Retry, StopReason, Target, Usage};
 
@@ -219,15 +219,11 @@ impl Recovery for ContinuationPolicy {
             && event.stop_reason() != Some(StopReason::MaxTokens)
     }
 
-    fn take(answer: &mut Answer<Self>, event: Event, out: &mut VecDeque<Event>) -> Step {
-        answer.state.hold_back.take(event, &mut answer.partial, out)
+    fn take(answer: &mut Answer<Self>, event: Event) -> Step {
+        answer.state.hold_back.take(event, &mut answer.partial, &mut answer.out)
     }
 
-    fn cut(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
-        out: &mut VecDeque<Event>,
-    ) -> Next {
+    fn cut(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Next {
         shared.count(|counts| counts.cut += 1);
         let policy = &shared.policy;
         let used = answer.partial.used(answer.request.needs().input_tokens);
@@ -256,9 +252,9 @@ impl Recovery for ContinuationPolicy {
                 answer.state.hold_back.next_piece();
                 return Next::Call(Box::new(answer.request.clone()), Reserved::default());
             }
-            out.extend(events);
+            answer.out.extend(events);
         }
-        go_on(shared, answer, new, out)
+        go_on(shared, answer, new)
     }
 
     fn failed(
@@ -266,13 +262,12 @@ impl Recovery for ContinuationPolicy {
         answer: &mut Answer<Self>,
         failure: Failure,
         call: bool,
-        out: &mut VecDeque<Event>,
     ) -> Next {
         let has_come = answer.partial.has_come();
         if answer.further.is_none() {
             // The answer itself: not this layer's to repair.
             let withheld = answer.state.hold_back.withheld.is_some();
-            out.extend(answer.state.hold_back.release());
+            answer.out.extend(answer.state.hold_back.release());
             return Next::Over(Some(match withheld {
                 true => failure.without_delivered(),
                 false => failure,
@@ -283,7 +278,7 @@ impl Recovery for ContinuationPolicy {
         }
         let dropped = answer.state.dropped.take();
         if failure.retry() == Retry::Forbidden || has_come {
-            out.extend(answer.state.hold_back.release());
+            answer.out.extend(answer.state.hold_back.release());
             return Next::Over(Some(match dropped {
                 // What was there of the first answer was dropped unseen.
                 Some(_) if !has_come => failure,
@@ -291,15 +286,15 @@ impl Recovery for ContinuationPolicy {
             }));
         }
         let Some(dropped) = dropped else {
-            return leave(shared, answer, "continuation_failed", out);
+            return leave(shared, answer, "continuation_failed");
         };
         // A higher limit was refused: the answer that was cut off is better than none.
         let Dropped { partial, events, max_output, used } = *dropped;
         answer.further().used = used;
         answer.partial = partial;
         answer.request.params.max_output = max_output;
-        out.extend(events);
-        go_on(shared, answer, 0, out)
+        answer.out.extend(events);
+        go_on(shared, answer, 0)
     }
 
     fn join(_: &RecoverState<Self>, answer: &mut Answer<Self>) -> Join {
@@ -330,7 +325,6 @@ fn go_on(
     shared: &RecoverState<ContinuationPolicy>,
     answer: &mut Answer<ContinuationPolicy>,
     new: u64,
-    out: &mut VecDeque<Event>,
 ) -> Next {
     let policy = &shared.policy;
     let why = if answer.calls() >= policy.continuations {
@@ -341,7 +335,7 @@ fn go_on(
         answer.no_call()
     };
     if let Some(why) = why {
-        return leave(shared, answer, why, out);
+        return leave(shared, answer, why);
     }
     answer.further().calls += 1;
     shared.count(|counts| counts.continued += 1);
@@ -361,13 +355,13 @@ fn leave(
     shared: &RecoverState<ContinuationPolicy>,
     answer: &mut Answer<ContinuationPolicy>,
     why: &'static str,
-    out: &mut VecDeque<Event>,
 ) -> Next {
     shared.count(|counts| counts.truncated += 1);
     event::truncated(&answer.request.context, answer.target.as_ref(), why);
     let stop = answer.state.hold_back.stop.take();
     let ends = stop.map(Delta::Stop).into_iter().chain([Delta::End]);
-    out.push_back(Event::new([Delta::Usage(answer.further().used)].into_iter().chain(ends)));
+    let used = Delta::Usage(answer.further().used);
+    answer.out.push_back(Event::new([used].into_iter().chain(ends)));
     Next::Over(None)
 }
 

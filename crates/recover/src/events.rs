@@ -10,14 +10,13 @@ use std::{
 
 use futures_core::Stream;
 use steadfast_core::{
-    ChatRequest, ChatResponse, Event, Events, Failure, Head, Reason, RetryBudget, Withdrawal,
+    ChatRequest, ChatResponse, Event, Events, Failure, Reason, RetryBudget, Withdrawal,
 };
 use tower_service::Service;
 
 use crate::{
-    Partial, buffers,
-    call::{FurtherCall, until},
-    policy::{Answer, Next, Recovery, Step},
+    call::FurtherCall,
+    policy::{Answer, Further, Next, Recovery, Step},
     service::Source,
 };
 
@@ -36,7 +35,7 @@ pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
     source: Arc<Source<S, P>>,
     /// Boxed: nearly no answer has one.
     call: Option<Box<FurtherCall<S>>>,
-    /// To be given next.
+    /// To be given next, once the answer needs nothing any more.
     out: VecDeque<Event>,
     /// To be given after that; beside the queue, which would have to be allocated.
     then: Option<Event>,
@@ -45,21 +44,7 @@ pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
 }
 
 impl<S: Service<ChatRequest>, E, P: Recovery> RecoveredEvents<S, E, P> {
-    pub(crate) fn new(
-        events: E,
-        head: &Head,
-        request: ChatRequest,
-        source: Arc<Source<S, P>>,
-    ) -> Self {
-        let dialect = head.dialect;
-        let answer = source.shared.policy.begin(&request).map(|(most, state)| {
-            let mut partial = Partial::new(most).with_buffer(buffers::take());
-            partial.calls_mut().reads(dialect, request.stream);
-            let (target, asked) = (head.target.clone(), head.attempts);
-            let first_dialect = dialect;
-            let further = None;
-            Answer { request, partial, target, dialect, first_dialect, asked, state, further }
-        });
+    pub(crate) fn new(events: E, answer: Option<Answer<P>>, source: Arc<Source<S, P>>) -> Self {
         let (call, out) = (None, VecDeque::new());
         Self { events: Some(events), answer, source, call, out, then: None, failure: None }
     }
@@ -97,9 +82,12 @@ where
                 }
             },
         };
-        let step = P::take(answer, event, &mut self.out);
+        let step = P::take(answer, event);
         if answer.partial.is_ended() && !matches!(step, Step::Cut) {
-            self.ended_well();
+            // What was paid for further calls goes back.
+            for (budget, cost) in self.over().into_iter().flat_map(|further| further.spent) {
+                budget.refund(cost);
+            }
         }
         match step {
             Step::Give(event, then) => {
@@ -109,7 +97,7 @@ where
             Step::More => None,
             Step::Cut => {
                 if let Some(answer) = &mut self.answer {
-                    let next = P::cut(&self.source.shared, answer, &mut self.out);
+                    let next = P::cut(&self.source.shared, answer);
                     self.go_on(next);
                 }
                 None
@@ -117,12 +105,11 @@ where
         }
     }
 
-    /// The terminal event is there: what was paid for further calls goes back.
-    fn ended_well(&mut self) {
-        let further = self.answer.take().and_then(|mut answer| answer.further.take());
-        if let Some((budget, cost)) = further.and_then(|further| further.spent) {
-            budget.refund(cost);
-        }
+    /// The answer needs nothing any more.
+    fn over(&mut self) -> Option<Box<Further>> {
+        let mut answer = self.answer.take()?;
+        self.out = std::mem::take(&mut answer.out);
+        answer.further.take()
     }
 
     /// The stream, or (`call`) the further call, failed.
@@ -133,7 +120,7 @@ where
         if let Some(further) = &mut answer.further {
             (further.join, further.deadline) = (None, None);
         }
-        let next = P::failed(&self.source.shared, answer, failure, call, &mut self.out);
+        let next = P::failed(&self.source.shared, answer, failure, call);
         self.go_on(next);
     }
 
@@ -150,14 +137,21 @@ where
         match (next, &mut self.answer) {
             (Next::Call(mut request, reserved), Some(answer)) => {
                 answer.partial.next_piece();
-                answer.further().join = None;
                 let context = &mut request.context;
                 context.attempts = context.attempts.saturating_add(answer.asked);
-                let call = FurtherCall::new(self.source.service(), request, reserved);
+                let further = answer.further();
+                further.join = None;
+                further.deadline = context
+                    .deadline
+                    .map(|deadline| Box::pin(tokio::time::sleep_until(deadline.instant())));
+                let call = FurtherCall::new(self.source.service(), *request, reserved);
                 self.call = Some(Box::new(call));
             }
             (Next::Call(..), None) => {}
-            (Next::Over(failure), _) => (self.answer, self.failure) = (None, failure),
+            (Next::Over(failure), _) => {
+                self.over();
+                self.failure = failure;
+            }
         }
     }
 
@@ -168,26 +162,30 @@ where
         answer.asked = answer.asked.saturating_add(head.attempts);
         answer.target = head.target.or(answer.target.take());
         answer.dialect = head.dialect;
-        answer.partial.calls_mut().reads(head.dialect, answer.request.stream);
+        answer.partial.calls.reads(head.dialect, answer.request.stream);
         let join =
             P::join(&self.source.shared, answer).foreign(answer.dialect != answer.first_dialect);
-        let deadline = answer.request.context.deadline.filter(|_| join.may_fail()).map(until);
         let further = answer.further();
-        further.spent = match (further.spent.take(), spent) {
-            (Some((_, before)), Some((budget, cost))) => Some((budget, before.and(cost))),
-            (before, now) => now.or(before),
-        };
-        (further.join, further.deadline) = (Some(join), deadline);
+        further.deadline = further.deadline.take().filter(|_| join.may_fail());
+        further.join = Some(join);
+        further.spent.extend(spent);
         self.events = Some(events);
     }
 
-    /// Whether the deadline passed while the overlap was looked for.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the deadline passed while a further call, or the overlap, was waited for.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let further = self.answer.as_mut().and_then(|answer| answer.further.as_mut());
         match further.and_then(|further| further.deadline.as_mut()) {
-            Some(sleep) => sleep.as_mut().poll(cx),
-            None => Poll::Pending,
+            Some(deadline) => ready!(deadline.as_mut().poll(cx)),
+            None => return Poll::Pending,
         }
+        let text = "the deadline passed while the answer was to be gone on with";
+        let failure = Failure::refused(Reason::Timeout, text);
+        match self.call.take() {
+            Some(_) => self.failed(failure, true),
+            None => self.not_joined(failure, "deadline"),
+        }
+        Poll::Ready(())
     }
 }
 
@@ -215,14 +213,18 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(event) = this.out.pop_front().or_else(|| this.then.take()) {
+            let out = this.answer.as_mut().map_or(&mut this.out, |answer| &mut answer.out);
+            if let Some(event) = out.pop_front().or_else(|| this.then.take()) {
                 return Poll::Ready(Some(Ok(event)));
             }
             if let Some(failure) = this.failure.take() {
                 return Poll::Ready(Some(Err(failure)));
             }
             if let Some(call) = &mut this.call {
-                let reply = ready!(call.poll(cx));
+                let Poll::Ready(reply) = call.poll(cx) else {
+                    ready!(this.poll_late(cx));
+                    continue;
+                };
                 this.call = None;
                 match reply {
                     Ok((reply, spent)) => this.began(reply, spent),
@@ -240,11 +242,7 @@ where
                 Poll::Ready(Some(Err(failure))) => this.failed(failure, false),
                 Poll::Ready(None) if this.answer.is_none() => return Poll::Ready(None),
                 Poll::Ready(None) => this.failed(cut_off(), false),
-                Poll::Pending => {
-                    ready!(this.poll_deadline(cx));
-                    let text = "the deadline passed while the overlap was looked for";
-                    this.not_joined(Failure::refused(Reason::Timeout, text), "deadline");
-                }
+                Poll::Pending => ready!(this.poll_late(cx)),
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::{Partial, policy::Step};
 
 /// Holds back what must not reach the caller should the answer turn out to be cut off: tool calls until
 /// they are whole, the end of a text block until something follows, and, when asked to, all of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HoldBack {
     /// All so far, while it is withheld.
     pub(crate) withheld: Option<Vec<Event>>,
@@ -31,18 +31,7 @@ pub(crate) struct HoldBack {
 
 impl HoldBack {
     pub(crate) fn new(limit: usize, withhold: bool) -> Self {
-        Self {
-            withheld: withhold.then(Vec::new),
-            withheld_bytes: 0,
-            held: VecDeque::new(),
-            held_bytes: 0,
-            spilled: false,
-            text_end: None,
-            stop: None,
-            draining: false,
-            cut_bytes: None,
-            limit,
-        }
+        Self { withheld: withhold.then(Vec::new), limit, ..Self::default() }
     }
 
     /// Whether nothing is held back.
@@ -78,12 +67,12 @@ impl HoldBack {
         }
         let length = event.deltas.iter().find(|delta| is_length(delta));
         if let (Some(Delta::Stop(stop)), false) = (length, self.spilled) {
-            if !partial.calls().has_whole() && !partial.is_closed() {
+            if !partial.calls.has_whole() && !partial.is_closed() {
                 self.stop = Some(stop.clone());
                 return self.cut(event, partial, out);
             }
             // It is not gone on with. What was cut off of a call is nobody's all the same.
-            if partial.calls().has_cut() {
+            if partial.calls.has_cut() {
                 return self.finish_turn(event, partial, out);
             }
         }
@@ -99,14 +88,14 @@ impl HoldBack {
         }
         if let Some(text_end) = self.text_end.take() {
             // The usual case, without the queue, which would have to be allocated.
-            let passes = self.withheld.is_none() && out.is_empty() && !partial.calls().has_cut();
+            let passes = self.withheld.is_none() && out.is_empty() && !partial.calls.has_cut();
             if passes && !partial.is_text_end(&event) {
                 return Step::Give(text_end, Some(event));
             }
             self.emit(text_end, out);
         }
         let stops = event.deltas.iter().any(|delta| matches!(delta, Delta::Stop(_) | Delta::End));
-        if !stops && partial.calls().has_cut() && !self.spilled {
+        if !stops && partial.calls.has_cut() && !self.spilled {
             self.held_bytes += event.size();
             if self.held_bytes <= self.limit {
                 self.held.push_back(event);
@@ -136,8 +125,8 @@ impl HoldBack {
     /// The answer is cut off with `event`, which has no whole call in it.
     fn cut(&mut self, event: Event, partial: &mut Partial, out: &mut VecDeque<Event>) -> Step {
         let ended = event.is_end();
-        let in_call = partial.calls().has_cut();
-        self.cut_bytes = in_call.then(|| partial.calls().cut_bytes());
+        let in_call = partial.calls.has_cut();
+        self.cut_bytes = in_call.then(|| partial.calls.cut_bytes());
         if let Some(text_end) = self.text_end.take()
             && in_call
         {
@@ -167,7 +156,7 @@ impl HoldBack {
             self.emit(text_end, out);
         }
         event.deltas_mut().retain(|delta| !of_cut_call(delta, partial));
-        let whole = partial.calls().has_whole();
+        let whole = partial.calls.has_whole();
         for delta in event.deltas_mut() {
             if let Delta::Stop(stop) = delta
                 && whole
@@ -214,7 +203,7 @@ fn of_cut_call(delta: &Delta, partial: &Partial) -> bool {
         Delta::ToolCall { index, .. }
         | Delta::Arguments { index, .. }
         | Delta::Signature { index, .. }
-        | Delta::BlockEnd { index } => partial.calls().is_cut(*index),
+        | Delta::BlockEnd { index } => partial.calls.is_cut(*index),
         _ => false,
     }
 }

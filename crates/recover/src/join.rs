@@ -37,7 +37,7 @@ pub struct Join {
 pub(crate) struct NoOverlap;
 
 impl Join {
-    /// Fits a stream behind `partial`, which begins another piece with it. Without a `overlap` the
+    /// Fits a stream behind `partial`, which begins another piece with it. Without an `overlap` the
     /// stream begins something new.
     pub(crate) fn new(
         partial: &mut Partial,
@@ -49,9 +49,9 @@ impl Join {
         Self {
             overlap,
             lenient,
-            open_text: partial.open_text(),
-            open_thinking: partial.open_thinking(),
-            next: partial.next(),
+            open_text: partial.open_text,
+            open_thinking: partial.open_thinking,
+            next: partial.next,
             blocks: SmallVec::new(),
             base,
             fresh: false,
@@ -95,73 +95,52 @@ impl Join {
         Ok((!out.event.deltas.is_empty()).then_some(out.event))
     }
 
-    fn take_delta(&mut self, delta: Delta, out: &mut Out<'_>) -> Result<(), NoOverlap> {
-        match delta {
-            Delta::Start { .. } if !self.fresh => {}
-            Delta::Signature { .. } | Delta::Redacted { .. } if self.foreign => {}
-            Delta::Usage(usage) => out.usage(&usage, &self.base),
-            Delta::Text { index, text } => match &mut self.overlap {
-                None => {
-                    let index = self.index_of(index, true, out);
-                    out.push(Delta::Text { index, text });
-                }
-                Some(overlap) => match overlap.push(&text) {
-                    OverlapFound::NotYet => {}
-                    found => self.found(found, Some(index), out)?,
-                },
+    fn take_delta(&mut self, mut delta: Delta, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        use Delta::{
+            Arguments, BlockEnd, End, Opaque, Redacted, Signature, Start, Stop, Text, Thinking,
+            ToolCall,
+        };
+        if matches!(delta, ToolCall { .. } | Opaque { .. } | Stop(_) | End) {
+            self.finish(out)?;
+        }
+        let (new, index) = match &mut delta {
+            Start { .. } if !self.fresh => return Ok(()),
+            Signature { .. } | Redacted { .. } if self.foreign => return Ok(()),
+            Text { index, text } => match self.overlap.as_mut().map(|overlap| overlap.push(text)) {
+                Some(OverlapFound::NotYet) => return Ok(()),
+                Some(found) => return self.found(found, Some(*index), out),
+                None => (Some(self.index_of(*index, true, out)), index),
             },
-            Delta::Thinking { index, text } => {
-                if let Some(index) = self.thought(index, out) {
-                    out.push(Delta::Thinking { index, text });
-                }
+            Thinking { index, .. } | Redacted { index, .. } => (self.thought(*index, out), index),
+            ToolCall { index, .. } | Opaque { index, .. } => {
+                (Some(self.index_of(*index, false, out)), index)
             }
-            Delta::Redacted { index, data } => {
-                if let Some(index) = self.thought(index, out) {
-                    out.push(Delta::Redacted { index, data });
-                }
+            Signature { index, .. } | Arguments { index, .. } | BlockEnd { index } => {
+                (self.known(*index), index)
             }
-            Delta::Signature { index, signature } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::Signature { index, signature });
-                }
+            Delta::Usage(usage) => {
+                // Usage within one stream is cumulative: what the ones before used comes on top.
+                out.partial.see_delta(&Delta::Usage(*usage));
+                out.event.deltas.push(Delta::Usage(self.base.plus(&out.partial.usage)));
+                return Ok(());
             }
-            Delta::ToolCall { index, id, name } => {
-                self.finish(out)?;
-                let index = self.index_of(index, false, out);
-                out.push(Delta::ToolCall { index, id, name });
+            _ => {
+                out.push(delta);
+                return Ok(());
             }
-            Delta::Opaque { index, block } => {
-                self.finish(out)?;
-                let index = self.index_of(index, false, out);
-                out.push(Delta::Opaque { index, block });
-            }
-            Delta::Arguments { index, json } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::Arguments { index, json });
-                }
-            }
-            Delta::BlockEnd { index } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::BlockEnd { index });
-                }
-            }
-            stop @ (Delta::Stop(_) | Delta::End) => {
-                self.finish(out)?;
-                out.push(stop);
-            }
-            other => out.push(other),
+        };
+        if let Some(new) = new {
+            *index = new;
+            out.push(delta);
         }
         Ok(())
     }
 
     /// No more text can come before what follows.
     fn finish(&mut self, out: &mut Out<'_>) -> Result<(), NoOverlap> {
-        match &mut self.overlap {
+        match self.overlap.as_mut().map(Overlap::finish) {
             None => Ok(()),
-            Some(overlap) => {
-                let found = overlap.finish();
-                self.found(found, None, out)
-            }
+            Some(found) => self.found(found, None, out),
         }
     }
 
@@ -239,13 +218,6 @@ impl Out<'_> {
     fn push(&mut self, delta: Delta) {
         self.partial.see_delta(&delta);
         self.event.deltas.push(delta);
-    }
-
-    /// Usage within one stream is cumulative: what the ones before used comes on top.
-    fn usage(&mut self, usage: &Usage, base: &Usage) {
-        self.partial.see_delta(&Delta::Usage(*usage));
-        let all = base.plus(self.partial.usage());
-        self.event.deltas.push(Delta::Usage(all));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The layers and their settings, the same for both policies.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::RetryBudget;
@@ -14,12 +14,14 @@ use crate::{PolicyError, policy::Recovery, service::Recover};
 ///
 /// Every service of a layer value, and of its clones, shares its counters. The setters begin a new
 /// state: take the [`handle`](Self::handle) last.
+#[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RecoverLayer<P: Recovery> {
     shared: Arc<RecoverState<P>>,
 }
 
 /// What all services of one layer share.
+#[derive(Debug)]
 pub struct RecoverState<P: Recovery> {
     pub(crate) policy: P,
     pub(crate) options: P::Options,
@@ -98,28 +100,8 @@ impl<S: Clone, P: Recovery> Layer<S> for RecoverLayer<P> {
     }
 }
 
-impl<P: Recovery> Clone for RecoverLayer<P> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
-    }
-}
-
-impl<P: Recovery> fmt::Debug for RecoverLayer<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RecoverLayer").field(&self.shared).finish()
-    }
-}
-
-impl<P: Recovery> fmt::Debug for RecoverState<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecoverState")
-            .field("policy", &self.policy)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Looks at what a [`RecoverLayer`] did, and sets its counters back.
+#[derive(Clone, Debug)]
 pub struct RecoverHandle<P: Recovery>(Arc<RecoverState<P>>);
 
 impl<P: Recovery> RecoverHandle<P> {
@@ -131,17 +113,5 @@ impl<P: Recovery> RecoverHandle<P> {
     /// Counts from zero again.
     pub fn reset(&self) {
         self.0.count(|counts| *counts = P::Snapshot::default());
-    }
-}
-
-impl<P: Recovery> Clone for RecoverHandle<P> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<P: Recovery> fmt::Debug for RecoverHandle<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RecoverHandle").field(&self.snapshot()).finish()
     }
 }

@@ -16,7 +16,7 @@ const FIRST_ROOM: usize = 128;
 /// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
 /// text is kept as it is; of thinking and of tool arguments it is enough to know how much
 /// there was and whether it is complete.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Partial {
     text: String,
     /// The most text to keep, in bytes.
@@ -27,17 +27,19 @@ pub struct Partial {
     /// Something the caller waits for has come.
     content: bool,
     /// The text block that goes on.
-    open_text: Option<u32>,
+    pub(crate) open_text: Option<u32>,
     /// The text block that ended, while nothing has come since.
     closed_text: Option<u32>,
     /// The thinking block that goes on.
-    open_thinking: Option<u32>,
+    pub(crate) open_thinking: Option<u32>,
     /// The number of the next block to begin.
-    next: u32,
-    calls: Calls,
+    pub(crate) next: u32,
+    /// The tool calls so far.
+    pub(crate) calls: Calls,
     stop: Option<StopReason>,
     ended: bool,
-    usage: Usage,
+    /// What the stream under way has reported.
+    pub(crate) usage: Usage,
     /// Bytes of content since the last [`piece`](Self::next_piece) began.
     bytes: usize,
 }
@@ -88,37 +90,13 @@ impl ResumePoint {
 impl Partial {
     /// Nothing yet; keeps at most `limit` bytes of text.
     pub fn new(limit: usize) -> Self {
-        Self {
-            text: String::new(),
-            limit,
-            too_long: false,
-            opaque: false,
-            content: false,
-            open_text: None,
-            closed_text: None,
-            open_thinking: None,
-            next: 0,
-            calls: Calls::default(),
-            stop: None,
-            ended: false,
-            usage: Usage::default(),
-            bytes: 0,
-        }
+        Self { limit, ..Self::default() }
     }
 
     /// With this buffer for the text.
     pub(crate) fn with_buffer(mut self, buffer: String) -> Self {
         self.text = buffer;
         self
-    }
-
-    /// The tool calls so far.
-    pub(crate) fn calls(&self) -> &Calls {
-        &self.calls
-    }
-
-    pub(crate) fn calls_mut(&mut self) -> &mut Calls {
-        &mut self.calls
     }
 
     /// The buffer of the text, for another answer.
@@ -229,29 +207,9 @@ impl Partial {
         &self.text
     }
 
-    /// Why the model stopped, when it has said so.
-    pub fn stop(&self) -> Option<StopReason> {
-        self.stop
-    }
-
     /// The terminal event has come.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.ended
-    }
-
-    /// The text block that goes on.
-    pub(crate) fn open_text(&self) -> Option<u32> {
-        self.open_text
-    }
-
-    /// The thinking block that goes on.
-    pub(crate) fn open_thinking(&self) -> Option<u32> {
-        self.open_thinking
-    }
-
-    /// The number of the next block.
-    pub(crate) fn next(&self) -> u32 {
-        self.next
     }
 
     /// The calls that are not whole never were, nor were their blocks.
@@ -284,11 +242,6 @@ impl Partial {
     /// Whether there is anything of a format or dialect that another request can not go on with.
     pub(crate) fn is_closed(&self) -> bool {
         self.opaque || self.too_long
-    }
-
-    /// What the stream under way has reported of its usage.
-    pub(crate) fn usage(&self) -> &Usage {
-        &self.usage
     }
 
     /// What the stream under way has used, from what it reported and from what came of it.
@@ -386,9 +339,9 @@ mod tests {
         partial.see_delta(&call(0));
         for (json, cut) in [("{\"a\"", true), (":\"}\\", true), ("\"}\"", true), ("}", false)] {
             partial.see_delta(&arguments(0, json));
-            assert_eq!(partial.calls().has_cut(), cut, "{json}");
+            assert_eq!(partial.calls.has_cut(), cut, "{json}");
         }
-        assert_eq!(partial.calls().cut_bytes(), 0);
+        assert_eq!(partial.calls.cut_bytes(), 0);
     }
 
     #[test]

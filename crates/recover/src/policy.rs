@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, fmt, pin::Pin};
 
 use steadfast_core::{
-    CallContext, ChatRequest, Deadline, Dialect, Event, Failure, RetryBudget, Target, Usage,
+    CallContext, ChatRequest, Deadline, Dialect, Event, Failure, Head, RetryBudget, Target, Usage,
     Withdrawal,
 };
 use tokio::time::Sleep;
@@ -43,15 +43,11 @@ pub trait Recovery: Clone + fmt::Debug + Default {
 
     /// An event that the partial answer has seen already.
     #[doc(hidden)]
-    fn take(answer: &mut Answer<Self>, event: Event, out: &mut VecDeque<Event>) -> Step;
+    fn take(answer: &mut Answer<Self>, event: Event) -> Step;
 
     /// The stream is over and the answer was cut off ([`Step::Cut`]).
     #[doc(hidden)]
-    fn cut(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
-        out: &mut VecDeque<Event>,
-    ) -> Next;
+    fn cut(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Next;
 
     /// The stream failed, or (`call`) the call that was to go on with it.
     #[doc(hidden)]
@@ -60,7 +56,6 @@ pub trait Recovery: Clone + fmt::Debug + Default {
         answer: &mut Answer<Self>,
         failure: Failure,
         call: bool,
-        out: &mut VecDeque<Event>,
     ) -> Next;
 
     /// How the stream of a further call is joined to what was shown.
@@ -93,6 +88,8 @@ pub struct Answer<P: Recovery> {
     /// How often a provider was asked.
     pub(crate) asked: u32,
     pub(crate) state: P::State,
+    /// To be given to the caller next.
+    pub(crate) out: VecDeque<Event>,
     /// What is needed once it was gone on with.
     pub(crate) further: Option<Box<Further>>,
 }
@@ -106,8 +103,8 @@ pub(crate) struct Further {
     /// What the streams before the one under way used.
     pub(crate) used: Usage,
     /// Goes back into the budget when the answer ends well.
-    pub(crate) spent: Option<(RetryBudget, Withdrawal)>,
-    /// Fires at the deadline; armed while the overlap is looked for.
+    pub(crate) spent: Vec<(RetryBudget, Withdrawal)>,
+    /// Fires at the deadline; armed until the further answer is joined.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -132,6 +129,24 @@ pub enum Next {
 }
 
 impl<P: Recovery> Answer<P> {
+    /// An answer to `request`; `None` for one to leave alone.
+    pub(crate) fn begin(policy: &P, request: ChatRequest, head: &Head) -> Option<Self> {
+        let (most, state) = policy.begin(&request)?;
+        let mut partial = Partial::new(most).with_buffer(buffers::take());
+        partial.calls.reads(head.dialect, request.stream);
+        Some(Self {
+            request,
+            partial,
+            target: head.target.clone(),
+            dialect: head.dialect,
+            first_dialect: head.dialect,
+            asked: head.attempts,
+            state,
+            out: VecDeque::new(),
+            further: None,
+        })
+    }
+
     /// How many further calls there were.
     pub(crate) fn calls(&self) -> u32 {
         self.further.as_ref().map_or(0, |further| further.calls)
@@ -161,6 +176,7 @@ impl<P: Recovery> Answer<P> {
 impl<P: Recovery> Drop for Answer<P> {
     fn drop(&mut self) {
         buffers::put(self.partial.take_buffer());
+        buffers::put(std::mem::take(&mut self.request.model));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Broken streams: when they are resumed, and how.
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use steadfast_core::{
     Attempt, Call, ChatRequest, Dialect, Event, Failover, Failure, Fault, Reason, Retry,
@@ -185,11 +185,11 @@ impl Recovery for ResumePolicy {
         event.is_end()
     }
 
-    fn take(_: &mut Answer<Self>, event: Event, _: &mut VecDeque<Event>) -> Step {
+    fn take(_: &mut Answer<Self>, event: Event) -> Step {
         Step::Give(event, None)
     }
 
-    fn cut(_: &RecoverState<Self>, _: &mut Answer<Self>, _: &mut VecDeque<Event>) -> Next {
+    fn cut(_: &RecoverState<Self>, _: &mut Answer<Self>) -> Next {
         // Being cut off at the output limit is an end like any other here.
         Next::Over(None)
     }
@@ -199,7 +199,6 @@ impl Recovery for ResumePolicy {
         answer: &mut Answer<Self>,
         failure: Failure,
         call: bool,
-        _: &mut VecDeque<Event>,
     ) -> Next {
         shared.count(|counts| counts.broken += u64::from(!call));
         let reserved = match may_go_on(shared, answer, &failure, call) {

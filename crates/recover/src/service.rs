@@ -13,13 +13,19 @@ use pin_project_lite::pin_project;
 use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, Reason};
 use tower_service::Service;
 
-use crate::{events::RecoveredEvents, layer::RecoverState, policy::Recovery};
+use crate::{
+    buffers,
+    events::RecoveredEvents,
+    layer::RecoverState,
+    policy::{Answer, Recovery},
+};
 
 /// Goes on with answers of the inner service: a [`Continuation`](crate::Continuation) with those
 /// that were cut off, a [`StreamResume`](crate::StreamResume) with those that broke.
 ///
 /// The first call is the inner service's, which is ready. Further calls are made by clones of it,
 /// polled ready before each.
+#[derive(Clone)]
 #[must_use = "services do nothing unless called"]
 pub struct Recover<S, P: Recovery> {
     inner: S,
@@ -71,16 +77,22 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let kept = Some((request.clone(), self.source.clone()));
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let kept = Some((keep(&mut request), self.source.clone()));
         RecoverFuture { call: self.inner.call(request), kept }
     }
 }
 
-impl<S: Clone, P: Recovery> Clone for Recover<S, P> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), source: self.source.clone() }
+/// A clone of `request`. Of all that is in it the model's name alone would be allocated anew.
+fn keep(request: &mut ChatRequest) -> ChatRequest {
+    let model = std::mem::take(&mut request.model);
+    let mut kept = request.clone();
+    if !model.is_empty() {
+        kept.model = buffers::take();
+        kept.model.push_str(&model);
     }
+    request.model = model;
+    kept
 }
 
 impl<S: fmt::Debug, P: Recovery> fmt::Debug for Recover<S, P> {
@@ -124,9 +136,8 @@ where
         };
         Poll::Ready(match reply {
             Ok(reply) => {
-                let (head, events) = reply.into_parts();
-                let events = RecoveredEvents::new(events, &head, request, source);
-                Ok(ChatResponse::new(head, events))
+                let answer = Answer::begin(&source.shared.policy, request, &reply.head);
+                Ok(reply.map(|events| RecoveredEvents::new(events, answer, source)))
             }
             Err(error) => Err(error.into()),
         })
