@@ -138,33 +138,29 @@
 //! allocation; nor does an event that calls no tool. A history is read with every request, in a time
 //! that grows with its calls; long results that were read before are only recognised.
 
-mod counters;
-mod detector;
+mod admission;
+mod data;
 mod error;
 mod event;
 mod events;
 pub mod future;
-mod gate;
 mod handle;
 mod history;
 mod json;
 mod layer;
-mod ledger;
-mod memo;
-mod memory;
 mod path;
 mod policy;
+mod progress;
 mod repeat;
 mod replay;
 mod service;
 mod signature;
 mod state;
 mod stop;
-mod task;
+mod tasks;
 mod tool;
 mod tools;
 mod volatile;
-mod watch;
 
 pub use self::{
     error::PolicyError,
@@ -175,7 +171,7 @@ pub use self::{
     replay::Replayed,
     service::SafetyGuardService,
     stop::{Advice, LoopRule, MARK, Stop, StopCause},
-    task::TaskId,
+    tasks::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},
 };

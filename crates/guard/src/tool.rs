@@ -13,7 +13,7 @@ use steadfast_core::{Failure, Part, Reason, ToolCall, ToolResult};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{SafetyGuard, TaskId, Verdict, signature::Facts};
+use crate::{SafetyGuard, TaskId, Verdict, signature::CallFacts};
 
 /// A request to run a tool, as far as the guard wants to know it.
 pub trait GuardedCall {
@@ -112,7 +112,7 @@ where
         let Some(task) = request.task() else {
             return ToolFuture { inner: Some(self.inner.call(request)), seen: None, refused: None };
         };
-        let facts = self.guard.shared().c.facts(request.call());
+        let facts = self.guard.tasks().c.call(request.call());
         if let Err(stop) = self.guard.admit(task, &facts) {
             let refused = Some(SafetyGuard::refusal(request.call(), &stop));
             return ToolFuture { inner: None, seen: None, refused };
@@ -133,7 +133,7 @@ struct Seen {
     guard: SafetyGuard,
     tenant: Option<Box<str>>,
     name: Box<str>,
-    facts: Facts<'static>,
+    facts: CallFacts<'static>,
 }
 
 pin_project! {

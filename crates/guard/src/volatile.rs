@@ -1,34 +1,8 @@
 //! What is different in a result without saying anything new: ids, times, temporary paths.
 
-/// Where temporary files live.
-const TEMPORARY: [&str; 6] =
-    ["/tmp/", "/var/tmp/", "/var/folders/", "/private/tmp/", "/private/var/folders/", "/dev/shm/"];
+use crate::data::{ID_PREFIXES, TEMPORARY_PATHS, TIME_UNITS};
 
-/// Prefixes under which services make ids.
-const ID_PREFIXES: [&str; 20] = [
-    "req", "request", "call", "toolu", "chatcmpl", "msg", "resp", "trace", "span", "txn", "evt",
-    "event", "sess", "session", "conn", "run", "corr", "id", "op", "fc",
-];
-
-/// Units after which a number is a time.
-const UNITS: [&str; 14] = [
-    "ms",
-    "s",
-    "sec",
-    "secs",
-    "second",
-    "seconds",
-    "millisecond",
-    "milliseconds",
-    "min",
-    "mins",
-    "minute",
-    "minutes",
-    "hour",
-    "hours",
-];
-
-/// Reads `text` and tells `sink` what in it stays the same from one call to the next: white space
+/// Reads `text` and gives `sink` what in it stays the same from one call to the next: white space
 /// is one space, and each volatile word is one mark.
 pub(crate) fn stable(text: &str, mut sink: impl FnMut(&str)) {
     let bytes = text.as_bytes();
@@ -91,7 +65,7 @@ fn temporary(text: &str, at: usize) -> Option<usize> {
         return None;
     }
     if is_slash {
-        let known = TEMPORARY.iter().any(|path| text[at..].starts_with(path));
+        let known = TEMPORARY_PATHS.iter().any(|path| text[at..].starts_with(*path));
         return known.then(|| path_end(text, at));
     }
     let end = path_end(text, at + 3);
@@ -126,7 +100,7 @@ pub(crate) fn is_volatile(word: &str, rest: &str) -> bool {
         || is_hex(word)
         || is_prefixed(word)
         || is_random(word)
-        || (is_number(word) && UNITS.contains(&next_word(rest)))
+        || (is_number(word) && TIME_UNITS.contains(&next_word(rest)))
 }
 
 fn is_number(word: &str) -> bool {

@@ -111,11 +111,11 @@ async fn ten_minutes_pass_and_not_a_moment_more() {
     let failure = llm.clone().oneshot(ask()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Safety);
     assert!(failure.message().contains("Elapsed: 10m 0s"), "{failure}");
-    assert!(guard.look(TASK, &call).is_err());
+    assert!(guard.would_allow(TASK, &call).is_err());
     assert_eq!(model.times(), 2);
     assert!(guard.extend(TASK));
     llm.oneshot(ask()).await.unwrap().collect().await.unwrap();
-    assert!(guard.look(TASK, &call).is_ok());
+    assert!(guard.would_allow(TASK, &call).is_ok());
 }
 
 #[tokio::test(start_paused = true)]

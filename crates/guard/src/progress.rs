@@ -1,14 +1,18 @@
-//! Going in circles: a pure machine that is told of calls and their results.
+//! Whether a task gets anywhere: the part of its state that is told of calls and their results.
 //!
 //! It counts what comes again without anything having changed. Memory is bounded and each call
 //! costs the same, however long the task.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use foldhash::fast::RandomState;
 
 use crate::{
     Kind, LoopRule, Rules, Strikes,
-    memory::{Entry, Memory},
-    signature::{Facts, Outcome},
+    signature::{CallFacts, ResultFacts},
 };
 
 /// What a call and its result mean.
@@ -18,9 +22,9 @@ pub(crate) enum Finding {
     Fine,
     /// A poll that found nothing new: when to look again.
     Wait(Duration),
-    /// The model should be told.
+    /// The model should be advised.
     Warn(LoopRule, u32),
-    /// It was told.
+    /// It was advised.
     Stop(LoopRule, u32),
 }
 
@@ -57,11 +61,11 @@ struct Cycle {
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Detector {
+pub(crate) struct Progress {
     /// Calls with their results.
-    pairs: Memory,
+    pairs: Seen,
     /// Tools with their results.
-    answers: Memory,
+    answers: Seen,
     /// New pairs so far.
     news: u32,
     /// New answers so far.
@@ -79,7 +83,7 @@ pub(crate) struct Detector {
     round: u32,
 }
 
-impl Detector {
+impl Progress {
     /// The model has answered: it saw all advice given before.
     pub(crate) fn answered(&mut self) {
         self.round = self.round.saturating_add(1);
@@ -91,14 +95,19 @@ impl Detector {
     }
 
     /// Takes note of a call and its result.
-    pub(crate) fn observe(&mut self, rules: &Rules, facts: &Facts<'_>, result: Outcome) -> Finding {
+    pub(crate) fn observe(
+        &mut self,
+        rules: &Rules,
+        facts: &CallFacts<'_>,
+        result: ResultFacts,
+    ) -> Finding {
         let poll = facts.kind == Kind::Poll;
         let factor = if poll { rules.poll_factor } else { 1 };
         let changed = facts.kind.changes() && !result.failed;
         let pair = mix(facts.signature, result.hash);
         let new = self.pairs.get(pair).is_none();
         self.news = self.news.saturating_add(u32::from(new));
-        let answer = mix(tool_of(facts), result.hash);
+        let answer = mix(facts.tool_hash(), result.hash);
         // A shell may have changed the world. It is believed when that is new, also in what it says.
         let may_have = facts.kind == Kind::Other
             && !result.failed
@@ -224,31 +233,82 @@ pub(crate) fn wait(rules: &Rules, count: u32) -> Option<Duration> {
     rules.poll_waits.get(at.min(last)).copied()
 }
 
-fn tool_of(facts: &Facts<'_>) -> u64 {
-    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(facts.tool.as_ref())
-}
-
 fn mix(one: u64, other: u64) -> u64 {
     // Odd, so that no bit of either is lost.
     (one.rotate_left(23) ^ other).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Things remembered of one kind. Loops of a longer period end at the limits; a kilobyte for every
+/// 32 of them is the price.
+const MOST_SEEN: usize = 512;
+
+/// What is remembered of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    /// How often since the count last began.
+    count: u32,
+    /// The time of the world's last change, when the count began.
+    barrier: u32,
+    /// How much that was new had been learned when it was last seen.
+    news: u32,
+    /// One more than the round in which advice was given; 0 for none.
+    warned: u32,
+}
+
+impl Entry {
+    /// Counts one more; from one, when the world has changed or enough was learned in between.
+    fn again(&mut self, barrier: u32, news: u32, forget_after: u32) {
+        if self.barrier != barrier || news.saturating_sub(self.news) > forget_after {
+            *self = Entry { barrier, ..Entry::default() };
+        }
+        self.count += 1;
+        self.news = news;
+    }
+}
+
+/// The last [`MOST_SEEN`] things that were new, with their counts.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    known: HashMap<u64, Entry, RandomState>,
+    order: VecDeque<u64>,
+}
+
+impl Seen {
+    fn get(&mut self, key: u64) -> Option<&mut Entry> {
+        self.known.get_mut(&key)
+    }
+
+    fn add(&mut self, key: u64, entry: Entry) {
+        if self.order.len() >= MOST_SEEN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        if self.known.insert(key, entry).is_none() {
+            self.order.push_back(key);
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.known.len().max(self.order.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MOST;
 
-    fn facts(tool: &'static str, signature: u64, kind: Kind) -> Facts<'static> {
-        Facts { tool: tool.into(), kind, limit: None, signature, files: Vec::new() }
+    fn facts(tool: &'static str, signature: u64, kind: Kind) -> CallFacts<'static> {
+        CallFacts { tool: tool.into(), kind, limit: None, signature, files: Vec::new() }
     }
 
-    fn said(hash: u64) -> Outcome {
-        Outcome { hash, failed: false, trivial: false }
+    fn returned(hash: u64) -> ResultFacts {
+        ResultFacts { hash, failed: false, trivial: false }
     }
 
     /// One call a round: the name is the tool and the arguments, the number the result.
-    fn told(detector: &mut Detector, call: &'static str, result: u64) -> Finding {
+    fn seen(progress: &mut Progress, call: &'static str, result: u64) -> Finding {
         let kind = match call.as_bytes()[0] {
             b'p' => Kind::Poll,
             b'm' => Kind::Mutating,
@@ -256,15 +316,15 @@ mod tests {
             _ => Kind::ReadOnly,
         };
         let failed = call.starts_with('f');
-        detector.answered();
+        progress.answered();
         let signature = call.bytes().fold(7, |hash, byte| mix(hash, u64::from(byte)));
-        let outcome = Outcome { failed, ..said(result) };
-        detector.observe(&Rules::default(), &facts(call, signature, kind), outcome)
+        let outcome = ResultFacts { failed, ..returned(result) };
+        progress.observe(&Rules::default(), &facts(call, signature, kind), outcome)
     }
 
     fn run(calls: &[(&'static str, u64)]) -> Vec<Finding> {
-        let mut detector = Detector::default();
-        calls.iter().map(|(call, result)| told(&mut detector, call, *result)).collect()
+        let mut progress = Progress::default();
+        calls.iter().map(|(call, result)| seen(&mut progress, call, *result)).collect()
     }
 
     /// Where a trace is first warned and where stopped, counted from 1.
@@ -308,18 +368,18 @@ mod tests {
 
     #[test]
     fn one_answer_to_different_questions() {
-        let ask = |detector: &mut Detector, at: u64, result: Outcome| {
-            detector.answered();
-            detector.observe(&Rules::default(), &facts("search", at, Kind::ReadOnly), result)
+        let ask = |progress: &mut Progress, at: u64, result: ResultFacts| {
+            progress.answered();
+            progress.observe(&Rules::default(), &facts("search", at, Kind::ReadOnly), result)
         };
-        let mut detector = Detector::default();
-        let found: Vec<_> = (0..8).map(|at| ask(&mut detector, at, said(1)).weight()).collect();
+        let mut progress = Progress::default();
+        let found: Vec<_> = (0..8).map(|at| ask(&mut progress, at, returned(1)).weight()).collect();
         assert_eq!(found, [0, 0, 0, 0, 2, 2, 2, 3]);
-        let mut detector = Detector::default();
-        let empty = Outcome { trivial: true, ..said(1) };
-        assert!((0..50).all(|at| ask(&mut detector, at, empty) == Finding::Fine));
-        let mut detector = Detector::default();
-        assert!((0..50).all(|at| ask(&mut detector, at, said(at)) == Finding::Fine), "paging");
+        let mut progress = Progress::default();
+        let empty = ResultFacts { trivial: true, ..returned(1) };
+        assert!((0..50).all(|at| ask(&mut progress, at, empty) == Finding::Fine));
+        let mut progress = Progress::default();
+        assert!((0..50).all(|at| ask(&mut progress, at, returned(at)) == Finding::Fine), "paging");
     }
 
     #[test]
@@ -329,11 +389,11 @@ mod tests {
             calls.extend([("a", 1), ("a", 1), (edit, 9)]);
         }
         assert_eq!(marks(&calls), (None, None));
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         for _ in 0..9 {
-            told(&mut detector, "a", 1);
-            assert_eq!(told(&mut detector, "a", 1), Finding::Fine);
-            detector.forget();
+            seen(&mut progress, "a", 1);
+            assert_eq!(seen(&mut progress, "a", 1), Finding::Fine);
+            progress.forget();
         }
     }
 
@@ -358,20 +418,20 @@ mod tests {
 
     #[test]
     fn a_stop_needs_evidence_after_the_advice() {
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         let rules = Rules::default();
         let call = facts("a", 1, Kind::ReadOnly);
-        detector.answered();
+        progress.answered();
         let batch: Vec<_> =
-            (0..9).map(|_| detector.observe(&rules, &call, said(1)).weight()).collect();
+            (0..9).map(|_| progress.observe(&rules, &call, returned(1)).weight()).collect();
         assert_eq!(batch, [0, 0, 2, 2, 2, 2, 2, 2, 2], "the model has seen none of it");
-        detector.answered();
-        assert_eq!(detector.observe(&rules, &call, said(2)), Finding::Fine, "it got somewhere");
-        assert_eq!(detector.observe(&rules, &call, said(1)).weight(), 3);
+        progress.answered();
+        assert_eq!(progress.observe(&rules, &call, returned(2)), Finding::Fine, "it got somewhere");
+        assert_eq!(progress.observe(&rules, &call, returned(1)).weight(), 3);
     }
 
     #[test]
-    fn polls_are_told_to_wait_ever_longer() {
+    fn polls_are_advised_to_wait_ever_longer() {
         let found = run(&again(&[("p", 1)], 8));
         let waits: Vec<_> = found
             .iter()
@@ -387,10 +447,10 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         for at in 0..10_000 {
-            let _ = detector.observe(&Rules::default(), &facts("x", at, Kind::Other), said(at));
+            let _ = progress.observe(&Rules::default(), &facts("x", at, Kind::Other), returned(at));
         }
-        assert!(detector.remembered() <= 2 * MOST);
+        assert!(progress.remembered() <= 2 * MOST_SEEN);
     }
 }
