@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use crate::{Kind, ToolSpec};
 
 const TOOLS: &str = include_str!("../data/tools.txt");
-const WORDS: &str = include_str!("../data/words.txt");
+const NAMES: &str = include_str!("../data/names.txt");
 
-/// Lists that are asked for a word at a time.
+/// Lists that are asked for a name at a time.
 pub(crate) static TRIVIAL_RESULTS: LazyLock<Vec<&str>> = LazyLock::new(|| list("trivial_results"));
 pub(crate) static TEMPORARY_PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| list("temporary_paths"));
 pub(crate) static ID_PREFIXES: LazyLock<Vec<&str>> = LazyLock::new(|| list("id_prefixes"));
@@ -17,12 +17,12 @@ fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// The entries of a list of `data/words.txt`; a test reads all of them.
+/// The entries of a list of `data/names.txt`; a test reads all of them.
 pub(crate) fn list(name: &str) -> Vec<&'static str> {
     let unquoted = |line: &'static str| {
         line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap_or(line)
     };
-    lines(WORDS)
+    lines(NAMES)
         .skip_while(|line| line.strip_prefix("== ") != Some(name))
         .skip(1)
         .take_while(|line| !line.starts_with("== "))
@@ -40,13 +40,13 @@ pub(crate) fn tools() -> Vec<ToolSpec> {
 }
 
 fn tool(line: &str) -> Option<ToolSpec> {
-    let mut words = line.split_whitespace();
-    let mut tool = ToolSpec::new(words.next()?, Kind::named(words.next()?)?);
-    tool.limit = match words.next()? {
+    let mut fields = line.split_whitespace();
+    let mut tool = ToolSpec::new(fields.next()?, Kind::named(fields.next()?)?);
+    tool.limit = match fields.next()? {
         "-" => None,
         limit => Some(limit.parse().ok()?),
     };
-    Some(tool.with_aliases(words))
+    Some(tool.with_aliases(fields))
 }
 
 #[cfg(test)]
@@ -58,11 +58,11 @@ mod tests {
         for line in lines(TOOLS) {
             assert!(tool(line).is_some(), "{line}");
         }
-        let names: Vec<_> = lines(WORDS).filter_map(|line| line.strip_prefix("== ")).collect();
+        let names: Vec<_> = lines(NAMES).filter_map(|line| line.strip_prefix("== ")).collect();
         let entries: usize = names.iter().map(|name| list(name).len()).sum();
         assert_eq!(
             entries + names.len(),
-            lines(WORDS).count(),
+            lines(NAMES).count(),
             "no list twice, none without a name"
         );
         for name in names {

@@ -50,7 +50,7 @@ impl Guarded {
         Self { tasks, task, until, tool_half, state, log }
     }
 
-    /// The answer has begun.
+    /// The head of the answer is there.
     pub(crate) fn begin(&self) {
         if let (true, Some(task)) = (self.tool_half, &self.task) {
             task.state.lock().on(&self.tasks.c, TaskEvent::Answer, Instant::now());
@@ -84,9 +84,9 @@ impl Guarded {
     }
 
     /// The state of a task in which this answer is the first event.
-    fn first(&self) -> TaskState {
+    fn first(&self) -> Box<TaskState> {
         let began = self.task.as_ref().and_then(|task| task.state.lock().began);
-        let mut state = TaskState::new(began);
+        let mut state = Box::new(TaskState::new(began));
         state.on(&self.tasks.c, TaskEvent::Answer, Instant::now());
         state
     }
@@ -105,7 +105,7 @@ impl fmt::Debug for Guarded {
 }
 
 /// The events of an answer under guard. A stop drops the stream under it, which closes its
-/// connection, and ends this one: with a failure, or with words and the usual end.
+/// connection, and ends this one: with a failure, or with its message and the usual end.
 ///
 /// Time and repeated text stop no answer in which a call of a tool has begun: a call that was cut
 /// off could be taken for a whole one. The next request is stopped instead.
@@ -148,16 +148,12 @@ impl Position {
 type StopAt = Option<(usize, Stop)>;
 
 impl<S> GuardEvents<S> {
-    #[inline]
-    pub(crate) fn new(events: S, guarded: Guarded, stream: bool) -> Self {
-        Self { events: Some(events), guarded: Some(guarded), ..Self::empty(stream) }
-    }
-
-    fn empty(stream: bool) -> Self {
+    /// `None` for both when the answer is the guard's own.
+    pub(crate) fn new(events: Option<S>, guarded: Option<Guarded>, stream: bool) -> Self {
         Self {
-            events: None,
+            events,
             out: VecDeque::new(),
-            guarded: None,
+            guarded,
             admission: None,
             repeats: Repeats::default(),
             stream,
@@ -169,7 +165,7 @@ impl<S> GuardEvents<S> {
 
     /// An answer of the guard's own: that the task is stopped, and nothing else.
     pub(crate) fn stopped(stop: &Stop, stream: bool) -> Self {
-        let mut answer = Self::empty(stream);
+        let mut answer = Self::new(None, None, stream);
         let begin = [Delta::Start { id: None, model: None }];
         answer.end(begin.into_iter(), Some(Usage::new(0, 0)), stop);
         answer
@@ -219,13 +215,12 @@ impl<S: Events + Unpin> GuardEvents<S> {
     #[inline]
     fn read(&mut self, event: &Event) -> StopAt {
         let guarded = self.guarded.as_mut()?;
-        let c = &guarded.tasks.c;
         for (at, delta) in event.deltas.iter().enumerate() {
             match delta {
                 Delta::Text { index, text } => {
                     self.position.begin(*index);
                     self.position.text |= !text.is_empty();
-                    if let Some(most) = c.policy.rules.repeated_text
+                    if let Some(most) = guarded.tasks.c.policy.rules.repeated_text
                         && let Some(count) = self.repeats.push(*index, text, most)
                         && !self.called
                     {
@@ -236,14 +231,12 @@ impl<S: Events + Unpin> GuardEvents<S> {
                 }
                 Delta::ToolCall { index, name, .. } => {
                     if !guarded.tool_half {
-                        let state = guarded.state.take();
-                        let begin = || {
-                            Box::new(Admission::new(
-                                state.unwrap_or_else(|| guarded.first().into()),
-                            ))
-                        };
-                        let admission = self.admission.get_or_insert_with(begin);
-                        admission.call(c, *index, name);
+                        if self.admission.is_none() {
+                            let state = guarded.state.take().unwrap_or_else(|| guarded.first());
+                            self.admission = Some(Box::new(Admission::new(state)));
+                        }
+                        let Some(admission) = &mut self.admission else { continue };
+                        admission.call(&guarded.tasks.c, *index, name);
                         if let Some(stop) = admission.refuses_all() {
                             return Some((at, stop.clone()));
                         }
@@ -275,7 +268,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
         if self.called || event.is_end() {
             return None;
         }
-        // What wraps the answer is kept, the content of this event is not begun.
+        // What wraps the answer is kept, the content of this event is left out.
         let keep = || event.deltas.iter().take_while(|delta| !delta.is_content()).count();
         guarded.late().map(|stop| (keep(), stop))
     }
@@ -353,7 +346,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
         self.report(true);
     }
 
-    /// The answer broke off, or ended without saying so: edits that are held back stay unjudged.
+    /// The answer broke off, or ended without its terminal event: edits that are held back stay unjudged.
     fn broke(&mut self, failure: Option<Failure>) {
         self.events = None;
         self.release();

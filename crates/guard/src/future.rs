@@ -64,7 +64,7 @@ where
             (Some(Ok(response)), Some(Ok(guarded))) => {
                 guarded.begin();
                 let stream = response.head.stream;
-                Ok(response.map(|events| GuardEvents::new(events, guarded, stream)))
+                Ok(response.map(|events| GuardEvents::new(Some(events), Some(guarded), stream)))
             }
             (Some(Err(error)), _) => Err(error.into()),
             (_, Some(Err(refused))) => refused.answer(),

@@ -1,6 +1,10 @@
 //! The guard itself: what its layers share, and the handle to it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use steadfast_core::{ChatRequest, RecoveryLog, ToolCall, ToolResult};
 use tokio::time::Instant;
@@ -50,7 +54,7 @@ pub struct SafetyGuard {
 pub enum Verdict {
     /// Nothing.
     Fine,
-    /// The model should be told.
+    /// The model should be advised.
     Warn(Advice),
     /// The task is stopped.
     Stop(Stop),
@@ -192,7 +196,7 @@ impl SafetyGuard {
 
     /// Forgets a task that is over. Says whether it was known.
     pub fn forget<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
-        self.tasks.remove(task.into())
+        self.tasks.keyed.remove(&self.tasks.c.hash(task.into())).is_some()
     }
 
     /// A task as it stands, if it is known.
@@ -202,12 +206,13 @@ impl SafetyGuard {
 
     /// Every task as it stands, in no order.
     pub fn snapshot(&self) -> Vec<TaskSnapshot> {
-        self.tasks.snapshot(Instant::now())
+        let (now, all) = (Instant::now(), self.tasks.keyed.entries());
+        all.iter().map(|(_, task)| task.snapshot(now)).collect()
     }
 
     /// How many stops there have been.
     pub fn stops(&self) -> u64 {
-        self.tasks.stops()
+        self.tasks.stops.load(Ordering::Relaxed)
     }
 
     /// What a request's own history says of the task since the user last spoke: the same verdict
@@ -282,9 +287,6 @@ impl SafetyGuard {
 
 impl fmt::Debug for SafetyGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SafetyGuard")
-            .field("tasks", &self.tasks)
-            .field("stops", &self.stops())
-            .finish_non_exhaustive()
+        f.debug_tuple("SafetyGuard").field(&self.tasks).finish()
     }
 }

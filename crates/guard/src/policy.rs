@@ -1,4 +1,4 @@
-//! What the guard goes by: plain data.
+//! What the guard goes by, as data.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct GuardPolicy {
     pub tools: Vec<ToolSpec>,
     /// What counts as going in circles.
     pub rules: Rules,
-    /// How much a stop tells whom.
+    /// What the caller gets of a stop.
     pub stop_as: StopAs,
     /// Names of arguments that are a path, so that spellings of one file are one file.
     pub path_fields: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Limits {
     pub events: Option<u64>,
     /// Calls of tools. 400: sessions of hundreds of calls are healthy, thousands have not been.
     pub calls: Option<u64>,
-    /// From the task's first request on. 10 minutes: after that somebody should look.
+    /// From the task's first request on. 10 minutes: after that somebody should check.
     pub time: Option<Duration>,
     /// Calls of one tool, where the table of tools names no other number. 20.
     pub per_tool: Option<u32>,
@@ -239,7 +239,7 @@ impl GuardPolicy {
                 return Err(PolicyError::Strikes { rule, warn, stop });
             }
         }
-        // Once is no repetition, and no further is looked back.
+        // Once is no repetition, and no more are remembered.
         let (least, most) = (2, repeat::RING);
         if let Some(value) = rules.repeated_text
             && !(least..=most).contains(&value)

@@ -1,4 +1,4 @@
-//! Whether a task gets anywhere: the part of its state that is told of calls and their results.
+//! Whether a task gets anywhere: the part of its state that sees calls and their results.
 //!
 //! It counts what comes again without anything having changed. Memory is bounded and each call
 //! costs the same, however long the task.
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) enum Finding {
     /// Nothing.
     Fine,
-    /// A poll that found nothing new: when to look again.
+    /// A poll that found nothing new: when to ask again.
     Wait(Duration),
     /// The model should be advised.
     Warn(LoopRule, u32),
@@ -116,57 +116,32 @@ impl Progress {
         self.barrier = self.barrier.wrapping_add(u32::from(changed || may_have));
         self.new_barrier = self.new_barrier.wrapping_add(u32::from(changed && new));
 
-        let mut found = self.same_call(rules, pair, changed, factor, result.failed);
+        // What changes the world is not made new by having changed it.
+        let barrier = if changed { self.new_barrier } else { self.barrier };
+        let (rule, strikes) = match result.failed {
+            true => (LoopRule::SameError, rules.same_error),
+            false => (LoopRule::SameResult, rules.same_result),
+        };
+        let entry = self.pairs.count(pair, barrier, self.news, rules.forget_after);
+        let count = entry.count;
+        let mut found = strike(rule, strikes, factor, count, self.round, &mut entry.warned);
+        // One answer to different arguments.
         if new && !changed && !result.trivial {
-            found = found.or(self.same_answer(rules, answer, factor));
+            self.new_answers += u32::from(self.answers.get(answer).is_none());
+            let (rule, strikes) = (LoopRule::SameAnswer, rules.same_answer);
+            let (news, forget_after) = (self.new_answers, rules.forget_after);
+            let entry = self.answers.count(answer, self.barrier, news, forget_after);
+            let count = entry.count;
+            found = found.or(strike(rule, strikes, factor, count, self.round, &mut entry.warned));
         }
         found = found.or(self.cycle(rules, Past { pair, poll, changed }));
         if poll && found == Finding::Fine && !new {
-            let count = self.pairs.get(pair).map_or(0, |entry| entry.count);
             found = wait(rules, count).map_or(Finding::Fine, Finding::Wait);
         }
         found
     }
 
-    /// Rules 1 and 2.
-    fn same_call(
-        &mut self,
-        rules: &Rules,
-        pair: u64,
-        changed: bool,
-        factor: u32,
-        failed: bool,
-    ) -> Finding {
-        // What changes the world is not made new by having changed it.
-        let barrier = if changed { self.new_barrier } else { self.barrier };
-        let (news, round) = (self.news, self.round);
-        let Some(entry) = self.pairs.get(pair) else {
-            self.pairs.add(pair, Entry { count: 1, barrier, news, warned: 0 });
-            return Finding::Fine;
-        };
-        entry.again(barrier, news, rules.forget_after);
-        let (rule, strikes) = match failed {
-            true => (LoopRule::SameError, rules.same_error),
-            false => (LoopRule::SameResult, rules.same_result),
-        };
-        strike(rule, strikes, factor, entry.count, round, &mut entry.warned)
-    }
-
-    /// Rule 4, for arguments that are new.
-    fn same_answer(&mut self, rules: &Rules, answer: u64, factor: u32) -> Finding {
-        let (barrier, round) = (self.barrier, self.round);
-        let Some(entry) = self.answers.get(answer) else {
-            self.new_answers = self.new_answers.saturating_add(1);
-            let news = self.new_answers;
-            self.answers.add(answer, Entry { count: 1, barrier, news, warned: 0 });
-            return Finding::Fine;
-        };
-        entry.again(barrier, self.new_answers, rules.forget_after);
-        let rule = LoopRule::SameAnswer;
-        strike(rule, rules.same_answer, factor, entry.count, round, &mut entry.warned)
-    }
-
-    /// Rule 3.
+    /// Two or three calls in turn.
     fn cycle(&mut self, rules: &Rules, now: Past) -> Finding {
         let mut found = Finding::Fine;
         for (cycle, period) in self.cycles.iter_mut().zip([2_u32, 3]) {
@@ -175,14 +150,9 @@ impl Progress {
             let again = self.seen >= period
                 && self.past[length - 1].pair == now.pair
                 && others.iter().any(|past| past.pair != now.pair);
-            if !again {
-                *cycle = Cycle::default();
-                continue;
-            }
             // A cycle with a change in it is work, unless it is nothing but the same changes.
-            if (now.changed || others.iter().any(|past| past.changed))
-                && !(now.changed && others.iter().all(|past| past.changed))
-            {
+            let changes = others.iter().chain([&now]).filter(|past| past.changed).count();
+            if !again || (changes > 0 && changes < length) {
                 *cycle = Cycle::default();
                 continue;
             }
@@ -255,17 +225,6 @@ struct Entry {
     warned: u32,
 }
 
-impl Entry {
-    /// Counts one more; from one, when the world has changed or enough was learned in between.
-    fn again(&mut self, barrier: u32, news: u32, forget_after: u32) {
-        if self.barrier != barrier || news.saturating_sub(self.news) > forget_after {
-            *self = Entry { barrier, ..Entry::default() };
-        }
-        self.count += 1;
-        self.news = news;
-    }
-}
-
 /// The last [`MOST_SEEN`] things that were new, with their counts.
 #[derive(Clone, Debug, Default)]
 struct Seen {
@@ -274,19 +233,27 @@ struct Seen {
 }
 
 impl Seen {
-    fn get(&mut self, key: u64) -> Option<&mut Entry> {
-        self.known.get_mut(&key)
+    fn get(&self, key: u64) -> Option<&Entry> {
+        self.known.get(&key)
     }
 
-    fn add(&mut self, key: u64, entry: Entry) {
-        if self.order.len() >= MOST_SEEN
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-        if self.known.insert(key, entry).is_none() {
+    /// Counts one more; from one, when the world has changed or enough was learned in between.
+    fn count(&mut self, key: u64, barrier: u32, news: u32, forget_after: u32) -> &mut Entry {
+        if !self.known.contains_key(&key) {
+            if self.order.len() >= MOST_SEEN
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
             self.order.push_back(key);
         }
+        let entry = self.known.entry(key).or_default();
+        if entry.barrier != barrier || news.saturating_sub(entry.news) > forget_after {
+            *entry = Entry { barrier, ..Entry::default() };
+        }
+        entry.count += 1;
+        entry.news = news;
+        entry
     }
 
     #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Repeated text in an answer, found while it streams.
 
-/// Sentences looked back on.
+/// Sentences that are remembered.
 pub(crate) const RING: u32 = 64;
 
 /// Shorter pieces are taken together with the next: `Yes.` again and again says little.
@@ -141,11 +141,11 @@ mod tests {
             while !rest.is_char_boundary(at) {
                 at += 1;
             }
-            let (now, later) = rest.split_at(at);
+            let (now, after) = rest.split_at(at);
             if let Some(count) = repeats.push(0, now, 10) {
                 return Some(count);
             }
-            rest = later;
+            rest = after;
         }
         None
     }

@@ -15,7 +15,7 @@ use crate::{
 pub struct Replayed {
     /// The tool, as the call names it.
     pub tool: Box<str>,
-    /// What the guard would have said, its result seen.
+    /// What the guard would have decided, its result seen.
     pub verdict: Verdict,
 }
 
@@ -42,9 +42,9 @@ impl Verdict {
 }
 
 impl SafetyGuard {
-    /// What the guard would have said to each call of a recorded conversation, had it been there:
+    /// What the guard would have decided on each call of a recorded conversation, had it been there:
     /// one verdict a call, in their order. The whole of it is one task; time is not counted, since a
-    /// recording tells none. From a stop on every call is stopped, until the user speaks where the
+    /// recording has none. From a stop on every call is stopped, until the user speaks where the
     /// stop was for going in circles. Remembers nothing.
     ///
     /// ```

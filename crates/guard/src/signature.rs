@@ -206,9 +206,9 @@ impl Compiled {
     /// The same, read: as JSON, when it is an object or a list.
     fn read(&self, text: &str) -> u64 {
         if text.starts_with(['{', '['])
-            && let Some(said) = json::hash(self, Reading::Result, text)
+            && let Some(hash) = json::hash(self, Reading::Result, text)
         {
-            return said;
+            return hash;
         }
         let mut hash = self.hasher.build_hasher();
         stable(text, |piece| piece.hash(&mut hash));

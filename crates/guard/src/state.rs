@@ -1,4 +1,4 @@
-//! What is known of one task: a pure machine that is told what happens and decides what follows.
+//! What is known of one task: a pure machine that takes events and decides what follows.
 //!
 //! It counts what the task uses, sees whether it gets anywhere ([`Progress`]) and stays stopped once it
 //! is. Whoever sees the calls feeds the same machine: the layer around the tools and the operator's

@@ -68,10 +68,10 @@ impl<'a> From<(&'a str, &'a str)> for TaskId<'a> {
 pub(crate) struct Tasks {
     pub(crate) c: Compiled,
     /// By a hash of the task's name and tenant, seeded anew in each process.
-    keyed: Keyed<u64, Task>,
+    pub(crate) keyed: Keyed<u64, Task>,
     /// The tool half sees the calls of named tasks one by one: histories need not be read.
     tool_half: AtomicBool,
-    stops: AtomicU64,
+    pub(crate) stops: AtomicU64,
 }
 
 /// One task.
@@ -97,10 +97,6 @@ impl Tasks {
         Self { c, keyed, tool_half: AtomicBool::new(false), stops: AtomicU64::new(0) }
     }
 
-    pub(crate) fn stops(&self) -> u64 {
-        self.stops.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn use_tool_half(&self) {
         if !self.has_tool_half() {
             self.tool_half.store(true, Ordering::Relaxed);
@@ -124,14 +120,6 @@ impl Tasks {
     /// The task of that name, if it is known.
     pub(crate) fn get(&self, id: TaskId<'_>) -> Option<Arc<Task>> {
         self.keyed.get(&self.c.hash(id))
-    }
-
-    pub(crate) fn remove(&self, id: TaskId<'_>) -> bool {
-        self.keyed.remove(&self.c.hash(id)).is_some()
-    }
-
-    pub(crate) fn snapshot(&self, now: Instant) -> Vec<TaskSnapshot> {
-        self.keyed.entries().iter().map(|(_, task)| task.snapshot(now)).collect()
     }
 
     pub(crate) fn stopped(&self, task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {

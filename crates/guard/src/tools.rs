@@ -15,14 +15,14 @@ pub enum Kind {
     /// or nothing, may have changed the world and is taken for it; more of the same is not.
     #[default]
     Other,
-    /// It looks.
+    /// It reads.
     ReadOnly,
     /// It changes something: after its success the world is another, and counts of what was seen
     /// before begin anew.
     Mutating,
     /// It changes a file, named in its arguments; counted for each file.
     Edit,
-    /// It looks whether something has happened yet.
+    /// It checks whether something has happened yet.
     Poll,
 }
 

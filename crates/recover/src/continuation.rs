@@ -33,7 +33,7 @@ pub type ContinuedEvents<S, E> = RecoveredEvents<S, E, ContinuationPolicy>;
 /// Looks at what a [`ContinuationLayer`] did.
 pub type ContinuationHandle = RecoverHandle<ContinuationPolicy>;
 
-/// How cut-off answers are continued; plain fields. Limits are in tokens.
+/// How cut-off answers are continued. Limits are in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinuationPolicy {
     /// What the output limit is raised to, once; 0 for never.
@@ -56,7 +56,7 @@ pub struct ContinuationPolicy {
 
 impl Default for ContinuationPolicy {
     /// 64,000: what current models write at most in one answer; with the usual limit of 8,000 one
-    /// raise is enough for nearly all. 3 continuations of that are a book. Fewer than 500 tokens, three
+    /// raise is enough for nearly all. 3 continuations of that are longer than any answer. Fewer than 500 tokens, three
     /// times in a row, is a model that goes in circles. A caller who asks for fewer than 256 tokens
     /// wants a title or a label, and no more. 1 MiB: see [`ResumePolicy`](crate::ResumePolicy).
     fn default() -> Self {
@@ -176,7 +176,7 @@ pub struct ContinuationState {
     /// Continuations in a row that brought little.
     poor: u32,
     escalated: bool,
-    /// The answer that was dropped to be asked for again, until the next one has begun.
+    /// The answer that was dropped to be asked for again, until the next one begins.
     dropped: Option<Box<Dropped>>,
 }
 

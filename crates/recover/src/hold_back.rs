@@ -80,7 +80,7 @@ impl HoldBack {
     }
 
     fn pass(&mut self, event: Event, partial: &Partial, out: &mut VecDeque<Event>) -> Step {
-        // A frame that says nothing has its place all the same: Anthropic's calls begin with one.
+        // A frame that says nothing has to be passed on all the same: Anthropic's calls begin with one.
         let pings = !event.deltas.is_empty()
             && event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
         if pings && self.withheld.is_none() && out.is_empty() {

@@ -1,8 +1,8 @@
-//! Where a continuation takes up what was shown before.
+//! The overlap: where a further answer takes up what was shown before.
 //!
-//! A model that is asked to go on after a break is asked to begin with the last words it had written.
-//! [`Overlap`] reads the beginning of what it then writes, in pieces of any size, and finds the place at
-//! which those words end: what comes after is new.
+//! A model that is asked to go on after a break is asked to begin with the end of what it had written.
+//! [`Overlap`] reads the beginning of what it then writes, in pieces of any size, and finds where
+//! that ends: what comes after is new.
 //!
 //! ```
 //! use steadfast_recover::{OverlapFound, Overlap, OverlapPolicy};
@@ -13,10 +13,10 @@
 //! assert_eq!(overlap.push("ery star, and gave"), OverlapFound::Cut(", and gave".into()));
 //! ```
 //!
-//! What counts as the same words: any run of white space is as good as another, and so are straight
-//! and curly quotes. Looked for, in this order:
+//! What counts as the same text: any run of white space is as good as another, and so are the two kinds of
+//! quotes. Searched for, in this order:
 //!
-//! 1. exactly the words that were [asked for](Overlap::anchor), or all that was shown so far, at the
+//! 1. exactly the text that was [asked for](Overlap::anchor), or all that was shown so far, at the
 //!    very beginning: there is nothing to guess;
 //! 2. the last 40, 32, 24, 16 or 12 characters, at most 8 characters in, so that a quote sign or an
 //!    ellipsis may stand before them;
@@ -25,17 +25,17 @@
 //!    twice in what was repeated would else cut at its first occurrence.
 //!
 //! While that is open, at most 240 characters are held back. No answer is better than a wrong one:
-//! a cut in the wrong place loses words or shows them twice.
+//! a wrong cut loses text or shows it twice.
 
 use std::fmt;
 
 use crate::PolicyError;
 
-/// How an overlap is looked for; plain numbers, all in characters.
+/// How an overlap is searched for; all numbers in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlapPolicy {
-    /// The lengths of the ends that are looked for, longest first. The shortest, 12, is about two
-    /// words: shorter ones occur by chance.
+    /// The lengths of the ends that are searched for, longest first. The shortest, 12, is about two
+    /// English terms: shorter ones occur by chance.
     pub tails: Vec<usize>,
     /// How far in an end may begin.
     pub within: usize,
@@ -57,7 +57,7 @@ impl Default for OverlapPolicy {
 
 impl OverlapPolicy {
     /// For a model that was asked *not* to repeat anything: only a long repetition is taken for
-    /// one. Text that happens to go on like its own end (tables, lists) keeps all its words.
+    /// one. Text that happens to go on like its own end (tables, lists) is kept whole.
     pub fn unasked() -> Self {
         Self { tails: vec![40, 32, 24], within: 0, shortest: 24, hold: 240, anchor: 0 }
     }
@@ -102,7 +102,7 @@ pub enum OverlapFound {
     Nothing(String),
 }
 
-/// Finds the place in a continuation where what was shown before ends. Bounded: it keeps the last
+/// Finds where in a further answer what was shown before ends. Bounded: it keeps the last
 /// [`hold`](OverlapPolicy::hold) characters of what was shown, and as many of the continuation.
 #[derive(Clone)]
 pub struct Overlap {
@@ -123,12 +123,12 @@ pub struct Overlap {
 impl Overlap {
     /// Looks for the overlap after `seen`, all that was shown before.
     pub fn new(seen: &str, policy: OverlapPolicy) -> Self {
-        let words = seen.trim_end();
-        let space = seen[words.len()..].to_owned();
+        let text = seen.trim_end();
+        let space = seen[text.len()..].to_owned();
         let most = policy.hold.max(policy.anchor).max(1);
         // As many characters again, should there be long runs of white space.
-        let from = words.char_indices().rev().nth(most * 2).map_or(0, |(at, _)| at);
-        let mut tail: Vec<char> = normal(&words[from..]).into_iter().map(|(c, _)| c).collect();
+        let from = text.char_indices().rev().nth(most * 2).map_or(0, |(at, _)| at);
+        let mut tail: Vec<char> = normal(&text[from..]).into_iter().map(|(c, _)| c).collect();
         let whole = from == 0 && tail.len() <= most;
         if tail.len() > most {
             tail.drain(..tail.len() - most);
@@ -154,7 +154,7 @@ impl Overlap {
         overlap.whole = false;
         let end = overlap.tail.len().saturating_sub(shortest);
         let last = &overlap.tail[end..];
-        // A text that repeats itself goes on by doing so: what looks like a repetition is its own.
+        // A text that repeats itself goes on by doing so: what seems to be a repetition is its own.
         let repeats = overlap.tail.windows(shortest.max(1)).take(end).any(|part| part == last);
         if end == 0 || repeats {
             overlap.at = Some(0);
@@ -163,12 +163,12 @@ impl Overlap {
         overlap
     }
 
-    /// The words to ask for: the last of what was shown.
+    /// The text to ask for: the end of what was shown.
     pub fn anchor<'a>(seen: &'a str, policy: &OverlapPolicy) -> &'a str {
-        let words = seen.trim_end();
+        let text = seen.trim_end();
         let last = policy.anchor.saturating_sub(1);
-        let from = words.char_indices().rev().nth(last).map_or(0, |(at, _)| at);
-        words[from..].trim_start()
+        let from = text.char_indices().rev().nth(last).map_or(0, |(at, _)| at);
+        text[from..].trim_start()
     }
 
     /// Reads on.

@@ -52,13 +52,13 @@ pub enum ResumePoint {
     Nothing,
     /// There is thinking and nothing else: it can be done again.
     Thinking,
-    /// There is text, and what it said last is known.
+    /// There is text, and its end is known.
     Text,
-    /// A tool call has begun and is not complete.
+    /// A tool call is there and is not complete.
     InCall,
     /// A tool call is complete: the turn is finished.
     AfterCall,
-    /// The model has said why it stopped.
+    /// The model has reported why it stopped.
     Finished,
     /// There is a block that can neither be sent back nor done again.
     Opaque,
@@ -350,9 +350,9 @@ mod tests {
         partial.see_delta(&Delta::Usage(Usage::new(50, 1)));
         partial.see_delta(&text(&"a".repeat(400)));
         assert_eq!(partial.used(7), Usage::new(50, 100));
-        let mut later = Usage::default();
-        later.output = Some(140);
-        partial.see_delta(&Delta::Usage(later));
+        let mut update = Usage::default();
+        update.output = Some(140);
+        partial.see_delta(&Delta::Usage(update));
         assert_eq!(partial.used(7), Usage::new(50, 140));
         partial.next_piece();
         assert_eq!(partial.used(7), Usage::new(7, 0));

@@ -66,7 +66,7 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     #[doc(hidden)]
     fn joined(shared: &RecoverState<Self>, answer: &mut Answer<Self>, event: &Event);
 
-    /// The further stream does not go on with what was shown, or that could not be told in time.
+    /// The further stream does not go on with what was shown, or that could not be found in time.
     #[doc(hidden)]
     fn not_joined(
         shared: &RecoverState<Self>,
@@ -76,7 +76,7 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     ) -> Next;
 }
 
-/// An answer that has begun, and what it takes to go on with it.
+/// An answer whose head is there, and what it takes to go on with it.
 pub struct Answer<P: Recovery> {
     pub(crate) request: ChatRequest,
     pub(crate) partial: Partial,

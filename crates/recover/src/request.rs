@@ -4,12 +4,12 @@ use steadfast_core::{ChatRequest, Message, Part, Role};
 
 use crate::overlap::{Overlap, OverlapPolicy};
 
-/// The request whose answer goes on after `text`, to a model that continues its own last words.
+/// The request whose answer goes on after `text`, to a model that continues its own last message.
 pub(crate) fn prefilled(request: &ChatRequest, text: &str) -> ChatRequest {
     going_on(request, text.trim_end(), None)
 }
 
-/// The request whose answer begins by repeating the last words of `text`.
+/// The request whose answer begins by repeating the end of `text`.
 pub(crate) fn repeating(request: &ChatRequest, text: &str, policy: &OverlapPolicy) -> ChatRequest {
     let anchor = Overlap::anchor(text, policy);
     let ask = format!(

@@ -35,14 +35,14 @@ pub type ResumedEvents<S, E> = RecoveredEvents<S, E, ResumePolicy>;
 /// Looks at what a [`StreamResumeLayer`] did.
 pub type ResumeHandle = RecoverHandle<ResumePolicy>;
 
-/// How broken streams are resumed; plain fields.
+/// How broken streams are resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumePolicy {
     /// How often one answer is resumed, at most; 0 turns resuming off.
     pub resumes: u32,
     /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
     pub max_partial: usize,
-    /// How the overlap of the two answers is looked for.
+    /// How the overlap of the two answers is found.
     pub overlap: OverlapPolicy,
 }
 
@@ -85,10 +85,10 @@ pub struct ResumeSnapshot {
 
 impl StreamResumeLayer {
     /// Which targets go on with a last message of the model's own. By default none do, and a
-    /// message of the user asks for the last words to be repeated. `accepts` is called with the
+    /// message of the user asks for the end of the text to be repeated. `accepts` is called with the
     /// target that answers, when it is known, and its dialect. It is never relied on while the
     /// request asks the model to think, nor when another target than the one that broke answers
-    /// that does not accept it: then the overlap is looked for all the same.
+    /// that does not accept it: then the overlap is searched for all the same.
     ///
     /// ```
     /// use steadfast_recover::StreamResumeLayer;

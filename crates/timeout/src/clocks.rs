@@ -17,7 +17,7 @@ use crate::{
     state::Shared,
 };
 
-/// Pieces that may be ready one after the other before the time is looked at: a stream that never
+/// Pieces that may be ready one after the other before the time is read: a stream that never
 /// has to wait must not outrun its limits.
 const PIECES_UNSEEN: u8 = 32;
 
@@ -90,8 +90,8 @@ impl Clocks {
             let timer = match &mut self.timer {
                 None => self.timer.insert(Alarm::at(due.at)),
                 Some(timer) => {
-                    // Moving a timer is dear and progress is frequent, so a timer is not moved
-                    // later: it fires early, once a limit at most, and is set anew then.
+                    // Moving a timer is dear and progress is frequent, so a timer is never
+                    // put off: it fires early, once a limit at most, and is set anew then.
                     if timer.is_elapsed() || timer.deadline() > due.at {
                         timer.reset(due.at);
                     }
@@ -102,7 +102,7 @@ impl Clocks {
         }
     }
 
-    /// The limit that has been passed, if any, looked at only once in a while and without waiting
+    /// The limit that has been passed, if any, checked only once in a while and without waiting
     /// for it: to be asked before each piece of the reply, so that one which is always ready meets
     /// its limits too.
     pub fn overdue(&mut self) -> Option<Failure> {

@@ -87,7 +87,7 @@ impl<P: TimePolicy, W> TimeLimitLayer<P, W> {
         Self { policy, shared: Arc::new(Shared::new(policy.limits())), reach: PhantomData }
     }
 
-    /// For replies that are plain values: only the future is limited.
+    /// For replies that are values: only the future is limited.
     pub fn at_once(self) -> TimeLimitLayer<P, AtOnce> {
         self.reaching()
     }

@@ -22,7 +22,7 @@
 //! | `pipeline` | 600 s, or the caller's deadline | nothing | no |
 //!
 //! They work on any request that is a [`Call`](steadfast_core::Call) and on any reply that is
-//! a [`TimeLimitedReply`]; `.at_once()` limits the future alone, for replies that are plain values.
+//! a [`TimeLimitedReply`]; `.at_once()` limits the future alone, for replies that are values.
 //!
 //! ```
 //! use std::time::Duration;

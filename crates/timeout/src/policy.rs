@@ -38,7 +38,7 @@ impl TimePolicy for DeadlinePolicy {
 
 const NONE_IS_OFF: &str = ", or `None` for no limit";
 
-/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer); plain fields.
+/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -133,7 +133,7 @@ impl StallPolicy {
 }
 
 /// The limit of a call with everything that is done for it, for a
-/// [`DeadlineLayer`](crate::DeadlineLayer); plain fields.
+/// [`DeadlineLayer`](crate::DeadlineLayer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlinePolicy {
     /// The longest a call may take with all its retries, fallbacks and the whole answer, unless

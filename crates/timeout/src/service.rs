@@ -65,7 +65,7 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let mut clocks = Clocks::new(self.shared.clone(), request.context());
         if let Some(pipeline) = self.shared.limits.pipeline {
-            // The one reading of the clock that can not be put off: those below are told a moment.
+            // The one reading of the clock that can not be put off: those below are given a moment.
             let now = Instant::now();
             let own =
                 now.checked_add(pipeline).unwrap_or_else(|| Deadline::after(pipeline).instant());
