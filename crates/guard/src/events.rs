@@ -27,8 +27,8 @@ use crate::{
 pub(crate) struct Guarded {
     tasks: Near<Tasks>,
     task: Option<Arc<Task>>,
-    /// When the task's time is over.
-    until: Option<Instant>,
+    /// When the task began, if that is known.
+    began: Option<Instant>,
     /// The tool half sees the calls of the answer, and this one does not.
     tool_half: bool,
     /// The task's state, to count the answer's own calls in; boxed, and `None` when this answer is
@@ -45,9 +45,9 @@ impl Guarded {
         state: Option<Box<TaskState>>,
         request: &ChatRequest,
     ) -> Self {
-        let until = task.as_ref().and_then(|task| task.until(&tasks.c));
+        let began = task.as_ref().and_then(|task| task.state.lock().began);
         let log = request.context.log.clone();
-        Self { tasks, task, until, tool_half, state, log }
+        Self { tasks, task, began, tool_half, state, log }
     }
 
     /// The head of the answer is there.
@@ -59,15 +59,13 @@ impl Guarded {
 
     /// The stop for time that is up, when it is.
     fn late(&mut self) -> Option<Stop> {
-        let now = Instant::now();
-        if self.until.is_none_or(|until| now <= until) {
-            return None;
+        let (limit, now) = (self.tasks.c.policy.limits.time?, Instant::now());
+        let is_late = |began: Instant| began.checked_add(limit).is_some_and(|until| now > until);
+        if is_late(self.began?) {
+            // An operator may have extended the task meanwhile.
+            self.began = self.task.as_ref()?.state.lock().began;
         }
-        // An operator may have extended the task meanwhile.
-        self.until = self.task.as_ref()?.until(&self.tasks.c);
-        let limits = &self.tasks.c.policy.limits;
-        self.read(|state| Some(state.stop(state.room_for_event(limits, now).err()?, now)))
-            .filter(|_| self.until.is_some_and(|until| now > until))
+        is_late(self.began?).then(|| self.stop(StopCause::Time(limit)))
     }
 
     /// The stop for something that the answer itself shows.
@@ -85,8 +83,7 @@ impl Guarded {
 
     /// The state of a task in which this answer is the first event.
     fn first(&self) -> Box<TaskState> {
-        let began = self.task.as_ref().and_then(|task| task.state.lock().began);
-        let mut state = Box::new(TaskState::new(began));
+        let mut state = Box::new(TaskState::new(self.began));
         state.on(&self.tasks.c, TaskEvent::Answer, Instant::now());
         state
     }
@@ -264,10 +261,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
 
     /// The stop for time that is up before `event`, unless a call has begun.
     fn late(&mut self, event: &Event) -> StopAt {
-        let guarded = self.guarded.as_mut().filter(|guarded| guarded.until.is_some())?;
-        if self.called || event.is_end() {
-            return None;
-        }
+        let guarded = self.guarded.as_mut().filter(|_| !self.called && !event.is_end())?;
         // What wraps the answer is kept, the content of this event is left out.
         let keep = || event.deltas.iter().take_while(|delta| !delta.is_content()).count();
         guarded.late().map(|stop| (keep(), stop))

@@ -14,7 +14,7 @@ use crate::{
     history,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
-    tasks::Tasks,
+    tasks::{Task, Tasks},
 };
 
 /// The safety guard: one handle for the layer around the model, the layer around the tools and the
@@ -124,7 +124,7 @@ impl SafetyGuard {
     /// Why it may not be made; to be given to the model as the call's result
     /// ([`refusal`](Self::refusal)), so that every call has one.
     pub fn check_call<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
-        self.admit(task.into(), &self.tasks.c.call(call))
+        self.admit(&self.task(task), &self.tasks.c.call(call))
     }
 
     /// What [`check_call`](Self::check_call) would answer. Changes nothing, not even that somebody
@@ -164,19 +164,19 @@ impl SafetyGuard {
         call: &ToolCall,
         result: &ToolResult,
     ) -> Verdict {
-        self.observe(task.into(), &self.tasks.c.call(call), result, false)
+        self.observe(&self.task(task), &self.tasks.c.call(call), result, false)
     }
 
     /// The model has answered: an event, and the end of a round. It has seen all advice given
     /// before, so that what it does now is new evidence. The layer around the model says so itself.
     pub fn answered<'a>(&self, task: impl Into<TaskId<'a>>) {
-        self.on(task.into(), TaskEvent::Answer, false);
+        self.on(&self.task(task), TaskEvent::Answer, false);
     }
 
     /// The user has spoken: going in circles is judged anew; what was counted stays. The layer around
     /// the model says so itself.
     pub fn user_turn<'a>(&self, task: impl Into<TaskId<'a>>) {
-        self.on(task.into(), TaskEvent::UserTurn, false);
+        self.on(&self.task(task), TaskEvent::UserTurn, false);
     }
 
     /// Gives a task its limits anew: everything counted begins at zero together, and a stop is
@@ -232,7 +232,7 @@ impl SafetyGuard {
     }
 
     /// Counts a call that is about to be made.
-    pub(crate) fn admit(&self, task: TaskId<'_>, facts: &CallFacts<'_>) -> Result<(), Stop> {
+    pub(crate) fn admit(&self, task: &Task, facts: &CallFacts<'_>) -> Result<(), Stop> {
         self.tasks.use_tool_half();
         match self.on(task, TaskEvent::Call(facts), false) {
             Verdict::Stop(stop) => Err(stop),
@@ -244,7 +244,7 @@ impl SafetyGuard {
     /// itself.
     pub(crate) fn observe(
         &self,
-        task: TaskId<'_>,
+        task: &Task,
         facts: &CallFacts<'_>,
         result: &ToolResult,
         passed_on: bool,
@@ -257,15 +257,18 @@ impl SafetyGuard {
         if let Verdict::Warn(advice) = &verdict
             && passed_on
         {
-            event::advised(task, std::slice::from_ref(advice), &RecoveryLog::default());
+            event::advised(task.id(), std::slice::from_ref(advice), &RecoveryLog::default());
         }
         verdict
     }
 
+    fn task<'a>(&self, id: impl Into<TaskId<'a>>) -> Arc<Task> {
+        self.tasks.task(id.into(), Instant::now())
+    }
+
     /// Feeds the state of a task, and reports the stop when it is a new one.
-    fn on(&self, id: TaskId<'_>, event: TaskEvent<'_>, passed_on: bool) -> Verdict {
+    fn on(&self, task: &Task, event: TaskEvent<'_>, passed_on: bool) -> Verdict {
         let now = Instant::now();
-        let task = self.tasks.task(id, now);
         let mut state = task.state.lock();
         let first = state.stopped.is_none();
         let verdict = state.on(&self.tasks.c, event, now);
@@ -273,7 +276,7 @@ impl SafetyGuard {
             Verdict::Warn(advice) if passed_on => state.pending.retain(|known| known != advice),
             Verdict::Stop(stop) if first => {
                 drop(state);
-                self.tasks.stopped(id, stop, false, &RecoveryLog::default());
+                self.tasks.stopped(task.id(), stop, false, &RecoveryLog::default());
             }
             _ => {}
         }

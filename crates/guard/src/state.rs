@@ -231,7 +231,7 @@ impl TaskState {
     }
 
     /// Whether there is room for one more event.
-    pub(crate) fn room_for_event(&self, limits: &Limits, now: Instant) -> Result<(), StopCause> {
+    fn room_for_event(&self, limits: &Limits, now: Instant) -> Result<(), StopCause> {
         if let Some(most) = limits.time
             && self.elapsed(now) > most
         {

@@ -120,15 +120,15 @@ impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StopCause::Events(limit) => {
-                write!(f, "the task has used its {} events", Thousands(*limit))
+                write!(f, "the task has used its {} events", thousands(*limit))
             }
             StopCause::Calls(limit) => {
-                write!(f, "the task has used its {} tool calls", Thousands(*limit))
+                write!(f, "the task has used its {} tool calls", thousands(*limit))
             }
-            StopCause::Time(limit) => write!(f, "the task has used its time of {}", Spent(*limit)),
+            StopCause::Time(limit) => write!(f, "the task has used its time of {}", spent(*limit)),
             StopCause::Tool { tool: name, limit } | StopCause::File { file: name, limit } => {
                 let what = if matches!(self, StopCause::Tool { .. }) { "calls" } else { "edits" };
-                let limit = Thousands(u64::from(*limit));
+                let limit = thousands((*limit).into());
                 write!(f, "the task has used its {limit} {what} of `{}`", Name(name))
             }
             StopCause::Loop { rule, tool, count } => {
@@ -177,9 +177,9 @@ impl fmt::Display for Stop {
             "Safety limit reached: {}.\nEvents processed: {} | Tool calls: {} | Elapsed: {}\nPlease \
              review the work so far before going on.",
             self.cause,
-            Thousands(self.events),
-            Thousands(self.calls),
-            Spent(self.elapsed),
+            thousands(self.events),
+            thousands(self.calls),
+            spent(self.elapsed),
         )
     }
 }
@@ -231,7 +231,7 @@ impl fmt::Display for Advice {
         write!(f, "{MARK} ")?;
         match self {
             Advice::Wait { tool, wait } => {
-                let (tool, wait) = (Name(tool), Spent(*wait));
+                let (tool, wait) = (Name(tool), spent(*wait));
                 write!(f, "`{tool}` reports nothing new. Wait {wait} before asking again.")
             }
             Advice::LastEdit { file, limit } => write!(
@@ -243,7 +243,7 @@ impl fmt::Display for Advice {
             Advice::Loop { rule, tool, count, wait } => {
                 f.write_str(&filled(rule.texts().2, tool, *count))?;
                 if let Some(wait) = wait {
-                    write!(f, " Wait {} before asking again.", Spent(*wait))?;
+                    write!(f, " Wait {} before asking again.", spent(*wait))?;
                 }
                 f.write_str(
                     " Nothing has changed. Use what is known already, try another way, or say what \
@@ -264,47 +264,30 @@ const LONGEST: usize = 80;
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let visible = |c: char| if c.is_control() || c == '`' { ' ' } else { c };
-        let length = self.0.chars().count();
-        let (head, tail) = match length > LONGEST {
-            true => (LONGEST / 2, LONGEST / 2 - 1),
-            false => (length, 0),
-        };
-        let mut chars = self.0.chars().map(visible);
-        chars.by_ref().take(head).try_for_each(|c| write!(f, "{c}"))?;
-        if tail > 0 {
-            write!(f, "\u{2026}")?;
+        let name: Vec<char> = self.0.chars().map(visible).collect();
+        if name.len() <= LONGEST {
+            return f.write_str(&String::from_iter(name));
         }
-        chars.skip(length - head - tail).try_for_each(|c| write!(f, "{c}"))
+        let (head, tail) = (&name[..LONGEST / 2], &name[name.len() - (LONGEST / 2 - 1)..]);
+        write!(f, "{}\u{2026}{}", String::from_iter(head), String::from_iter(tail))
     }
 }
 
 /// A number with a comma at each thousand.
-struct Thousands(u64);
-
-impl fmt::Display for Thousands {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at).is_multiple_of(3) {
-                f.write_str(",")?;
-            }
-            write!(f, "{digit}")?;
-        }
-        Ok(())
+fn thousands(number: u64) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1_000), number % 1_000),
     }
 }
 
 /// A time in hours, minutes and whole seconds.
-struct Spent(Duration);
-
-impl fmt::Display for Spent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-            (0, 0, s) => write!(f, "{s}s"),
-            (0, m, s) => write!(f, "{m}m {s}s"),
-            (h, m, s) => write!(f, "{}h {m}m {s}s", Thousands(h)),
-        }
+fn spent(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m {s}s"),
+        (h, m, s) => format!("{}h {m}m {s}s", thousands(h)),
     }
 }
 
@@ -353,12 +336,12 @@ mod tests {
         for (number, wanted) in
             [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
         {
-            assert_eq!(Thousands(number).to_string(), wanted);
+            assert_eq!(thousands(number), wanted);
         }
         for (seconds, wanted) in
             [(0, "0s"), (59, "59s"), (60, "1m 0s"), (443, "7m 23s"), (3_661, "1h 1m 1s")]
         {
-            assert_eq!(Spent(Duration::from_secs(seconds)).to_string(), wanted);
+            assert_eq!(spent(Duration::from_secs(seconds)), wanted);
         }
     }
 }

@@ -145,12 +145,6 @@ impl Task {
             stop: state.stopped(now),
         }
     }
-
-    /// When the task's time is over, as it is now.
-    pub(crate) fn until(&self, c: &Compiled) -> Option<Instant> {
-        let limit = c.policy.limits.time?;
-        self.state.lock().began?.checked_add(limit)
-    }
 }
 
 impl fmt::Debug for Task {

@@ -10,10 +10,11 @@ use std::{
 
 use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Part, Reason, ToolCall, ToolResult};
+use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{SafetyGuard, TaskId, Verdict, signature::CallFacts};
+use crate::{SafetyGuard, TaskId, Verdict, signature::CallFacts, tasks::Task};
 
 /// A request to run a tool, as far as the guard wants to know it.
 pub trait GuardedCall {
@@ -112,17 +113,13 @@ where
         let Some(task) = request.task() else {
             return ToolFuture { inner: Some(self.inner.call(request)), seen: None, refused: None };
         };
-        let facts = self.guard.tasks().c.call(request.call());
-        if let Err(stop) = self.guard.admit(task, &facts) {
+        let tasks = self.guard.tasks();
+        let (facts, task) = (tasks.c.call(request.call()), tasks.task(task, Instant::now()));
+        if let Err(stop) = self.guard.admit(&task, &facts) {
             let refused = Some(SafetyGuard::refusal(request.call(), &stop));
             return ToolFuture { inner: None, seen: None, refused };
         }
-        let seen = Box::new(Seen {
-            guard: self.guard.clone(),
-            tenant: task.tenant.map(Into::into),
-            name: task.name.into(),
-            facts: facts.into_owned(),
-        });
+        let seen = Box::new(Seen { guard: self.guard.clone(), task, facts: facts.into_owned() });
         ToolFuture { inner: Some(self.inner.call(request)), seen: Some(seen), refused: None }
     }
 }
@@ -131,8 +128,7 @@ where
 #[derive(Debug)]
 struct Seen {
     guard: SafetyGuard,
-    tenant: Option<Box<str>>,
-    name: Box<str>,
+    task: Arc<Task>,
     facts: CallFacts<'static>,
 }
 
@@ -158,24 +154,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            return Poll::Ready(this.refused.take().ok_or_else(|| {
-                Failure::refused_fixed(
-                    Reason::Unknown,
-                    "`ToolFuture` was polled after it was ready",
-                )
-            }));
+            let text = "`ToolFuture` was polled after it was ready";
+            let again = || Failure::refused_fixed(Reason::Unknown, text);
+            return Poll::Ready(this.refused.take().ok_or_else(again));
         };
         let result = ready!(inner.poll(cx));
         this.inner.set(None);
         let seen = this.seen.take();
         Poll::Ready(match (result, seen) {
             (Ok(mut result), Some(seen)) => {
-                let Seen { guard, tenant, name, facts } = &*seen;
-                let task = TaskId { tenant: tenant.as_deref(), name };
-                match guard.observe(task, facts, &result, true) {
-                    Verdict::Warn(advice) => result.content.push(Part::text(advice.to_string())),
-                    // What came is handed on; the next call, and the next answer, are not made.
-                    Verdict::Fine | Verdict::Stop(_) => {}
+                let Seen { guard, task, facts } = *seen;
+                // After a stop the result is handed on all the same; the next call is not made.
+                if let Verdict::Warn(advice) = guard.observe(&task, &facts, &result, true) {
+                    result.content.push(Part::text(advice.to_string()));
                 }
                 Ok(result)
             }

@@ -188,6 +188,9 @@ struct Dropped {
     used: Usage,
 }
 
+type Shared = RecoverState<ContinuationPolicy>;
+type CutAnswer = Answer<ContinuationPolicy>;
+
 impl Recovery for ContinuationPolicy {
     type Options = ModelLimits;
     type Snapshot = ContinuationSnapshot;
@@ -213,17 +216,17 @@ impl Recovery for ContinuationPolicy {
         })
     }
 
-    fn ends_well(answer: &Answer<Self>, event: &Event) -> bool {
+    fn ends_well(answer: &CutAnswer, event: &Event) -> bool {
         event.is_end()
             && answer.state.hold_back.is_empty()
             && event.stop_reason() != Some(StopReason::MaxTokens)
     }
 
-    fn take(answer: &mut Answer<Self>, event: Event) -> Step {
+    fn take(answer: &mut CutAnswer, event: Event) -> Step {
         answer.state.hold_back.take(event, &mut answer.partial, &mut answer.out)
     }
 
-    fn cut(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Next {
+    fn cut(shared: &Shared, answer: &mut CutAnswer) -> Next {
         shared.count(|counts| counts.cut += 1);
         let policy = &shared.policy;
         let used = answer.partial.used(answer.request.needs().input_tokens);
@@ -257,21 +260,14 @@ impl Recovery for ContinuationPolicy {
         go_on(shared, answer, new)
     }
 
-    fn failed(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
-        failure: Failure,
-        call: bool,
-    ) -> Next {
+    fn failed(shared: &Shared, answer: &mut CutAnswer, failure: Failure, call: bool) -> Next {
         let has_come = answer.partial.has_come();
         if answer.further.is_none() {
             // The answer itself: not this layer's to repair.
             let withheld = answer.state.hold_back.withheld.is_some();
             answer.out.extend(answer.state.hold_back.release());
-            return Next::Over(Some(match withheld {
-                true => failure.without_delivered(),
-                false => failure,
-            }));
+            let failure = if withheld { failure.without_delivered() } else { failure };
+            return Next::Over(Some(failure));
         }
         if call {
             answer.asked = answer.asked.saturating_add(failure.attempts());
@@ -279,11 +275,9 @@ impl Recovery for ContinuationPolicy {
         let dropped = answer.state.dropped.take();
         if failure.retry() == Retry::Forbidden || has_come {
             answer.out.extend(answer.state.hold_back.release());
-            return Next::Over(Some(match dropped {
-                // What was there of the first answer was dropped unseen.
-                Some(_) if !has_come => failure,
-                _ => failure.with_delivered(),
-            }));
+            // What was there of a first answer was dropped unseen.
+            let unseen = dropped.is_some() && !has_come;
+            return Next::Over(Some(if unseen { failure } else { failure.with_delivered() }));
         }
         let Some(dropped) = dropped else {
             return leave(shared, answer, "continuation_failed");
@@ -297,7 +291,7 @@ impl Recovery for ContinuationPolicy {
         go_on(shared, answer, 0)
     }
 
-    fn join(_: &RecoverState<Self>, answer: &mut Answer<Self>) -> Join {
+    fn join(_: &Shared, answer: &mut CutAnswer) -> Join {
         let used = answer.further().used;
         let partial = &mut answer.partial;
         if answer.state.dropped.is_some() {
@@ -306,26 +300,10 @@ impl Recovery for ContinuationPolicy {
         let overlap = (!partial.text().is_empty()).then(|| Overlap::unasked(partial.text()));
         Join::new(partial, overlap, true, used)
     }
-
-    fn joined(_: &RecoverState<Self>, _: &mut Answer<Self>, _: &Event) {}
-
-    fn not_joined(
-        _: &RecoverState<Self>,
-        _: &mut Answer<Self>,
-        failure: Failure,
-        _: &'static str,
-    ) -> Next {
-        // Without an overlap the text goes on as it came: it is never refused.
-        Next::Over(Some(failure))
-    }
 }
 
 /// Continues the answer, or leaves it as it is.
-fn go_on(
-    shared: &RecoverState<ContinuationPolicy>,
-    answer: &mut Answer<ContinuationPolicy>,
-    new: u64,
-) -> Next {
+fn go_on(shared: &Shared, answer: &mut CutAnswer, new: u64) -> Next {
     let policy = &shared.policy;
     let why = if answer.calls() >= policy.continuations {
         Some("continuations_spent")
@@ -351,11 +329,7 @@ fn go_on(
 }
 
 /// Ends the answer as the model did: cut off.
-fn leave(
-    shared: &RecoverState<ContinuationPolicy>,
-    answer: &mut Answer<ContinuationPolicy>,
-    why: &'static str,
-) -> Next {
+fn leave(shared: &Shared, answer: &mut CutAnswer, why: &'static str) -> Next {
     shared.count(|counts| counts.truncated += 1);
     event::truncated(&answer.request.context, answer.target.as_ref(), why);
     let stop = answer.state.hold_back.stop.take();

@@ -18,7 +18,7 @@ const FIRST_ROOM: usize = 128;
 /// there was and whether it is complete.
 #[derive(Clone, Default)]
 pub struct Partial {
-    text: String,
+    pub(crate) text: String,
     /// The most text to keep, in bytes.
     limit: usize,
     too_long: bool,
@@ -91,17 +91,6 @@ impl Partial {
     /// Nothing yet; keeps at most `limit` bytes of text.
     pub fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
-    }
-
-    /// With this buffer for the text.
-    pub(crate) fn with_buffer(mut self, buffer: String) -> Self {
-        self.text = buffer;
-        self
-    }
-
-    /// The buffer of the text, for another answer.
-    pub(crate) fn take_buffer(&mut self) -> String {
-        std::mem::take(&mut self.text)
     }
 
     /// Takes note of an event that the caller is given.

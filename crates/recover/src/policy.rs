@@ -43,11 +43,15 @@ pub trait Recovery: Clone + fmt::Debug + Default {
 
     /// An event that the partial answer has seen already.
     #[doc(hidden)]
-    fn take(answer: &mut Answer<Self>, event: Event) -> Step;
+    fn take(_answer: &mut Answer<Self>, event: Event) -> Step {
+        Step::Give(event, None)
+    }
 
     /// The stream is over and the answer was cut off ([`Step::Cut`]).
     #[doc(hidden)]
-    fn cut(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Next;
+    fn cut(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>) -> Next {
+        Next::Over(None)
+    }
 
     /// The stream failed, or (`call`) the call that was to go on with it.
     #[doc(hidden)]
@@ -64,16 +68,18 @@ pub trait Recovery: Clone + fmt::Debug + Default {
 
     /// An event from behind the join is given to the caller.
     #[doc(hidden)]
-    fn joined(shared: &RecoverState<Self>, answer: &mut Answer<Self>, event: &Event);
+    fn joined(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>, _event: &Event) {}
 
     /// The further stream does not go on with what was shown, or that could not be found in time.
     #[doc(hidden)]
     fn not_joined(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
+        _shared: &RecoverState<Self>,
+        _answer: &mut Answer<Self>,
         failure: Failure,
-        why: &'static str,
-    ) -> Next;
+        _why: &'static str,
+    ) -> Next {
+        Next::Over(Some(failure))
+    }
 }
 
 /// An answer whose head is there, and what it takes to go on with it.
@@ -132,7 +138,8 @@ impl<P: Recovery> Answer<P> {
     /// An answer to `request`; `None` for one to leave alone.
     pub(crate) fn begin(policy: &P, request: ChatRequest, head: &Head) -> Option<Self> {
         let (most, state) = policy.begin(&request)?;
-        let mut partial = Partial::new(most).with_buffer(buffers::take());
+        let mut partial = Partial::new(most);
+        partial.text = buffers::take();
         partial.calls.reads(head.dialect, request.stream);
         Some(Self {
             request,
@@ -175,7 +182,7 @@ impl<P: Recovery> Answer<P> {
 
 impl<P: Recovery> Drop for Answer<P> {
     fn drop(&mut self) {
-        buffers::put(self.partial.take_buffer());
+        buffers::put(std::mem::take(&mut self.partial.text));
         buffers::put(std::mem::take(&mut self.request.model));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     join::Join,
     layer::{RecoverHandle, RecoverLayer, RecoverState},
     overlap::{Overlap, OverlapPolicy},
-    policy::{Answer, Next, Recovery, Step},
+    policy::{Answer, Next, Recovery},
     request,
     service::{Recover, RecoverFuture},
 };
@@ -164,6 +164,9 @@ pub struct ResumeState {
     attempts: Vec<Attempt>,
 }
 
+type Shared = RecoverState<ResumePolicy>;
+type BrokenAnswer = Answer<ResumePolicy>;
+
 impl Recovery for ResumePolicy {
     type Options = ResumeOptions;
     type Snapshot = ResumeSnapshot;
@@ -181,25 +184,11 @@ impl Recovery for ResumePolicy {
         (self.resumes > 0).then(|| (self.max_partial, ResumeState::default()))
     }
 
-    fn ends_well(_: &Answer<Self>, event: &Event) -> bool {
+    fn ends_well(_: &BrokenAnswer, event: &Event) -> bool {
         event.is_end()
     }
 
-    fn take(_: &mut Answer<Self>, event: Event) -> Step {
-        Step::Give(event, None)
-    }
-
-    fn cut(_: &RecoverState<Self>, _: &mut Answer<Self>) -> Next {
-        // Being cut off at the output limit is an end like any other here.
-        Next::Over(None)
-    }
-
-    fn failed(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
-        failure: Failure,
-        call: bool,
-    ) -> Next {
+    fn failed(shared: &Shared, answer: &mut BrokenAnswer, failure: Failure, call: bool) -> Next {
         shared.count(|counts| counts.broken += u64::from(!call));
         let reserved = match may_go_on(shared, answer, &failure, call) {
             Ok(reserved) => reserved,
@@ -236,7 +225,7 @@ impl Recovery for ResumePolicy {
         Next::Call(Box::new(request), reserved)
     }
 
-    fn join(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Join {
+    fn join(shared: &Shared, answer: &mut BrokenAnswer) -> Join {
         let text = answer.partial.text();
         let (target, dialect) = (answer.target.as_ref(), answer.dialect);
         let overlap = if text.is_empty() {
@@ -250,7 +239,7 @@ impl Recovery for ResumePolicy {
         Join::new(&mut answer.partial, overlap, false, used)
     }
 
-    fn joined(shared: &RecoverState<Self>, answer: &mut Answer<Self>, event: &Event) {
+    fn joined(shared: &Shared, answer: &mut BrokenAnswer, event: &Event) {
         let is_open = answer.join().is_some_and(|join| join.is_open());
         if is_open || !(event.is_content() || event.is_end()) {
             return;
@@ -263,8 +252,8 @@ impl Recovery for ResumePolicy {
     }
 
     fn not_joined(
-        shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
+        shared: &Shared,
+        answer: &mut BrokenAnswer,
         failure: Failure,
         why: &'static str,
     ) -> Next {
@@ -275,8 +264,8 @@ impl Recovery for ResumePolicy {
 /// Whether the answer may be gone on with after `failure`, and what was reserved for that; else why
 /// not.
 fn may_go_on(
-    shared: &RecoverState<ResumePolicy>,
-    answer: &Answer<ResumePolicy>,
+    shared: &Shared,
+    answer: &BrokenAnswer,
     failure: &Failure,
     call: bool,
 ) -> Result<Reserved, &'static str> {
@@ -307,8 +296,8 @@ fn may_go_on(
 
 /// The answer is over: what the caller is reported.
 fn give_up(
-    shared: &RecoverState<ResumePolicy>,
-    answer: &mut Answer<ResumePolicy>,
+    shared: &Shared,
+    answer: &mut BrokenAnswer,
     failure: Failure,
     why: &'static str,
 ) -> Next {

@@ -25,7 +25,7 @@ use crate::{
 ///
 /// The first call is the inner service's, which is ready. Further calls are made by clones of it,
 /// polled ready before each.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct Recover<S, P: Recovery> {
     inner: S,
@@ -33,6 +33,7 @@ pub struct Recover<S, P: Recovery> {
 }
 
 /// What a service, its clones and their answers share.
+#[derive(Debug)]
 pub(crate) struct Source<S, P: Recovery> {
     pub(crate) shared: Arc<RecoverState<P>>,
     /// What further calls are made with clones of. Locked for the cloning.
@@ -93,15 +94,6 @@ fn keep(request: &mut ChatRequest) -> ChatRequest {
     }
     request.model = model;
     kept
-}
-
-impl<S: fmt::Debug, P: Recovery> fmt::Debug for Recover<S, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recover")
-            .field("inner", &self.inner)
-            .field("layer", &self.source.shared)
-            .finish()
-    }
 }
 
 pin_project! {
