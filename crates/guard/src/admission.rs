@@ -34,8 +34,9 @@ pub(crate) struct Admission {
     /// Calls that are let through.
     passed: u32,
     /// Held back.
-    held: VecDeque<Event>,
-    holding: bool,
+    pub(crate) held: VecDeque<Event>,
+    /// Whether events are to be held back.
+    pub(crate) holding: bool,
 }
 
 #[derive(Debug)]
@@ -71,7 +72,7 @@ impl Admission {
         let Some(limit) = c.policy.limits.edits_per_file else { return };
         let here = u32::try_from(self.edits.len()).unwrap_or(u32::MAX);
         // Should all of them be of the file with the most edits already.
-        self.holding |= self.state.most_edits().saturating_add(here) >= limit;
+        self.holding |= self.state.files.most.saturating_add(here) >= limit;
         let call = ToolCall { name: name.to_owned(), ..ToolCall::default() };
         self.edits.push(Edit { block, call, held: self.holding });
     }
@@ -81,15 +82,6 @@ impl Admission {
         if let Some(edit) = self.edits.iter_mut().rev().find(|edit| edit.block == block) {
             edit.call.arguments.push_str(json);
         }
-    }
-
-    pub(crate) fn hold(&mut self, event: Event) {
-        self.held.push_back(event);
-    }
-
-    /// Whether events are to be held back.
-    pub(crate) fn is_holding(&self) -> bool {
-        self.holding
     }
 
     /// Why, when no call is let through.

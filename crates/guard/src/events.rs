@@ -10,8 +10,7 @@ use std::{
 
 use futures_core::Stream;
 use steadfast_core::{
-    ChatRequest, Delta, Event, Events, Failure, Near, RecoveryLog, Stop as Ending, StopReason,
-    Usage,
+    Delta, Event, Events, Failure, Near, RecoveryLog, Stop as Ending, StopReason, Usage,
 };
 use tokio::time::Instant;
 
@@ -24,32 +23,21 @@ use crate::{
 };
 
 /// What an answer is guarded with.
+#[derive(Debug)]
 pub(crate) struct Guarded {
-    tasks: Near<Tasks>,
-    task: Option<Arc<Task>>,
+    pub(crate) tasks: Near<Tasks>,
+    pub(crate) task: Option<Arc<Task>>,
     /// When the task began, if that is known.
-    began: Option<Instant>,
+    pub(crate) began: Option<Instant>,
     /// The tool half sees the calls of the answer, and this one does not.
-    tool_half: bool,
+    pub(crate) tool_half: bool,
     /// The task's state, to count the answer's own calls in; boxed, and `None` when this answer is
     /// the first thing that happens in it, as most are.
-    state: Option<Box<TaskState>>,
-    log: RecoveryLog,
+    pub(crate) state: Option<Box<TaskState>>,
+    pub(crate) log: RecoveryLog,
 }
 
 impl Guarded {
-    pub(crate) fn new(
-        tasks: Near<Tasks>,
-        task: Option<Arc<Task>>,
-        tool_half: bool,
-        state: Option<Box<TaskState>>,
-        request: &ChatRequest,
-    ) -> Self {
-        let began = task.as_ref().and_then(|task| task.state.lock().began);
-        let log = request.context.log.clone();
-        Self { tasks, task, began, tool_half, state, log }
-    }
-
     /// The head of the answer is there.
     pub(crate) fn begin(&self) {
         if let (true, Some(task)) = (self.tool_half, &self.task) {
@@ -59,9 +47,10 @@ impl Guarded {
 
     /// The stop for time that is up, when it is.
     fn late(&mut self) -> Option<Stop> {
-        let (limit, now) = (self.tasks.c.policy.limits.time?, Instant::now());
+        let (began, limit) = (self.began?, self.tasks.c.policy.limits.time?);
+        let now = Instant::now();
         let is_late = |began: Instant| began.checked_add(limit).is_some_and(|until| now > until);
-        if is_late(self.began?) {
+        if is_late(began) {
             // An operator may have extended the task meanwhile.
             self.began = self.task.as_ref()?.state.lock().began;
         }
@@ -92,12 +81,6 @@ impl Guarded {
     fn stopped(&self, stop: &Stop) {
         let task = self.task.as_ref().map(|task| task.id()).unwrap_or_default();
         self.tasks.stopped(task, stop, true, &self.log);
-    }
-}
-
-impl fmt::Debug for Guarded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded").field("task", &self.task).finish_non_exhaustive()
     }
 }
 
@@ -284,8 +267,8 @@ impl<S: Events + Unpin> GuardEvents<S> {
         }
         let end = event.is_end();
         match &mut self.admission {
-            Some(admission) if admission.is_holding() => {
-                admission.hold(event);
+            Some(admission) if admission.holding => {
+                admission.held.push_back(event);
                 if end {
                     self.finish();
                 }

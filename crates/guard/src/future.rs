@@ -18,9 +18,9 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F> {
         #[pin]
-        call: Option<F>,
+        pub(crate) call: Option<F>,
         // How the answer is to be guarded, or why nobody is asked; `None` once ready.
-        admitted: Option<Result<Guarded, Box<Refused>>>,
+        pub(crate) admitted: Option<Result<Guarded, Box<Refused>>>,
     }
 }
 
@@ -32,17 +32,6 @@ pub(crate) struct Refused {
     pub(crate) dialect: Option<Dialect>,
     pub(crate) stream: bool,
     pub(crate) log: RecoveryLog,
-}
-
-impl<F> ResponseFuture<F> {
-    #[inline]
-    pub(crate) fn asking(call: F, guarded: Guarded) -> Self {
-        Self { call: Some(call), admitted: Some(Ok(guarded)) }
-    }
-
-    pub(crate) fn refused(refused: Box<Refused>) -> Self {
-        Self { call: None, admitted: Some(Err(refused)) }
-    }
 }
 
 impl<F, S, E> Future for ResponseFuture<F>

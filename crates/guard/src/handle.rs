@@ -1,7 +1,6 @@
 //! The guard itself: what its layers share, and the handle to it.
 
 use std::{
-    fmt,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -10,7 +9,7 @@ use steadfast_core::{ChatRequest, RecoveryLog, ToolCall, ToolResult};
 use tokio::time::Instant;
 
 use crate::{
-    Advice, GuardPolicy, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
+    Advice, GuardPolicy, MARK, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
     history,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
@@ -43,7 +42,7 @@ use crate::{
 /// guard.extend("task 7");
 /// assert!(guard.check_call("task 7", &call).is_ok());
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SafetyGuard {
     tasks: Arc<Tasks>,
 }
@@ -112,7 +111,7 @@ impl SafetyGuard {
     /// call of a named task is seen here, and do not read it out of histories.
     pub fn tool_layer(&self) -> ToolGuardLayer {
         self.tasks.use_tool_half();
-        ToolGuardLayer::new(self.clone())
+        ToolGuardLayer { guard: self.clone() }
     }
 
     /// Counts a call that is about to be made. From the first that may not be made on the task is
@@ -150,7 +149,7 @@ impl SafetyGuard {
         ToolResult {
             id: call.id.clone(),
             name: Some(call.name.clone()),
-            content: vec![steadfast_core::Part::text(stop.note())],
+            content: vec![steadfast_core::Part::text(format!("{MARK} {stop}"))],
             is_error: true,
             extra: None,
         }
@@ -285,11 +284,5 @@ impl SafetyGuard {
 
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
         &self.tasks
-    }
-}
-
-impl fmt::Debug for SafetyGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SafetyGuard").field(&self.tasks).finish()
     }
 }

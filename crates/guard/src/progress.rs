@@ -127,7 +127,8 @@ impl Progress {
         let mut found = strike(rule, strikes, factor, count, self.round, &mut entry.warned);
         // One answer to different arguments.
         if new && !changed && !result.trivial {
-            self.new_answers += u32::from(self.answers.get(answer).is_none());
+            let new = u32::from(self.answers.get(answer).is_none());
+            self.new_answers = self.new_answers.saturating_add(new);
             let (rule, strikes) = (LoopRule::SameAnswer, rules.same_answer);
             let (news, forget_after) = (self.new_answers, rules.forget_after);
             let entry = self.answers.count(answer, self.barrier, news, forget_after);

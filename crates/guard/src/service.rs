@@ -67,10 +67,9 @@ where
 
     #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        match admit(&self.tasks, &mut request) {
-            Ok(guarded) => ResponseFuture::asking(self.inner.call(request), guarded),
-            Err(refused) => ResponseFuture::refused(refused),
-        }
+        let admitted = admit(&self.tasks, &mut request);
+        let call = admitted.is_ok().then(|| self.inner.call(request));
+        ResponseFuture { call, admitted: Some(admitted) }
     }
 }
 
@@ -81,63 +80,53 @@ fn admit(tasks: &Near<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<
     // A task by its name goes on over the user's turns, one by its conversation ends with them.
     let per_turn = request.context.task().is_none();
     let task = TaskId::of(&request.context).map(|id| tasks.task(id, now));
-    let begins = |state: &mut TaskState| {
-        if per_turn && history::ends_with_user(request) {
+    let user_speaks = history::ends_with_user(request);
+    let tool_half = tasks.has_tool_half() && task.is_some();
+    let mut began = None;
+    let (mut messages, mut skip) = (history::last_turn(&request.messages), 0);
+    let mut seen = None;
+    if let Some(task) = &task {
+        let mut state = task.state.lock();
+        if per_turn && user_speaks {
             *state = TaskState::new(Some(now));
         }
-    };
-    let tool_half = tasks.has_tool_half() && task.is_some();
-    let (verdict, advice, state) = match &task {
-        // Its calls are seen elsewhere one by one.
-        Some(task) if tool_half => {
-            let mut state = task.state.lock();
-            begins(&mut state);
-            if history::ends_with_user(request) {
+        began = state.began;
+        if tool_half {
+            // Its calls are seen elsewhere one by one.
+            if user_speaks {
                 state.on(c, TaskEvent::UserTurn, now);
             }
-            (state.on(c, TaskEvent::Ask, now), state.pending.clone(), None)
+            seen = Some((state.on(c, TaskEvent::Ask, now), state.pending.clone(), None));
+        } else {
+            let (all, before_turn) = history::answers(request);
+            (messages, skip) = (&request.messages, state.skips(all, before_turn, per_turn));
         }
+    }
+    let (verdict, advice, state) = seen.unwrap_or_else(|| {
         // Its calls are read out of the request.
-        _ => {
-            let mut messages = &request.messages[..];
-            let (skip, began) = match &task {
-                Some(task) => {
-                    let mut state = task.state.lock();
-                    begins(&mut state);
-                    let (all, before_turn) = history::answers(request);
-                    (state.skips(all, before_turn, per_turn), state.began)
-                }
-                None => {
-                    messages = history::last_turn(messages);
-                    (0, None)
-                }
-            };
-            let mut read = TaskState::new(began);
-            history::feed(c, messages, skip, &mut read, now, |_| {});
-            let verdict = read.on(c, TaskEvent::Ask, now);
-            if let Some(task) = &task {
-                task.state.lock().record(&read);
-            }
-            let advice = std::mem::take(&mut read.pending);
-            // The answer that is asked for now. What is known of its task is kept only if that is
-            // anything.
-            let state = (read.events > 0).then(|| {
-                read.on(c, TaskEvent::Answer, now);
-                Box::new(read)
-            });
-            (verdict, advice, state)
+        let mut read = TaskState::new(began);
+        history::feed(c, messages, skip, &mut read, now, |_| {});
+        let verdict = read.on(c, TaskEvent::Ask, now);
+        if let Some(task) = &task {
+            task.state.lock().record(&read);
         }
-    };
+        let advice = std::mem::take(&mut read.pending);
+        // The answer that is asked for now. The state is kept only if there is anything in it.
+        let state = (read.events > 0).then(|| {
+            read.on(c, TaskEvent::Answer, now);
+            Box::new(read)
+        });
+        (verdict, advice, state)
+    });
     let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
+    let log = request.context.log.clone();
     if let Verdict::Stop(stop) = verdict {
-        let log = request.context.log.clone();
         tasks.stopped(id, &stop, false, &log);
-        let (dialect, stream) = (request.dialect(), request.stream);
-        let stop_as = c.policy.stop_as;
+        let (dialect, stream, stop_as) = (request.dialect(), request.stream, c.policy.stop_as);
         return Err(Box::new(Refused { stop, stop_as, dialect, stream, log }));
     }
     advise(id, &advice, request);
-    Ok(Guarded::new(tasks.clone(), task, tool_half, state, request))
+    Ok(Guarded { tasks: tasks.clone(), task, began, tool_half, state, log })
 }
 
 /// Adds advice behind everything else: what stands before stays as it is, for prompt caches.

@@ -25,7 +25,7 @@ use crate::{
 pub(crate) struct Compiled {
     pub(crate) policy: GuardPolicy,
     names: HashMap<Box<str>, usize>,
-    hasher: RandomState,
+    pub(crate) hasher: RandomState,
     /// What long results were found to be, by a hash of their bytes. A history comes again with every
     /// request: of one with 900 kB of results, reading takes 3 ms and knowing them 0.3 ms.
     results: Keyed<u64, ResultHash>,
@@ -213,10 +213,6 @@ impl Compiled {
         let mut hash = self.hasher.build_hasher();
         stable(text, |piece| piece.hash(&mut hash));
         hash.finish()
-    }
-
-    pub(crate) fn hasher(&self) -> &RandomState {
-        &self.hasher
     }
 
     /// The hash of anything.

@@ -46,7 +46,7 @@ pub(crate) struct TaskState {
     pub(crate) events: u64,
     pub(crate) calls: u64,
     tools: CountByName,
-    files: CountByName,
+    pub(crate) files: CountByName,
     /// `None` when nobody knows.
     pub(crate) began: Option<Instant>,
     progress: Progress,
@@ -107,11 +107,6 @@ impl TaskState {
             self.tools.counts.iter().map(|(name, n)| (name.clone(), *n)).collect();
         all.sort_unstable();
         all
-    }
-
-    /// How often the file with the most edits was edited.
-    pub(crate) fn most_edits(&self) -> u32 {
-        self.files.most
     }
 
     /// Whether the call may be made. Changes nothing.
@@ -282,10 +277,10 @@ const LONGEST_NAME: usize = 256;
 
 /// Counts by name. The empty name stands for all that found no room.
 #[derive(Clone, Debug, Default)]
-struct CountByName {
+pub(crate) struct CountByName {
     counts: HashMap<Box<str>, u32, RandomState>,
     /// The largest of them.
-    most: u32,
+    pub(crate) most: u32,
 }
 
 impl CountByName {

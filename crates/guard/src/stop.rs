@@ -159,11 +159,6 @@ impl Stop {
         self.to_string()
     }
 
-    /// The same as an answer of the guard in a conversation.
-    pub(crate) fn note(&self) -> String {
-        format!("{MARK} {self}")
-    }
-
     /// The stop as a failure, which no layer retries.
     pub fn failure(&self) -> Failure {
         Failure::refused(Reason::Safety, self.to_string()).with_evidence("guard")

@@ -1,11 +1,8 @@
 //! The tasks of one guard, each with its state.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -65,6 +62,7 @@ impl<'a> From<(&'a str, &'a str)> for TaskId<'a> {
 }
 
 /// What all layers of one guard share.
+#[derive(Debug)]
 pub(crate) struct Tasks {
     pub(crate) c: Compiled,
     /// By a hash of the task's name and tenant, seeded anew in each process.
@@ -75,6 +73,7 @@ pub(crate) struct Tasks {
 }
 
 /// One task.
+#[derive(Debug)]
 pub(crate) struct Task {
     tenant: Option<Box<str>>,
     name: Box<str>,
@@ -144,17 +143,5 @@ impl Task {
             elapsed: state.elapsed(now),
             stop: state.stopped(now),
         }
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("id", &self.id()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Tasks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tasks").field("tasks", &self.keyed.len()).finish_non_exhaustive()
     }
 }

@@ -67,13 +67,7 @@ impl GuardedCall for TaskCall {
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct ToolGuardLayer {
-    guard: SafetyGuard,
-}
-
-impl ToolGuardLayer {
-    pub(crate) fn new(guard: SafetyGuard) -> Self {
-        Self { guard }
-    }
+    pub(crate) guard: SafetyGuard,
 }
 
 impl<S> Layer<S> for ToolGuardLayer {
@@ -154,8 +148,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            let text = "`ToolFuture` was polled after it was ready";
-            let again = || Failure::refused_fixed(Reason::Unknown, text);
+            let again = "`ToolFuture` was polled after it was ready";
+            let again = || Failure::refused_fixed(Reason::Unknown, again);
             return Poll::Ready(this.refused.take().ok_or_else(again));
         };
         let result = ready!(inner.poll(cx));

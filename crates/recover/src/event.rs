@@ -16,9 +16,8 @@ pub(crate) fn escalated(context: &CallContext, target: Option<&Target>, to: u64,
         target = target.map(tracing::field::display),
         "the answer was cut off; it is asked for again with a higher limit",
     );
-    context.log.record(|| {
-        let detail = format!("to {to} tokens; {dropped} output tokens were dropped");
-        Step::new(LAYER, "escalated").target(target).reason(Reason::OutputTruncated).detail(detail)
+    record(context, target, "escalated", || {
+        format!("to {to} tokens; {dropped} output tokens were dropped")
     });
 }
 
@@ -40,14 +39,11 @@ pub(crate) fn continued(
         target = target.map(tracing::field::display),
         "the answer was cut off; it is continued",
     );
-    context.log.record(|| {
-        let detail = match cut_call {
-            None => format!("after {new} output tokens"),
-            Some(bytes) => format!(
-                "after {new} output tokens, the last {bytes} bytes in a tool call that was dropped"
-            ),
-        };
-        Step::new(LAYER, "continued").target(target).reason(Reason::OutputTruncated).detail(detail)
+    record(context, target, "continued", || match cut_call {
+        None => format!("after {new} output tokens"),
+        Some(bytes) => format!(
+            "after {new} output tokens, the last {bytes} bytes in a tool call that was dropped"
+        ),
     });
 }
 
@@ -61,9 +57,17 @@ pub(crate) fn truncated(context: &CallContext, target: Option<&Target>, why: &'s
         target = target.map(tracing::field::display),
         "the answer was cut off and is left so ({why})",
     );
-    context.log.record(|| {
-        Step::new(LAYER, "truncated").target(target).reason(Reason::OutputTruncated).detail(why)
-    });
+    record(context, target, "truncated", || why.into());
+}
+
+fn record(
+    context: &CallContext,
+    target: Option<&Target>,
+    action: &'static str,
+    detail: impl FnOnce() -> String,
+) {
+    let reason = Reason::OutputTruncated;
+    context.log.record(|| Step::new(LAYER, action).target(target).reason(reason).detail(detail()));
 }
 
 /// A broken stream is to be gone on with: `lost` is what the broken part is known or estimated to

@@ -154,7 +154,6 @@ pub use self::{
     layer::{RecoverHandle, RecoverLayer},
     overlap::{Overlap, OverlapFound, OverlapPolicy},
     partial::{Partial, ResumePoint},
-    policy::Recovery,
     resume::{
         ResumeFuture, ResumeHandle, ResumePolicy, ResumeSnapshot, ResumedEvents, StreamResume,
         StreamResumeLayer,

@@ -23,38 +23,30 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     type Snapshot: Copy + fmt::Debug + Default;
 
     /// What is known of one answer.
-    #[doc(hidden)]
     type State: Unpin;
 
-    #[doc(hidden)]
     fn off() -> Self;
 
     /// `validate`, of either policy.
-    #[doc(hidden)]
     fn check(&self) -> Result<(), PolicyError>;
 
     /// The most text to keep of an answer, and its state; `None` for an answer to leave alone.
-    #[doc(hidden)]
     fn begin(&self, request: &ChatRequest) -> Option<(usize, Self::State)>;
 
     /// Whether `event` ends an answer that needs nothing: it is not even read.
-    #[doc(hidden)]
     fn ends_well(answer: &Answer<Self>, event: &Event) -> bool;
 
     /// An event that the partial answer has seen already.
-    #[doc(hidden)]
     fn take(_answer: &mut Answer<Self>, event: Event) -> Step {
         Step::Give(event, None)
     }
 
     /// The stream is over and the answer was cut off ([`Step::Cut`]).
-    #[doc(hidden)]
     fn cut(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>) -> Next {
         Next::Over(None)
     }
 
     /// The stream failed, or (`call`) the call that was to go on with it.
-    #[doc(hidden)]
     fn failed(
         shared: &RecoverState<Self>,
         answer: &mut Answer<Self>,
@@ -63,15 +55,12 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     ) -> Next;
 
     /// How the stream of a further call is joined to what was shown.
-    #[doc(hidden)]
     fn join(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Join;
 
     /// An event from behind the join is given to the caller.
-    #[doc(hidden)]
     fn joined(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>, _event: &Event) {}
 
     /// The further stream does not go on with what was shown, or that could not be found in time.
-    #[doc(hidden)]
     fn not_joined(
         _shared: &RecoverState<Self>,
         _answer: &mut Answer<Self>,
@@ -116,6 +105,7 @@ pub(crate) struct Further {
 
 /// What becomes of one event. What was held back before it is in the queue.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every one gives; a box would be allocated")]
 pub enum Step {
     /// The caller is given it, and then perhaps another one.
     Give(Event, Option<Event>),

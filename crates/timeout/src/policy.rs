@@ -7,10 +7,8 @@ use crate::{PolicyError, error::positive, limits::TimeLimits};
 /// What a layer needs of its policy. Sealed.
 pub trait TimePolicy: Copy + Default {
     /// `validate`, of any policy.
-    #[doc(hidden)]
     fn check(&self) -> Result<(), PolicyError>;
 
-    #[doc(hidden)]
     fn limits(&self) -> TimeLimits;
 }
 
