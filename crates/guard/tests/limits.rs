@@ -177,7 +177,7 @@ async fn a_named_task_goes_on_over_the_users_turns_and_a_session_does_not() {
 }
 
 /// A caller behind a gateway runs what it gets, whatever the size of the model's batches.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_caller_runs_exactly_what_the_limit_allows() {
     for (tool, limit) in [("web_search", 8), ("delete_file", 3), ("edit_file", 4)] {
         for size in 1..=11 {

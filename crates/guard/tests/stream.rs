@@ -69,7 +69,7 @@ fn looping(times: usize) -> ChatRequest {
     request(&one_by_one(vec![same; times]))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stopped_task_asks_nobody() {
     let model = Model::default();
     let failure = ask(GuardPolicy::default(), &model, looping(5)).await.unwrap_err();
@@ -91,7 +91,7 @@ async fn a_stopped_task_asks_nobody() {
     assert_eq!(model.times(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn advice_comes_behind_everything_and_is_accepted() {
     for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini] {
         let rules = Rules::for_dialect(dialect);
@@ -120,7 +120,7 @@ async fn advice_comes_behind_everything_and_is_accepted() {
     assert!(model.last().messages.same(&quiet.messages), "not even copied");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn repeated_text_ends_an_answer() {
     let sentence = "I will now look at the file again. ";
     let pieces = |times: usize| {
@@ -160,7 +160,7 @@ async fn repeated_text_ends_an_answer() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_beyond_a_limit_are_answered_in_their_place() {
     let before = different("delete_file", 2);
     let three = [("delete_file", r#"{"path":"x"}"#); 3];
@@ -184,7 +184,7 @@ fn different(tool: &str, count: usize) -> Vec<Vec<Did>> {
     one_by_one((0..count).map(one))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_of_which_no_call_passes_is_the_stop() {
     let before = different("delete_file", 3);
     let mut shown = vec![start(), text(0, "Now the last one."), Delta::BlockEnd { index: 0 }];
@@ -204,7 +204,7 @@ async fn an_answer_of_which_no_call_passes_is_the_stop() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_edit_is_judged_when_its_file_is_known() {
     let edit = |at: usize, path: &str| {
         did("edit_file", &format!(r#"{{"path":"{path}","n":{at}}}"#), "the file was edited")
@@ -278,7 +278,7 @@ async fn time_ends_an_answer_but_no_call() {
 }
 
 /// An agent in one process: both halves, a batch beyond the limit, and the stop after it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_tool_half_answers_every_call() {
     let guard = SafetyGuard::default();
     let tools = ServiceBuilder::new().layer(guard.tool_layer()).service(service_fn(

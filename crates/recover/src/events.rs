@@ -24,7 +24,7 @@ use crate::{
 /// error it stays ended. Dropping it ends whatever is under way; what was paid for a call that was
 /// not sent yet goes back into the budget.
 ///
-/// In order: its events are shown and noted ([`Partial`]); when it is cut off or breaks
+/// In order: its events are shown and noted ([`Partial`](crate::Partial)); when it is cut off or breaks
 /// the policy decides whether to go on, and makes the request; the call is made; its events are
 /// joined to what was shown.
 pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
