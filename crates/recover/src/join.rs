@@ -16,12 +16,8 @@ pub struct Join {
     overlap: Option<Overlap>,
     /// Text without an overlap goes on as it came.
     lenient: bool,
-    /// The caller's text block that the first new text belongs to.
-    open_text: Option<u32>,
-    /// The caller's thinking block that has ended, should another begin.
-    open_thinking: Option<u32>,
-    /// The number of the caller's next block.
-    next: u32,
+    /// A block of the stream's has begun.
+    began: bool,
     /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
     blocks: SmallVec<[(u32, Option<u32>); 4]>,
     /// What the streams before this one used.
@@ -49,9 +45,7 @@ impl Join {
         Self {
             overlap,
             lenient,
-            open_text: partial.open_text,
-            open_thinking: partial.open_thinking,
-            next: partial.next,
+            began: false,
             blocks: SmallVec::new(),
             base,
             fresh: false,
@@ -194,16 +188,16 @@ impl Join {
         index
     }
 
+    /// The caller's number of a new block. The first one ends a block of thinking that is open, and goes on
+    /// with one of text if it is of text.
     fn begin(&mut self, is_text: bool, out: &mut Out<'_>) -> u32 {
-        if let Some(index) = self.open_thinking.take() {
+        let first = !std::mem::replace(&mut self.began, true);
+        if let (true, Some(index)) = (first, out.partial.open_thinking) {
             out.push(Delta::BlockEnd { index });
         }
-        match self.open_text.take() {
-            Some(index) if is_text => index,
-            _ => {
-                self.next += 1;
-                self.next - 1
-            }
+        match out.partial.open_text {
+            Some(index) if first && is_text => index,
+            _ => out.partial.next,
         }
     }
 }
