@@ -192,7 +192,6 @@ impl<S> GuardEvents<S> {
 
 impl<S: Events + Unpin> GuardEvents<S> {
     /// Reads an event.
-    #[inline]
     fn read(&mut self, event: &Event) -> StopAt {
         let guarded = self.guarded.as_mut()?;
         for (at, delta) in event.deltas.iter().enumerate() {
@@ -242,26 +241,20 @@ impl<S: Events + Unpin> GuardEvents<S> {
         None
     }
 
-    /// The stop for time that is up before `event`, unless a call has begun.
-    fn late(&mut self, event: &Event) -> StopAt {
+    /// The stop for time that is up before `event`, when the answer was at `before`; none once a call has
+    /// begun.
+    fn late(&mut self, event: &Event, before: Position) -> StopAt {
         let guarded = self.guarded.as_mut().filter(|_| !self.called && !event.is_end())?;
         // What wraps the answer is kept, the content of this event is left out.
-        let keep = || event.deltas.iter().take_while(|delta| !delta.is_content()).count();
-        guarded.late().map(|stop| (keep(), stop))
+        let stop = guarded.late()?;
+        self.position = before;
+        Some((event.deltas.iter().take_while(|delta| !delta.is_content()).count(), stop))
     }
 
     /// Takes an event in; what is to be handed on now, if anything.
-    #[inline]
     fn take(&mut self, event: Event) -> Option<Result<Event, Failure>> {
         let before = self.position;
-        let mut stop = self.read(&event);
-        if stop.is_none() {
-            stop = self.late(&event);
-            if stop.is_some() {
-                self.position = before;
-            }
-        }
-        if let Some((keep, stop)) = stop {
+        if let Some((keep, stop)) = self.read(&event).or_else(|| self.late(&event, before)) {
             self.stop(event, keep, &stop);
             return self.out.pop_front();
         }
@@ -283,7 +276,6 @@ impl<S: Events + Unpin> GuardEvents<S> {
     }
 
     /// `event`, without the calls that are refused.
-    #[inline]
     fn hand_on(&mut self, mut event: Event) -> Event {
         if let Some(admission) = &mut self.admission {
             admission.rewrite(&mut event);

@@ -220,7 +220,7 @@ impl SafetyGuard {
     pub fn from_history(&self, request: &ChatRequest) -> Verdict {
         let (c, now) = (&self.tasks.c, Instant::now());
         let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));
-        history::feed(c, turn, 0, &mut state, now, |_| {});
+        history::feed(c, turn, 0, &mut state, now, |_, _, _, _| {});
         let stop = state.on(c, TaskEvent::Ask, now);
         // The gravest of what is to be reported.
         let gravest = state.pending.into_iter().max_by_key(Advice::weight);

@@ -54,23 +54,15 @@ fn begins_answer(message: &Message, before: Role) -> bool {
     message.role() == Role::Assistant && before != Role::Assistant
 }
 
-/// A call in a history, or its result, and what follows from it.
-pub(crate) struct Judged<'a> {
-    /// Which call, counted from 0.
-    pub(crate) number: usize,
-    pub(crate) call: &'a ToolCall,
-    pub(crate) is_result: bool,
-    pub(crate) verdict: Verdict,
-}
-
-/// Feeds a history, without its first `skip` answers, to the `state` of its task.
+/// Feeds a history, without its first `skip` answers, to the `state` of its task. `judged` is given the
+/// number of each call, counted from 0, the call, whether it is its result that was fed, and what follows.
 pub(crate) fn feed<'a>(
     c: &Compiled,
     messages: &'a [Message],
     mut skip: usize,
     state: &mut TaskState,
     now: Instant,
-    mut judged: impl FnMut(Judged<'a>),
+    mut judged: impl FnMut(usize, &'a ToolCall, bool, Verdict),
 ) {
     // Calls that have no result yet.
     let mut open: Vec<(usize, &ToolCall, CallFacts<'_>)> = Vec::new();
@@ -98,7 +90,7 @@ pub(crate) fn feed<'a>(
                     let (number, facts) = (calls, c.call(call));
                     calls += 1;
                     let verdict = state.on(c, TaskEvent::Call(&facts), now);
-                    judged(Judged { number, call, is_result: false, verdict });
+                    judged(number, call, false, verdict);
                     if open.len() < MOST_OPEN {
                         open.push((number, call, facts));
                     }
@@ -108,7 +100,7 @@ pub(crate) fn feed<'a>(
                     if !is_ours(result) {
                         let event = TaskEvent::Result(&facts, c.result(result));
                         let verdict = state.on(c, event, now);
-                        judged(Judged { number, call, is_result: true, verdict });
+                        judged(number, call, true, verdict);
                     }
                 }
                 _ => {}

@@ -61,8 +61,27 @@ impl Repeats {
         if block != self.block {
             *self = Self { ring: self.ring, at: self.at, block, ..Self::default() };
         }
-        let most_often = text.bytes().map(|byte| self.read(byte)).max();
-        most_often.filter(|count| *count >= most)
+        let (mut most_often, mut rest) = (0, text.as_bytes());
+        while let Some(&first) = rest.first() {
+            let run = if self.line == Line::Text && !self.fenced { self.run(rest) } else { 0 };
+            if run == 0 {
+                most_often = most_often.max(self.read(first));
+            }
+            rest = &rest[run.max(1)..];
+        }
+        (most_often >= most).then_some(most_often)
+    }
+
+    /// Reads the bytes of text that end nothing, as most do; says how many there were.
+    fn run(&mut self, rest: &[u8]) -> usize {
+        let run = rest.iter().take_while(|byte| byte.is_ascii_graphic()).count();
+        self.hash = rest[..run].iter().fold(self.hash, |hash, byte| mix(hash, *byte));
+        self.length = self.length.saturating_add(u32::try_from(run).unwrap_or(u32::MAX));
+        if let Some(&last) = rest[..run].last() {
+            // Only marks of three bytes need the one before, and these are no part of a run.
+            self.last = [0, last];
+        }
+        run
     }
 
     /// How often the piece has come that ends with `byte`; 0 when none does.
@@ -105,7 +124,7 @@ impl Repeats {
                 matches!(second, b'.' | b'!' | b'?' | b':' | b';') || self.length >= LONGEST
             }
             _ => {
-                self.hash = (self.hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(PRIME);
+                self.hash = mix(self.hash, byte);
                 self.length = self.length.saturating_add(1);
                 // The full stops, and marks like them, of Chinese and Japanese.
                 matches!((first, second, byte), (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F))
@@ -126,6 +145,10 @@ impl Repeats {
         self.at = (self.at + 1) % self.ring.len();
         self.ring.iter().fold(0, |count, other| count + u32::from(*other == hash))
     }
+}
+
+fn mix(hash: u32, byte: u8) -> u32 {
+    (hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(PRIME)
 }
 
 #[cfg(test)]

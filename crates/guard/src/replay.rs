@@ -3,11 +3,7 @@
 use steadfast_core::ChatRequest;
 use tokio::time::Instant;
 
-use crate::{
-    Advice, SafetyGuard, Verdict,
-    history::{Judged, feed},
-    state::TaskState,
-};
+use crate::{Advice, SafetyGuard, Verdict, history, state::TaskState};
 
 /// One call of a recorded conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,17 +62,23 @@ impl SafetyGuard {
         let mut replayed: Vec<Replayed> = Vec::new();
         let mut stopped = false;
         let (c, mut state) = (&self.tasks().c, TaskState::default());
-        feed(c, &request.messages, 0, &mut state, Instant::now(), |judged| {
-            let Judged { number, call, is_result, verdict } = judged;
-            let stops = matches!(verdict, Verdict::Stop(_));
-            if !is_result {
-                stopped = stops;
-                replayed.push(Replayed { tool: call.name.as_str().into(), verdict });
-            } else if !stopped && verdict != Verdict::Fine {
-                stopped = stops;
-                replayed[number].verdict = verdict;
-            }
-        });
+        history::feed(
+            c,
+            &request.messages,
+            0,
+            &mut state,
+            Instant::now(),
+            |number, call, is_result, verdict| {
+                let stops = matches!(verdict, Verdict::Stop(_));
+                if !is_result {
+                    stopped = stops;
+                    replayed.push(Replayed { tool: call.name.as_str().into(), verdict });
+                } else if !stopped && verdict != Verdict::Fine {
+                    stopped = stops;
+                    replayed[number].verdict = verdict;
+                }
+            },
+        );
         replayed
     }
 }

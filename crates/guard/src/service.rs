@@ -65,7 +65,6 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let admitted = admit(&self.tasks, &mut request);
         let call = admitted.is_ok().then(|| self.inner.call(request));
@@ -105,7 +104,7 @@ fn admit(tasks: &Near<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<
     let (verdict, advice, state) = seen.unwrap_or_else(|| {
         // Its calls are read out of the request.
         let mut read = TaskState::new(began);
-        history::feed(c, messages, skip, &mut read, now, |_| {});
+        history::feed(c, messages, skip, &mut read, now, |_, _, _, _| {});
         let verdict = read.on(c, TaskEvent::Ask, now);
         if let Some(task) = &task {
             task.state.lock().record(&read);

@@ -222,6 +222,10 @@ impl Recovery for ContinuationPolicy {
             && event.stop_reason() != Some(StopReason::MaxTokens)
     }
 
+    fn passes(answer: &CutAnswer, event: &Event) -> bool {
+        answer.state.hold_back.passes(event, &answer.partial)
+    }
+
     fn take(answer: &mut CutAnswer, event: Event) -> Step {
         answer.state.hold_back.take(event, &mut answer.partial, &mut answer.out)
     }

@@ -57,19 +57,26 @@ where
     E: Events + Unpin,
     P: Recovery,
 {
-    /// An event of the stream under way: what is to be given now.
+    /// Takes note of an event of the first stream. Whether it is given as it is: nearly all are.
     #[inline]
+    fn passes(&mut self, event: &Event) -> bool {
+        let Some(answer) = &mut self.answer else { return true };
+        if answer.further.is_some() {
+            return false;
+        }
+        if P::ends_well(answer, event) {
+            self.answer = None;
+            return true;
+        }
+        answer.partial.see(event);
+        P::passes(answer, event)
+    }
+
+    /// An event that does not pass: what is to be given now.
     fn take(&mut self, event: Event) -> Option<Event> {
         let Some(answer) = &mut self.answer else { return Some(event) };
-        if answer.further.is_none() && P::ends_well(answer, &event) {
-            self.answer = None;
-            return Some(event);
-        }
         let event = match answer.further.as_mut().and_then(|further| further.join.as_mut()) {
-            None => {
-                answer.partial.see(&event);
-                event
-            }
+            None => event,
             Some(join) => match join.take(event, &mut answer.partial) {
                 Ok(event) => {
                     let event = event?;
@@ -235,6 +242,9 @@ where
             let Some(events) = &mut this.events else { return Poll::Ready(None) };
             match Pin::new(events).poll_next(cx) {
                 Poll::Ready(Some(Ok(event))) => {
+                    if this.passes(&event) {
+                        return Poll::Ready(Some(Ok(event)));
+                    }
                     if let Some(event) = this.take(event) {
                         return Poll::Ready(Some(Ok(event)));
                     }

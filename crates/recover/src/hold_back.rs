@@ -42,6 +42,15 @@ impl HoldBack {
             && self.withheld.as_ref().is_none_or(Vec::is_empty)
     }
 
+    /// Whether `event`, which the partial has seen, is text behind which nothing is held back.
+    #[inline]
+    pub(crate) fn passes(&self, event: &Event, partial: &Partial) -> bool {
+        matches!(&event.deltas[..], [Delta::Text { .. } | Delta::Thinking { .. }])
+            && self.is_empty()
+            && self.withheld.is_none()
+            && !partial.calls.has_cut()
+    }
+
     /// Another stream goes on with the answer.
     pub(crate) fn next_piece(&mut self) {
         self.draining = false;

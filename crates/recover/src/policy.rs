@@ -36,7 +36,12 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     /// Whether `event` ends an answer that needs nothing: it is not even read.
     fn ends_well(answer: &Answer<Self>, event: &Event) -> bool;
 
-    /// An event that the partial answer has seen already.
+    /// Whether `event`, which the partial answer has seen, is given as it is.
+    fn passes(_answer: &Answer<Self>, _event: &Event) -> bool {
+        true
+    }
+
+    /// An event that does not pass.
     fn take(_answer: &mut Answer<Self>, event: Event) -> Step {
         Step::Give(event, None)
     }
