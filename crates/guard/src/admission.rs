@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use steadfast_core::{Delta, Event, Stop as Ending, StopReason, ToolCall};
+use steadfast_chat::{Delta, Event, Stop as Ending, StopReason, ToolCall};
 use tokio::time::Instant;
 
 use crate::{

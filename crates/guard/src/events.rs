@@ -9,9 +9,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{
-    Delta, Event, Events, Failure, Near, RecoveryLog, Stop as Ending, StopReason, Usage,
-};
+use steadfast_chat::{Delta, Event, Events, Stop as Ending, StopReason};
+use steadfast_core::{Failure, Near, RecoveryLog, Usage};
 use tokio::time::Instant;
 
 use crate::{

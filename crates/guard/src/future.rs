@@ -8,7 +8,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{ChatResponse, Dialect, Events, Failure, Head, Reason, RecoveryLog};
+use steadfast_chat::{ChatResponse, Events, Head};
+use steadfast_core::{Dialect, Failure, Reason, RecoveryLog};
 
 use crate::{GuardEvents, Stop, StopAs, events::Guarded};
 

@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use steadfast_core::{ChatRequest, RecoveryLog, ToolCall, ToolResult};
+use steadfast_chat::{ChatRequest, ToolCall, ToolResult};
+use steadfast_core::RecoveryLog;
 use tokio::time::Instant;
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
 /// operator. Cheap to clone; clones are the same guard.
 ///
 /// ```
-/// use steadfast_core::{Part, ToolCall, ToolResult};
+/// use steadfast_chat::{Part, ToolCall, ToolResult};
 /// use steadfast_guard::{SafetyGuard, Verdict};
 ///
 /// let guard = SafetyGuard::default();
@@ -149,7 +150,7 @@ impl SafetyGuard {
         ToolResult {
             id: call.id.clone(),
             name: Some(call.name.clone()),
-            content: vec![steadfast_core::Part::text(format!("{MARK} {stop}"))],
+            content: vec![steadfast_chat::Part::text(format!("{MARK} {stop}"))],
             is_error: true,
             extra: None,
         }

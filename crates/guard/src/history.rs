@@ -1,6 +1,6 @@
 //! A task as its own conversation shows it.
 
-use steadfast_core::{ChatRequest, Message, Part, Role, ToolCall, ToolResult};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolCall, ToolResult};
 use tokio::time::Instant;
 
 use crate::{

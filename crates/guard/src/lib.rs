@@ -5,9 +5,8 @@
 //! with a last answer that says so. One [`SafetyGuard`] serves the model, the tools and the operator.
 //!
 //! ```
-//! use steadfast_core::{
-//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part, Reason, Role,
-//! };
+//! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role};
+//! use steadfast_core::{Dialect, Failure, Reason};
 //! use steadfast_guard::SafetyGuardLayer;
 //! use tower::{Layer, ServiceExt, service_fn};
 //!

@@ -1,6 +1,6 @@
 //! A recorded conversation, judged call by call.
 
-use steadfast_core::ChatRequest;
+use steadfast_chat::ChatRequest;
 use tokio::time::Instant;
 
 use crate::{Advice, SafetyGuard, Verdict, history, state::TaskState};
@@ -44,7 +44,7 @@ impl SafetyGuard {
     /// stop was for going in circles. Remembers nothing.
     ///
     /// ```
-    /// use steadfast_core::{ChatRequest, Message, Part, Role};
+    /// use steadfast_chat::{ChatRequest, Message, Part, Role};
     /// use steadfast_guard::SafetyGuard;
     ///
     /// let mut recorded = ChatRequest::user("tidy up");

@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, Message, Near, Role};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
+use steadfast_core::{Failure, Near};
 use tokio::time::Instant;
 use tower_service::Service;
 

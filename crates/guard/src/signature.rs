@@ -8,7 +8,8 @@ use std::{
 
 use foldhash::quality::RandomState;
 use serde_json::Value;
-use steadfast_core::{Keep, Keyed, KeyedPolicy, Media, MediaSource, Part, ToolCall, ToolResult};
+use steadfast_chat::{Media, MediaSource, Part, ToolCall, ToolResult};
+use steadfast_core::{Keep, Keyed, KeyedPolicy};
 use tokio::time::Instant;
 
 use crate::{

@@ -9,7 +9,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Failure, Part, Reason, ToolCall, ToolResult};
+use steadfast_chat::{Part, ToolCall, ToolResult};
+use steadfast_core::{Failure, Reason};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;

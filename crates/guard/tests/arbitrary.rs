@@ -6,7 +6,8 @@ mod support;
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
-use steadfast_core::{CallContext, ChatRequest, Delta, Event, Failure, Reason, StopReason, Usage};
+use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
+use steadfast_core::{CallContext, Failure, Reason, Usage};
 use steadfast_guard::{GuardPolicy, MARK, SafetyGuard, StopAs};
 use support::*;
 use tokio_stream::Stream;
@@ -96,9 +97,9 @@ fn read(
         .map(Ok)
         .chain(failure.map(|failure| Err(Failure::new(failure.reason(), "cut"))));
     let events: Vec<_> = events.collect();
-    let mut head = steadfast_core::Head::new(steadfast_core::Dialect::OpenAi);
+    let mut head = steadfast_chat::Head::new(steadfast_core::Dialect::OpenAi);
     head.stream = true;
-    let mut reply = Some(steadfast_core::ChatResponse::new(head, tokio_stream::iter(events)));
+    let mut reply = Some(steadfast_chat::ChatResponse::new(head, tokio_stream::iter(events)));
     let inner = tower::service_fn(move |_: ChatRequest| {
         std::future::ready(Ok::<_, Failure>(reply.take().unwrap()))
     });
@@ -194,7 +195,7 @@ proptest! {
         parts in prop::collection::vec((0..6_u8, "\\PC{0,12}", "\\PC{0,20}", any::<bool>()), 0..40),
     ) {
         let _entered = runtime().enter();
-        use steadfast_core::{Message, Part, Role};
+        use steadfast_chat::{Message, Part, Role};
         let messages = parts.into_iter().map(|(kind, name, text, flag)| match kind {
             0 => Message::user(text),
             1 => Message::user(format!("{MARK} {text}")),

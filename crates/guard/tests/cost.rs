@@ -8,9 +8,8 @@ use std::{
 };
 
 use allocation_counter::measure;
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message};
+use steadfast_core::{CallContext, Dialect, Failure};
 use steadfast_guard::SafetyGuardLayer;
 use tokio_stream::Stream;
 use tower::{Layer, Service};

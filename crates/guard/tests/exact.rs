@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, ChatRequest, Failure, Message, Part, Role, ToolResult};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult};
+use steadfast_core::{CallContext, Failure};
 use steadfast_guard::{GuardPolicy, SafetyGuard, TaskCall, Verdict};
 use support::*;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};

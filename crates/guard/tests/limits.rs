@@ -5,7 +5,8 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_core::{CallContext, ChatRequest, KeyedPolicy, Reason};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{CallContext, KeyedPolicy, Reason};
 use steadfast_guard::{
     Advice, GuardPolicy, Kind, SafetyGuard, StopAs, StopCause, Strikes, ToolSpec, Verdict,
 };
@@ -162,7 +163,7 @@ async fn a_named_task_goes_on_over_the_users_turns_and_a_session_does_not() {
     let llm = layer.layer(Model::default());
     let mut messages = history(&different("delete_file", 2));
     let first = ChatRequest::new(messages.clone());
-    messages.push(steadfast_core::Message::user("and the others"));
+    messages.push(steadfast_chat::Message::user("and the others"));
     messages.extend(history(&different("delete_file", 2)).split_off(2));
     let second = ChatRequest::new(messages);
     let named = CallContext::new().with_task("t");
@@ -203,7 +204,7 @@ async fn a_caller_runs_exactly_what_the_limit_allows() {
                     Ok(answer) => answer,
                     Err(failure) => break failure,
                 };
-                let run = |call: &steadfast_core::ToolCall| {
+                let run = |call: &steadfast_chat::ToolCall| {
                     did(&call.name, &call.arguments, &format!("done: {}", call.arguments))
                 };
                 rounds.push(answer.tool_calls().map(run).collect());

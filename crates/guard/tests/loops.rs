@@ -4,7 +4,7 @@
 mod support;
 
 use proptest::prelude::*;
-use steadfast_core::{Message, Role};
+use steadfast_chat::{Message, Role};
 use steadfast_guard::{Advice, GuardPolicy, LoopRule, SafetyGuard, Verdict};
 use support::*;
 
@@ -151,11 +151,11 @@ fn a_turn_of_the_user_begins_anew_and_a_note_of_the_guard_does_not() {
     let more = || history(&cycle(std::slice::from_ref(&same), 1)).split_off(2);
     messages.push(Message::user("[safety guard] nothing has changed"));
     messages.extend(more());
-    let stopped = guard.from_history(&steadfast_core::ChatRequest::new(messages.clone()));
+    let stopped = guard.from_history(&steadfast_chat::ChatRequest::new(messages.clone()));
     assert!(matches!(stopped, Verdict::Stop(_)), "{stopped:?}");
     messages.push(Message::user("go on"));
     messages.extend(more());
-    let verdict = guard.from_history(&steadfast_core::ChatRequest::new(messages));
+    let verdict = guard.from_history(&steadfast_chat::ChatRequest::new(messages));
     assert_eq!(verdict, Verdict::Fine);
 
     assert!(stateful(&guard, &cycle(std::slice::from_ref(&same), 9)).stopped.is_some());
@@ -170,13 +170,13 @@ fn as_many_calls_as_fit_into_a_request_are_read_at_once() {
     let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
     let mut messages = vec![Message::user("do it")];
     let ids: Vec<_> = (0..MANY).map(|at| format!("call_{at:09}")).collect();
-    let calls = ids.iter().map(|id| steadfast_core::Part::ToolCall(same.call(id)));
+    let calls = ids.iter().map(|id| steadfast_chat::Part::ToolCall(same.call(id)));
     messages.push(Message::new(Role::Assistant, calls.collect()));
     for id in ids.iter().rev() {
-        let result = steadfast_core::Part::ToolResult(same.result(id));
+        let result = steadfast_chat::Part::ToolResult(same.result(id));
         messages.push(Message::new(Role::Tool, vec![result]));
     }
-    let request = steadfast_core::ChatRequest::new(messages);
+    let request = steadfast_chat::ChatRequest::new(messages);
     let guard = SafetyGuard::default();
     assert!(matches!(guard.from_history(&request), Verdict::Stop(stop) if stop.calls == 20));
     let guard = SafetyGuard::new(roomy()).unwrap();
@@ -189,12 +189,12 @@ fn results_in_messages_of_the_user_and_without_ids_are_read_too() {
     let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
     let mut messages = vec![Message::user("do it")];
     for _ in 0..5 {
-        let call = steadfast_core::Part::ToolCall(same.call(""));
+        let call = steadfast_chat::Part::ToolCall(same.call(""));
         messages.push(Message::new(Role::Assistant, vec![call]));
-        let result = steadfast_core::Part::ToolResult(same.result(""));
+        let result = steadfast_chat::Part::ToolResult(same.result(""));
         messages.push(Message::new(Role::User, vec![result]));
     }
-    let verdict = guard.from_history(&steadfast_core::ChatRequest::new(messages));
+    let verdict = guard.from_history(&steadfast_chat::ChatRequest::new(messages));
     assert!(matches!(verdict, Verdict::Stop(_)), "{verdict:?}");
 }
 

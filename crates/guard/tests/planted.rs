@@ -4,7 +4,7 @@
 mod support;
 
 use proptest::prelude::*;
-use steadfast_core::ChatRequest;
+use steadfast_chat::ChatRequest;
 use steadfast_guard::{GuardPolicy, LoopRule, SafetyGuard, StopCause};
 use support::*;
 use tower::{Layer, ServiceExt};

@@ -12,11 +12,9 @@ use std::{
 };
 
 use steadfast_breaker::CircuitBreakerLayer;
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Events, StopReason};
 use steadfast_classify::ClassifyLayer;
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Delta, Event, Events, Failover, Failure, Reason,
-    RecoveryLog, Retry, StopReason,
-};
+use steadfast_core::{CallContext, Failover, Failure, Reason, RecoveryLog, Retry};
 use steadfast_failover::{Chain, CooldownFailoverLayer};
 use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer, StopAs};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};

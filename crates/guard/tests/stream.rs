@@ -5,11 +5,11 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_core::{
-    CallContext, ChatRequest, Completion, Delta, Dialect, Failure, Part, Reason, RecoveryLog, Role,
-    StopReason, ToolResult,
+use steadfast_chat::{
+    ChatRequest, Completion, Delta, Part, Role, StopReason, ToolResult,
     transcript::{Rules, validate},
 };
+use steadfast_core::{CallContext, Dialect, Failure, Reason, RecoveryLog};
 use steadfast_guard::{GuardPolicy, MARK, SafetyGuard, StopAs, TaskCall};
 use support::*;
 use tokio_stream::StreamExt;
@@ -98,9 +98,9 @@ async fn advice_comes_behind_everything_and_is_accepted() {
         for times in [3, 4] {
             let model = Model::default();
             let mut sent = looping(times);
-            let tools = steadfast_core::RawJson::parse(r#"{"type":"object"}"#).unwrap();
-            sent.tools = vec![steadfast_core::Tool::function("read_file", "reads", tools)].into();
-            assert!(steadfast_core::transcript::repair(&mut sent, &rules).unrepaired.is_empty());
+            let tools = steadfast_chat::RawJson::parse(r#"{"type":"object"}"#).unwrap();
+            sent.tools = vec![steadfast_chat::Tool::function("read_file", "reads", tools)].into();
+            assert!(steadfast_chat::transcript::repair(&mut sent, &rules).unrepaired.is_empty());
             ask(GuardPolicy::default(), &model, sent.clone()).await.unwrap();
             let got = model.last();
             assert_eq!(got.messages.len(), sent.messages.len() + 1);
@@ -168,7 +168,7 @@ async fn calls_beyond_a_limit_are_answered_in_their_place() {
         let model = model.says(calling(&three)).says(calling(&three));
         for policy in [GuardPolicy::default(), answering()] {
             let all = deltas(policy, &model, request(&before)).await;
-            let mut answer = Completion::new(steadfast_core::Head::new(Dialect::OpenAi));
+            let mut answer = Completion::new(steadfast_chat::Head::new(Dialect::OpenAi));
             all.iter().for_each(|delta| answer.apply(delta));
             assert_eq!(answer.tool_calls().count(), 1, "the third, and no more");
             assert_eq!(answer.parts.len(), 3);
@@ -218,7 +218,7 @@ async fn an_edit_is_judged_when_its_file_is_known() {
     for model in [Model::default(), Model::whole()] {
         let model = model.says(calling(&batch));
         let all = deltas(GuardPolicy::default(), &model, request(&before)).await;
-        let mut answer = Completion::new(steadfast_core::Head::new(Dialect::OpenAi));
+        let mut answer = Completion::new(steadfast_chat::Head::new(Dialect::OpenAi));
         all.iter().for_each(|delta| answer.apply(delta));
         let calls: Vec<_> = answer.tool_calls().map(|call| call.arguments.as_str()).collect();
         assert_eq!(calls, [batch[0].1, batch[1].1], "the fourth edit of a.rs and no fifth");
@@ -238,13 +238,13 @@ async fn time_ends_an_answer_but_no_call() {
         service_fn(move |_: ChatRequest| {
             let all = all.clone();
             async move {
-                let mut head = steadfast_core::Head::new(Dialect::OpenAi);
+                let mut head = steadfast_chat::Head::new(Dialect::OpenAi);
                 head.stream = true;
                 let events = tokio_stream::iter(all).then(|delta| async move {
                     tokio::time::sleep(Duration::from_secs(200)).await;
-                    Ok::<_, Failure>(steadfast_core::Event::new([delta]))
+                    Ok::<_, Failure>(steadfast_chat::Event::new([delta]))
                 });
-                Ok::<_, Failure>(steadfast_core::ChatResponse::new(head, Box::pin(events)))
+                Ok::<_, Failure>(steadfast_chat::ChatResponse::new(head, Box::pin(events)))
             }
         })
     };

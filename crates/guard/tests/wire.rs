@@ -6,11 +6,9 @@ mod support;
 use std::time::Duration;
 
 use serde_json::Value;
+use steadfast_chat::{ChatRequest, ChatResponse, Completion, Delta, Event, Head, StopReason};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, Failure, Head,
-    Reason, Retry, StopReason, Usage,
-};
+use steadfast_core::{CallContext, Dialect, Failure, Reason, Retry, Usage};
 use steadfast_guard::{GuardPolicy, SafetyGuard, StopAs};
 use support::*;
 use tokio_stream::StreamExt;

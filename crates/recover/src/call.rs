@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{ChatRequest, Failure, Reason, RetryBudget, Withdrawal};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Failure, Reason, RetryBudget, Withdrawal};
 use tower_service::Service;
 
 /// What was taken out of a budget; put back when it is dropped before it was [spent](Self::spent).

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{Call, ChatRequest, Delta, Event, Failure, Retry, StopReason, Target, Usage};
+use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
+use steadfast_core::{Call, Failure, Retry, Target, Usage};
 
 use crate::{
     Partial, PolicyError,

@@ -9,9 +9,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{
-    ChatRequest, ChatResponse, Event, Events, Failure, Reason, RetryBudget, Withdrawal,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Event, Events};
+use steadfast_core::{Failure, Reason, RetryBudget, Withdrawal};
 use tower_service::Service;
 
 use crate::{

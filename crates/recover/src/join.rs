@@ -1,7 +1,8 @@
 //! Another stream's events, fitted behind what the caller was shown.
 
 use smallvec::SmallVec;
-use steadfast_core::{Delta, Event, Usage};
+use steadfast_chat::{Delta, Event};
+use steadfast_core::Usage;
 
 use crate::{
     overlap::{Overlap, OverlapFound},
@@ -217,7 +218,7 @@ impl Out<'_> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::StopReason;
+    use steadfast_chat::StopReason;
 
     use super::*;
     use crate::OverlapPolicy;

@@ -10,9 +10,8 @@
 //!   caller as one, with their usage added up.
 //!
 //! ```
-//! use steadfast_core::{
-//!     ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Reason, StopReason,
-//! };
+//! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
+//! use steadfast_core::{Dialect, Failure, Reason};
 //! use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
@@ -98,7 +97,7 @@
 //!    [`withhold`](ContinuationLayer::withhold)) the limit is raised once to 64,000 and the
 //!    request sent again; when that is refused, what there was is continued instead.
 //! 2. Then it is continued, at most 3 times; not after 3 in a row that brought fewer than 500 tokens.
-//! 3. Then it ends as the model ended it: with the reason [`MaxTokens`](steadfast_core::StopReason).
+//! 3. Then it ends as the model ended it: with the reason [`MaxTokens`](steadfast_chat::StopReason).
 //!    Being cut off is never an error. A continuation that breaks half way is one.
 //!
 //! Tool calls of a stream are held back until their arguments are whole JSON, so that a call

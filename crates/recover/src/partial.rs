@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use steadfast_core::{Delta, Event, StopReason, Usage};
+use steadfast_chat::{Delta, Event, StopReason};
+use steadfast_core::Usage;
 
 use crate::calls::Calls;
 

@@ -2,9 +2,9 @@
 
 use std::{collections::VecDeque, fmt, pin::Pin};
 
+use steadfast_chat::{ChatRequest, Event, Head};
 use steadfast_core::{
-    CallContext, ChatRequest, Deadline, Dialect, Event, Failure, Head, RetryBudget, Target, Usage,
-    Withdrawal,
+    CallContext, Deadline, Dialect, Failure, RetryBudget, Target, Usage, Withdrawal,
 };
 use tokio::time::Sleep;
 

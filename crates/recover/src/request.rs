@@ -1,6 +1,6 @@
 //! The request that goes on with an answer.
 
-use steadfast_core::{ChatRequest, Message, Part, Role};
+use steadfast_chat::{ChatRequest, Message, Part, Role};
 
 use crate::overlap::{Overlap, OverlapPolicy};
 
@@ -58,20 +58,21 @@ fn going_on(request: &ChatRequest, text: &str, ask: Option<String>) -> ChatReque
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{
-        Dialect, ThinkingConfig,
+    use steadfast_chat::{
+        ThinkingConfig,
         transcript::{Rules, validate},
     };
+    use steadfast_core::Dialect;
 
     use super::*;
 
     #[test]
     fn every_dialect_accepts_every_follow_up() {
         let policy = OverlapPolicy::default();
-        let tool = steadfast_core::Tool::function(
+        let tool = steadfast_chat::Tool::function(
             "read",
             "reads",
-            steadfast_core::RawJson::parse(r#"{"type":"object"}"#).unwrap(),
+            steadfast_chat::RawJson::parse(r#"{"type":"object"}"#).unwrap(),
         );
         let mut looped = ChatRequest::user("look").with_tools(vec![tool]);
         let messages = looped.messages.make_mut();
@@ -85,7 +86,7 @@ mod tests {
         thinking.params.thinking = Some(ThinkingConfig::Budget(2_000));
         thinking.messages.make_mut()[1].parts_mut().insert(
             0,
-            Part::Thinking(steadfast_core::Thinking {
+            Part::Thinking(steadfast_chat::Thinking {
                 text: "hm".into(),
                 signature: Some("s".into()),
                 extra: None,

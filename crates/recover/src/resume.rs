@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
+use steadfast_chat::{ChatRequest, Event, ThinkingConfig};
 use steadfast_core::{
-    Attempt, Call, ChatRequest, Dialect, Event, Failover, Failure, Fault, Reason, Retry,
-    RetryBudget, Target, ThinkingConfig, Usage,
+    Attempt, Call, Dialect, Failover, Failure, Fault, Reason, Retry, RetryBudget, Target, Usage,
 };
 
 use crate::{

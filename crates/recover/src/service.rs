@@ -10,7 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure, Reason};
+use steadfast_chat::{ChatRequest, ChatResponse, Events};
+use steadfast_core::{Failure, Reason};
 use tower_service::Service;
 
 use crate::{

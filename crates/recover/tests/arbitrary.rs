@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Do, Model, fail, opaque, recording};
 use futures_util::Stream;
 use proptest::prelude::*;
-use steadfast_core::{ChatResponse, Delta, Event, Failure, Reason, StopReason, Usage};
+use steadfast_chat::{ChatResponse, Delta, Event, StopReason};
+use steadfast_core::{Failure, Reason, Usage};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use tower::{Layer, Service};
 
@@ -115,7 +116,7 @@ fn model(answers: &[Answer]) -> Model {
 fn read<L, S>(layer: &L, model: Model, stream: bool) -> Vec<Result<Event, Failure>>
 where
     L: Layer<Model>,
-    L::Service: Service<steadfast_core::ChatRequest, Response = ChatResponse<S>, Error = Failure>,
+    L::Service: Service<steadfast_chat::ChatRequest, Response = ChatResponse<S>, Error = Failure>,
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
     let mut service = layer.layer(model);

@@ -4,9 +4,8 @@
 mod common;
 
 use common::*;
-use steadfast_core::{
-    Call, CallContext, ChatRequest, Delta, Dialect, Event, Reason, Role, StopReason, Usage,
-};
+use steadfast_chat::{ChatRequest, Delta, Event, Role, StopReason};
+use steadfast_core::{Call, CallContext, Dialect, Reason, Usage};
 use steadfast_recover::{ContinuationLayer, OutputLimits, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 

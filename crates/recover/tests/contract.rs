@@ -1,7 +1,8 @@
 //! The contract of every layer.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use steadfast_core::{ChatRequest, ChatResponse, Failure, Reason};
+use steadfast_chat::{ChatRequest, ChatResponse};
+use steadfast_core::{Failure, Reason};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use steadfast_testkit::{Act, Chat, Contract, contract};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};

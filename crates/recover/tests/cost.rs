@@ -11,7 +11,8 @@ use std::{
 use allocation_counter::measure;
 use common::{Block, stream};
 use futures_util::Stream;
-use steadfast_core::{ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, StopReason};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
+use steadfast_core::{Dialect, Failure};
 use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, Service};
 

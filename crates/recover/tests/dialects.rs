@@ -5,10 +5,9 @@ mod common;
 
 use common::*;
 use futures_util::StreamExt;
+use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, StopReason};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
-use steadfast_core::{
-    ChatRequest, Completion, Delta, Dialect, Event, Failure, Head, Reason, StopReason, TimeLimit,
-};
+use steadfast_core::{Dialect, Failure, Reason, TimeLimit};
 use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 

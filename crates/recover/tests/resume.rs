@@ -7,7 +7,8 @@ use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 
 use common::*;
 use futures_util::StreamExt;
-use steadfast_core::{ChatRequest, Deadline, Delta, Event, Reason, RetryBudget, StopReason, Usage};
+use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
+use steadfast_core::{Deadline, Reason, RetryBudget, Usage};
 use steadfast_recover::{Partial, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 

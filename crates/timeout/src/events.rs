@@ -7,7 +7,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{Delta, Event, Failure};
+use steadfast_chat::{Delta, Event};
+use steadfast_core::Failure;
 
 use crate::{
     Clocks,

@@ -7,7 +7,8 @@ use std::{
 
 use futures_core::Stream;
 use http_body::Body;
-use steadfast_core::{AtOnce, ChatResponse, Event, Failure, UntilEnd};
+use steadfast_chat::{ChatResponse, Event};
+use steadfast_core::{AtOnce, Failure, UntilEnd};
 
 use crate::{Clocks, Floor, StallBody, StallEvents};
 

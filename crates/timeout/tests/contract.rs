@@ -7,7 +7,8 @@ mod common;
 use std::future::Ready;
 
 use common::Events;
-use steadfast_core::{Call, ChatResponse, Deadline, Failure, UntilEnd};
+use steadfast_chat::ChatResponse;
+use steadfast_core::{Call, Deadline, Failure, UntilEnd};
 use steadfast_testkit::{Act, Ask, Chat, Contract, PinnedHttp, Plain, ask, contract, secs};
 use steadfast_timeout::{
     DeadlineLayer, StallBody, StallEvents, StallTimeoutLayer, TimeoutHandle, future::ResponseFuture,

@@ -7,9 +7,9 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{Events, Timed, cut, end, next, of, ping, read, reply, text};
+use steadfast_chat::{ChatResponse, Delta, Event};
 use steadfast_core::{
-    AtOnce, ChatResponse, Deadline, Delta, Event, Failure, Fault, Reason, RecoveryLog, Retry,
-    Scope, TimeLimit, Usage,
+    AtOnce, Deadline, Failure, Fault, Reason, RecoveryLog, Retry, Scope, TimeLimit, Usage,
 };
 use steadfast_testkit::{Ask, ask, ms, secs, whole};
 use steadfast_timeout::{Floor, StallEvents, StallPolicy, StallTimeoutLayer};

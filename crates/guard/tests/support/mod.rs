@@ -9,10 +9,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{
-    ChatRequest, ChatResponse, Delta, Dialect, Event, Failure, Head, Message, Part, Role,
-    StopReason, ToolCall, ToolResult,
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, StopReason, ToolCall,
+    ToolResult,
 };
+use steadfast_core::{Dialect, Failure};
 use steadfast_guard::{Advice, GuardPolicy, LoopRule, SafetyGuard, StopCause, Verdict};
 use tower::Service;
 

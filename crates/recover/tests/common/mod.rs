@@ -18,10 +18,11 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt};
-use steadfast_core::{
-    ChatRequest, ChatResponse, Completion, Delta, Dialect, Event, Failure, Head, Message, Opaque,
-    RawJson, Reason, Role, StopReason, Usage,
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Completion, Delta, Event, Head, Message, Opaque, RawJson, Role,
+    StopReason,
 };
+use steadfast_core::{Dialect, Failure, Reason, Usage};
 use tower::{Layer, Service, ServiceExt};
 
 /// What a stream does next.

@@ -17,7 +17,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{ChatResponse, Delta, Dialect, Event, Failure, Head, Reason};
+use steadfast_chat::{ChatResponse, Delta, Event, Head};
+use steadfast_core::{Dialect, Failure, Reason};
 use tokio::time::Sleep;
 
 /// Gives each item so long after the one before; after the last it hangs or ends.
