@@ -1,11 +1,15 @@
-//! What the guard goes by: plain data.
+//! What the guard goes by, as data.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast_core::KeyedPolicy;
 
-use crate::{Kind, PolicyError, ToolSpec, repeat, tools};
+use crate::{
+    Kind, PolicyError, ToolSpec,
+    data::{self, strings},
+    repeat, tools,
+};
 
 /// What the guard goes by. Plain fields; the default is what the tables of the
 /// [crate's documentation](crate) say.
@@ -19,7 +23,7 @@ pub struct GuardPolicy {
     pub tools: Vec<ToolSpec>,
     /// What counts as going in circles.
     pub rules: Rules,
-    /// How much a stop tells whom.
+    /// What the caller gets of a stop.
     pub stop_as: StopAs,
     /// Names of arguments that are a path, so that spellings of one file are one file.
     pub path_fields: Vec<String>,
@@ -45,7 +49,7 @@ pub struct Limits {
     pub events: Option<u64>,
     /// Calls of tools. 400: sessions of hundreds of calls are healthy, thousands have not been.
     pub calls: Option<u64>,
-    /// From the task's first request on. 10 minutes: after that somebody should look.
+    /// From the task's first request on. 10 minutes: after that somebody should check.
     pub time: Option<Duration>,
     /// Calls of one tool, where the table of tools names no other number. 20.
     pub per_tool: Option<u32>,
@@ -164,68 +168,14 @@ impl Default for GuardPolicy {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            tools: tools::known(),
+            tools: data::tools(),
             rules: Rules::default(),
             stop_as: StopAs::default(),
-            path_fields: strings(&[
-                "path",
-                "file_path",
-                "filepath",
-                "filename",
-                "file",
-                "target_file",
-                "notebook_path",
-                "relative_path",
-                "abs_path",
-                "dir",
-                "directory",
-            ]),
-            patch_fields: strings(&["patch", "input", "diff"]),
+            path_fields: strings("path_fields"),
+            patch_fields: strings("patch_fields"),
             roots: Vec::new(),
-            volatile_fields: strings(&[
-                "timestamp",
-                "time",
-                "datetime",
-                "date",
-                "now",
-                "created_at",
-                "updated_at",
-                "started_at",
-                "finished_at",
-                "checked_at",
-                "request_id",
-                "requestid",
-                "trace_id",
-                "span_id",
-                "correlation_id",
-                "session_id",
-                "nonce",
-                "etag",
-                "pid",
-                "uptime",
-                "took",
-                "took_ms",
-                "duration",
-                "duration_ms",
-                "elapsed",
-                "elapsed_ms",
-                "latency_ms",
-            ]),
-            error_prefixes: strings(&[
-                "error:",
-                "error[",
-                "err:",
-                "failed to ",
-                "failure:",
-                "exception",
-                "traceback",
-                "fatal:",
-                "panic:",
-                "command failed",
-                "permission denied",
-                "{\"error\"",
-                "{\"is_error\":true",
-            ]),
+            volatile_fields: strings("volatile_fields"),
+            error_prefixes: strings("error_prefixes"),
             tasks: KeyedPolicy::default(),
         }
     }
@@ -289,7 +239,7 @@ impl GuardPolicy {
                 return Err(PolicyError::Strikes { rule, warn, stop });
             }
         }
-        // Once is no repetition, and no further is looked back.
+        // Once is no repetition, and no more are remembered.
         let (least, most) = (2, repeat::RING);
         if let Some(value) = rules.repeated_text
             && !(least..=most).contains(&value)
@@ -312,8 +262,4 @@ impl GuardPolicy {
         }
         tools::index(&self.tools).map(drop)
     }
-}
-
-fn strings(all: &[&str]) -> Vec<String> {
-    all.iter().map(|one| (*one).to_owned()).collect()
 }

@@ -15,18 +15,24 @@ pub enum Kind {
     /// or nothing, may have changed the world and is taken for it; more of the same is not.
     #[default]
     Other,
-    /// It looks.
+    /// It reads.
     ReadOnly,
     /// It changes something: after its success the world is another, and counts of what was seen
     /// before begin anew.
     Mutating,
     /// It changes a file, named in its arguments; counted for each file.
     Edit,
-    /// It looks whether something has happened yet.
+    /// It checks whether something has happened yet.
     Poll,
 }
 
 impl Kind {
+    /// The kind of that name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
+        Self::deserialize(name).ok()
+    }
+
     pub(crate) fn changes(self) -> bool {
         matches!(self, Kind::Mutating | Kind::Edit)
     }
@@ -74,52 +80,7 @@ impl ToolSpec {
     }
 }
 
-/// The tools that agents usually have.
-pub(crate) fn known() -> Vec<ToolSpec> {
-    use Kind::{Edit, Mutating, Other, Poll, ReadOnly};
-    let tool = ToolSpec::new;
-    vec![
-        tool("edit_file", Edit).with_limit(8).with_aliases([
-            "edit",
-            "str_replace",
-            "apply_patch",
-            "multiedit",
-            "multi_edit",
-            "replace_in_file",
-            "search_replace",
-            "notebookedit",
-        ]),
-        tool("write_file", Edit).with_limit(8).with_aliases(["write", "create_file"]),
-        tool("delete_file", Mutating).with_limit(3).with_aliases(["delete", "remove_file"]),
-        tool("run_command", Other).with_limit(10).with_aliases(["exec", "execute_command"]),
-        tool("run_terminal_command", Other).with_limit(100).with_aliases([
-            "bash",
-            "shell",
-            "run_terminal_cmd",
-            "local_shell",
-        ]),
-        tool("web_search", ReadOnly).with_limit(8).with_aliases(["websearch"]),
-        tool("web_fetch", ReadOnly).with_aliases(["webfetch", "fetch"]),
-        tool("read_file", ReadOnly).with_aliases(["read", "view_file", "cat"]),
-        tool("list_dir", ReadOnly).with_aliases(["ls", "list_files", "list_directory"]),
-        tool("grep", ReadOnly).with_aliases(["grep_search", "search_files", "codebase_search"]),
-        tool("glob", ReadOnly).with_aliases(["file_search", "find_files"]),
-        tool("move_file", Mutating).with_aliases(["rename_file"]),
-        tool("create_directory", Mutating).with_aliases(["mkdir"]),
-        tool("job_status", Poll).with_aliases([
-            "check_status",
-            "get_status",
-            "poll",
-            "bashoutput",
-            "bash_output",
-            "command_status",
-            "task_output",
-            "wait",
-        ]),
-    ]
-}
-
-/// Every name in lower case, with its place in the table.
+/// Every name in lower case, with its index in the table.
 pub(crate) fn index(tools: &[ToolSpec]) -> Result<HashMap<Box<str>, usize>, PolicyError> {
     let mut index = HashMap::new();
     for (at, tool) in tools.iter().enumerate() {

@@ -2,11 +2,41 @@
 
 use std::time::Duration;
 
-use crate::{PolicyError, error::positive};
+use crate::{PolicyError, error::positive, limits::TimeLimits};
+
+/// What a layer needs of its policy. Sealed.
+pub trait TimePolicy: Copy + Default {
+    /// `validate`, of any policy.
+    fn check(&self) -> Result<(), PolicyError>;
+
+    fn limits(&self) -> TimeLimits;
+}
+
+impl TimePolicy for StallPolicy {
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn limits(&self) -> TimeLimits {
+        let Self { stall, attempt, first_content, floor, .. } = *self;
+        let (stall, makespan) = (Some(stall), self.makespan());
+        TimeLimits { stall, first_content, makespan, attempt, pipeline: None, floor }
+    }
+}
+
+impl TimePolicy for DeadlinePolicy {
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn limits(&self) -> TimeLimits {
+        TimeLimits { pipeline: Some(self.pipeline), ..TimeLimits::default() }
+    }
+}
 
 const NONE_IS_OFF: &str = ", or `None` for no limit";
 
-/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer); plain fields.
+/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -101,7 +131,7 @@ impl StallPolicy {
 }
 
 /// The limit of a call with everything that is done for it, for a
-/// [`DeadlineLayer`](crate::DeadlineLayer); plain fields.
+/// [`DeadlineLayer`](crate::DeadlineLayer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlinePolicy {
     /// The longest a call may take with all its retries, fallbacks and the whole answer, unless
@@ -131,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_is_refused_with_words() {
+    fn nonsense_is_refused_with_a_reason() {
         let good = StallPolicy::default();
         good.validate().unwrap();
         let zero = Some(Duration::ZERO);
         let floor = |min_chars_per_s, secs| {
             Some(Floor { min_chars_per_s, window: Duration::from_secs(secs) })
         };
-        for (policy, words) in [
+        for (policy, reason) in [
             (StallPolicy { stall: Duration::ZERO, ..good }, "`stall` is zero"),
             (StallPolicy { ceiling: Some(0), ..good }, "`None` for no limit"),
             (StallPolicy { attempt: zero, ..good }, "`attempt` is zero"),
@@ -154,7 +184,7 @@ mod tests {
             (StallPolicy { floor: floor(5.0, 0), ..good }, "`floor.window` is zero"),
         ] {
             let error = policy.validate().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(reason), "{error}");
         }
         let none = StallPolicy { ceiling: None, attempt: None, floor: floor(5.0, 10), ..good };
         none.validate().unwrap();

@@ -1,14 +1,18 @@
-//! Going in circles: a pure machine that is told of calls and their results.
+//! Whether a task gets anywhere: the part of its state that sees calls and their results.
 //!
 //! It counts what comes again without anything having changed. Memory is bounded and each call
 //! costs the same, however long the task.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use foldhash::fast::RandomState;
 
 use crate::{
     Kind, LoopRule, Rules, Strikes,
-    memory::{Entry, Memory},
-    signature::{Facts, Outcome},
+    signature::{CallFacts, ResultFacts},
 };
 
 /// What a call and its result mean.
@@ -16,11 +20,11 @@ use crate::{
 pub(crate) enum Finding {
     /// Nothing.
     Fine,
-    /// A poll that found nothing new: when to look again.
+    /// A poll that found nothing new: when to ask again.
     Wait(Duration),
-    /// The model should be told.
+    /// The model should be advised.
     Warn(LoopRule, u32),
-    /// It was told.
+    /// It was advised.
     Stop(LoopRule, u32),
 }
 
@@ -57,11 +61,11 @@ struct Cycle {
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Detector {
+pub(crate) struct Progress {
     /// Calls with their results.
-    pairs: Memory,
+    pairs: Seen,
     /// Tools with their results.
-    answers: Memory,
+    answers: Seen,
     /// New pairs so far.
     news: u32,
     /// New answers so far.
@@ -79,7 +83,7 @@ pub(crate) struct Detector {
     round: u32,
 }
 
-impl Detector {
+impl Progress {
     /// The model has answered: it saw all advice given before.
     pub(crate) fn answered(&mut self) {
         self.round = self.round.saturating_add(1);
@@ -91,14 +95,19 @@ impl Detector {
     }
 
     /// Takes note of a call and its result.
-    pub(crate) fn observe(&mut self, rules: &Rules, facts: &Facts<'_>, result: Outcome) -> Finding {
+    pub(crate) fn observe(
+        &mut self,
+        rules: &Rules,
+        facts: &CallFacts<'_>,
+        result: ResultFacts,
+    ) -> Finding {
         let poll = facts.kind == Kind::Poll;
         let factor = if poll { rules.poll_factor } else { 1 };
         let changed = facts.kind.changes() && !result.failed;
         let pair = mix(facts.signature, result.hash);
         let new = self.pairs.get(pair).is_none();
         self.news = self.news.saturating_add(u32::from(new));
-        let answer = mix(tool_of(facts), result.hash);
+        let answer = mix(facts.tool_hash(), result.hash);
         // A shell may have changed the world. It is believed when that is new, also in what it says.
         let may_have = facts.kind == Kind::Other
             && !result.failed
@@ -107,57 +116,33 @@ impl Detector {
         self.barrier = self.barrier.wrapping_add(u32::from(changed || may_have));
         self.new_barrier = self.new_barrier.wrapping_add(u32::from(changed && new));
 
-        let mut found = self.same_call(rules, pair, changed, factor, result.failed);
+        // What changes the world is not made new by having changed it.
+        let barrier = if changed { self.new_barrier } else { self.barrier };
+        let (rule, strikes) = match result.failed {
+            true => (LoopRule::SameError, rules.same_error),
+            false => (LoopRule::SameResult, rules.same_result),
+        };
+        let entry = self.pairs.count(pair, barrier, self.news, rules.forget_after);
+        let count = entry.count;
+        let mut found = strike(rule, strikes, factor, count, self.round, &mut entry.warned);
+        // One answer to different arguments.
         if new && !changed && !result.trivial {
-            found = found.or(self.same_answer(rules, answer, factor));
+            let new = u32::from(self.answers.get(answer).is_none());
+            self.new_answers = self.new_answers.saturating_add(new);
+            let (rule, strikes) = (LoopRule::SameAnswer, rules.same_answer);
+            let (news, forget_after) = (self.new_answers, rules.forget_after);
+            let entry = self.answers.count(answer, self.barrier, news, forget_after);
+            let count = entry.count;
+            found = found.or(strike(rule, strikes, factor, count, self.round, &mut entry.warned));
         }
         found = found.or(self.cycle(rules, Past { pair, poll, changed }));
         if poll && found == Finding::Fine && !new {
-            let count = self.pairs.get(pair).map_or(0, |entry| entry.count);
             found = wait(rules, count).map_or(Finding::Fine, Finding::Wait);
         }
         found
     }
 
-    /// Rules 1 and 2.
-    fn same_call(
-        &mut self,
-        rules: &Rules,
-        pair: u64,
-        changed: bool,
-        factor: u32,
-        failed: bool,
-    ) -> Finding {
-        // What changes the world is not made new by having changed it.
-        let barrier = if changed { self.new_barrier } else { self.barrier };
-        let (news, round) = (self.news, self.round);
-        let Some(entry) = self.pairs.get(pair) else {
-            self.pairs.add(pair, Entry { count: 1, barrier, news, warned: 0 });
-            return Finding::Fine;
-        };
-        entry.again(barrier, news, rules.forget_after);
-        let (rule, strikes) = match failed {
-            true => (LoopRule::SameError, rules.same_error),
-            false => (LoopRule::SameResult, rules.same_result),
-        };
-        strike(rule, strikes, factor, entry.count, round, &mut entry.warned)
-    }
-
-    /// Rule 4, for arguments that are new.
-    fn same_answer(&mut self, rules: &Rules, answer: u64, factor: u32) -> Finding {
-        let (barrier, round) = (self.barrier, self.round);
-        let Some(entry) = self.answers.get(answer) else {
-            self.new_answers = self.new_answers.saturating_add(1);
-            let news = self.new_answers;
-            self.answers.add(answer, Entry { count: 1, barrier, news, warned: 0 });
-            return Finding::Fine;
-        };
-        entry.again(barrier, self.new_answers, rules.forget_after);
-        let rule = LoopRule::SameAnswer;
-        strike(rule, rules.same_answer, factor, entry.count, round, &mut entry.warned)
-    }
-
-    /// Rule 3.
+    /// Two or three calls in turn.
     fn cycle(&mut self, rules: &Rules, now: Past) -> Finding {
         let mut found = Finding::Fine;
         for (cycle, period) in self.cycles.iter_mut().zip([2_u32, 3]) {
@@ -166,14 +151,9 @@ impl Detector {
             let again = self.seen >= period
                 && self.past[length - 1].pair == now.pair
                 && others.iter().any(|past| past.pair != now.pair);
-            if !again {
-                *cycle = Cycle::default();
-                continue;
-            }
             // A cycle with a change in it is work, unless it is nothing but the same changes.
-            if (now.changed || others.iter().any(|past| past.changed))
-                && !(now.changed && others.iter().all(|past| past.changed))
-            {
+            let changes = others.iter().chain([&now]).filter(|past| past.changed).count();
+            if !again || (changes > 0 && changes < length) {
                 *cycle = Cycle::default();
                 continue;
             }
@@ -224,31 +204,79 @@ pub(crate) fn wait(rules: &Rules, count: u32) -> Option<Duration> {
     rules.poll_waits.get(at.min(last)).copied()
 }
 
-fn tool_of(facts: &Facts<'_>) -> u64 {
-    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(facts.tool.as_ref())
-}
-
 fn mix(one: u64, other: u64) -> u64 {
     // Odd, so that no bit of either is lost.
     (one.rotate_left(23) ^ other).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Things remembered of one kind. Loops of a longer period end at the limits; a kilobyte for every
+/// 32 of them is the price.
+const MOST_SEEN: usize = 512;
+
+/// What is remembered of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    /// How often since the count last began.
+    count: u32,
+    /// The time of the world's last change, when the count began.
+    barrier: u32,
+    /// How much that was new had been learned when it was last seen.
+    news: u32,
+    /// One more than the round in which advice was given; 0 for none.
+    warned: u32,
+}
+
+/// The last [`MOST_SEEN`] things that were new, with their counts.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    known: HashMap<u64, Entry, RandomState>,
+    order: VecDeque<u64>,
+}
+
+impl Seen {
+    fn get(&self, key: u64) -> Option<&Entry> {
+        self.known.get(&key)
+    }
+
+    /// Counts one more; from one, when the world has changed or enough was learned in between.
+    fn count(&mut self, key: u64, barrier: u32, news: u32, forget_after: u32) -> &mut Entry {
+        if !self.known.contains_key(&key) {
+            if self.order.len() >= MOST_SEEN
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+            self.order.push_back(key);
+        }
+        let entry = self.known.entry(key).or_default();
+        if entry.barrier != barrier || news.saturating_sub(entry.news) > forget_after {
+            *entry = Entry { barrier, ..Entry::default() };
+        }
+        entry.count += 1;
+        entry.news = news;
+        entry
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.known.len().max(self.order.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MOST;
 
-    fn facts(tool: &'static str, signature: u64, kind: Kind) -> Facts<'static> {
-        Facts { tool: tool.into(), kind, limit: None, signature, files: Vec::new() }
+    fn facts(tool: &'static str, signature: u64, kind: Kind) -> CallFacts<'static> {
+        CallFacts { tool: tool.into(), kind, limit: None, signature, files: Vec::new() }
     }
 
-    fn said(hash: u64) -> Outcome {
-        Outcome { hash, failed: false, trivial: false }
+    fn returned(hash: u64) -> ResultFacts {
+        ResultFacts { hash, failed: false, trivial: false }
     }
 
     /// One call a round: the name is the tool and the arguments, the number the result.
-    fn told(detector: &mut Detector, call: &'static str, result: u64) -> Finding {
+    fn seen(progress: &mut Progress, call: &'static str, result: u64) -> Finding {
         let kind = match call.as_bytes()[0] {
             b'p' => Kind::Poll,
             b'm' => Kind::Mutating,
@@ -256,15 +284,15 @@ mod tests {
             _ => Kind::ReadOnly,
         };
         let failed = call.starts_with('f');
-        detector.answered();
+        progress.answered();
         let signature = call.bytes().fold(7, |hash, byte| mix(hash, u64::from(byte)));
-        let outcome = Outcome { failed, ..said(result) };
-        detector.observe(&Rules::default(), &facts(call, signature, kind), outcome)
+        let outcome = ResultFacts { failed, ..returned(result) };
+        progress.observe(&Rules::default(), &facts(call, signature, kind), outcome)
     }
 
     fn run(calls: &[(&'static str, u64)]) -> Vec<Finding> {
-        let mut detector = Detector::default();
-        calls.iter().map(|(call, result)| told(&mut detector, call, *result)).collect()
+        let mut progress = Progress::default();
+        calls.iter().map(|(call, result)| seen(&mut progress, call, *result)).collect()
     }
 
     /// Where a trace is first warned and where stopped, counted from 1.
@@ -308,18 +336,18 @@ mod tests {
 
     #[test]
     fn one_answer_to_different_questions() {
-        let ask = |detector: &mut Detector, at: u64, result: Outcome| {
-            detector.answered();
-            detector.observe(&Rules::default(), &facts("search", at, Kind::ReadOnly), result)
+        let ask = |progress: &mut Progress, at: u64, result: ResultFacts| {
+            progress.answered();
+            progress.observe(&Rules::default(), &facts("search", at, Kind::ReadOnly), result)
         };
-        let mut detector = Detector::default();
-        let found: Vec<_> = (0..8).map(|at| ask(&mut detector, at, said(1)).weight()).collect();
+        let mut progress = Progress::default();
+        let found: Vec<_> = (0..8).map(|at| ask(&mut progress, at, returned(1)).weight()).collect();
         assert_eq!(found, [0, 0, 0, 0, 2, 2, 2, 3]);
-        let mut detector = Detector::default();
-        let empty = Outcome { trivial: true, ..said(1) };
-        assert!((0..50).all(|at| ask(&mut detector, at, empty) == Finding::Fine));
-        let mut detector = Detector::default();
-        assert!((0..50).all(|at| ask(&mut detector, at, said(at)) == Finding::Fine), "paging");
+        let mut progress = Progress::default();
+        let empty = ResultFacts { trivial: true, ..returned(1) };
+        assert!((0..50).all(|at| ask(&mut progress, at, empty) == Finding::Fine));
+        let mut progress = Progress::default();
+        assert!((0..50).all(|at| ask(&mut progress, at, returned(at)) == Finding::Fine), "paging");
     }
 
     #[test]
@@ -329,11 +357,11 @@ mod tests {
             calls.extend([("a", 1), ("a", 1), (edit, 9)]);
         }
         assert_eq!(marks(&calls), (None, None));
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         for _ in 0..9 {
-            told(&mut detector, "a", 1);
-            assert_eq!(told(&mut detector, "a", 1), Finding::Fine);
-            detector.forget();
+            seen(&mut progress, "a", 1);
+            assert_eq!(seen(&mut progress, "a", 1), Finding::Fine);
+            progress.forget();
         }
     }
 
@@ -358,20 +386,20 @@ mod tests {
 
     #[test]
     fn a_stop_needs_evidence_after_the_advice() {
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         let rules = Rules::default();
         let call = facts("a", 1, Kind::ReadOnly);
-        detector.answered();
+        progress.answered();
         let batch: Vec<_> =
-            (0..9).map(|_| detector.observe(&rules, &call, said(1)).weight()).collect();
+            (0..9).map(|_| progress.observe(&rules, &call, returned(1)).weight()).collect();
         assert_eq!(batch, [0, 0, 2, 2, 2, 2, 2, 2, 2], "the model has seen none of it");
-        detector.answered();
-        assert_eq!(detector.observe(&rules, &call, said(2)), Finding::Fine, "it got somewhere");
-        assert_eq!(detector.observe(&rules, &call, said(1)).weight(), 3);
+        progress.answered();
+        assert_eq!(progress.observe(&rules, &call, returned(2)), Finding::Fine, "it got somewhere");
+        assert_eq!(progress.observe(&rules, &call, returned(1)).weight(), 3);
     }
 
     #[test]
-    fn polls_are_told_to_wait_ever_longer() {
+    fn polls_are_advised_to_wait_ever_longer() {
         let found = run(&again(&[("p", 1)], 8));
         let waits: Vec<_> = found
             .iter()
@@ -387,10 +415,10 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut detector = Detector::default();
+        let mut progress = Progress::default();
         for at in 0..10_000 {
-            let _ = detector.observe(&Rules::default(), &facts("x", at, Kind::Other), said(at));
+            let _ = progress.observe(&Rules::default(), &facts("x", at, Kind::Other), returned(at));
         }
-        assert!(detector.remembered() <= 2 * MOST);
+        assert!(progress.remembered() <= 2 * MOST_SEEN);
     }
 }

@@ -2,8 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Feeds `pieces` and ends: the new text, or what was held when there is no seam.
-fn run<'a>(mut seam: Seam, pieces: impl IntoIterator<Item = &'a str>) -> Result<String, String> {
+/// Feeds `pieces` and ends: the new text, or what was held when there is no overlap.
+fn run<'a>(
+    mut overlap: Overlap,
+    pieces: impl IntoIterator<Item = &'a str>,
+) -> Result<String, String> {
     let mut out: Option<String> = None;
     let mut held = String::new();
     for piece in pieces {
@@ -11,10 +14,10 @@ fn run<'a>(mut seam: Seam, pieces: impl IntoIterator<Item = &'a str>) -> Result<
             Some(out) => out.push_str(piece),
             None => {
                 held.push_str(piece);
-                match seam.push(piece) {
-                    Found::NotYet => {}
-                    Found::Cut(new) => out = Some(new),
-                    Found::Nothing(text) => {
+                match overlap.push(piece) {
+                    OverlapFound::NotYet => {}
+                    OverlapFound::Cut(new) => out = Some(new),
+                    OverlapFound::Nothing(text) => {
                         assert!(held.starts_with(&text), "nothing is lost");
                         return Err(held);
                     }
@@ -24,18 +27,18 @@ fn run<'a>(mut seam: Seam, pieces: impl IntoIterator<Item = &'a str>) -> Result<
     }
     match out {
         Some(out) => Ok(out),
-        None => match seam.finish() {
-            Found::Cut(new) => Ok(new),
-            Found::Nothing(text) => Err(text),
-            Found::NotYet => unreachable!("it is the end"),
+        None => match overlap.finish() {
+            OverlapFound::Cut(new) => Ok(new),
+            OverlapFound::Nothing(text) => Err(text),
+            OverlapFound::NotYet => unreachable!("it is the end"),
         },
     }
 }
 
-fn splice(seen: &str, came: &str) -> Option<String> {
+fn join(seen: &str, came: &str) -> Option<String> {
     let pieces: Vec<String> = came.chars().map(String::from).collect();
-    let one = run(Seam::new(seen, SeamPolicy::default()), [came]);
-    let many = run(Seam::new(seen, SeamPolicy::default()), pieces.iter().map(String::as_str));
+    let one = run(Overlap::new(seen, OverlapPolicy::default()), [came]);
+    let many = run(Overlap::new(seen, OverlapPolicy::default()), pieces.iter().map(String::as_str));
     assert_eq!(one.is_ok(), many.is_ok(), "{seen:?} {came:?}: {one:?} {many:?}");
     if let (Ok(one), Ok(many)) = (&one, &many) {
         assert_eq!(one, many, "{seen:?} {came:?}");
@@ -51,19 +54,19 @@ fn a_table_of_continuations() {
     let tail = |n: usize| &SEEN[SEEN.len() - n..];
     for n in [6, 7, 11, 12, 13, 16, 20, 24, 31, 32, 40, 41, 60, SEEN.len()] {
         let came = format!("{} bound in blue.", tail(n));
-        assert_eq!(splice(SEEN, &came).as_deref(), Some(" bound in blue."), "{n} repeated");
+        assert_eq!(join(SEEN, &came).as_deref(), Some(" bound in blue."), "{n} repeated");
     }
     // Too little to be sure of.
     for n in [0, 1, 3, 5] {
-        assert_eq!(splice(SEEN, &format!("{} bound in blue.", tail(n))), None, "{n} repeated");
+        assert_eq!(join(SEEN, &format!("{} bound in blue.", tail(n))), None, "{n} repeated");
     }
     // Up to eight characters before it, and not nine.
     for lead in ["\"", "...", "Sure: ", "12345678"] {
         let came = format!("{lead}{} bound", tail(40));
-        assert_eq!(splice(SEEN, &came).as_deref(), Some(" bound"), "{lead:?}");
+        assert_eq!(join(SEEN, &came).as_deref(), Some(" bound"), "{lead:?}");
     }
     let came = format!("1234567890123456789012345678901234567890{} bound", tail(40));
-    assert_eq!(splice(SEEN, &came), None);
+    assert_eq!(join(SEEN, &came), None);
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn white_space_and_quotes_are_as_good_as_others() {
             " left",
         ),
         ("one two\n\nthree four five", "one two three   four five six", " six"),
-        // White space that was said is not said again, and what was not is not lost.
+        // White space that was shown is not said again, and what was not is not lost.
         ("one two three four ", "two three four five", "five"),
         ("one two three four ", "two three four  five", " five"),
         ("one two three four\n", "two three four\n\nfive", "\nfive"),
@@ -95,7 +98,7 @@ fn white_space_and_quotes_are_as_good_as_others() {
             " th\u{e9}",
         ),
     ] {
-        assert_eq!(splice(seen, came).as_deref(), Some(new), "{seen:?} {came:?}");
+        assert_eq!(join(seen, came).as_deref(), Some(new), "{seen:?} {came:?}");
     }
 }
 
@@ -103,11 +106,11 @@ fn white_space_and_quotes_are_as_good_as_others() {
 fn a_phrase_said_twice_is_cut_where_all_of_it_ends() {
     let seen = "A cat. Now the cat sat on the mat. Then the cat sat on the mat.";
     let came = "he cat sat on the mat. Then the cat sat on the mat. Then it left.";
-    assert_eq!(splice(seen, came).as_deref(), Some(" Then it left."));
+    assert_eq!(join(seen, came).as_deref(), Some(" Then it left."));
 }
 
 #[test]
-fn paraphrases_have_no_seam() {
+fn paraphrases_have_no_overlap() {
     for came in [
         "",
         "I apologise for the interruption. Let me go on.",
@@ -115,7 +118,7 @@ fn paraphrases_have_no_seam() {
         "bound in blue.",
         "The monarch counted each star.",
     ] {
-        assert_eq!(splice(SEEN, came), None, "{came:?}");
+        assert_eq!(join(SEEN, came), None, "{came:?}");
     }
 }
 
@@ -123,11 +126,12 @@ fn paraphrases_have_no_seam() {
 fn what_is_held_back_is_bounded() {
     // Looks like the beginning of a repetition for as long as it can.
     let seen = "abcdefghij".repeat(60);
-    let mut seam = Seam::new(&seen[..595], SeamPolicy { anchor: 0, ..SeamPolicy::default() });
+    let mut overlap =
+        Overlap::new(&seen[..595], OverlapPolicy { anchor: 0, ..OverlapPolicy::default() });
     let mut held = 0;
     for c in seen.chars() {
         held += 1;
-        if seam.push(&c.to_string()) != Found::NotYet {
+        if overlap.push(&c.to_string()) != OverlapFound::NotYet {
             break;
         }
     }
@@ -143,14 +147,14 @@ fn a_prefill_is_continued_exactly() {
         ("one two\n\n", "\nthree", "three"),
         ("one one", " one one", " one one"),
     ] {
-        assert_eq!(run(Seam::prefilled(seen), [came]).unwrap(), new, "{seen:?}");
+        assert_eq!(run(Overlap::prefilled(seen), [came]).unwrap(), new, "{seen:?}");
     }
-    assert_eq!(run(Seam::prefilled("done"), []).unwrap(), "", "it had nothing to add");
+    assert_eq!(run(Overlap::prefilled("done"), []).unwrap(), "", "it had nothing to add");
 }
 
 #[test]
 fn unasked_for_repetitions_are_cut_only_when_they_are_long() {
-    let cut = |seen: &str, came: &str| run(Seam::unasked(seen), [came]);
+    let cut = |seen: &str, came: &str| run(Overlap::unasked(seen), [came]);
     assert_eq!(cut(SEEN, " bound in blue").unwrap_err(), " bound in blue");
     assert_eq!(cut(SEEN, &format!("{} bound", &SEEN[SEEN.len() - 30..])).unwrap(), " bound");
     assert!(cut(SEEN, "in a book in a book").is_err(), "too short to be one");
@@ -162,10 +166,10 @@ fn unasked_for_repetitions_are_cut_only_when_they_are_long() {
 
 #[test]
 fn the_words_to_ask_for_are_the_last() {
-    let policy = SeamPolicy::default();
-    assert_eq!(Seam::anchor("short \n", &policy), "short");
-    assert_eq!(Seam::anchor(SEEN, &policy), SEEN[SEEN.len() - 40..].trim_start());
-    assert_eq!(Seam::anchor(&"\u{1f980}".repeat(50), &policy).chars().count(), 40);
+    let policy = OverlapPolicy::default();
+    assert_eq!(Overlap::anchor("short \n", &policy), "short");
+    assert_eq!(Overlap::anchor(SEEN, &policy), SEEN[SEEN.len() - 40..].trim_start());
+    assert_eq!(Overlap::anchor(&"\u{1f980}".repeat(50), &policy).chars().count(), 40);
 }
 
 /// Texts of words and white space, of which no six characters occur twice by design of the words.
@@ -203,11 +207,11 @@ proptest! {
     ) {
         let (seen, rest) = text.split_at(cut_at(&text, share));
         let words = seen.trim_end();
-        let anchor = Seam::anchor(seen, &SeamPolicy::default());
+        let anchor = Overlap::anchor(seen, &OverlapPolicy::default());
         let repeated = if respell { respelt(anchor) } else { anchor.to_owned() };
         let came: Vec<char> = format!("{repeated}{}{rest}", &seen[words.len()..]).chars().collect();
         let pieces: Vec<String> = came.chunks(size).map(|piece| piece.iter().collect()).collect();
-        let new = run(Seam::new(seen, SeamPolicy::default()), pieces.iter().map(String::as_str));
+        let new = run(Overlap::new(seen, OverlapPolicy::default()), pieces.iter().map(String::as_str));
         prop_assert_eq!(format!("{seen}{}", new.unwrap()), text);
     }
 
@@ -219,16 +223,16 @@ proptest! {
         prop_assume!(seen.trim_end().chars().count() >= 12 && seen.trim_end() == seen);
         let repeated: String = chars[chars.len().saturating_sub(much)..].iter().collect();
         prop_assume!(repeated.trim_start() == repeated);
-        let new = run(Seam::new(seen, SeamPolicy::default()), [&*repeated, rest]);
+        let new = run(Overlap::new(seen, OverlapPolicy::default()), [&*repeated, rest]);
         prop_assert_eq!(format!("{seen}{}", new.unwrap()), text);
     }
 
     /// Other words are never taken for the same.
     #[test]
-    fn a_paraphrase_has_no_seam(text in text(), other in "[A-Z.,!]{1,400}", size in 1usize..50) {
+    fn a_paraphrase_has_no_overlap(text in text(), other in "[A-Z.,!]{1,400}", size in 1usize..50) {
         let other: Vec<char> = other.chars().collect();
         let pieces: Vec<String> = other.chunks(size).map(|piece| piece.iter().collect()).collect();
-        let new = run(Seam::new(&text, SeamPolicy::default()), pieces.iter().map(String::as_str));
+        let new = run(Overlap::new(&text, OverlapPolicy::default()), pieces.iter().map(String::as_str));
         prop_assert!(new.is_err());
     }
 
@@ -236,12 +240,12 @@ proptest! {
     #[test]
     fn anything_may_come(seen in any::<String>(), came in proptest::collection::vec(any::<String>(), 0..9)) {
         let all: String = came.concat();
-        for seam in [
-            Seam::new(&seen, SeamPolicy::default()),
-            Seam::unasked(&seen),
-            Seam::prefilled(&seen),
+        for overlap in [
+            Overlap::new(&seen, OverlapPolicy::default()),
+            Overlap::unasked(&seen),
+            Overlap::prefilled(&seen),
         ] {
-            match run(seam, came.iter().map(String::as_str)) {
+            match run(overlap, came.iter().map(String::as_str)) {
                 Ok(new) => prop_assert!(all.ends_with(&new)),
                 Err(held) => prop_assert!(all.starts_with(&held)),
             }

@@ -1,17 +1,17 @@
-//! What is told when a limit fires: the failure, the trace, the log.
+//! What is reported when a limit fires: the failure, the trace, the log.
 
 use std::{fmt, time::Duration};
 
 use steadfast_core::{Failure, Fault, Reason, RecoveryLog, Retry, Scope, Step, Target, TimeLimit};
 use tracing::{Level, event};
 
-use crate::state::Limits;
+use crate::limits::TimeLimits;
 
 /// A limit that has fired.
 #[derive(Debug)]
 pub(crate) struct Fired<'a> {
     pub(crate) limit: TimeLimit,
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a TimeLimits,
     /// The caller's own deadline was earlier than any limit of the layer.
     pub(crate) callers: bool,
     pub(crate) elapsed: Duration,
@@ -22,42 +22,33 @@ pub(crate) struct Fired<'a> {
 }
 
 impl Fired<'_> {
-    /// The setting that decided.
-    fn knob(&self) -> &'static str {
-        match self.limit {
-            TimeLimit::Stall => "stall",
-            TimeLimit::FirstContent => "first_content",
-            TimeLimit::Attempt => "attempt",
-            TimeLimit::Makespan => "ceiling",
-            TimeLimit::Throughput => "floor",
-            TimeLimit::Pipeline if self.callers => "deadline",
-            _ => "pipeline",
-        }
-    }
-
-    fn set_to(&self) -> Option<Duration> {
+    /// What happened, the setting that decided, and what it is set to.
+    fn about(&self) -> (&'static str, &'static str, Option<Duration>) {
         let limits = self.limits;
         match self.limit {
-            TimeLimit::Stall => limits.stall,
-            TimeLimit::FirstContent => limits.first_content,
-            TimeLimit::Attempt => limits.attempt,
-            TimeLimit::Makespan => limits.makespan,
-            TimeLimit::Throughput => limits.floor.map(|floor| floor.window),
-            _ if self.callers => None,
-            _ => limits.pipeline,
+            TimeLimit::Stall => ("the answer stalled", "stall", limits.stall),
+            TimeLimit::FirstContent => ("no content came", "first_content", limits.first_content),
+            TimeLimit::Attempt => ("the attempt took too long", "attempt", limits.attempt),
+            TimeLimit::Makespan => ("the answer took too long", "ceiling", limits.makespan),
+            TimeLimit::Throughput => {
+                ("the answer came too slowly", "floor", limits.floor.map(|floor| floor.window))
+            }
+            _ if self.callers => ("execution:aborted", "deadline", None),
+            _ => ("execution:aborted", "pipeline", limits.pipeline),
         }
     }
 
-    /// Tells the trace and the log, and makes the failure.
+    /// Reports it to the trace and the log, and makes the failure.
     pub(crate) fn failure(&self) -> Failure {
         let Self { limit, elapsed, delivered, target, log, .. } = *self;
+        let (_, knob, set_to) = self.about();
         event!(
             name: "steadfast::timeout::fired",
             target: "steadfast::timeout",
             Level::WARN,
             limit = limit.as_str(),
-            knob = self.knob(),
-            limit_ms = self.set_to().map(millis),
+            knob,
+            limit_ms = set_to.map(millis),
             elapsed_ms = millis(elapsed),
             delivered,
             target = target.map(tracing::field::display),
@@ -95,19 +86,12 @@ impl Fired<'_> {
 impl fmt::Display for Fired<'_> {
     /// What happened, the limit, its knob, the time, and how much the caller has.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.limit {
-            TimeLimit::Stall => "the answer stalled",
-            TimeLimit::FirstContent => "no content came",
-            TimeLimit::Attempt => "the attempt took too long",
-            TimeLimit::Makespan => "the answer took too long",
-            TimeLimit::Throughput => "the answer came too slowly",
-            _ => "execution:aborted",
-        })?;
-        write!(f, ": limit {}", self.limit)?;
-        if let Some(limit) = self.set_to() {
+        let (what, knob, set_to) = self.about();
+        write!(f, "{what}: limit {}", self.limit)?;
+        if let Some(limit) = set_to {
             write!(f, " of {limit:?}")?;
         }
-        write!(f, ", set by `{}`, fired after ", self.knob())?;
+        write!(f, ", set by `{knob}`, fired after ")?;
         // Whole milliseconds: timers are no finer.
         write!(f, "{:?}; ", Duration::from_millis(millis(self.elapsed)))?;
         f.write_str(match self.delivered {

@@ -1,11 +1,29 @@
-//! Which limit is due next: pure, no clock.
+//! The limits of a call, and which of them is due next: pure, no clock.
 
 use std::time::Duration;
 
 use steadfast_core::TimeLimit;
 use tokio::time::Instant;
 
-use crate::state::Limits;
+use crate::Floor;
+
+/// The limits of a layer; none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TimeLimits {
+    pub(crate) stall: Option<Duration>,
+    pub(crate) first_content: Option<Duration>,
+    pub(crate) makespan: Option<Duration>,
+    pub(crate) attempt: Option<Duration>,
+    pub(crate) pipeline: Option<Duration>,
+    pub(crate) floor: Option<Floor>,
+}
+
+impl TimeLimits {
+    /// Whether any limit has to know content from mere signs of life.
+    pub(crate) fn need_content(&self) -> bool {
+        self.stall.is_some() || self.first_content.is_some() || self.floor.is_some()
+    }
+}
 
 /// What is known of a call's time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +52,7 @@ pub(crate) struct Due {
 impl Times {
     /// The limit that fires first. Of several at once the one that blames the provider least is
     /// named, then the one that is most to the point.
-    pub(crate) fn due(&self, limits: &Limits) -> Option<Due> {
+    pub(crate) fn due(&self, limits: &TimeLimits) -> Option<Due> {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
         let Self { started, progress, content, again, deadline, window } = *self;
         let first_content = limits.first_content.filter(|_| !content);
@@ -66,7 +84,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_earliest_fires() {
         let start = Instant::now();
-        let limits = Limits {
+        let limits = TimeLimits {
             stall: Some(secs(180)),
             first_content: Some(secs(30)),
             makespan: Some(secs(1_800)),
@@ -83,7 +101,7 @@ mod tests {
             (spoke(1_700), limits, due(1_800, TimeLimit::Makespan)),
             (
                 Times { again: true, ..began },
-                Limits { first_content: None, ..limits },
+                TimeLimits { first_content: None, ..limits },
                 due(60, TimeLimit::Attempt),
             ),
             (Times { again: true, ..spoke(20) }, limits, due(200, TimeLimit::Stall)),
@@ -101,13 +119,13 @@ mod tests {
             ),
             (
                 began,
-                Limits { first_content: Some(secs(180)), ..limits },
+                TimeLimits { first_content: Some(secs(180)), ..limits },
                 due(180, TimeLimit::FirstContent),
             ),
             // Not begun, nothing set, or too long to represent: nothing is due.
             (Times::default(), limits, None),
-            (began, Limits::default(), None),
-            (began, Limits { stall: Some(Duration::MAX), ..Limits::default() }, None),
+            (began, TimeLimits::default(), None),
+            (began, TimeLimits { stall: Some(Duration::MAX), ..TimeLimits::default() }, None),
         ] {
             assert_eq!(times.due(&limits), expected, "{times:?} {limits:?}");
         }

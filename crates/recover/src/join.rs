@@ -1,28 +1,24 @@
-//! Another stream's events, fitted behind what the caller has seen.
+//! Another stream's events, fitted behind what the caller was shown.
 
 use smallvec::SmallVec;
 use steadfast_chat::{Delta, Event};
 use steadfast_core::Usage;
 
 use crate::{
+    overlap::{Overlap, OverlapFound},
     partial::Partial,
-    seam::{Found, Seam},
 };
 
-/// Fits the events of another stream behind what the caller has seen: the seam is found and cut,
+/// Fits the events of another stream behind what the caller was shown: the overlap is found and cut,
 /// blocks get the numbers that follow, a second beginning is left out, usage is added up.
 #[derive(Debug)]
-pub(crate) struct Splice {
-    /// Until the seam is found.
-    seam: Option<Seam>,
-    /// Text without a seam goes on as it came.
+pub struct Join {
+    /// Until the overlap is found.
+    overlap: Option<Overlap>,
+    /// Text without an overlap goes on as it came.
     lenient: bool,
-    /// The caller's text block that the first new text belongs to.
-    open_text: Option<u32>,
-    /// The caller's thinking block that has ended, should another begin.
-    open_thinking: Option<u32>,
-    /// The number of the caller's next block.
-    next: u32,
+    /// A block of the stream's has begun.
+    began: bool,
     /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
     blocks: SmallVec<[(u32, Option<u32>); 4]>,
     /// What the streams before this one used.
@@ -33,26 +29,24 @@ pub(crate) struct Splice {
     foreign: bool,
 }
 
-/// The stream does not go on with what was said.
+/// The stream does not go on with what was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoSeam;
+pub(crate) struct NoOverlap;
 
-impl Splice {
-    /// Fits a stream behind `partial`, which begins another piece with it. Without a `seam` the
+impl Join {
+    /// Fits a stream behind `partial`, which begins another piece with it. Without an `overlap` the
     /// stream begins something new.
     pub(crate) fn new(
         partial: &mut Partial,
-        seam: Option<Seam>,
+        overlap: Option<Overlap>,
         lenient: bool,
         base: Usage,
     ) -> Self {
         partial.next_piece();
         Self {
-            seam,
+            overlap,
             lenient,
-            open_text: partial.open_text(),
-            open_thinking: partial.open_thinking(),
-            next: partial.next(),
+            began: false,
             blocks: SmallVec::new(),
             base,
             fresh: false,
@@ -66,16 +60,21 @@ impl Splice {
         self
     }
 
-    /// For an answer of which the caller has seen nothing yet: only what others used is added.
+    /// For an answer of which the caller was shown nothing yet: only what others used is added.
     pub(crate) fn fresh(partial: &mut Partial, base: Usage) -> Self {
-        let mut splice = Self::new(partial, None, true, base);
-        splice.fresh = true;
-        splice
+        let mut join = Self::new(partial, None, true, base);
+        join.fresh = true;
+        join
     }
 
     /// Whether it is not known yet where what is new begins.
     pub(crate) fn is_open(&self) -> bool {
-        self.seam.is_some()
+        self.overlap.is_some()
+    }
+
+    /// Whether there may turn out to be no overlap, which is an error.
+    pub(crate) fn may_fail(&self) -> bool {
+        self.is_open() && !self.lenient
     }
 
     /// What the caller is given of `event`, if anything; `partial` has seen it.
@@ -83,111 +82,95 @@ impl Splice {
         &mut self,
         event: Event,
         partial: &mut Partial,
-    ) -> Result<Option<Event>, NoSeam> {
+    ) -> Result<Option<Event>, NoOverlap> {
         let mut out = Out { event: Event::default(), partial };
         for delta in event.deltas {
-            self.one(delta, &mut out)?;
+            self.take_delta(delta, &mut out)?;
         }
         Ok((!out.event.deltas.is_empty()).then_some(out.event))
     }
 
-    fn one(&mut self, delta: Delta, out: &mut Out<'_>) -> Result<(), NoSeam> {
-        match delta {
-            Delta::Start { .. } if !self.fresh => {}
-            Delta::Signature { .. } | Delta::Redacted { .. } if self.foreign => {}
-            Delta::Usage(usage) => out.usage(&usage, &self.base),
-            Delta::Text { index, text } => match &mut self.seam {
-                None => {
-                    let index = self.place(index, true, out);
-                    out.push(Delta::Text { index, text });
-                }
-                Some(seam) => match seam.push(&text) {
-                    Found::NotYet => {}
-                    found => self.found(found, Some(index), out)?,
-                },
+    fn take_delta(&mut self, mut delta: Delta, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        use Delta::{
+            Arguments, BlockEnd, End, Opaque, Redacted, Signature, Start, Stop, Text, Thinking,
+            ToolCall,
+        };
+        if matches!(delta, ToolCall { .. } | Opaque { .. } | Stop(_) | End) {
+            self.finish(out)?;
+        }
+        let (new, index) = match &mut delta {
+            Start { .. } if !self.fresh => return Ok(()),
+            Signature { .. } | Redacted { .. } if self.foreign => return Ok(()),
+            Text { index, text } => match self.overlap.as_mut().map(|overlap| overlap.push(text)) {
+                Some(OverlapFound::NotYet) => return Ok(()),
+                Some(found) => return self.found(found, Some(*index), out),
+                None => (Some(self.index_of(*index, true, out)), index),
             },
-            Delta::Thinking { index, text } => {
-                if let Some(index) = self.thought(index, out) {
-                    out.push(Delta::Thinking { index, text });
-                }
+            Thinking { index, .. } | Redacted { index, .. } => (self.thought(*index, out), index),
+            ToolCall { index, .. } | Opaque { index, .. } => {
+                (Some(self.index_of(*index, false, out)), index)
             }
-            Delta::Redacted { index, data } => {
-                if let Some(index) = self.thought(index, out) {
-                    out.push(Delta::Redacted { index, data });
-                }
+            Signature { index, .. } | Arguments { index, .. } | BlockEnd { index } => {
+                (self.known(*index), index)
             }
-            Delta::Signature { index, signature } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::Signature { index, signature });
-                }
+            Delta::Usage(usage) => {
+                // Usage within one stream is cumulative: what the ones before used comes on top.
+                out.partial.see_delta(&Delta::Usage(*usage));
+                out.event.deltas.push(Delta::Usage(self.base.plus(&out.partial.usage)));
+                return Ok(());
             }
-            Delta::ToolCall { index, id, name } => {
-                self.settle(out)?;
-                let index = self.place(index, false, out);
-                out.push(Delta::ToolCall { index, id, name });
+            _ => {
+                out.push(delta);
+                return Ok(());
             }
-            Delta::Opaque { index, block } => {
-                self.settle(out)?;
-                let index = self.place(index, false, out);
-                out.push(Delta::Opaque { index, block });
-            }
-            Delta::Arguments { index, json } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::Arguments { index, json });
-                }
-            }
-            Delta::BlockEnd { index } => {
-                if let Some(index) = self.known(index) {
-                    out.push(Delta::BlockEnd { index });
-                }
-            }
-            stop @ (Delta::Stop(_) | Delta::End) => {
-                self.settle(out)?;
-                out.push(stop);
-            }
-            other => out.push(other),
+        };
+        if let Some(new) = new {
+            *index = new;
+            out.push(delta);
         }
         Ok(())
     }
 
     /// No more text can come before what follows.
-    fn settle(&mut self, out: &mut Out<'_>) -> Result<(), NoSeam> {
-        match &mut self.seam {
+    fn finish(&mut self, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        match self.overlap.as_mut().map(Overlap::finish) {
             None => Ok(()),
-            Some(seam) => {
-                let found = seam.finish();
-                self.found(found, None, out)
-            }
+            Some(found) => self.found(found, None, out),
         }
     }
 
-    fn found(&mut self, found: Found, block: Option<u32>, out: &mut Out<'_>) -> Result<(), NoSeam> {
+    fn found(
+        &mut self,
+        found: OverlapFound,
+        block: Option<u32>,
+        out: &mut Out<'_>,
+    ) -> Result<(), NoOverlap> {
         let text = match found {
-            Found::Cut(new) => new,
-            Found::Nothing(held) if self.lenient => held,
-            Found::Nothing(_) | Found::NotYet => return Err(NoSeam),
+            OverlapFound::Cut(new) => new,
+            OverlapFound::Nothing(held) if self.lenient => held,
+            OverlapFound::Nothing(_) | OverlapFound::NotYet => return Err(NoOverlap),
         };
-        self.seam = None;
+        self.overlap = None;
         if text.is_empty() {
             return Ok(());
         }
         let index = match block {
-            Some(block) => self.place(block, true, out),
+            Some(block) => self.index_of(block, true, out),
             None => self.begin(true, out),
         };
         out.push(Delta::Text { index, text });
         Ok(())
     }
 
-    /// The caller's number of a block of thinking. Before the seam it is about how to go on, and not
+    /// The caller's number of a block of thinking. Before the overlap it is about how to go on, and not
     /// a part of the answer.
     fn thought(&mut self, block: u32, out: &mut Out<'_>) -> Option<u32> {
-        if self.seam.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
+        if self.overlap.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
             self.blocks.push((block, None));
         }
         match self.blocks.iter().find(|(inner, _)| *inner == block) {
             Some((_, outer)) => *outer,
-            None => Some(self.place(block, false, out)),
+            None => Some(self.index_of(block, false, out)),
         }
     }
 
@@ -197,7 +180,7 @@ impl Splice {
     }
 
     /// The caller's number of `block`, which begins if it has none.
-    fn place(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
+    fn index_of(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
         if let Some(index) = self.known(block) {
             return index;
         }
@@ -206,16 +189,16 @@ impl Splice {
         index
     }
 
+    /// The caller's number of a new block. The first one ends a block of thinking that is open, and goes on
+    /// with one of text if it is of text.
     fn begin(&mut self, is_text: bool, out: &mut Out<'_>) -> u32 {
-        if let Some(index) = self.open_thinking.take() {
+        let first = !std::mem::replace(&mut self.began, true);
+        if let (true, Some(index)) = (first, out.partial.open_thinking) {
             out.push(Delta::BlockEnd { index });
         }
-        match self.open_text.take() {
-            Some(index) if is_text => index,
-            _ => {
-                self.next += 1;
-                self.next - 1
-            }
+        match out.partial.open_text {
+            Some(index) if first && is_text => index,
+            _ => out.partial.next,
         }
     }
 }
@@ -231,13 +214,6 @@ impl Out<'_> {
         self.partial.see_delta(&delta);
         self.event.deltas.push(delta);
     }
-
-    /// Usage within one stream is cumulative: what the ones before used comes on top.
-    fn usage(&mut self, usage: &Usage, base: &Usage) {
-        self.partial.see_delta(&Delta::Usage(*usage));
-        let all = base.plus(self.partial.usage());
-        self.event.deltas.push(Delta::Usage(all));
-    }
 }
 
 #[cfg(test)]
@@ -245,26 +221,25 @@ mod tests {
     use steadfast_chat::StopReason;
 
     use super::*;
-    use crate::SeamPolicy;
+    use crate::OverlapPolicy;
 
     fn text(index: u32, text: &str) -> Delta {
         Delta::Text { index, text: text.into() }
     }
 
-    const SAID: &str = "hello out there, whoever";
+    const SHOWN: &str = "hello out there, whoever";
 
-    /// What comes of `events` behind the text of `SAID`, in block 1.
-    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoSeam> {
+    /// What comes of `events` behind the text of `SHOWN`, in block 1.
+    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoOverlap> {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
-        partial.see_delta(&text(1, SAID));
-        let seam = Seam::new(partial.text(), SeamPolicy::default());
-        let mut splice = Splice::new(&mut partial, Some(seam), false, Usage::new(10, 6));
+        partial.see_delta(&text(1, SHOWN));
+        let overlap = Overlap::new(partial.text(), OverlapPolicy::default());
+        let mut join = Join::new(&mut partial, Some(overlap), false, Usage::new(10, 6));
         let mut out = Vec::new();
         for delta in events {
             out.extend(
-                splice
-                    .take(Event::new([delta]), &mut partial)?
+                join.take(Event::new([delta]), &mut partial)?
                     .into_iter()
                     .flat_map(|event| event.deltas),
             );
@@ -273,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seam_is_cut_and_blocks_are_numbered_on() {
+    fn the_overlap_is_cut_and_blocks_are_numbered_on() {
         let mut usage = Usage::default();
         usage.output = Some(9);
         let out = fit(vec![
@@ -308,7 +283,7 @@ mod tests {
         assert_eq!(out.unwrap(), after);
         // The same where the repetition is all there is before the call.
         let out = fit(vec![
-            text(4, SAID),
+            text(4, SHOWN),
             Delta::BlockEnd { index: 4 },
             Delta::ToolCall { index: 7, id: "a".into(), name: "read".into() },
         ]);
@@ -316,18 +291,18 @@ mod tests {
     }
 
     #[test]
-    fn no_seam_is_found_out_at_any_kind_of_end() {
+    fn a_missing_overlap_is_known_at_any_kind_of_end() {
         for end in [
             Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
             Delta::Stop(StopReason::EndTurn.into()),
             Delta::End,
         ] {
-            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoSeam));
-            assert_eq!(fit(vec![end]), Err(NoSeam));
+            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoOverlap));
+            assert_eq!(fit(vec![end]), Err(NoOverlap));
         }
         assert_eq!(
             fit(vec![text(0, "Sorry about that! Where was I? Hello to everybody who listens.")]),
-            Err(NoSeam)
+            Err(NoOverlap)
         );
     }
 
@@ -335,9 +310,9 @@ mod tests {
     fn thinking_that_begins_again_is_a_block_of_its_own() {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
-        let mut splice = Splice::new(&mut partial, None, false, Usage::default());
+        let mut join = Join::new(&mut partial, None, false, Usage::default());
         let thought = |index| Delta::Thinking { index, text: "well".into() };
-        let event = splice.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
+        let event = join.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
         let deltas = event.unwrap().deltas;
         assert_eq!(deltas[..], [Delta::BlockEnd { index: 0 }, thought(1), text(2, "yes")]);
     }

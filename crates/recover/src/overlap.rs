@@ -1,88 +1,86 @@
-//! Where a continuation takes up what was said before.
+//! The overlap: where a further answer takes up what was shown before.
 //!
-//! A model that is asked to go on after a break is asked to begin with the last words it had said.
-//! [`Seam`] reads the beginning of what it then says, in pieces of any size, and finds the place at
-//! which those words end: what comes after is new.
+//! A model that is asked to go on after a break is asked to begin with the end of what it had written.
+//! [`Overlap`] reads the beginning of what it then writes, in pieces of any size, and finds where
+//! that ends: what comes after is new.
 //!
 //! ```
-//! use steadfast_recover::{Found, Seam, SeamPolicy};
+//! use steadfast_recover::{OverlapFound, Overlap, OverlapPolicy};
 //!
 //! let seen = "Once upon a time there was a queen who counted every star";
-//! let mut seam = Seam::new(seen, SeamPolicy::default());
-//! assert_eq!(seam.push("who counted ev"), Found::NotYet);
-//! assert_eq!(seam.push("ery star, and gave"), Found::Cut(", and gave".into()));
+//! let mut overlap = Overlap::new(seen, OverlapPolicy::default());
+//! assert_eq!(overlap.push("who counted ev"), OverlapFound::NotYet);
+//! assert_eq!(overlap.push("ery star, and gave"), OverlapFound::Cut(", and gave".into()));
 //! ```
 //!
-//! What counts as the same words: any run of white space is as good as another, and so are straight
-//! and curly quotes. Looked for, in this order:
+//! What counts as the same text: any run of white space is as good as another, and so are the two kinds of
+//! quotes. Searched for, in this order:
 //!
-//! 1. exactly the words that were [asked for](Seam::anchor), or all that was said so far, at the
+//! 1. exactly the text that was [asked for](Overlap::anchor), or all that was shown so far, at the
 //!    very beginning: there is nothing to guess;
 //! 2. the last 40, 32, 24, 16 or 12 characters, at most 8 characters in, so that a quote sign or an
 //!    ellipsis may stand before them;
-//! 3. the longest beginning, of at least 6 characters, that is also the end of what was said. When it
+//! 3. the longest beginning, of at least 6 characters, that is also the end of what was shown. When it
 //!    is longer than what the second rule found it goes before that: a phrase that occurs
 //!    twice in what was repeated would else cut at its first occurrence.
 //!
 //! While that is open, at most 240 characters are held back. No answer is better than a wrong one:
-//! a cut in the wrong place loses words or says them twice.
+//! a wrong cut loses text or shows it twice.
 
 use std::fmt;
 
 use crate::PolicyError;
 
-/// How a seam is looked for; plain numbers, all in characters.
+/// How an overlap is searched for; all numbers in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeamPolicy {
-    /// The lengths of the ends that are looked for, longest first. The shortest, 12, is about two
-    /// words: shorter ones occur by chance.
+pub struct OverlapPolicy {
+    /// The lengths of the ends that are searched for, longest first. The shortest, 12, is about two
+    /// English terms: shorter ones occur by chance.
     pub tails: Vec<usize>,
     /// How far in an end may begin.
     pub within: usize,
     /// The shortest beginning that counts as an overlap.
-    pub overlap: usize,
+    pub shortest: usize,
     /// The most to hold back.
     pub hold: usize,
     /// How many of the last characters a model is asked to repeat.
     pub anchor: usize,
 }
 
-impl Default for SeamPolicy {
+impl Default for OverlapPolicy {
     /// 40 characters are half a line: enough to be unique in most texts, and cheap to repeat. 240 are
     /// three lines, a second or two of a stream.
     fn default() -> Self {
-        Self { tails: vec![40, 32, 24, 16, 12], within: 8, overlap: 6, hold: 240, anchor: 40 }
+        Self { tails: vec![40, 32, 24, 16, 12], within: 8, shortest: 6, hold: 240, anchor: 40 }
     }
 }
 
-impl SeamPolicy {
+impl OverlapPolicy {
     /// For a model that was asked *not* to repeat anything: only a long repetition is taken for
-    /// one. Text that happens to go on like its own end (tables, lists) keeps all its words.
+    /// one. Text that happens to go on like its own end (tables, lists) is kept whole.
     pub fn unasked() -> Self {
-        Self { tails: vec![40, 32, 24], within: 0, overlap: 24, hold: 240, anchor: 0 }
+        Self { tails: vec![40, 32, 24], within: 0, shortest: 24, hold: 240, anchor: 0 }
     }
-}
 
-impl SeamPolicy {
-    /// Whether a seam could be found by it, and none by chance.
+    /// Whether an overlap could be found by it, and none by chance.
     ///
     /// # Errors
     ///
     /// The first thing that makes no sense.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        let Self { overlap, hold, anchor, .. } = *self;
-        let shortest = self.tails.iter().copied().min().unwrap_or(1);
-        for (field, value) in [("seam.tails", shortest), ("seam.overlap", overlap)] {
+        let Self { shortest, hold, anchor, .. } = *self;
+        let tail = self.tails.iter().copied().min().unwrap_or(1);
+        for (field, value) in [("overlap.tails", tail), ("overlap.shortest", shortest)] {
             if value == 0 {
                 return Err(PolicyError::Zero(field, ""));
             }
         }
-        if anchor < overlap {
-            return Err(PolicyError::Anchor { anchor, overlap });
+        if anchor < shortest {
+            return Err(PolicyError::Anchor { anchor, shortest });
         }
         // The tails begin a little way in.
         let longest = self.tails.iter().max().map_or(0, |tail| tail.saturating_add(self.within));
-        for (field, wanted) in [("seam.anchor", anchor), ("seam.tails", longest)] {
+        for (field, wanted) in [("overlap.anchor", anchor), ("overlap.tails", longest)] {
             if hold < wanted {
                 return Err(PolicyError::Hold { field, wanted, hold });
             }
@@ -91,27 +89,27 @@ impl SeamPolicy {
     }
 }
 
-/// What is known of a seam.
+/// What is known of an overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it may hold text that nobody else has"]
-pub enum Found {
+pub enum OverlapFound {
     /// More has to be read.
     NotYet,
-    /// The seam: this is what is new, possibly nothing yet.
+    /// The overlap: this is what is new, possibly nothing yet.
     Cut(String),
-    /// There is no seam. This is what was held back.
+    /// There is no overlap. This is what was held back.
     Nothing(String),
 }
 
-/// Finds the place in a continuation where what was said before ends. Bounded: it keeps the last
-/// [`hold`](SeamPolicy::hold) characters of what was said, and as many of the continuation.
+/// Finds where in a further answer what was shown before ends. Bounded: it keeps the last
+/// [`hold`](OverlapPolicy::hold) characters of what was shown, and as many of the continuation.
 #[derive(Clone)]
-pub struct Seam {
-    policy: SeamPolicy,
-    /// The end of what was said, normalised, without white space at its end.
+pub struct Overlap {
+    policy: OverlapPolicy,
+    /// The end of what was shown, normalised, without white space at its end.
     tail: Vec<char>,
-    /// The tail is all that was said.
+    /// The tail is all that was shown.
     whole: bool,
     /// The white space it ended in.
     space: String,
@@ -122,20 +120,20 @@ pub struct Seam {
     at: Option<usize>,
 }
 
-impl Seam {
-    /// Looks for the seam after `seen`, all that was said before.
-    pub fn new(seen: &str, policy: SeamPolicy) -> Self {
-        let words = seen.trim_end();
-        let space = seen[words.len()..].to_owned();
+impl Overlap {
+    /// Looks for the overlap after `seen`, all that was shown before.
+    pub fn new(seen: &str, policy: OverlapPolicy) -> Self {
+        let text = seen.trim_end();
+        let space = seen[text.len()..].to_owned();
         let most = policy.hold.max(policy.anchor).max(1);
         // As many characters again, should there be long runs of white space.
-        let from = words.char_indices().rev().nth(most * 2).map_or(0, |(at, _)| at);
-        let mut tail: Vec<char> = normal(&words[from..]).into_iter().map(|(c, _)| c).collect();
+        let from = text.char_indices().rev().nth(most * 2).map_or(0, |(at, _)| at);
+        let mut tail: Vec<char> = normal(&text[from..]).into_iter().map(|(c, _)| c).collect();
         let whole = from == 0 && tail.len() <= most;
         if tail.len() > most {
             tail.drain(..tail.len() - most);
         }
-        // Nothing but white space was said: there is nothing to repeat.
+        // Nothing but white space was shown: there is nothing to repeat.
         let at = tail.is_empty().then_some(0);
         Self { policy, tail, whole, space, held: String::new(), chars: 0, at }
     }
@@ -143,55 +141,55 @@ impl Seam {
     /// For a model that goes on exactly where `seen`, without the white space at its end, ended: it
     /// was given that to be continued (a *prefill*). Nothing is cut but that white space.
     pub fn prefilled(seen: &str) -> Self {
-        let mut seam = Self::new("", SeamPolicy::default());
-        seam.space = seen[seen.trim_end().len()..].to_owned();
-        seam
+        let mut overlap = Self::new("", OverlapPolicy::default());
+        overlap.space = seen[seen.trim_end().len()..].to_owned();
+        overlap
     }
 
     /// For a model that was asked to go on without repeating anything.
     pub fn unasked(seen: &str) -> Self {
-        let policy = SeamPolicy::unasked();
+        let policy = OverlapPolicy::unasked();
         let shortest = policy.tails.last().copied().unwrap_or(0);
-        let mut seam = Self::new(seen, policy);
-        seam.whole = false;
-        let end = seam.tail.len().saturating_sub(shortest);
-        let last = &seam.tail[end..];
-        // A text that repeats itself goes on by doing so: what looks like a repetition is its own.
-        let repeats = seam.tail.windows(shortest.max(1)).take(end).any(|part| part == last);
+        let mut overlap = Self::new(seen, policy);
+        overlap.whole = false;
+        let end = overlap.tail.len().saturating_sub(shortest);
+        let last = &overlap.tail[end..];
+        // A text that repeats itself goes on by doing so: what seems to be a repetition is its own.
+        let repeats = overlap.tail.windows(shortest.max(1)).take(end).any(|part| part == last);
         if end == 0 || repeats {
-            seam.at = Some(0);
+            overlap.at = Some(0);
         }
-        seam.space.clear();
-        seam
+        overlap.space.clear();
+        overlap
     }
 
-    /// The words to ask for: the last of what was said.
-    pub fn anchor<'a>(seen: &'a str, policy: &SeamPolicy) -> &'a str {
-        let words = seen.trim_end();
+    /// The text to ask for: the end of what was shown.
+    pub fn anchor<'a>(seen: &'a str, policy: &OverlapPolicy) -> &'a str {
+        let text = seen.trim_end();
         let last = policy.anchor.saturating_sub(1);
-        let from = words.char_indices().rev().nth(last).map_or(0, |(at, _)| at);
-        words[from..].trim_start()
+        let from = text.char_indices().rev().nth(last).map_or(0, |(at, _)| at);
+        text[from..].trim_start()
     }
 
     /// Reads on.
-    pub fn push(&mut self, piece: &str) -> Found {
+    pub fn push(&mut self, piece: &str) -> OverlapFound {
         self.held.push_str(piece);
         self.chars += piece.chars().count();
-        self.look(self.chars >= self.policy.hold.max(1))
+        self.try_find(self.chars >= self.policy.hold.max(1))
     }
 
-    /// There is no more to read: never [`Found::NotYet`].
-    pub fn finish(&mut self) -> Found {
-        self.look(true)
+    /// There is no more to read: never [`OverlapFound::NotYet`].
+    pub fn finish(&mut self) -> OverlapFound {
+        self.try_find(true)
     }
 
-    fn look(&mut self, last: bool) -> Found {
+    fn try_find(&mut self, last: bool) -> OverlapFound {
         if self.at.is_none() {
             match self.search(last) {
                 Search::At(at) => self.at = Some(at),
-                Search::Open if !last => return Found::NotYet,
+                Search::Open if !last => return OverlapFound::NotYet,
                 Search::Open | Search::Nowhere => {
-                    return Found::Nothing(std::mem::take(&mut self.held));
+                    return OverlapFound::Nothing(std::mem::take(&mut self.held));
                 }
             }
         }
@@ -200,9 +198,9 @@ impl Seam {
             Some(space) => {
                 let new = self.held.split_off(at + space);
                 self.held.clear();
-                Found::Cut(new)
+                OverlapFound::Cut(new)
             }
-            None => Found::NotYet,
+            None => OverlapFound::NotYet,
         }
     }
 
@@ -246,7 +244,7 @@ impl Seam {
         }
         // 3. The longest overlap.
         let mut overlap = None;
-        for length in (self.policy.overlap.max(1)..=self.tail.len()).rev() {
+        for length in (self.policy.shortest.max(1)..=self.tail.len()).rev() {
             let tail = &self.tail[self.tail.len() - length..];
             if length > came.len() {
                 if !last && tail.starts_with(&came) {
@@ -265,10 +263,10 @@ impl Seam {
     }
 }
 
-impl fmt::Debug for Seam {
+impl fmt::Debug for Overlap {
     /// Shows shapes, not contents: answers are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seam")
+        f.debug_struct("Overlap")
             .field("tail", &self.tail.len())
             .field("whole", &self.whole)
             .field("held", &self.chars)
@@ -309,21 +307,21 @@ fn trim(text: &[char]) -> &[char] {
     }
 }
 
-/// How many bytes at the beginning of `came` repeat `space`, which has been said already. A line end
+/// How many bytes at the beginning of `came` repeat `space`, which has been shown already. A line end
 /// is one however it is written. `None` when that is still open.
 fn past(space: &str, came: &str, last: bool) -> Option<usize> {
-    let mut said = space.chars().peekable();
+    let mut shown = space.chars().peekable();
     let mut new = came.char_indices().peekable();
     let mut done = 0;
-    while let Some(&c) = said.peek() {
+    while let Some(&c) = shown.peek() {
         let Some(&(at, n)) = new.peek() else { return last.then_some(done) };
         let end = at + n.len_utf8();
         if c == n {
-            said.next();
+            shown.next();
             new.next();
             done = end;
         } else if c == '\r' {
-            said.next();
+            shown.next();
         } else if n == '\r' && c == '\n' {
             new.next();
         } else {
