@@ -78,7 +78,7 @@ pub(crate) const THREAD: &str = "translation:thread";
 /// Refuses a turn of a conversation that Anthropic keeps (`thread`): without what was said before
 /// it would be answered as if it were the first.
 pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), Failure> {
-    let thread = fields_of(request, Dialect::Anthropic).take("thread");
+    let thread = fields_of(request, Dialect::Anthropic)?.take("thread");
     if thread.is_none_or(|thread| thread.get() == "false") {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use steadfast_core::{Delta, Dialect, Event, Failure, Frame, FrameKind, Reason, Usage};
+use steadfast_core::{Delta, Dialect, Event, Failure, Frame, FrameKind, Gist, Reason, Usage};
 
 use super::{Caller, codec, fault, template::Template};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
@@ -12,10 +12,20 @@ use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 /// What one event says.
 pub type Deltas = SmallVec<[Delta; 1]>;
 
-/// What an answer says whose gist was told before.
-pub(super) fn later(read: Result<Deltas, Failure>) -> Deltas {
-    debug_assert!(read.is_ok(), "an answer can be read whose gist was told");
-    read.unwrap_or_default()
+/// What the reader of a `dialect` found in a whole answer, unless its scanner found something else.
+///
+/// # Errors
+///
+/// When both disagree: one of them misread the answer, and nobody knows which.
+pub(super) fn agreed(dialect: Dialect, scanned: Gist, read: Deltas) -> Result<Deltas, Failure> {
+    let found = Gist::of(&read);
+    if found == scanned {
+        return Ok(read);
+    }
+    let message = format!(
+        "the {dialect} answer was misread: its scanner found {scanned:?}, its reader {found:?}"
+    );
+    Err(Failure::new(Reason::ServerError, message).with_evidence("misread"))
 }
 
 /// Reads one dialect's frames.

@@ -47,6 +47,11 @@ impl RequestError {
         Self { path: String::new(), problem: problem.into() }
     }
 
+    /// The body is no JSON.
+    pub(crate) fn invalid(error: serde_json::Error) -> Self {
+        Self::new(format!("is not valid JSON: {error}"))
+    }
+
     /// The value at hand is of the wrong kind.
     pub(crate) fn expected(what: &str, raw: Raw<'_>) -> Self {
         Self::new(format!("is {}, but has to be {what}", kind(raw)))
@@ -104,8 +109,7 @@ pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
-        let raw = Raw::read(body)
-            .map_err(|error| RequestError::new(format!("is not valid JSON: {error}")))?;
+        let raw = Raw::read(body).map_err(RequestError::invalid)?;
         let fields = Self::read(raw)?;
         if depth(raw.get()) > MAX_DEPTH {
             let deep = fields

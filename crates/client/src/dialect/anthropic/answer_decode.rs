@@ -13,7 +13,7 @@ use super::{
     words::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::later},
+    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::agreed},
     json::Raw,
     sse::SseFrame,
 };
@@ -76,15 +76,13 @@ struct Change {
     stop_sequence: Option<String>,
 }
 
-/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
+/// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
-    match gist(body) {
-        Some((gist, said)) => {
-            let said = said.and_then(|said| place(body, said));
-            Ok(Event::unread(DIALECT, body.clone(), gist, said, |body| later(read(body))))
-        }
-        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
+    let mut deltas = read(body)?;
+    if let Some((scanned, _)) = gist(body) {
+        deltas = agreed(DIALECT, scanned, deltas)?;
     }
+    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
 
 /// What a whole answer says.

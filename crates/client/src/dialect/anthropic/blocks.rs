@@ -267,7 +267,10 @@ fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), 
         let mut source = object.object("source");
         match &medium.source {
             MediaSource::Base64 { data, .. } if kind == "document" && mime.starts_with("text/") => {
-                let bytes = STANDARD.decode(data.as_bytes()).unwrap_or_default();
+                let bytes = STANDARD.decode(data.as_bytes()).map_err(|error| {
+                    let what = format!("a text document whose data is not valid base64 ({error})");
+                    fault::unsupported(DIALECT, &what)
+                })?;
                 source
                     .put("type", "text")
                     .put("media_type", "text/plain")

@@ -41,11 +41,11 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let same = body.is_same(|r| &r.tools);
     body.set(&["tools"], same, || tools(&request.tools))?;
     let same = body.is_same(|r| &r.params.tool_choice);
-    body.change(TOOL_CONFIG, same, |old| tool_config(request, old));
+    body.change(TOOL_CONFIG, same, |old| tool_config(request, old))?;
     let model_same = body.is_same(|r| &r.model) || request.params.thinking.is_none();
     let same = read.is_some_and(|read| same_config(&read.params, &request.params)) && model_same;
-    body.change(CONFIG, same, |old| config(request, read, old));
-    Ok(body.finish())
+    body.change(CONFIG, same, |old| config(request, read, old))?;
+    body.finish()
 }
 
 /// Whether everything in `generationConfig` is the same.
@@ -66,7 +66,7 @@ fn config(
     request: &ChatRequest,
     read: Option<&ChatRequest>,
     old: Option<Raw<'_>>,
-) -> Option<String> {
+) -> Result<Option<String>, Failure> {
     let params = &request.params;
     let read = read.map(|read| &read.params);
     let mut set: Vec<(Names, Option<String>)> = Vec::new();
@@ -107,18 +107,18 @@ fn config(
         put(JSON_SCHEMA, formats, schema);
         put(SCHEMA, formats, None);
     }
-    let old_thinking = old.and_then(|old| field(old, THINKING));
+    let old_thinking = old.map(|old| field(old, THINKING)).transpose()?.flatten();
     let same =
         read.is_some_and(|read| read.thinking == params.thinking) && request_model_same(request);
     if !same {
-        let thinking = params
-            .thinking
-            .as_ref()
-            .and_then(|thinking| thinking_config(thinking, &request.model, old_thinking));
+        let thinking = match &params.thinking {
+            Some(thinking) => thinking_config(thinking, &request.model, old_thinking)?,
+            None => None,
+        };
         set.push((THINKING, thinking));
     }
-    let text = patched(old, &set);
-    (text != "{}" || old.is_some()).then_some(text)
+    let text = patched(old, &set)?;
+    Ok((text != "{}" || old.is_some()).then_some(text))
 }
 
 fn request_model_same(request: &ChatRequest) -> bool {
@@ -130,13 +130,17 @@ fn json<T: Serialize>(value: &Option<T>) -> Option<String> {
 }
 
 /// A field of an object.
-fn field<'a>(object: Raw<'a>, names: Names) -> Option<Raw<'a>> {
-    Some(Fields::read(object).ok()?.take_any(names)?.1)
+fn field<'a>(object: Raw<'a>, names: Names) -> Result<Option<Raw<'a>>, Failure> {
+    Ok(Fields::read(object)?.take_any(names).map(|(_, raw)| raw))
 }
 
 /// Gemini 3 has levels, its predecessors budgets. The pro models always think, 128 tokens at the
 /// least.
-fn thinking_config(thinking: &ThinkingConfig, model: &str, old: Option<Raw<'_>>) -> Option<String> {
+fn thinking_config(
+    thinking: &ThinkingConfig,
+    model: &str,
+    old: Option<Raw<'_>>,
+) -> Result<Option<String>, Failure> {
     let levels = model.contains("gemini-3");
     let pro = model.contains("pro");
     let (budget, level): (Option<i64>, Option<&str>) = match thinking {
@@ -154,7 +158,7 @@ fn thinking_config(thinking: &ThinkingConfig, model: &str, old: Option<Raw<'_>>)
     if old.is_none() && show {
         set.push((SHOW, Some("true".to_owned())));
     }
-    Some(patched(old, &set)).filter(|text| text != "{}")
+    Ok(Some(patched(old, &set)?).filter(|text| text != "{}"))
 }
 
 /// Low and high are the levels that every Gemini 3 knows.
@@ -211,7 +215,7 @@ fn is_old_style(schema: &RawJson) -> bool {
         .is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
-fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Option<String> {
+fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Result<Option<String>, Failure> {
     let choice = request.params.tool_choice.as_ref();
     let calling = choice.filter(|_| !request.tools.is_empty()).map(|choice| {
         let (mode, only) = match choice {
@@ -220,9 +224,9 @@ fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Option<String> {
             ToolChoice::Tool(name) => ("ANY", Some(quoted(&[name]))),
             _ => ("AUTO", None),
         };
-        let old = old.and_then(|old| field(old, CALLING));
+        let old = old.map(|old| field(old, CALLING)).transpose()?.flatten();
         patched(old, &[(&["mode"], Some(quoted(mode))), (ALLOWED, only)])
     });
-    let text = patched(old, &[(CALLING, calling)]);
-    (text != "{}").then_some(text)
+    let text = patched(old, &[(CALLING, calling.transpose()?)])?;
+    Ok((text != "{}").then_some(text))
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use steadfast_core::{
     ChatRequest, Extra, Media, MediaKind, Message, Opaque, Params, Part, ResponseFormat, Role,
-    SharedVec, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::{DIALECT, plain};
@@ -19,7 +19,7 @@ const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let request = match quick(body) {
-        Some(request) => request,
+        Some(request) => request?,
         None => slow(body)?,
     };
     Ok(request.with_origin(DIALECT, body.clone()))
@@ -27,24 +27,29 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
 
 /// Reads a request as it usually is, in one pass; `None` for what is out of the ordinary, of which
 /// [`slow`] says what it is.
-fn quick(body: &Bytes) -> Option<ChatRequest> {
+fn quick(body: &Bytes) -> Option<Result<ChatRequest, RequestError>> {
     let mut request = ChatRequest::new(Vec::new());
     let (mut params, mut newer, mut rest) = (Params::default(), None, Fields::default());
     let (mut model, mut messages_there, mut seen) = (None, false, Seen::default());
+    let mut misread = None;
     let mut cursor = Cursor::new(body)?;
     cursor.object(|cursor, name| {
         match name {
             "model" => model = Some(seen.first(0, cursor.sound())?),
             "messages" => {
-                let (text, len) = plain::list_of(cursor, plain::message)?;
-                let text = body.slice_ref(seen.first(1, Some(text))?.get().as_bytes());
-                request.messages = SharedVec::unread(text, len, |text| later(text, messages));
+                let found = seen.first(1, plain::list_of(cursor, plain::message))?;
+                match agreed(found, messages).at(name) {
+                    Ok(list) => request.messages = list.into(),
+                    Err(error) => misread = Some(error),
+                }
                 messages_there = true;
             }
             "tools" => {
-                let (text, len) = plain::list_of(cursor, plain::tool)?;
-                let text = body.slice_ref(seen.first(2, Some(text))?.get().as_bytes());
-                request.tools = SharedVec::unread(text, len, |text| later(text, tools));
+                let found = seen.first(2, plain::list_of(cursor, plain::tool))?;
+                match agreed(found, tools).at(name) {
+                    Ok(list) => request.tools = list.into(),
+                    Err(error) => misread = Some(error),
+                }
             }
             "stream" => request.stream = seen.first(3, cursor.flag())?.unwrap_or(false),
             "max_tokens" => params.max_output = seen.first(4, cursor.count())?,
@@ -66,7 +71,7 @@ fn quick(body: &Bytes) -> Option<ChatRequest> {
     params.max_output = newer.or(params.max_output);
     others(&mut params, &mut rest).ok()?;
     request.params = params.into();
-    Some(request)
+    Some(misread.map_or(Ok(request), Err))
 }
 
 /// What [`others`] reads.
@@ -110,11 +115,21 @@ fn slow(body: &Bytes) -> Result<ChatRequest, RequestError> {
     Ok(request)
 }
 
-/// Reads a list that was found plain before.
-fn later<T>(text: &Bytes, read: fn(Raw<'_>) -> Result<Vec<T>, RequestError>) -> Vec<T> {
-    let list = Raw::read(text).ok().and_then(|raw| read(raw).ok());
-    debug_assert!(list.is_some(), "a plain list can be read");
-    list.unwrap_or_default()
+/// The list of the text that a scanner found to be readable, with so many items.
+///
+/// # Errors
+///
+/// When the reader finds another: one of them misread the request.
+fn agreed<T>(
+    (text, len): (Raw<'_>, usize),
+    read: fn(Raw<'_>) -> Result<Vec<T>, RequestError>,
+) -> Result<Vec<T>, RequestError> {
+    let list = read(text)?;
+    if list.len() == len {
+        return Ok(list);
+    }
+    let problem = format!("was misread: {len} items were scanned, {} were read", list.len());
+    Err(RequestError::new(problem))
 }
 
 pub(super) fn messages(raw: Raw<'_>) -> Result<Vec<Message>, RequestError> {
@@ -392,11 +407,24 @@ mod tests {
     fn both(text: &str) -> bool {
         let body = Bytes::copy_from_slice(text.as_bytes());
         let Some(quick) = quick(&body) else { return false };
+        let quick = quick.unwrap_or_else(|error| panic!("{text}: {error}"));
         let slow = slow(&body).unwrap_or_else(|error| panic!("{text}: {error}"));
         let same = (&quick.model, &quick.stream, &quick.params, &quick.messages, &quick.tools)
             == (&slow.model, &slow.stream, &slow.params, &slow.messages, &slow.tools);
         assert!(same, "{text}");
         true
+    }
+
+    #[test]
+    fn a_list_that_is_read_otherwise_than_it_was_scanned_is_an_error() {
+        let raw = Raw::read(br#"[{"role":"user","content":"hi"}]"#).unwrap();
+        assert_eq!(agreed((raw, 1), messages).unwrap().len(), 1);
+        let error = agreed((raw, 2), messages).at("messages").unwrap_err();
+        assert_eq!(error.to_string(), "messages: was misread: 2 items were scanned, 1 were read");
+        // A list that the scanner would have to refuse, too.
+        let raw = Raw::read(br#"[{"role":"wizard"}]"#).unwrap();
+        let error = agreed((raw, 1), messages).at("messages").unwrap_err();
+        assert!(error.to_string().starts_with("messages[0].role: "), "{error}");
     }
 
     const MESSAGES: &str = r#""messages":[{"role":"user","content":"hi"}]"#;

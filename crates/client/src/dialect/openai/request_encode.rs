@@ -76,8 +76,8 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
-    stream_options(&mut body, request, wire);
-    Ok(body.finish())
+    stream_options(&mut body, request, wire)?;
+    body.finish()
 }
 
 /// Whether nothing of `request` differs from what was `read`.
@@ -99,7 +99,7 @@ fn max_tokens(
 ) -> Result<(), Failure> {
     const OLDER: &[&str] = &["max_tokens"];
     let limit = &request.params.max_output;
-    if renamed && body.old(OLDER).is_some() {
+    if renamed && body.old(OLDER)?.is_some() {
         body.set(OLDER, false, || Ok(None))?;
         return body.set(&["max_completion_tokens"], false, || maybe(limit));
     }
@@ -114,16 +114,16 @@ fn max_tokens(
 
 /// Usage is always asked for: without it nobody knows what a stream cost. Without a stream the
 /// field is refused.
-fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) {
+fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) -> Result<(), Failure> {
     const NAME: &[&str] = &["stream_options"];
     if request.stream && wire.stream_usage {
         let asked = body.read().is_some_and(asks_usage);
         body.change(NAME, asked, |old| {
-            Some(patched(old, &[(&["include_usage"], Some("true".to_owned()))]))
-        });
+            patched(old, &[(&["include_usage"], Some("true".to_owned()))]).map(Some)
+        })
     } else {
-        let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME).is_none();
-        body.change(NAME, same, |_| None);
+        let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME)?.is_none();
+        body.change(NAME, same, |_| Ok(None))
     }
 }
 
