@@ -123,7 +123,7 @@ impl<S> LlmClient<S> {
         if let Some(model) = target.as_ref().and_then(Target::model)
             && request.model != model
         {
-            model.clone_into(&mut request.model);
+            request.model = model.into();
         }
         if request.model.is_empty() {
             let message = "the request names no model, and its target neither";

@@ -7,7 +7,7 @@ use std::{
 };
 
 use steadfast_core::{
-    ChatRequest, ChatResponse, Events, Failure, Lease, Reason, Retry, Target, Track,
+    ChatRequest, ChatResponse, Events, Failure, Lease, Reason, Retry, Track,
     transcript::validate,
 };
 use tower_service::Service;
@@ -38,27 +38,9 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Keeps `request` to make it again. Where its target or its body names its model, nothing is
-    /// allocated for that.
-    pub(crate) fn keep(request: &mut ChatRequest, sight: Sight) -> Self {
-        let name = std::mem::take(&mut request.model);
-        let mut kept = request.clone();
-        let named = kept.context.target.as_ref().and_then(Target::model) == Some(&*name);
-        if !named {
-            kept.model.clone_from(&name);
-        }
-        request.model = name;
-        Self { request: kept, sight }
-    }
-
-    /// With the model's name in its place again.
-    pub(crate) fn named(mut self) -> Self {
-        if self.request.model.is_empty()
-            && let Some(name) = self.request.context.target.as_ref().and_then(Target::model)
-        {
-            name.clone_into(&mut self.request.model);
-        }
-        self
+    /// Keeps `request` to make it again.
+    pub(crate) fn keep(request: &ChatRequest, sight: Sight) -> Self {
+        Self { request: request.clone(), sight }
     }
 }
 
@@ -140,10 +122,10 @@ where
             poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
             (ready, sight) = (Some(request), seen);
         }
-        let Some(mut request) = ready.take() else {
+        let Some(request) = ready.take() else {
             return Err(Failure::refused_fixed(Reason::Unknown, "there was nothing left to send"));
         };
-        let sent = Sent::keep(&mut request, std::mem::take(&mut sight));
+        let sent = Sent::keep(&request, std::mem::take(&mut sight));
         let failure = match ask(&mut service, request).await {
             Ok((reply, look)) => {
                 let mut reply = reply.commit(look, Lease::idle());

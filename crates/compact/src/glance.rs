@@ -13,10 +13,10 @@ const EACH: u64 = 24;
 const IMAGE: u64 = 2_500;
 
 /// More tokens than a request has, where that can be told without counting: no vocabulary has a token
-/// of less than a byte. Of a body that nobody has looked into it is its length; pictures that it only
+/// of less than a byte. Of a body whose conversation nobody has changed it is its length; pictures that it only
 /// names by their address are not in it.
 pub(crate) fn at_most(request: &ChatRequest) -> Option<u64> {
-    if let Some(bytes) = unread(request) {
+    if let Some(bytes) = body_len(request) {
         return Some(bytes as u64 + OVERHEAD);
     }
     if request.messages.len() > MOST || request.tools.len() > MOST {
@@ -32,9 +32,9 @@ pub(crate) fn at_most(request: &ChatRequest) -> Option<u64> {
     Some(sum)
 }
 
-/// The bytes of a request's body, when nobody has looked into its messages or changed them.
-pub(crate) fn unread(request: &ChatRequest) -> Option<usize> {
-    request.unread().map(|body| body.len())
+/// The bytes of a request's body, when nobody has changed its messages.
+pub(crate) fn body_len(request: &ChatRequest) -> Option<usize> {
+    request.unchanged_body().map(|body| body.len())
 }
 
 fn message(message: &Message) -> Option<u64> {

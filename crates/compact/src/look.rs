@@ -118,7 +118,7 @@ pub(crate) fn look<S>(own: &Own<S>, request: &mut ChatRequest) -> Look {
     let Some(conversation) = shared.conversation(request) else {
         return look_once(shared, request, room);
     };
-    let bytes = glance::unread(request);
+    let bytes = glance::body_len(request);
     let mut book = conversation.book.lock();
     if book.off {
         drop(book);

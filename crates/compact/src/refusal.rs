@@ -40,7 +40,7 @@ impl Refusals {
         failure: Failure,
     ) -> Result<(ChatRequest, Sight), Failure> {
         self.asked = self.asked.saturating_add(failure.attempts());
-        let Sent { mut request, sight } = sent.named();
+        let Sent { mut request, sight } = sent;
         let window = failure.window().unwrap_or_default();
         let context = &mut request.context;
         context.attempts = context.attempts.saturating_add(failure.attempts());

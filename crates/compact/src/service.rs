@@ -70,7 +70,7 @@ where
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         match look(&self.own, &mut request) {
             Look::Pass(sight) => {
-                let sent = Sent::keep(&mut request, sight);
+                let sent = Sent::keep(&request, sight);
                 ResponseFuture::calling(self.inner.call(request), self.own.clone(), sent)
             }
             Look::Work => {

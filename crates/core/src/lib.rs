@@ -40,9 +40,9 @@ pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, RetryBudget, Withdrawal},
     chat::{
-        ChatRequest, ChatResponse, Collect, Completion, Delta, Event, EventDeltas, EventStream,
-        Events, Extra, Frame, FrameKind, Gist, Head, InvalidJson, Media, MediaKind, MediaSource,
-        Message, Opaque, Origin, Params, Part, RawJson, ReplyHeaders, ResponseFormat, Role,
+        ChatRequest, ChatResponse, Collect, Completion, Delta, Deltas, Event, EventStream, Events,
+        Extra, Frame, FrameKind, Head, InvalidJson, Media, MediaKind, MediaSource, Message,
+        ModelName, Opaque, Origin, Params, Part, RawJson, ReplyHeaders, ResponseFormat, Role,
         SharedParams, SharedVec, Stop, StopReason, Text, Thinking, ThinkingConfig, Tool, ToolCall,
         ToolChoice, ToolResult,
     },

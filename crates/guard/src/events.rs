@@ -11,7 +11,7 @@ use futures_core::Stream;
 use steadfast_core::{Delta, Event, Events, Failure, Stop as Ending, StopReason, Usage};
 
 use crate::{
-    LoopRule, Stop, StopAs, StopCause, gate::Gate, repeat::Repeats, repeat::may_repeat,
+    LoopRule, Stop, StopAs, StopCause, gate::Gate, repeat::Repeats,
     watch::Watch,
 };
 
@@ -118,18 +118,6 @@ impl<S> GuardEvents<S> {
     }
 }
 
-/// Whether a whole answer calls nothing and can not repeat itself, as far as that can be told without
-/// reading it.
-fn is_harmless(event: &Event, most: Option<u32>) -> bool {
-    let Some(gist) = event.deltas.gist() else { return false };
-    let repeats = |most| {
-        event.deltas.said().is_none_or(|text| {
-            may_repeat(text, most) && Repeats::default().push(0, text, most).is_some()
-        })
-    };
-    !gist.calls && !most.is_some_and(repeats)
-}
-
 /// The next block, the open one, and whether words have been handed on.
 type Place = (u32, Option<u32>, bool);
 
@@ -141,10 +129,6 @@ impl<S: Events + Unpin> GuardEvents<S> {
     #[inline]
     fn read(&mut self, event: &Event) -> Found {
         let Some(watch) = &mut self.watch else { return None };
-        if is_harmless(event, watch.shared.c.policy.rules.repeated_text) {
-            self.said |= event.is_content();
-            return None;
-        }
         for (at, delta) in event.deltas.iter().enumerate() {
             match delta {
                 Delta::Text { index, text } => {

@@ -6,9 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use memchr::memmem;
 use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Dialect, Events, Failure, Message, Near, Role,
+    Call, ChatRequest, ChatResponse, Events, Failure, Message, Near, Part, Role,
 };
 use tokio::time::Instant;
 use tower_service::Service;
@@ -77,19 +76,13 @@ where
     }
 }
 
-/// Whether no tool is called in the history of a request that nobody has read yet: then nothing has
-/// happened since the user last spoke.
+/// Whether no tool is called in the history: then nothing has happened since the user last spoke.
 fn calls_nothing(request: &ChatRequest) -> bool {
-    let (Some(body), Some(dialect)) = (request.unread(), request.dialect()) else { return false };
-    let words: &[&str] = match dialect {
-        Dialect::OpenAi => &["tool_calls", "function_call"],
-        Dialect::Anthropic => &["tool_use"],
-        Dialect::Gemini => &["functionCall", "function_call"],
-        _ => return false,
+    let is_call = |part: &Part| matches!(part, Part::ToolCall(_) | Part::Opaque(_));
+    let calls = |message: &Message| {
+        message.role() == Role::Assistant && message.parts().iter().any(is_call)
     };
-    // Nobody writes a field's name with escapes; whoever does is read.
-    let has = |word: &&str| memmem::find(body, word.as_bytes()).is_some();
-    !words.iter().any(has) && !has(&"\\u00")
+    !request.messages.iter().any(calls)
 }
 
 /// Whether the model may be asked, and how its answer is to be watched. Adds what the model should
@@ -98,8 +91,7 @@ fn calls_nothing(request: &ChatRequest) -> bool {
 fn admit(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<Refused>> {
     let context = request.context();
     let Some(id) = TaskId::of(context) else {
-        let plain = |message: &Message| message.role() != Role::Assistant;
-        if calls_nothing(request) || request.messages.iter().all(plain) {
+        if calls_nothing(request) {
             return Ok(Watch::new(shared.clone(), None, Sight::Answer(None), request));
         }
         return admit_unnamed(shared, request);

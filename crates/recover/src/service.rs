@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use steadfast_core::{ChatRequest, ChatResponse, Dialect, Events, Failure, Reason, Target};
 use tower_service::Service;
 
-use crate::{again::Spare, buffers};
+use crate::again::Spare;
 
 /// What [`ContinuationLayer`](crate::ContinuationLayer) and
 /// [`StreamResumeLayer`](crate::StreamResumeLayer) have in common: answers of the inner service are
@@ -85,23 +85,10 @@ where
     }
 
     #[inline]
-    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let kept = Some((keep(&mut request), self.own.clone()));
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let kept = Some((request.clone(), self.own.clone()));
         RecoverFuture { call: self.inner.call(request), kept }
     }
-}
-
-/// A clone of `request`. Of all that is in it the model's name alone would be allocated anew.
-#[inline]
-fn keep(request: &mut ChatRequest) -> ChatRequest {
-    let model = std::mem::take(&mut request.model);
-    let mut kept = request.clone();
-    if !model.is_empty() {
-        kept.model = buffers::take();
-        kept.model.push_str(&model);
-    }
-    request.model = model;
-    kept
 }
 
 impl<S: fmt::Debug, L: fmt::Debug> fmt::Debug for Recover<S, L> {

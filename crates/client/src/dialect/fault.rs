@@ -5,8 +5,8 @@ use steadfast_core::{ChatRequest, Dialect, Failure, Reason, Upstream};
 
 use crate::json::fields_of;
 
-/// The provider says so itself: what it said is kept for the classifier.
-pub(crate) fn told(dialect: Dialect, data: &[u8]) -> Failure {
+/// The provider reports an error itself: its report is kept for the classifier.
+pub(crate) fn reported(dialect: Dialect, data: &[u8]) -> Failure {
     let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
     Failure::from_upstream(upstream).with_evidence("event")
 }

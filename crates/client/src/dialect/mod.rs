@@ -41,10 +41,10 @@ use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, ModelName};
 
 use self::stream::place;
-pub use self::stream::{DecodeFrames, Decoded, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};
+pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::RequestError;
 
 /// All that is particular to one wire dialect.
@@ -178,7 +178,7 @@ impl Default for Wire {
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The model to name when the provider named none.
-    pub model: String,
+    pub model: ModelName,
     /// Whether a stream is to report usage at its end (OpenAI's dialect makes that a choice).
     pub stream_usage: bool,
     /// When the answer was made, in seconds since 1970 (OpenAI's dialect).
@@ -194,7 +194,7 @@ impl Caller {
     }
 
     /// Who asked for `model`, and whether for usage at the end of a stream. The answer is made now.
-    pub fn new(model: impl Into<String>, stream_usage: bool) -> Self {
+    pub fn new(model: impl Into<ModelName>, stream_usage: bool) -> Self {
         let now = steadfast_core::time::wall();
         Self {
             model: model.into(),

@@ -3,34 +3,19 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
-use steadfast_core::{Delta, Dialect, Event, Failure, Frame, FrameKind, Gist, Reason, Usage};
+use steadfast_core::{Delta, Deltas, Dialect, Event, Failure, Frame, FrameKind, Reason, Usage};
 
 use super::{Caller, codec, fault, template::Template};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
-/// What one event says.
-pub type Deltas = SmallVec<[Delta; 1]>;
-
-/// What the reader of a `dialect` found in a whole answer, unless its scanner found something else.
-///
-/// # Errors
-///
-/// When both disagree: one of them misread the answer, and nobody knows which.
-pub(super) fn agreed(dialect: Dialect, scanned: Gist, read: Deltas) -> Result<Deltas, Failure> {
-    let found = Gist::of(&read);
-    if found == scanned {
-        return Ok(read);
-    }
-    let message = format!(
-        "the {dialect} answer was misread: its scanner found {scanned:?}, its reader {found:?}"
-    );
-    Err(Failure::new(Reason::ServerError, message).with_evidence("misread"))
-}
-
 /// Reads one dialect's frames.
 pub trait DecodeFrames: std::fmt::Debug + Send {
     /// Reads one frame with data.
+    ///
+    /// When its data have one piece of text or thinking and nothing else, it returns where in them
+    /// the inside of that string begins and ends. Data with another text there, and otherwise the
+    /// same, must then mean the same but for that text, as long as nothing else is read between.
+    /// `None` costs time and is never wrong.
     ///
     /// # Errors
     ///
@@ -40,25 +25,12 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure>;
+    ) -> Result<Option<Range<usize>>, Failure>;
 
     /// The input has ended without an error before the terminal event was read: the event that
     /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
     /// finished.
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event>;
-}
-
-/// What else is known of a frame's data once they have been read. Nothing by default, which costs
-/// time and is never wrong.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Decoded {
-    /// They are known to be UTF-8, all of them.
-    pub is_text: bool,
-    /// When they said one piece of text or thinking and nothing else: where the inside of the string
-    /// begins and ends that said it. Data with other words there, and otherwise the same, have to
-    /// mean the same but for the words, as long as nothing else is read between.
-    pub said: Option<Range<usize>>,
 }
 
 /// Where `part` stands in `whole`, if that is its memory.
@@ -174,19 +146,17 @@ impl StreamDecoder {
 
     fn decode(&mut self, frame: SseFrame) -> Result<Event, Failure> {
         if let Some(template) = &mut self.template {
-            template.forget();
+            template.invalidate();
         }
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => {
-                let read = self.frames.decode(&frame, data, &mut deltas)?;
-                if !read.is_text {
-                    fault::text(self.dialect, "an event", data)?;
-                }
+                let text = self.frames.decode(&frame, data, &mut deltas)?;
+                fault::text(self.dialect, "an event", data)?;
                 // Lines that were joined stand nowhere in the frame.
-                if let (Some(said), Some(at)) = (read.said, place(&frame.raw, data)) {
-                    let said = at.start + said.start..at.start + said.end;
-                    Template::learn(&mut self.template, &frame.raw, at, said, &deltas);
+                if let (Some(text), Some(at)) = (text, place(&frame.raw, data)) {
+                    let text = at.start + text.start..at.start + text.end;
+                    Template::learn(&mut self.template, &frame.raw, at, text, &deltas);
                 }
             }
             None if frame.stray => return Err(fault::stray(self.dialect)),

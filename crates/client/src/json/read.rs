@@ -2,10 +2,21 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, value::RawValue};
 use steadfast_core::{Extra, Failure, RawJson, Reason};
 
-use super::{Raw, scan::depth};
+use super::scan::depth;
+
+/// The text of one JSON value, checked, without white space around it.
+pub(crate) type Raw<'a> = &'a RawValue;
+
+/// A string, borrowed where it has no escapes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
 /// far deeper than any provider does.
@@ -106,16 +117,37 @@ impl<T> At for Result<T, RequestError> {
 #[derive(Default)]
 pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(8);
+                while let Some((Text(name), value)) = map.next_entry()? {
+                    fields.push((name, Some(value)));
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
-        let raw = Raw::read(body).map_err(RequestError::invalid)?;
+        let raw = serde_json::from_slice(body).map_err(RequestError::invalid)?;
         let fields = Self::read(raw)?;
         if depth(raw.get()) > MAX_DEPTH {
-            let deep = fields
-                .0
-                .iter()
-                .find(|(_, raw)| raw.is_some_and(|raw| depth(raw.get()) >= MAX_DEPTH));
+            let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
             let name = deep.map_or("", |(name, _)| name);
             let problem = format!(
                 "is nested deeper than {MAX_DEPTH} levels, which no provider takes; make it flatter"
@@ -125,31 +157,13 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// Adds one.
-    pub(crate) fn push(&mut self, name: &'a str, value: Raw<'a>) {
-        self.0.push((Cow::Borrowed(name), Some(value)));
-    }
-
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The fields of `raw`.
     pub(crate) fn read(raw: Raw<'a>) -> Result<Self, RequestError> {
-        if !raw.is_object() {
+        if !is_object(raw) {
             return Err(RequestError::expected("an object", raw));
         }
-        let mut fields = Vec::with_capacity(8);
-        for (name, value) in raw.members() {
-            let name = match name.words() {
-                Some(name) => name,
-                None => serde_json::from_str(name.get())
-                    .map_err(|error| RequestError::new(format!("can not be read: {error}")))?,
-            };
-            fields.push((name, Some(value)));
-        }
-        Ok(Self(fields))
+        serde_json::from_str(raw.get())
+            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
     }
 
     /// The fields that have not been taken, as they stand.
@@ -225,54 +239,66 @@ pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
     }
 }
 
+/// Whether it is an object.
+pub(crate) fn is_object(raw: Raw<'_>) -> bool {
+    raw.get().starts_with('{')
+}
+
 /// The items of a list.
 pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
-    if raw.is_list() {
-        Ok(raw.items().collect())
-    } else {
-        Err(RequestError::expected("a list", raw))
-    }
+    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected("a list", raw))
+}
+
+/// The items of a list, each read by `read`.
+pub(crate) fn list<'a, T>(
+    raw: Raw<'a>,
+    mut read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
+) -> Result<Vec<T>, RequestError> {
+    items(raw)?.into_iter().enumerate().map(|(i, raw)| read(raw).index(i)).collect()
+}
+
+/// A list of strings.
+pub(crate) fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
+    list(raw, string)
 }
 
 /// An object, kept as text.
 pub(crate) fn raw_object(raw: Raw<'_>) -> Result<RawJson, RequestError> {
-    if raw.get().starts_with('{') {
-        Ok(raw.kept())
+    if is_object(raw) {
+        Ok(RawJson::from_raw(raw))
     } else {
         Err(RequestError::expected("an object", raw))
     }
 }
 
-macro_rules! scalar {
-    ($(#[$doc:meta])* $name:ident -> $type:ty, $what:literal) => {
-        $(#[$doc])*
-        pub(crate) fn $name(raw: Raw<'_>) -> Result<$type, RequestError> {
-            serde_json::from_str(raw.get()).map_err(|_| RequestError::expected($what, raw))
-        }
-    };
+fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestError> {
+    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected(what, raw))
 }
 
 /// A string.
 pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
-    raw.words().map(Cow::into_owned).ok_or_else(|| RequestError::expected("a string", raw))
+    scalar(raw, "a string")
 }
 
-scalar!(
-    /// A whole number from zero.
-    uint -> u64, "a whole number, not negative"
-);
-scalar!(
-    /// A whole number.
-    int -> i64, "a whole number"
-);
-scalar!(
-    /// A number.
-    float -> f64, "a number"
-);
-scalar!(
-    /// True or false.
-    flag -> bool, "true or false"
-);
+/// A whole number from zero.
+pub(crate) fn uint(raw: Raw<'_>) -> Result<u64, RequestError> {
+    scalar(raw, "a whole number, not negative")
+}
+
+/// A whole number.
+pub(crate) fn int(raw: Raw<'_>) -> Result<i64, RequestError> {
+    scalar(raw, "a whole number")
+}
+
+/// A number.
+pub(crate) fn float(raw: Raw<'_>) -> Result<f64, RequestError> {
+    scalar(raw, "a number")
+}
+
+/// True or false.
+pub(crate) fn flag(raw: Raw<'_>) -> Result<bool, RequestError> {
+    scalar(raw, "true or false")
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    Call, CallContext, Dialect, Failure, Message, Needs, Part, Profile, SharedParams, SharedVec,
-    Tool,
+    Call, CallContext, Dialect, Failure, Message, ModelName, Needs, Part, Profile, SharedParams,
+    SharedVec, Tool,
 };
 
 /// A conversation to be continued by a model. Cheap to clone.
@@ -28,7 +28,7 @@ pub struct ChatRequest {
     /// What travels with the request.
     pub context: CallContext,
     /// The model asked for; failover maps it to each target's own.
-    pub model: String,
+    pub model: ModelName,
     /// The conversation, oldest first. Instructions are messages of [`Role::System`](crate::Role).
     pub messages: SharedVec<Message>,
     /// What the model may call.
@@ -67,7 +67,7 @@ impl ChatRequest {
     pub fn new(messages: impl Into<SharedVec<Message>>) -> Self {
         Self {
             context: CallContext::recording(),
-            model: String::new(),
+            model: ModelName::default(),
             messages: messages.into(),
             tools: SharedVec::default(),
             params: SharedParams::default(),
@@ -84,7 +84,7 @@ impl ChatRequest {
 
     /// With this model.
     #[must_use]
-    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+    pub fn with_model(mut self, model: impl Into<ModelName>) -> Self {
         self.model = model.into();
         self
     }
@@ -133,11 +133,10 @@ impl ChatRequest {
         self.origin.as_deref().filter(|origin| origin.dialect == dialect)
     }
 
-    /// The body it was read from, when nobody has looked into its conversation or changed that.
-    pub fn unread(&self) -> Option<&Bytes> {
+    /// The body it was read from, when its conversation is still the one in it.
+    pub fn unchanged_body(&self) -> Option<&Bytes> {
         let origin = self.origin.as_deref()?;
-        let is_unread = self.messages.is_unread() && origin.read.messages.same(&self.messages);
-        is_unread.then_some(&origin.body)
+        origin.read.messages.same(&self.messages).then_some(&origin.body)
     }
 
     /// The dialect it was read in.
@@ -234,5 +233,6 @@ mod tests {
         let read = request.origin(Dialect::OpenAi).unwrap().read();
         assert_eq!((read.model.as_str(), read.messages.len()), ("m", 1));
         assert!(!read.messages.same(&request.messages));
+        assert_eq!(request.unchanged_body(), None);
     }
 }

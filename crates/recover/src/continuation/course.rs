@@ -81,10 +81,6 @@ impl Course {
     /// passes as it is. Nearly every event does.
     #[inline]
     pub(crate) fn passes(&mut self, event: &Event) -> bool {
-        // A whole answer that nobody has read is no piece.
-        if event.deltas.gist().is_some() {
-            return false;
-        }
         let [delta @ (Delta::Text { .. } | Delta::Thinking { .. })] = &event.deltas[..] else {
             return false;
         };

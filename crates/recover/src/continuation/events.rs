@@ -299,7 +299,6 @@ where
 impl<S: Service<ChatRequest>> Drop for Going<S> {
     fn drop(&mut self) {
         buffers::put(self.course.partial.take_buffer());
-        buffers::put(std::mem::take(&mut self.request.model));
     }
 }
 

@@ -290,7 +290,6 @@ impl<S> Course<S> {
 impl<S> Drop for Course<S> {
     fn drop(&mut self) {
         buffers::put(self.partial.take_buffer());
-        buffers::put(std::mem::take(&mut self.request.model));
     }
 }
 

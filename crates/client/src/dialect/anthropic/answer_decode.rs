@@ -1,39 +1,38 @@
 //! A provider's answer, read: whole, or event by event.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
-use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson};
+use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson};
 
 use super::{
     DIALECT,
-    gist::gist,
-    words::{self, Wire},
+    stop::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::agreed},
-    json::Raw,
+    dialect::{DecodeFrames, fault, place},
+    json::{Raw, Text},
     sse::SseFrame,
 };
 
 /// Any event of a stream, or a whole answer; what is used of them.
 #[derive(Deserialize)]
 struct Read<'a> {
-    #[serde(rename = "type")]
-    kind: Option<String>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<Text<'a>>,
     index: Option<u64>,
     #[serde(borrow)]
-    message: Option<&'a RawValue>,
+    message: Option<Raw<'a>>,
     #[serde(borrow)]
-    content_block: Option<&'a RawValue>,
+    content_block: Option<Raw<'a>>,
     #[serde(borrow)]
-    delta: Option<&'a RawValue>,
+    delta: Option<Raw<'a>>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    usage: Option<Raw<'a>>,
     #[serde(borrow)]
-    error: Option<&'a RawValue>,
+    error: Option<Raw<'a>>,
 }
 
 /// The message of a whole answer or of `message_start`.
@@ -42,11 +41,11 @@ struct Message<'a> {
     id: Option<String>,
     model: Option<String>,
     #[serde(borrow)]
-    content: Option<Vec<&'a RawValue>>,
+    content: Option<Vec<Raw<'a>>>,
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    usage: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -60,16 +59,18 @@ struct Block<'a> {
     id: Option<String>,
     name: Option<String>,
     #[serde(borrow)]
-    input: Option<&'a RawValue>,
+    input: Option<Raw<'a>>,
 }
 
 /// The delta of a block, or of the message.
 #[derive(Deserialize)]
-struct Change {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    text: Option<String>,
-    thinking: Option<String>,
+struct Change<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Text<'a>>,
     signature: Option<String>,
     partial_json: Option<String>,
     stop_reason: Option<String>,
@@ -78,28 +79,16 @@ struct Change {
 
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
-    let mut deltas = read(body)?;
-    if let Some((scanned, _)) = gist(body) {
-        deltas = agreed(DIALECT, scanned, deltas)?;
-    }
-    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
-}
-
-/// What a whole answer says.
-pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     const WHAT: &str = "an answer";
     let mut deltas = Deltas::new();
-    let broken = |error: &serde_json::Error| fault::malformed(DIALECT, WHAT, error);
-    let top: Read<'_> = match serde_json::from_slice(body) {
-        Ok(top) => top,
-        Err(error) => return Err(broken(&error)),
-    };
-    if top.error.is_some() || top.kind.as_deref() == Some("error") {
-        return Err(fault::told(DIALECT, body));
+    let malformed = |error| fault::malformed(DIALECT, WHAT, &error);
+    let top: Read<'_> = serde_json::from_slice(body).map_err(malformed)?;
+    if top.error.is_some() || top.kind.is_some_and(|kind| kind.0 == "error") {
+        return Err(fault::reported(DIALECT, body));
     }
-    let message: Message<'_> = serde_json::from_slice(body).map_err(|error| broken(&error))?;
+    let message: Message<'_> = serde_json::from_slice(body).map_err(malformed)?;
     let Some(content) = message.content else {
-        return Err(fault::told(DIALECT, body));
+        return Err(fault::reported(DIALECT, body));
     };
     let mut state = Frames::default();
     deltas.push(Delta::Start { id: message.id, model: message.model });
@@ -111,12 +100,12 @@ pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     let Some(word) = message.stop_reason else {
         return Err(fault::unfinished(DIALECT, "stop_reason"));
     };
-    deltas.push(Delta::Stop(words::stop(&word, message.stop_sequence)));
+    deltas.push(Delta::Stop(stop::read(&word, message.stop_sequence)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
     fault::text(DIALECT, WHAT, body)?;
     deltas.push(Delta::End);
-    Ok(deltas)
+    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
 
 /// Reads events.
@@ -160,28 +149,25 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure> {
-        let mut read = Decoded::default();
+    ) -> Result<Option<Range<usize>>, Failure> {
+        let mut text_at = None;
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
         let named_error = frame.event.as_deref() == Some(b"error");
         let event: Read<'_> = match serde_json::from_slice(data) {
             Ok(event) => event,
-            Err(_) if named_error => return Err(fault::told(DIALECT, data)),
+            Err(_) if named_error => return Err(fault::reported(DIALECT, data)),
             Err(error) => return Err(malformed(error)),
         };
-        let kind = event.kind.or_else(|| {
-            let name = frame.event.as_deref()?;
-            std::str::from_utf8(name).ok().map(str::to_owned)
-        });
-        let kind = kind.as_deref().unwrap_or_default();
+        let name = || std::str::from_utf8(frame.event.as_deref()?).ok();
+        let kind = event.kind.as_ref().map(|kind| &*kind.0).or_else(name).unwrap_or_default();
         if named_error || kind == "error" || (kind.is_empty() && event.error.is_some()) {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         match kind {
             "ping" => deltas.push(Delta::Ping),
             "message_start" => {
-                let Some(raw) = event.message else { return Ok(read) };
+                let Some(raw) = event.message else { return Ok(None) };
                 let message: Message<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                 deltas.push(Delta::Start { id: message.id, model: message.model });
                 let usage = message.usage.and_then(|raw| self.usage.update(raw.get()));
@@ -194,9 +180,9 @@ impl DecodeFrames for Frames {
             }
             "content_block_delta" => {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
-                    let change = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    text_at = only_text(&change).and_then(|text| place(data, text));
                     self.change(at, change, deltas);
-                    read.said = words_at(raw).and_then(|text| place(data, text));
                 }
             }
             "content_block_stop" => {
@@ -206,10 +192,10 @@ impl DecodeFrames for Frames {
             }
             "message_delta" => {
                 if let Some(raw) = event.delta {
-                    let change: Change = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                     if let Some(word) = change.stop_reason {
                         self.stopped = true;
-                        deltas.push(Delta::Stop(words::stop(&word, change.stop_sequence)));
+                        deltas.push(Delta::Stop(stop::read(&word, change.stop_sequence)));
                     }
                 }
                 let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
@@ -225,7 +211,7 @@ impl DecodeFrames for Frames {
             // The vendor adds kinds of events; who does not know them is to pass over them.
             _ => {}
         }
-        Ok(read)
+        Ok(text_at)
     }
 
     fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
@@ -237,7 +223,7 @@ impl Frames {
     fn begin(
         &mut self,
         at: u64,
-        raw: &RawValue,
+        raw: Raw<'_>,
         what: &str,
         deltas: &mut Deltas,
     ) -> Result<(), Failure> {
@@ -286,15 +272,17 @@ impl Frames {
         Ok(())
     }
 
-    fn change(&mut self, at: u64, change: Change, deltas: &mut Deltas) {
+    fn change(&mut self, at: u64, change: Change<'_>, deltas: &mut Deltas) {
         let Some(open) = self.open.get_mut(&at) else { return };
         let index = open.block;
-        match (change.kind.as_deref(), &mut open.kind) {
+        match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
             (Some("text_delta"), Kind::Text) => {
-                deltas.extend(change.text.map(|text| Delta::Text { index, text }));
+                let text = change.text.map(|text| text.0.into_owned());
+                deltas.extend(text.map(|text| Delta::Text { index, text }));
             }
             (Some("thinking_delta"), Kind::Thinking) => {
-                deltas.extend(change.thinking.map(|text| Delta::Thinking { index, text }));
+                let text = change.thinking.map(|text| text.0.into_owned());
+                deltas.extend(text.map(|text| Delta::Thinking { index, text }));
             }
             (Some("signature_delta"), Kind::Thinking) => {
                 deltas.extend(
@@ -332,19 +320,14 @@ impl Frames {
     }
 }
 
-/// The string of a `content_block_delta` that is all it says.
-fn words_at(delta: &RawValue) -> Option<&str> {
-    let mut said = None;
-    for (name, value) in Raw::check(delta.get().as_bytes())?.members() {
-        match name.inside()? {
-            "text" | "thinking" if said.is_some() => return None,
-            // It may stand for either.
-            name if name.contains('\\') => return None,
-            "text" | "thinking" => said = value.inside(),
-            _ => {}
+/// The text of a change that has one and no other, as it stands in the change.
+fn only_text<'a>(change: &Change<'a>) -> Option<&'a str> {
+    match (&change.text, &change.thinking) {
+        (Some(Text(Cow::Borrowed(text))), None) | (None, Some(Text(Cow::Borrowed(text)))) => {
+            Some(text)
         }
+        _ => None,
     }
-    said
 }
 
 fn is_empty_object(json: &str) -> bool {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use steadfast_core::{Completion, Dialect, Failure, Part};
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
     dialect::{Caller, calls::arguments, fault},
     json::{Array, Object},
@@ -26,9 +26,9 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failu
                 block(&mut content, part, answer.head.dialect)?;
             }
         }
-        object.put("stop_reason", &answer.stop.as_ref().map(words::stop_reason));
+        object.put("stop_reason", &answer.stop.as_ref().map(stop::reason_name));
         object.put("stop_sequence", &answer.stop.as_ref().and_then(|s| s.sequence.as_ref()));
-        words::put_usage(&mut object, &answer.usage);
+        stop::put_usage(&mut object, &answer.usage);
     }
     Ok(out.into())
 }

@@ -4,11 +4,10 @@ mod answer_decode;
 mod answer_encode;
 mod blocks;
 mod error;
-mod gist;
 mod plan;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 mod writer;
 
 use bytes::Bytes;

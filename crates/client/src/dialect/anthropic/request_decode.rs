@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use steadfast_core::{
-    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, ResponseFormat,
-    Role, SharedVec, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
+    ResponseFormat, Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::DIALECT;
 use crate::json::{
-    At, Fields, Raw, RequestError, flag, float, items, kind, raw_object, string, uint,
+    At, Fields, Raw, RequestError, flag, float, kind, list, raw_object, string, strings, uint,
 };
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
@@ -16,23 +16,13 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut messages = Vec::new();
     if let Some(raw) = top.take("system") {
         let parts = content(raw).at("system")?;
-        let raw = raw.kept();
+        let raw = RawJson::from_raw(raw);
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    top.need("messages", |raw| {
-        for (i, raw) in items(raw)?.into_iter().enumerate() {
-            messages.push(message(raw).index(i)?);
-        }
-        Ok(())
-    })?;
+    messages.extend(top.need("messages", |raw| list(raw, message))?);
     let mut request = ChatRequest::new(messages);
-    request.model = top.need("model", string)?;
-    request.tools = top
-        .get("tools", |raw| {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| tool(raw).index(i)).collect::<Result<SharedVec<_>, _>>()
-        })?
-        .unwrap_or_default();
+    request.model = top.need("model", string)?.into();
+    request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?.into();
     Ok(request.with_origin(DIALECT, body.clone()))
@@ -44,12 +34,7 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
     params.temperature = top.get("temperature", float)?;
     params.top_p = top.get("top_p", float)?;
     params.top_k = top.get("top_k", uint)?;
-    params.stop = top
-        .get("stop_sequences", |raw| {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| string(raw).index(i)).collect::<Result<Vec<_>, _>>()
-        })?
-        .unwrap_or_default();
+    params.stop = top.get("stop_sequences", strings)?.unwrap_or_default();
     if let Some((choice, parallel)) = top.get("tool_choice", tool_choice)? {
         params.tool_choice = choice;
         params.parallel_tool_calls = parallel;
@@ -127,17 +112,14 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = fields.need("content", content)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
 }
 
 /// A string, or a list of blocks.
 fn content(raw: Raw<'_>) -> Result<Vec<Part>, RequestError> {
     match kind(raw) {
         "a string" => Ok(vec![Part::text(string(raw)?)]),
-        "a list" => {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| block(raw).index(i)).collect()
-        }
+        "a list" => list(raw, block),
         _ => Err(RequestError::expected("a string or a list of blocks", raw)),
     }
 }
@@ -146,7 +128,7 @@ fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     let opaque = || {
-        let json = raw.kept();
+        let json = RawJson::from_raw(raw);
         Ok(Part::Opaque(Opaque { dialect: DIALECT, kind: what.clone(), json }))
     };
     Ok(match what.as_str() {
@@ -203,7 +185,7 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     match fields.get("type", string)? {
         Some(kind) if kind != "custom" => {
-            let json = raw.kept();
+            let json = RawJson::from_raw(raw);
             return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
         }
         _ => {}

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, mem};
 
 use steadfast_core::{Delta, Event, Failure, Opaque, Stop, Usage};
 
-use super::{DIALECT, answer_encode::head, words};
+use super::{DIALECT, answer_encode::head, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, fault, sse_out},
     json::{Object, ObjectScan},
@@ -70,7 +70,7 @@ impl Writer {
             head(&mut message, id, model, &self.caller);
             message.array("content");
             message.put("stop_reason", &None::<u8>).put("stop_sequence", &None::<u8>);
-            words::put_usage(&mut message, &self.usage);
+            stop::put_usage(&mut message, &self.usage);
         });
     }
 
@@ -258,9 +258,9 @@ impl Writer {
                 let stop = self.stop.as_ref();
                 object
                     .object("delta")
-                    .put("stop_reason", &stop.map(words::stop_reason))
+                    .put("stop_reason", &stop.map(stop::reason_name))
                     .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
-                words::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.usage);
             });
         }
         sse_out::frame(out, Some("message_stop"), |object| {

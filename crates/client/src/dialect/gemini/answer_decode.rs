@@ -1,13 +1,16 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use steadfast_core::{Delta, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault},
+    dialect::{DecodeFrames, calls::made_up, fault},
+    json::Raw,
     sse::SseFrame,
 };
 
@@ -18,12 +21,12 @@ struct Read<'a> {
     #[serde(borrow)]
     candidates: Option<Vec<Candidate<'a>>>,
     #[serde(borrow)]
-    usage_metadata: Option<&'a RawValue>,
+    usage_metadata: Option<Raw<'a>>,
     model_version: Option<String>,
     response_id: Option<String>,
     prompt_feedback: Option<Feedback>,
     #[serde(borrow)]
-    error: Option<&'a RawValue>,
+    error: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +42,7 @@ struct Candidate<'a> {
 #[derive(Deserialize)]
 struct Content<'a> {
     #[serde(borrow)]
-    parts: Option<Vec<&'a RawValue>>,
+    parts: Option<Vec<Raw<'a>>>,
 }
 
 #[derive(Deserialize)]
@@ -51,13 +54,13 @@ struct Part<'a> {
     #[serde(borrow)]
     function_call: Option<Call<'a>>,
     #[serde(borrow)]
-    inline_data: Option<&'a RawValue>,
+    inline_data: Option<Raw<'a>>,
     #[serde(borrow)]
-    executable_code: Option<&'a RawValue>,
+    executable_code: Option<Raw<'a>>,
     #[serde(borrow)]
-    code_execution_result: Option<&'a RawValue>,
+    code_execution_result: Option<Raw<'a>>,
     #[serde(borrow)]
-    file_data: Option<&'a RawValue>,
+    file_data: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -65,7 +68,7 @@ struct Call<'a> {
     id: Option<String>,
     name: Option<String>,
     #[serde(borrow)]
-    args: Option<&'a RawValue>,
+    args: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -81,7 +84,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     let mut deltas = Deltas::new();
     let listed = body.trim_ascii_start().starts_with(b"[");
     if listed {
-        let chunks: Vec<&RawValue> = serde_json::from_slice(body)
+        let chunks: Vec<Raw<'_>> = serde_json::from_slice(body)
             .map_err(|error| fault::malformed(DIALECT, WHAT, &error))?;
         for chunk in chunks {
             state.chunk(chunk.get().as_bytes(), WHAT, &mut deltas)?;
@@ -120,12 +123,12 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &[u8],
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure> {
+    ) -> Result<Option<Range<usize>>, Failure> {
         if frame.event.as_deref() == Some(b"error") {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         // Each chunk reports usage anew, so none is like the one before.
-        self.chunk(data, "an event", deltas).map(|()| Decoded::default())
+        self.chunk(data, "an event", deltas).map(|()| None)
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {
@@ -145,7 +148,7 @@ impl Frames {
             && chunk.prompt_feedback.is_none()
             && chunk.response_id.is_none();
         if chunk.error.is_some() || nothing {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         if !self.started {
             self.started = true;
@@ -161,7 +164,7 @@ impl Frames {
             }
             let word = candidate.finish_reason.filter(|word| word != "FINISH_REASON_UNSPECIFIED");
             if let Some(word) = word {
-                let read = words::stop(&word, self.calls > 0)
+                let read = stop::read(&word, self.calls > 0)
                     .map_err(|()| fault::broke(DIALECT, &word, data))?;
                 stop = Some(read);
             }
@@ -173,12 +176,12 @@ impl Frames {
             self.finished = true;
             deltas.push(Delta::Stop(stop));
         }
-        let usage = chunk.usage_metadata.and_then(|raw| words::usage(raw.get()));
+        let usage = chunk.usage_metadata.and_then(|raw| stop::usage(raw.get()));
         deltas.extend(usage.map(Delta::Usage));
         Ok(())
     }
 
-    fn part(&mut self, part: Part<'_>, raw: &RawValue, deltas: &mut Deltas) {
+    fn part(&mut self, part: Part<'_>, raw: Raw<'_>, deltas: &mut Deltas) {
         if let Some(text) = part.text {
             let thought = part.thought.unwrap_or(false);
             let signature = part.thought_signature.filter(|signature| !signature.is_empty());

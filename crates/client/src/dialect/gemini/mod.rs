@@ -6,7 +6,7 @@ mod contents;
 mod error;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 
 use bytes::Bytes;
 use http::HeaderName;

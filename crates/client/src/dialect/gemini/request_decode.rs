@@ -9,7 +9,10 @@ use steadfast_core::{
 use super::DIALECT;
 use crate::{
     dialect::{Route, media::kind_of},
-    json::{At, Fields, Raw, RequestError, flag, float, int, items, raw_object, string, uint},
+    json::{
+        At, Fields, Raw, RequestError, flag, float, int, is_object, items, list, raw_object,
+        string, strings, uint,
+    },
 };
 
 /// Both names of a field.
@@ -46,14 +49,14 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
     let mut messages = Vec::new();
     if let Some((name, raw)) = top.take_any(SYSTEM) {
         let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
-        let raw = raw.kept();
+        let raw = RawJson::from_raw(raw);
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
     top.need("contents", |raw| contents(raw, &mut messages))?;
     let mut request = ChatRequest::new(messages);
     request.model = match route.model {
-        Some(model) => model.strip_prefix("models/").unwrap_or(model).to_owned(),
-        None => top.get("model", string)?.unwrap_or_default(),
+        Some(model) => model.strip_prefix("models/").unwrap_or(model).into(),
+        None => top.get("model", string)?.unwrap_or_default().into(),
     };
     request.stream = route.stream.unwrap_or(false);
     if let Some(raw) = top.take("tools") {
@@ -84,10 +87,6 @@ fn need<'a, T>(
         Some(value) => Ok(value),
         None => Err(RequestError::new("is missing")).at(names[0]),
     }
-}
-
-fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
-    items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -201,7 +200,7 @@ fn joined(run: &[Raw<'_>]) -> Result<Message, RequestError> {
         }
     }
     text.push_str("]}");
-    let raw = Raw::read(text.as_bytes())
+    let raw = serde_json::from_str(&text)
         .map_err(|error| RequestError::new(format!("can not be joined: {error}")))?;
     content(raw)
 }
@@ -217,20 +216,13 @@ fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = parts(&mut fields)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
 }
 
 /// The field `parts`: a list; Google takes a single part too.
 fn parts(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
-    let Some(raw) = fields.take("parts") else { return Ok(Vec::new()) };
-    if raw.get().starts_with('{') {
-        return part(raw).map(|part| vec![part]).at("parts");
-    }
-    let read = |raw| {
-        let all = items(raw)?.into_iter().enumerate();
-        all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
-    };
-    read(raw).at("parts")
+    let read = |raw| if is_object(raw) { Ok(vec![part(raw)?]) } else { list(raw, part) };
+    Ok(fields.get("parts", read)?.unwrap_or_default())
 }
 
 fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
@@ -264,7 +256,7 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
             "has no content; one of text, inlineData, fileData, functionCall, functionResponse",
         ));
     };
-    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: raw.kept() }))
+    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) }))
 }
 
 fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Part {
@@ -359,16 +351,12 @@ fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
     for (i, raw) in items(raw)?.into_iter().enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
-        if let Some((name, list)) = fields.take_any(DECLARATIONS) {
-            let read = |raw| {
-                let all = items(raw)?.into_iter().enumerate();
-                all.map(|(j, raw)| function(raw).index(j)).collect::<Result<Vec<_>, _>>()
-            };
-            tools.extend(read(list).at(name).index(i)?);
+        if let Some((name, declared)) = fields.take_any(DECLARATIONS) {
+            tools.extend(list(declared, function).at(name).index(i)?);
             continue;
         }
         let kind = fields.names().next().unwrap_or_default().to_owned();
-        let json = raw.kept();
+        let json = RawJson::from_raw(raw);
         tools.push(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
     }
     Ok(tools)

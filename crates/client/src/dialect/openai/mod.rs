@@ -2,14 +2,11 @@
 
 mod answer_decode;
 mod answer_encode;
-mod chunk;
 mod error;
-mod gist;
 mod messages;
-mod plain;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 
 use bytes::Bytes;
 use http::{HeaderName, header};

@@ -228,18 +228,3 @@ proptest! {
         both(dialect, &input, &cuts);
     }
 }
-
-#[test]
-fn an_answer_that_is_read_otherwise_than_it_was_scanned_is_an_error() {
-    let deltas: Deltas =
-        [Delta::Text { index: 0, text: "hi".into() }, Delta::End].into_iter().collect();
-    let right = Gist::of(&deltas);
-    assert_eq!(agreed(Dialect::OpenAi, right, deltas.clone()).unwrap(), deltas);
-    let mut wrong = right;
-    wrong.content = false;
-    for (scanned, read) in [(wrong, deltas), (right, Deltas::new())] {
-        let failure = agreed(Dialect::OpenAi, scanned, read).unwrap_err();
-        assert_eq!((failure.reason(), failure.evidence()), (Reason::ServerError, "misread"));
-        assert!(failure.message().contains("the openai answer was misread"), "{failure}");
-    }
-}
