@@ -10,8 +10,8 @@ pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, fields_of, patched},
     read::{
-        At, Fields, Raw, Text, flag, float, int, is_object, items, kind, list, raw_object, string,
-        strings, uint,
+        At, Fields, Raw, Text, flag, float, inside, int, is_object, items, kind, list, raw_object,
+        string, strings, uint,
     },
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

@@ -239,6 +239,11 @@ pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
     }
 }
 
+/// What stands between the quotes of a string, as it is written.
+pub(crate) fn inside(raw: Raw<'_>) -> Option<&str> {
+    raw.get().strip_prefix('"')?.strip_suffix('"')
+}
+
 /// Whether it is an object.
 pub(crate) fn is_object(raw: Raw<'_>) -> bool {
     raw.get().starts_with('{')

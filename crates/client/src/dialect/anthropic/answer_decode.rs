@@ -1,6 +1,6 @@
 //! A provider's answer, read: whole, or event by event.
 
-use std::{borrow::Cow, collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     dialect::{DecodeFrames, fault, place},
-    json::{Raw, Text},
+    json::{Raw, Text, inside},
     sse::SseFrame,
 };
 
@@ -68,9 +68,9 @@ struct Change<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<Text<'a>>,
     #[serde(borrow)]
-    text: Option<Text<'a>>,
+    text: Option<Raw<'a>>,
     #[serde(borrow)]
-    thinking: Option<Text<'a>>,
+    thinking: Option<Raw<'a>>,
     signature: Option<String>,
     partial_json: Option<String>,
     stop_reason: Option<String>,
@@ -181,8 +181,9 @@ impl DecodeFrames for Frames {
             "content_block_delta" => {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
                     let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
-                    text_at = only_text(&change).and_then(|text| place(data, text));
-                    self.change(at, change, deltas);
+                    let text = change.text.xor(change.thinking).and_then(inside);
+                    text_at = text.and_then(|text| place(data, text));
+                    self.change(at, change, deltas).map_err(malformed)?;
                 }
             }
             "content_block_stop" => {
@@ -272,17 +273,23 @@ impl Frames {
         Ok(())
     }
 
-    fn change(&mut self, at: u64, change: Change<'_>, deltas: &mut Deltas) {
-        let Some(open) = self.open.get_mut(&at) else { return };
+    fn change(
+        &mut self,
+        at: u64,
+        change: Change<'_>,
+        deltas: &mut Deltas,
+    ) -> Result<(), serde_json::Error> {
+        let read = |raw: Raw<'_>| serde_json::from_str::<String>(raw.get());
+        let (text, thinking) =
+            (change.text.map(read).transpose()?, change.thinking.map(read).transpose()?);
+        let Some(open) = self.open.get_mut(&at) else { return Ok(()) };
         let index = open.block;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
             (Some("text_delta"), Kind::Text) => {
-                let text = change.text.map(|text| text.0.into_owned());
                 deltas.extend(text.map(|text| Delta::Text { index, text }));
             }
             (Some("thinking_delta"), Kind::Thinking) => {
-                let text = change.thinking.map(|text| text.0.into_owned());
-                deltas.extend(text.map(|text| Delta::Thinking { index, text }));
+                deltas.extend(thinking.map(|text| Delta::Thinking { index, text }));
             }
             (Some("signature_delta"), Kind::Thinking) => {
                 deltas.extend(
@@ -301,6 +308,7 @@ impl Frames {
             // Citations and whatever else: they stay in the frame.
             _ => {}
         }
+        Ok(())
     }
 
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
@@ -317,16 +325,6 @@ impl Frames {
             _ => {}
         }
         deltas.push(Delta::BlockEnd { index });
-    }
-}
-
-/// The text of a change that has one and no other, as it stands in the change.
-fn only_text<'a>(change: &Change<'a>) -> Option<&'a str> {
-    match (&change.text, &change.thinking) {
-        (Some(Text(Cow::Borrowed(text))), None) | (None, Some(Text(Cow::Borrowed(text)))) => {
-            Some(text)
-        }
-        _ => None,
     }
 }
 

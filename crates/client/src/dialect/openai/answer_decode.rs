@@ -10,7 +10,7 @@ use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson, Stop
 use super::{DIALECT, stop};
 use crate::{
     dialect::{DecodeFrames, calls::made_up, fault, place},
-    json::{Raw, Text},
+    json::{Raw, Text, inside},
     sse::SseFrame,
 };
 
@@ -321,7 +321,7 @@ fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
 /// The text of a chunk that has no more than one, as it stands in the chunk.
 fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
     let [Choice { delta: Some(piece), .. }] = choices else { return None };
-    let content = piece.content.and_then(|raw| raw.get().strip_prefix('"')?.strip_suffix('"'));
+    let content = piece.content.and_then(inside);
     content.filter(|text| !text.is_empty()).or_else(|| {
         match piece.reasoning_content.as_ref().or(piece.reasoning.as_ref())?.0 {
             Cow::Borrowed(text) => Some(text),
