@@ -1,19 +1,21 @@
 //! The failures that codecs find.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use steadfast_core::{ChatRequest, Dialect, Failure, Reason, Upstream};
 
 use crate::json::fields_of;
 
 /// The provider reports an error itself: its report is kept for the classifier.
-pub(crate) fn reported(dialect: Dialect, data: &[u8]) -> Failure {
-    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+pub(crate) fn reported(dialect: Dialect, data: &str) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data.as_bytes())).with_dialect(dialect);
     Failure::from_upstream(upstream).with_evidence("event")
 }
 
 /// The provider ended its answer with a word that means it broke.
-pub(crate) fn broke(dialect: Dialect, word: &str, data: &[u8]) -> Failure {
-    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+pub(crate) fn broke(dialect: Dialect, word: &str, data: &str) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data.as_bytes())).with_dialect(dialect);
     Failure::from_upstream(upstream)
         .with_reason(Reason::ServerError)
         .with_message(format!("the answer ended with `{word}`"))
@@ -29,14 +31,14 @@ pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error)
     .with_evidence("malformed")
 }
 
-/// Whether what the provider sent is text: fields that are not read are not looked into, and are
-/// passed on with the others.
-pub(crate) fn text(dialect: Dialect, what: &str, data: &[u8]) -> Result<(), Failure> {
-    match std::str::from_utf8(data) {
-        Ok(_) => Ok(()),
-        Err(error) => {
+/// Whether what the provider sent is `text` as it came, and not only after a repair: fields that are
+/// not read are not checked otherwise, and are passed on with the others.
+pub(crate) fn utf8(dialect: Dialect, what: &str, text: &Cow<'_, str>) -> Result<(), Failure> {
+    match text {
+        Cow::Borrowed(_) => Ok(()),
+        Cow::Owned(_) => {
             let message =
-                format!("the provider sent {what} that is not valid {dialect} JSON: {error}");
+                format!("the provider sent {what} that is not valid {dialect} JSON: invalid UTF-8");
             Err(Failure::new(Reason::ServerError, message).with_evidence("malformed"))
         }
     }

@@ -43,7 +43,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, ModelName};
 
-use self::stream::place;
+use self::stream::range_of;
 pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::RequestError;
 

@@ -23,7 +23,7 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
     ) -> Result<Option<Range<usize>>, Failure>;
 
@@ -34,8 +34,8 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
 }
 
 /// Where `part` stands in `whole`, if that is its memory.
-pub(super) fn place(whole: &[u8], part: impl AsRef<[u8]>) -> Option<Range<usize>> {
-    let part = part.as_ref();
+pub(super) fn range_of(whole: impl AsRef<[u8]>, part: impl AsRef<[u8]>) -> Option<Range<usize>> {
+    let (whole, part) = (whole.as_ref(), part.as_ref());
     let from = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
     let to = from.checked_add(part.len())?;
     (to <= whole.len()).then_some(from..to)
@@ -151,10 +151,12 @@ impl StreamDecoder {
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => {
-                let text = self.frames.decode(&frame, data, &mut deltas)?;
-                fault::text(self.dialect, "an event", data)?;
+                // An error is read as one even where its text is damaged.
+                let text = String::from_utf8_lossy(data);
+                let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
+                fault::utf8(self.dialect, "an event", &text)?;
                 // Lines that were joined stand nowhere in the frame.
-                if let (Some(text), Some(at)) = (text, place(&frame.raw, data)) {
+                if let (Some(text), Some(at)) = (only_text, range_of(&frame.raw, data)) {
                     let text = at.start + text.start..at.start + text.end;
                     Template::learn(&mut self.template, &frame.raw, at, text, &deltas);
                 }

@@ -11,7 +11,7 @@ pub(crate) use self::{
     patch::{Patch, fields_of, patched},
     read::{
         At, Fields, Raw, Text, flag, float, inside, int, is_object, items, kind, list, raw_object,
-        string, strings, uint,
+        string, strings, text, uint,
     },
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

@@ -111,7 +111,7 @@ pub(crate) fn fields_of(request: &ChatRequest, dialect: Dialect) -> Result<Field
 
 fn read_again(request: &ChatRequest, dialect: Dialect) -> Result<Fields<'_>, RequestError> {
     let Some(origin) = request.origin(dialect) else { return Ok(Fields::default()) };
-    Fields::read(serde_json::from_slice(&origin.body).map_err(RequestError::invalid)?)
+    Fields::of_body(&origin.body)
 }
 
 /// What was read before can not be read again.

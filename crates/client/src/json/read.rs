@@ -59,7 +59,7 @@ impl RequestError {
     }
 
     /// The body is no JSON.
-    pub(crate) fn invalid(error: serde_json::Error) -> Self {
+    pub(crate) fn invalid(error: impl fmt::Display) -> Self {
         Self::new(format!("is not valid JSON: {error}"))
     }
 
@@ -144,9 +144,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
-        let raw = serde_json::from_slice(body).map_err(RequestError::invalid)?;
-        let fields = Self::read(raw)?;
-        if depth(raw.get()) > MAX_DEPTH {
+        let text = std::str::from_utf8(body).map_err(RequestError::invalid)?;
+        let fields = match serde_json::from_str::<Self>(text) {
+            Ok(fields) => fields,
+            // What it is instead of an object, if it is JSON at all.
+            Err(error) => {
+                let raw = serde_json::from_str(text).map_err(RequestError::invalid)?;
+                Self::read(raw)?;
+                return Err(RequestError::invalid(error));
+            }
+        };
+        if depth(text) > MAX_DEPTH {
             let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
             let name = deep.map_or("", |(name, _)| name);
             let problem = format!(
@@ -244,6 +252,14 @@ pub(crate) fn inside(raw: Raw<'_>) -> Option<&str> {
     raw.get().strip_prefix('"')?.strip_suffix('"')
 }
 
+/// The text of a string. Most have no escapes, and need not be parsed.
+pub(crate) fn text(raw: Raw<'_>) -> Result<String, serde_json::Error> {
+    match inside(raw).filter(|inside| !inside.contains('\\')) {
+        Some(inside) => Ok(inside.to_owned()),
+        None => serde_json::from_str(raw.get()),
+    }
+}
+
 /// Whether it is an object.
 pub(crate) fn is_object(raw: Raw<'_>) -> bool {
     raw.get().starts_with('{')
@@ -282,7 +298,7 @@ fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestErr
 
 /// A string.
 pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
-    scalar(raw, "a string")
+    text(raw).map_err(|_| RequestError::expected("a string", raw))
 }
 
 /// A whole number from zero.

@@ -12,8 +12,8 @@ use super::{
     stop::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, fault, place},
-    json::{Raw, Text, inside},
+    dialect::{DecodeFrames, fault, range_of},
+    json::{self, Raw, Text, inside},
     sse::SseFrame,
 };
 
@@ -80,15 +80,16 @@ struct Change<'a> {
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
+    let text = String::from_utf8_lossy(body);
     let mut deltas = Deltas::new();
     let malformed = |error| fault::malformed(DIALECT, WHAT, &error);
-    let top: Read<'_> = serde_json::from_slice(body).map_err(malformed)?;
+    let top: Read<'_> = serde_json::from_str(&text).map_err(malformed)?;
     if top.error.is_some() || top.kind.is_some_and(|kind| kind.0 == "error") {
-        return Err(fault::reported(DIALECT, body));
+        return Err(fault::reported(DIALECT, &text));
     }
-    let message: Message<'_> = serde_json::from_slice(body).map_err(malformed)?;
+    let message: Message<'_> = serde_json::from_str(&text).map_err(malformed)?;
     let Some(content) = message.content else {
-        return Err(fault::reported(DIALECT, body));
+        return Err(fault::reported(DIALECT, &text));
     };
     let mut state = Frames::default();
     deltas.push(Delta::Start { id: message.id, model: message.model });
@@ -103,7 +104,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     deltas.push(Delta::Stop(stop::read(&word, message.stop_sequence)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
-    fault::text(DIALECT, WHAT, body)?;
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
@@ -147,14 +148,14 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
     ) -> Result<Option<Range<usize>>, Failure> {
         let mut text_at = None;
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
         let named_error = frame.event.as_deref() == Some(b"error");
-        let event: Read<'_> = match serde_json::from_slice(data) {
+        let event: Read<'_> = match serde_json::from_str(data) {
             Ok(event) => event,
             Err(_) if named_error => return Err(fault::reported(DIALECT, data)),
             Err(error) => return Err(malformed(error)),
@@ -182,7 +183,7 @@ impl DecodeFrames for Frames {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
                     let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                     let text = change.text.xor(change.thinking).and_then(inside);
-                    text_at = text.and_then(|text| place(data, text));
+                    text_at = text.and_then(|text| range_of(data, text));
                     self.change(at, change, deltas).map_err(malformed)?;
                 }
             }
@@ -279,9 +280,8 @@ impl Frames {
         change: Change<'_>,
         deltas: &mut Deltas,
     ) -> Result<(), serde_json::Error> {
-        let read = |raw: Raw<'_>| serde_json::from_str::<String>(raw.get());
-        let (text, thinking) =
-            (change.text.map(read).transpose()?, change.thinking.map(read).transpose()?);
+        let text = change.text.map(json::text).transpose()?;
+        let thinking = change.thinking.map(json::text).transpose()?;
         let Some(open) = self.open.get_mut(&at) else { return Ok(()) };
         let index = open.block;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {

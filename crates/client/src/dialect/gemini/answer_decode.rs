@@ -80,22 +80,23 @@ struct Feedback {
 /// Reads a whole answer, or the list of chunks that a stream without `alt=sse` is.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
+    let text = String::from_utf8_lossy(body);
     let mut state = Frames::default();
     let mut deltas = Deltas::new();
-    let listed = body.trim_ascii_start().starts_with(b"[");
+    let listed = text.trim_ascii_start().starts_with('[');
     if listed {
-        let chunks: Vec<Raw<'_>> = serde_json::from_slice(body)
-            .map_err(|error| fault::malformed(DIALECT, WHAT, &error))?;
+        let chunks: Vec<Raw<'_>> =
+            serde_json::from_str(&text).map_err(|error| fault::malformed(DIALECT, WHAT, &error))?;
         for chunk in chunks {
-            state.chunk(chunk.get().as_bytes(), WHAT, &mut deltas)?;
+            state.chunk(chunk.get(), WHAT, &mut deltas)?;
         }
     } else {
-        state.chunk(body, WHAT, &mut deltas)?;
+        state.chunk(&text, WHAT, &mut deltas)?;
     }
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finishReason"));
     }
-    fault::text(DIALECT, WHAT, body)?;
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
     // A list is no body a caller of the plain method could read.
     Ok(if listed {
@@ -121,7 +122,7 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
     ) -> Result<Option<Range<usize>>, Failure> {
         if frame.event.as_deref() == Some(b"error") {
@@ -139,9 +140,9 @@ impl DecodeFrames for Frames {
 }
 
 impl Frames {
-    fn chunk(&mut self, data: &[u8], what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
         let malformed = |error: &serde_json::Error| fault::malformed(DIALECT, what, error);
-        let chunk: Read<'_> = serde_json::from_slice(data).map_err(|error| malformed(&error))?;
+        let chunk: Read<'_> = serde_json::from_str(data).map_err(|error| malformed(&error))?;
         let candidates = chunk.candidates.unwrap_or_default();
         let nothing = candidates.is_empty()
             && chunk.usage_metadata.is_none()

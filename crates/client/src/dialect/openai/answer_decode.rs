@@ -9,8 +9,8 @@ use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson, Stop
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{DecodeFrames, calls::made_up, fault, place},
-    json::{Raw, Text, inside},
+    dialect::{DecodeFrames, calls::made_up, fault, range_of},
+    json::{Raw, Text, inside, text},
     sse::SseFrame,
 };
 
@@ -89,17 +89,18 @@ struct ContentPart {
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
+    let text = String::from_utf8_lossy(body);
     let mut state = Frames { whole: true, ..Frames::default() };
     // Start, text, stop, usage and end, and room for thinking or a call.
     let mut deltas = Deltas::with_capacity(7);
-    let has_choice = state.chunk(body, WHAT, &mut deltas)?;
+    let has_choice = state.chunk(&text, WHAT, &mut deltas)?;
     if !has_choice {
         return Err(fault::unfinished(DIALECT, "choices"));
     }
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finish_reason"));
     }
-    fault::text(DIALECT, WHAT, body)?;
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
@@ -135,15 +136,15 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
     ) -> Result<Option<Range<usize>>, Failure> {
         if frame.event.as_deref() == Some(b"error") {
             return Err(fault::reported(DIALECT, data));
         }
-        if data.contains(&b'\n') && serde_json::from_slice::<Raw<'_>>(data).is_err() {
+        if data.contains('\n') && serde_json::from_str::<Raw<'_>>(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
-            let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let lines = data.split('\n').filter(|line| !line.is_empty());
             lines.into_iter().try_for_each(|line| self.line(line, deltas).map(drop))?;
             return Ok(None);
         }
@@ -165,8 +166,8 @@ fn is_done(data: &[u8]) -> bool {
 }
 
 impl Frames {
-    fn line(&mut self, data: &[u8], deltas: &mut Deltas) -> Result<Option<Range<usize>>, Failure> {
-        if is_done(data) {
+    fn line(&mut self, data: &str, deltas: &mut Deltas) -> Result<Option<Range<usize>>, Failure> {
+        if is_done(data.as_bytes()) {
             if !self.finished {
                 return Err(fault::cut_off(DIALECT)
                     .with_message("the openai stream said [DONE] without a finish_reason"));
@@ -179,15 +180,15 @@ impl Frames {
     }
 
     /// Reads one object; whether it had a choice.
-    fn chunk(&mut self, data: &[u8], what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
-        let chunk: Chunk<'_> = match serde_json::from_slice(data) {
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
+        let chunk: Chunk<'_> = match serde_json::from_str(data) {
             Ok(chunk) => chunk,
             // An error object may have the known names with other types: it is an error first.
             Err(_) if is_error(data) => return Err(fault::reported(DIALECT, data)),
             Err(error) => return Err(fault::malformed(DIALECT, what, &error)),
         };
         let text = chunk.choices.as_deref().and_then(only_text);
-        self.text_at = text.and_then(|text| place(data, text));
+        self.text_at = text.and_then(|text| range_of(data, text));
         let choices = chunk.choices.unwrap_or_default();
         let flat = choices.is_empty() && (chunk.detail.is_some() || chunk.message.is_some());
         if chunk.error.is_some_and(is_truthy)
@@ -333,7 +334,7 @@ fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
 /// The text of a `content` field: a string, or a list of parts as some servers send it.
 fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
     if !raw.get().starts_with('[') {
-        return serde_json::from_str(raw.get());
+        return text(raw);
     }
     let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
     let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));
@@ -346,11 +347,11 @@ fn is_truthy(raw: Raw<'_>) -> bool {
 }
 
 /// Whether it is valid JSON with an error in it.
-fn is_error(data: &[u8]) -> bool {
+fn is_error(data: &str) -> bool {
     #[derive(Deserialize)]
     struct Probe<'a> {
         #[serde(borrow)]
         error: Raw<'a>,
     }
-    serde_json::from_slice::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
+    serde_json::from_str::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
 }
