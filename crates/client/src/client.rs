@@ -186,7 +186,7 @@ fn http_request(
     let accept = if request.stream { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::USER_AGENT, USER_AGENT);
-    for (name, value) in codec.fixed_headers() {
+    for (name, value) in codec.facts().headers {
         headers.insert(name, value.clone());
     }
     // The caller's own, where they mean to the provider what they meant to the caller.

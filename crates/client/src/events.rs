@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
 use http_body::Body;
@@ -18,7 +18,6 @@ use steadfast_core::{
 use crate::{
     Limits,
     dialect::{Codec, StreamDecoder},
-    gather::Gather,
     headers::{is_event_stream, kept, request_id},
     source::Source,
     transport_failure,
@@ -89,9 +88,9 @@ struct Reader<B> {
 
 enum Mode {
     /// Nothing but white space has come.
-    Unknown(Gather),
+    Unknown(BytesMut),
     Stream(StreamDecoder),
-    Whole(Gather),
+    Whole(BytesMut),
     /// A whole answer that has been read and not been taken.
     Read(Option<Event>),
     Over,
@@ -111,7 +110,7 @@ where
         extensions: &Extensions,
     ) -> Self {
         let body = Some(Source::new(body, version, extensions));
-        let mode = Mode::Unknown(Gather::default());
+        let mode = Mode::Unknown(BytesMut::new());
         let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
     }
@@ -188,16 +187,16 @@ where
     fn take(&mut self, chunk: Option<Bytes>) -> Result<(), Failure> {
         match (&mut self.mode, chunk) {
             (Mode::Unknown(seen), Some(chunk)) => {
-                seen.push(chunk);
+                seen.extend_from_slice(&chunk);
                 let Some(is_stream) = looks_like_stream(seen, is_event_stream(&self.headers))
                 else {
                     return Ok(());
                 };
-                let mut seen = std::mem::take(seen);
+                let seen = std::mem::take(seen);
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
-                    stream.push(lone(seen.take()));
+                    stream.push(seen.freeze());
                     Mode::Stream(stream)
                 } else {
                     Mode::Whole(seen)
@@ -205,11 +204,11 @@ where
                 self.check_size()
             }
             (Mode::Whole(body), Some(chunk)) => {
-                body.push(chunk);
+                body.extend_from_slice(&chunk);
                 self.check_size()
             }
             (Mode::Whole(body) | Mode::Unknown(body), None) => {
-                let body = body.take();
+                let body = std::mem::take(body).freeze();
                 let event = self.whole(&body)?;
                 self.mode = Mode::Read(Some(event));
                 Ok(())

@@ -51,7 +51,6 @@ mod drive;
 mod events;
 mod fail;
 mod future;
-mod gather;
 mod headers;
 mod json;
 mod provider;

@@ -14,13 +14,6 @@ use crate::{
 
 pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure> {
     let params = &request.params;
-    // The usual case, told at once. In a stream usage may have to be asked for.
-    if let Some(origin) = request.origin(DIALECT)
-        && (!request.stream || (wire.stream_usage && asks_usage(request)))
-        && is_untouched(request, origin.read())
-    {
-        return Ok(origin.body.clone());
-    }
     fault::no_thread(request, DIALECT)?;
     let translated = request.dialect().is_some_and(|read| read != DIALECT);
     if translated && params.answers.is_some_and(|answers| answers != 1) {
@@ -78,15 +71,6 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     })?;
     stream_options(&mut body, request, wire)?;
     body.finish()
-}
-
-/// Whether nothing of `request` differs from what was `read`.
-fn is_untouched(request: &ChatRequest, read: &ChatRequest) -> bool {
-    request.messages.same(&read.messages)
-        && request.tools.same(&read.tools)
-        && request.stream == read.stream
-        && request.model == read.model
-        && request.params == read.params
 }
 
 /// The output limit, under the name the model and its server know. Reasoning models know the newer
