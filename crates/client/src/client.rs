@@ -35,7 +35,7 @@ const USER_AGENT: HeaderValue =
 #[non_exhaustive]
 pub struct Limits {
     /// What is kept of an error's body. 64 KiB: errors worth reading are a few hundred bytes, and
-    /// pages of HTML stay below it.
+    /// pages of HTML are smaller.
     pub error: usize,
     /// How much more of an error's body is read and thrown away, so that the connection can be
     /// used again: 64 KiB, about what a new TLS connection costs in time.
@@ -65,7 +65,7 @@ impl Default for Limits {
 ///
 /// What comes back ends well only after the provider's terminal event. A refusal, a 200 with an
 /// error or a page of HTML in it, a broken connection: all are a [`Failure`], with what the
-/// provider said as evidence for a classifier. Dropping the future or the answer closes the
+/// provider sent as evidence for a classifier. Dropping the future or the answer closes the
 /// connection, or the HTTP/2 stream, under it.
 ///
 /// ```no_run
@@ -199,7 +199,7 @@ fn http_request(
         }
     }
     for name in endpoint.headers.keys() {
-        // Betas add up; every other header of the operator's takes the caller's place.
+        // Betas add up; every other header of the operator's replaces the caller's.
         if name != "anthropic-beta" {
             headers.remove(name);
         }

@@ -79,17 +79,18 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     Some(id.get(..128).unwrap_or(id).to_owned())
 }
 
-/// What the body is said to be.
+/// Whether the content type is that of an event stream.
 pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     const WANTED: &str = "text/event-stream";
-    let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    said.and_then(|value| value.trim_start().get(..WANTED.len()))
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value
+        .and_then(|value| value.trim_start().get(..WANTED.len()))
         .is_some_and(|word| word.eq_ignore_ascii_case(WANTED))
 }
 
-/// How a body is encoded, when it is: the word for it, bounded for messages.
+/// How a body is encoded, when it is, bounded for messages.
 pub(crate) fn encoding(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim();
-    let plain = value.is_empty() || value.eq_ignore_ascii_case("identity");
-    (!plain).then(|| value.chars().take(32).collect())
+    let identity = value.is_empty() || value.eq_ignore_ascii_case("identity");
+    (!identity).then(|| value.chars().take(32).collect())
 }

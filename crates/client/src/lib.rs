@@ -34,7 +34,7 @@
 //!
 //! # Where to put this service
 //!
-//! At the bottom, directly under `ClassifyLayer`. What it returns is the provider's word and a
+//! At the bottom, directly under `ClassifyLayer`. What it returns is the provider's own report and a
 //! first guess by status; the classifier reads the rest of the evidence. With a retry layer
 //! directly on top, and no classifier between, an account without credit (a 429 by status) is asked
 //! ten times over.

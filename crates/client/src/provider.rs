@@ -52,7 +52,7 @@ pub enum ProviderError {
     Duplicate(Box<str>),
     /// No credential.
     #[error(
-        "the provider `{0}` has no credential; give it one, or say that it needs none with \
+        "the provider `{0}` has no credential; give it one, or declare that it needs none with \
          `without_credential`"
     )]
     NoCredential(Box<str>),
@@ -128,7 +128,7 @@ impl Provider {
         self
     }
 
-    /// With this header on every request; it takes the place of one this crate would send.
+    /// With this header on every request; it replaces one this crate would send.
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -168,7 +168,7 @@ impl fmt::Debug for Provider {
 #[derive(Clone)]
 pub struct Providers(Arc<[Endpoint]>);
 
-/// A provider that has been looked over.
+/// A provider that has been checked.
 pub(crate) struct Endpoint {
     pub(crate) name: Box<str>,
     pub(crate) codec: &'static dyn Codec,
@@ -189,7 +189,7 @@ pub(crate) struct Key {
 }
 
 impl Providers {
-    /// Looks the providers over.
+    /// Checks the providers.
     ///
     /// # Errors
     ///

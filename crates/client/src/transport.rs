@@ -45,7 +45,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many idle connections are kept for each host: 256. Over HTTP/1.1 each call has one for itself, so
-/// that fewer than a busy gateway has calls under way would be closed and opened again all the time; with
+/// that fewer than a busy gateway has calls open would be closed and opened again all the time; with
 /// HTTP/2 it is one. An idle one holds some 20 KB for at most a minute.
 pub const POOL_MAX_IDLE: usize = 256;
 
@@ -68,7 +68,7 @@ pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Transport(Arc<Pool>);
 
-/// Half a kilobyte of settings, behind a pointer: each call clones its way to them several times.
+/// Half a kilobyte of settings, behind a pointer: each call clones the pointer several times.
 type Pool = Client<LinkedConnector<Connector>, ClientBody>;
 
 impl Transport {

@@ -115,9 +115,9 @@ fn message(failure: &Failure) -> String {
         message.to_owned()
     };
     let caller = failure.fault() == Fault::Caller;
-    // "Incorrect API key", alone, sends a caller to look at a key that is right.
+    // "Incorrect API key", alone, sends a caller to a key that is right.
     if matches!(failure.reason(), Reason::Auth | Reason::Billing) && !caller {
-        text = format!("{} It said: {text}", failure.user_message());
+        text = format!("{} It answered: {text}", failure.user_message());
     }
     if failure.trail().is_empty() {
         if let (0, Some(target)) = (failure.attempts(), failure.target()) {

@@ -31,6 +31,13 @@ pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error)
     .with_evidence("malformed")
 }
 
+/// What the provider sent as text, repaired where it is none: an error is read as one even where its
+/// text is damaged. Whatever else was read of it, [`utf8`] refuses.
+pub(crate) fn text(data: &[u8]) -> Cow<'_, str> {
+    // Checks many times as fast as `from_utf8_lossy` does.
+    std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
+}
+
 /// Whether what the provider sent is `text` as it came, and not only after a repair: fields that are
 /// not read are not checked otherwise, and are passed on with the others.
 pub(crate) fn utf8(dialect: Dialect, what: &str, text: &Cow<'_, str>) -> Result<(), Failure> {
@@ -77,7 +84,7 @@ pub(crate) fn unsupported(dialect: Dialect, what: &str) -> Failure {
 /// The evidence of [`no_thread`].
 pub(crate) const THREAD: &str = "translation:thread";
 
-/// Refuses a turn of a conversation that Anthropic keeps (`thread`): without what was said before
+/// Refuses a turn of a conversation that Anthropic keeps (`thread`): without the messages before
 /// it would be answered as if it were the first.
 pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), Failure> {
     let thread = fields_of(request, Dialect::Anthropic)?.take("thread");

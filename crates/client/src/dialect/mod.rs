@@ -57,7 +57,7 @@ pub trait Codec: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the body is no request of this dialect; the error names the place in it.
+    /// When the body is no request of this dialect; the error names the field.
     fn decode_request(&self, body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError>;
 
     /// Writes a request for a provider: the body that was read when nothing has changed, else only
@@ -66,7 +66,7 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Reason::Unsupported`](steadfast_core::Reason) when the request has something this dialect
-    /// has no word for.
+    /// can not express.
     fn encode_request(&self, request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure>;
 
     /// Reads a whole answer into one event.

@@ -113,7 +113,7 @@ impl StreamDecoder {
                 .with_evidence("limit:event")
                 .with_source(large)),
         };
-        Some(self.settle(read))
+        Some(self.record(read))
     }
 
     /// Ends the input: what was left in it, then its end or an error. `None` when the stream was
@@ -127,7 +127,7 @@ impl StreamDecoder {
             Rest::Incomplete(frame) => self.end(Some(&frame)),
             Rest::Nothing | Rest::Blank(_) => self.end(None),
         };
-        Some(self.settle(read))
+        Some(self.record(read))
     }
 
     /// Whether the terminal event or an error has been read.
@@ -151,8 +151,7 @@ impl StreamDecoder {
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => {
-                // An error is read as one even where its text is damaged.
-                let text = String::from_utf8_lossy(data);
+                let text = fault::text(data);
                 let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
                 fault::utf8(self.dialect, "an event", &text)?;
                 // Lines that were joined stand nowhere in the frame.
@@ -167,7 +166,7 @@ impl StreamDecoder {
         Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw), deltas))
     }
 
-    fn settle(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
+    fn record(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
         match read {
             Ok(event) => {
                 if let Some(usage) = event.usage() {
@@ -189,12 +188,12 @@ impl StreamDecoder {
 
 /// Writes one dialect's frames.
 pub trait EncodeEvents: std::fmt::Debug + Send {
-    /// Writes what `event` says. `foreign` when it was read from another dialect: signatures in
+    /// Writes `event`. `foreign` when it was read from another dialect: signatures in
     /// it mean nothing here.
     ///
     /// # Errors
     ///
-    /// When the dialect has no way to say it.
+    /// When the dialect can not express it.
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure>;
 
     /// Takes note of an event whose own frame is passed on, so that what is written later fits.
@@ -205,7 +204,7 @@ pub trait EncodeEvents: std::fmt::Debug + Send {
 /// Writes a stream for a caller: events in, frames out.
 ///
 /// An event that was read in the caller's dialect, and not changed since, is passed on as the
-/// bytes it was read from. What it writes itself ends only when the answer did: a failure is told
+/// bytes it was read from. What it writes itself ends only when the answer did: a failure is reported
 /// by [`Codec::encode_stream_error`](super::Codec::encode_stream_error), after which nothing may be written.
 #[derive(Debug)]
 pub struct StreamEncoder {
@@ -235,11 +234,11 @@ impl StreamEncoder {
         Ok(event.frame.filter(|_| seen).map(|frame| frame.bytes).unwrap_or_default())
     }
 
-    /// The frames that say what `event` says; empty when the caller is to see nothing of it.
+    /// The frames of `event`; empty when the caller is to see nothing of it.
     ///
     /// # Errors
     ///
-    /// When the caller's dialect has no way to say it, such as arguments of a tool call that are
+    /// When the caller's dialect can not express it, such as arguments of a tool call that are
     /// no JSON object.
     pub fn encode(&mut self, event: &Event) -> Result<Bytes, Failure> {
         match event.frame(self.dialect) {

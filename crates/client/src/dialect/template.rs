@@ -67,7 +67,7 @@ impl Template {
             [Delta::Thinking { index, .. }] => (*index, true),
             _ => return,
         };
-        // What ends in any other way might be continued.
+        // What ends otherwise might be continued.
         if frame.len() > MAX_FRAME || !frame.ends_with(b"\n") || text.end >= data.end {
             return;
         }

@@ -1,4 +1,4 @@
-//! Reading and writing JSON without a tree in between, so that what is not looked at keeps every
+//! Reading and writing JSON without a tree in between, so that what is not read keeps every
 //! byte.
 
 mod patch;

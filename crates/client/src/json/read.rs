@@ -254,7 +254,7 @@ pub(crate) fn inside(raw: Raw<'_>) -> Option<&str> {
 
 /// The text of a string. Most have no escapes, and need not be parsed.
 pub(crate) fn text(raw: Raw<'_>) -> Result<String, serde_json::Error> {
-    match inside(raw).filter(|inside| !inside.contains('\\')) {
+    match inside(raw).filter(|inside| memchr::memchr(b'\\', inside.as_bytes()).is_none()) {
         Some(inside) => Ok(inside.to_owned()),
         None => serde_json::from_str(raw.get()),
     }

@@ -80,7 +80,7 @@ struct Change<'a> {
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
-    let text = String::from_utf8_lossy(body);
+    let text = fault::text(body);
     let mut deltas = Deltas::new();
     let malformed = |error| fault::malformed(DIALECT, WHAT, &error);
     let top: Read<'_> = serde_json::from_str(&text).map_err(malformed)?;
@@ -120,7 +120,7 @@ pub(super) struct Frames {
     stopped: bool,
 }
 
-/// A block that has begun and not ended.
+/// A block that is open.
 #[derive(Debug)]
 struct Open {
     block: u32,
@@ -134,9 +134,9 @@ enum Kind {
     Redacted,
     /// Whether any of its arguments has come.
     Call {
-        begun: bool,
+        has_arguments: bool,
     },
-    /// A block without a word in this crate, as it began, and the input that came after that.
+    /// A block of a kind this crate does not know, as it began, and the input that came after that.
     Other {
         kind: String,
         start: RawJson,
@@ -203,11 +203,11 @@ impl DecodeFrames for Frames {
                 let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
                 deltas.extend(usage.map(Delta::Usage));
             }
-            // As in a whole answer: an end that does not say why is none. Written in another
+            // As in a whole answer: an end without a reason is none. Written in another
             // dialect it would be an end made up.
             "message_stop" if !self.stopped => {
                 return Err(fault::cut_off(DIALECT)
-                    .with_message("the anthropic stream said message_stop without a stop_reason"));
+                    .with_message("the anthropic stream sent message_stop without a stop_reason"));
             }
             "message_stop" => deltas.push(Delta::End),
             // The vendor adds kinds of events; who does not know them is to pass over them.
@@ -262,7 +262,7 @@ impl Frames {
                 // In a stream the input begins empty and comes in pieces.
                 let input = block.input.map(RawValue::get).filter(|input| !is_empty_object(input));
                 deltas.extend(input.map(|json| Delta::Arguments { index, json: json.to_owned() }));
-                Kind::Call { begun: input.is_some() }
+                Kind::Call { has_arguments: input.is_some() }
             }
             _ => Kind::Other {
                 kind: block.kind,
@@ -296,16 +296,16 @@ impl Frames {
                     change.signature.map(|signature| Delta::Signature { index, signature }),
                 );
             }
-            (Some("input_json_delta"), Kind::Call { begun }) => {
+            (Some("input_json_delta"), Kind::Call { has_arguments }) => {
                 if let Some(json) = change.partial_json.filter(|json| !json.is_empty()) {
-                    *begun = true;
+                    *has_arguments = true;
                     deltas.push(Delta::Arguments { index, json });
                 }
             }
             (Some("input_json_delta"), Kind::Other { input, .. }) => {
                 input.push_str(change.partial_json.as_deref().unwrap_or_default());
             }
-            // Citations and whatever else: they stay in the frame.
+            // Citations and whatever else: the frame has them.
             _ => {}
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Frames {
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
         let Some(Open { block: index, kind }) = self.open.remove(&at) else { return };
         match kind {
-            Kind::Call { begun: false } => {
+            Kind::Call { has_arguments: false } => {
                 deltas.push(Delta::Arguments { index, json: "{}".to_owned() });
             }
             Kind::Other { kind, start, input } => {

@@ -52,7 +52,7 @@ pub(super) fn head(
 fn block(list: &mut Array<'_>, part: &Part, source: Dialect) -> Result<(), Failure> {
     let own = source == DIALECT;
     match part {
-        // Refused as history, so not said.
+        // Refused as history, so left out.
         Part::Text(text) if text.text.is_empty() => {}
         Part::Text(text) => {
             list.object().put("type", "text").put("text", &text.text);

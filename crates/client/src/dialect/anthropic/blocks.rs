@@ -86,7 +86,7 @@ pub(super) fn system(request: &ChatRequest, format: Option<&ResponseFormat>) -> 
     Some(text_of(out))
 }
 
-/// A form of answer in words, for forms the dialect has no field for.
+/// A form of answer as an instruction, for forms the dialect has no field for.
 fn instruction(format: &ResponseFormat, read: Option<Dialect>) -> String {
     match format {
         ResponseFormat::Schema { schema, .. } => format!(

@@ -70,7 +70,7 @@ fn output_format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
     Ok(Some(ResponseFormat::Schema { name: None, schema, strict: Some(true) }))
 }
 
-/// `None` for a kind of thinking that has no word here; it stays as it was read.
+/// `None` for a kind of thinking that has no equivalent here; it is sent as it was read.
 fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok(match fields.need("type", string)?.as_str() {

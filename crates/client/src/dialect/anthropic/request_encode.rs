@@ -32,8 +32,8 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let before = body.read().map(|read| Plan::new(read, Written::ForThis));
     let same_plan =
         |part: fn(&Plan, &Plan) -> bool| before.as_ref().is_some_and(|before| part(before, &plan));
-    // A form the dialect can not hold a model to is asked for in words.
-    let worded = params.format.as_ref().filter(|format| match format {
+    // A form the dialect can not hold a model to is asked for in the prompt.
+    let instructed = params.format.as_ref().filter(|format| match format {
         ResponseFormat::Text => false,
         ResponseFormat::Schema { strict, .. } => *strict != Some(true),
         _ => true,
@@ -46,7 +46,7 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
             instructions(&read.messages).count() == instructions(&request.messages).count()
                 && both.into_iter().all(|((_, a), (_, b))| a.same(b))
         });
-    body.set(&["system"], same, || Ok(blocks::system(request, worded)))?;
+    body.set(&["system"], same, || Ok(blocks::system(request, instructed)))?;
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages))
         && blocks::all_verbatim(&request.messages);
     body.set(&["messages"], same, || blocks::messages(request).map(Some))?;

@@ -35,8 +35,8 @@ pub(super) fn reason_name(stop: &Stop) -> &'static str {
     }
 }
 
-/// `usage` as it is on the wire: here the input leaves out what the cache read and wrote. A later
-/// report may say less than an earlier one; what it leaves out still holds.
+/// `usage` as it is on the wire: here the input leaves out what the cache read and wrote. A newer
+/// report may have less than an earlier one; what it leaves out still holds.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wire {
@@ -47,15 +47,14 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Takes over what a later report has; the sum of all reports. `None` when it can not be read.
+    /// Takes over what a newer report has; the sum of all reports. `None` when it can not be read.
     pub(super) fn update(&mut self, json: &str) -> Option<Usage> {
-        let later: Self = serde_json::from_str(json).ok()?;
-        self.input_tokens = later.input_tokens.or(self.input_tokens);
-        self.output_tokens = later.output_tokens.or(self.output_tokens);
+        let new: Self = serde_json::from_str(json).ok()?;
+        self.input_tokens = new.input_tokens.or(self.input_tokens);
+        self.output_tokens = new.output_tokens.or(self.output_tokens);
         self.cache_creation_input_tokens =
-            later.cache_creation_input_tokens.or(self.cache_creation_input_tokens);
-        self.cache_read_input_tokens =
-            later.cache_read_input_tokens.or(self.cache_read_input_tokens);
+            new.cache_creation_input_tokens.or(self.cache_creation_input_tokens);
+        self.cache_read_input_tokens = new.cache_read_input_tokens.or(self.cache_read_input_tokens);
         let mut usage = Usage::default();
         usage.input = self.input_tokens.map(|input| {
             input

@@ -1,8 +1,8 @@
 //! A stream for a caller, written.
 //!
-//! The dialect says one block after the other. Other dialects may say several at once, and do not
-//! say when one is complete. So a block is closed when it is known to be complete, and what
-//! belongs to later blocks waits until then.
+//! The dialect sends one block after the other. Other dialects may send several at once, and do not
+//! mark when one is complete. So a block is closed when it is known to be complete, and what
+//! belongs to the next blocks waits until then.
 
 use std::{collections::BTreeMap, mem};
 
@@ -26,8 +26,8 @@ pub(super) struct Writer {
     /// The number of the next block on the wire.
     next: u32,
     open: Option<Open>,
-    /// What belongs to blocks that have not begun on the wire, by block: each is looked at once,
-    /// however many blocks are said at a time.
+    /// What belongs to blocks that have not begun on the wire, by block: each is written once,
+    /// however many blocks are open at a time.
     waiting: BTreeMap<u32, Vec<Delta>>,
 }
 
@@ -292,7 +292,7 @@ fn block_of(delta: &Delta) -> Option<u32> {
 
 impl EncodeEvents for Writer {
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        // The beginning tells what is known of the usage.
+        // The beginning has what is known of the usage.
         for delta in &event.deltas {
             if let Delta::Usage(usage) = delta {
                 self.usage.update(usage);

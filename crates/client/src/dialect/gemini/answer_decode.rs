@@ -80,7 +80,7 @@ struct Feedback {
 /// Reads a whole answer, or the list of chunks that a stream without `alt=sse` is.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
-    let text = String::from_utf8_lossy(body);
+    let text = fault::text(body);
     let mut state = Frames::default();
     let mut deltas = Deltas::new();
     let listed = text.trim_ascii_start().starts_with('[');
@@ -98,7 +98,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     }
     fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
-    // A list is no body a caller of the plain method could read.
+    // A list is no body a caller of the method without streaming could read.
     Ok(if listed {
         Event::new(deltas)
     } else {
@@ -189,14 +189,14 @@ impl Frames {
             if text.is_empty() && signature.is_none() {
                 return;
             }
-            let begun = match self.text {
-                // A signature with nothing to it is the one of what was said last.
-                Some(open) if open.1 == thought || text.is_empty() => Some(open),
+            let open = match self.text {
+                // A signature with nothing to it belongs to the text before it.
+                Some(last) if last.1 == thought || text.is_empty() => Some(last),
                 _ => None,
             };
-            let (index, thought) = begun.unwrap_or_else(|| (self.fresh(), thought));
+            let (index, thought) = open.unwrap_or_else(|| (self.fresh(), thought));
             self.text = Some((index, thought));
-            if !text.is_empty() || begun.is_none() {
+            if !text.is_empty() || open.is_none() {
                 deltas.push(if thought {
                     Delta::Thinking { index, text }
                 } else {

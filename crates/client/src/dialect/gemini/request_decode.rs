@@ -144,7 +144,7 @@ fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     })
 }
 
-/// `None` for modes that have no word here; they stay as they were read.
+/// `None` for modes that have no equivalent here; they are sent as they were read.
 fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     let mut fields = Fields::read(raw)?;
     let mode = fields.get("mode", string)?;
@@ -311,7 +311,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     let mut content = Vec::new();
     let mut is_error = false;
     if let Some(response) = response {
-        let (text, failed) = words(&response);
+        let (text, failed) = result_text(&response);
         is_error = failed;
         if !text.is_empty() {
             content.push(Part::text(text));
@@ -329,9 +329,9 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     Ok(ToolResult { id, name: Some(name), content, is_error, extra: fields.rest() })
 }
 
-/// An answer of a tool in words, and whether it is an error: the text under the names Google
+/// An answer of a tool as text, and whether it is an error: the text under the names Google
 /// documents for it, else the object itself.
-fn words(response: &RawJson) -> (String, bool) {
+fn result_text(response: &RawJson) -> (String, bool) {
     let whole = (response.get().to_owned(), false);
     let Ok(tree) = response.read::<serde_json::Map<String, serde_json::Value>>() else {
         return whole;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A chunk of a stream, or a whole answer: they differ in whether a choice has a `delta` or a
-/// `message`. What this crate does not use is not looked at.
+/// `message`. What this crate does not use is not read.
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
@@ -46,7 +46,7 @@ struct Choice<'a> {
     finish_reason: Option<Text<'a>>,
 }
 
-/// What one answer says, or one piece of it.
+/// The content of one answer, or of one piece of it.
 #[derive(Deserialize)]
 struct Piece<'a> {
     #[serde(borrow)]
@@ -89,7 +89,7 @@ struct ContentPart {
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
-    let text = String::from_utf8_lossy(body);
+    let text = fault::text(body);
     let mut state = Frames { whole: true, ..Frames::default() };
     // Start, text, stop, usage and end, and room for thinking or a call.
     let mut deltas = Deltas::with_capacity(7);
@@ -152,7 +152,7 @@ impl DecodeFrames for Frames {
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {
-        // The end was said, only the empty line behind it is missing: a server that closes at once.
+        // The end has come, only the empty line behind it is missing: a server that closes at once.
         let done = cut.and_then(|frame| frame.data.as_deref()).is_some_and(is_done);
         (done && self.finished).then(|| {
             let frame = Frame::sse(DIALECT, Bytes::from_static(b"data: [DONE]\n\n"));
@@ -170,7 +170,7 @@ impl Frames {
         if is_done(data.as_bytes()) {
             if !self.finished {
                 return Err(fault::cut_off(DIALECT)
-                    .with_message("the openai stream said [DONE] without a finish_reason"));
+                    .with_message("the openai stream sent [DONE] without a finish_reason"));
             }
             deltas.push(Delta::End);
             return Ok(None);
@@ -273,7 +273,7 @@ impl Frames {
         let name = function.name.filter(|name| !name.is_empty());
         let id = call.id.filter(|id| !id.is_empty());
         let wanted = call.index.or(u32::try_from(at).ok());
-        // Servers that number every call 0 tell them apart by id.
+        // Servers that number every call 0 mark them by id.
         let known = if self.whole {
             None
         } else if call.index.is_none() && id.is_none() && name.is_none() {
@@ -310,7 +310,7 @@ impl Frames {
     }
 }
 
-/// The block a kind of text goes to, begun when it is new.
+/// The block a kind of text goes to, opened when it is new.
 fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
     *open.get_or_insert_with(|| {
         let block = *next;
@@ -341,7 +341,7 @@ fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
     Ok(texts.filter_map(|part| part.text).collect())
 }
 
-/// Whether a field says something: SDKs look at it in this way.
+/// Whether a field counts as set: SDKs decide it in this way.
 fn is_truthy(raw: Raw<'_>) -> bool {
     !matches!(raw.get(), "null" | "false" | "\"\"" | "0" | "{}" | "[]")
 }

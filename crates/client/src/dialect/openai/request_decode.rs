@@ -83,8 +83,8 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let mut extra = fields.rest();
-    // Instructions of a developer are instructions; when the message is written anew, the word
-    // for them comes back.
+    // Instructions of a developer are instructions; when the message is written anew, their role
+    // comes back.
     if word == "developer" {
         extra.get_or_insert_default().insert("role".to_owned(), Value::String(word));
     }
@@ -98,7 +98,7 @@ fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
 fn assistant(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
     let mut parts = content(fields)?;
     if let Some(calls) = fields.get("tool_calls", |raw| list(raw, call))? {
-        // An empty text beside calls says nothing.
+        // An empty text beside calls means nothing.
         parts.retain(|part| part.as_text() != Some(""));
         parts.extend(calls);
     }
@@ -232,7 +232,7 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     Ok(Tool::Function { name, description, parameters, strict, extra, dialect })
 }
 
-/// `None` for choices that have no word here; they stay as they were read.
+/// `None` for choices that have no equivalent here; they are sent as they were read.
 fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     if kind(raw) != "a string" {
         let mut fields = Fields::read(raw)?;

@@ -54,7 +54,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["parallel_tool_calls"], body.is_same(|r| &r.params.parallel_tool_calls), || {
         maybe(&params.parallel_tool_calls.filter(|_| !request.tools.is_empty()))
     })?;
-    let thinks = reasons || !(translated || (moved && is_plain(&request.model)));
+    let thinks = reasons || !(translated || (moved && never_reasons(&request.model)));
     body.set(&["reasoning_effort"], thinks && body.is_same(|r| &r.params.thinking), || {
         let word = params.thinking.as_ref().and_then(|thinking| effort_word(thinking, translated));
         maybe(&word.filter(|_| thinks))
@@ -135,12 +135,12 @@ fn is_reasoning(model: &str) -> bool {
 }
 
 /// Whether OpenAI's model of this name is known not to reason.
-fn is_plain(model: &str) -> bool {
+fn never_reasons(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or(model);
-    ["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|plain| name.starts_with(plain))
+    ["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|family| name.starts_with(family))
 }
 
-/// The word for an effort. Those that only newer models know become the nearest that all know, when
+/// The name of an effort. Those that only newer models know become the nearest that all know, when
 /// the caller wrote for another vendor.
 fn effort_word(thinking: &ThinkingConfig, translated: bool) -> Option<&str> {
     match thinking {

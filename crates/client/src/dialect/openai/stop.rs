@@ -8,7 +8,7 @@ use crate::json::Object;
 /// The stop of a finish reason, or `Err` when that means that the provider broke.
 ///
 /// Beyond OpenAI's own five: `model_length` is Mistral's, `eos` and `end_turn` come from servers
-/// that pass on what their engine says, `error` is OpenRouter's, `network_error` Z.AI's,
+/// that pass on what their engine reports, `error` is OpenRouter's, `network_error` Z.AI's,
 /// `insufficient_system_resource` DeepSeek's, `abort` vLLM's.
 pub(super) fn read(word: &str) -> Result<Stop, ()> {
     let reason = match word {
