@@ -9,7 +9,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use steadfast_core::{
     BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
@@ -106,10 +106,9 @@ where
         asked: Asked,
         status: StatusCode,
         headers: HeaderMap,
-        version: Version,
         extensions: &Extensions,
     ) -> Self {
-        let body = Some(Source::new(body, version, extensions));
+        let body = Some(Source::new(body, extensions));
         let mode = Mode::Unknown(BytesMut::new());
         let headers = Arc::new(if asked.stream { unshared_headers(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
@@ -282,13 +281,7 @@ where
         while self.body.is_some() {
             match self.poll_chunk(cx) {
                 Poll::Ready(Ok(Some(chunk))) if chunk.len() <= left => left -= chunk.len(),
-                Poll::Pending => {
-                    // Nobody may ask again; the connection goes on by itself.
-                    if let Some(body) = &mut self.body {
-                        body.release();
-                    }
-                    return;
-                }
+                Poll::Pending => return,
                 Poll::Ready(_) => self.body = None,
             }
         }

@@ -141,9 +141,8 @@ where
         return State::Refused { failure: Some(asked.locate(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let (version, extensions) = (parts.version, &parts.extensions);
-        let events =
-            ClientEvents::new(body, asked, parts.status, parts.headers, version, extensions);
+        let (status, headers) = (parts.status, parts.headers);
+        let events = ClientEvents::new(body, asked, status, headers, &parts.extensions);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {

@@ -2,6 +2,11 @@
 //!
 //! Most frames of a stream do: ids, model and structure come with every token. Such a frame is
 //! recognised by comparing its bytes, without reading its JSON.
+//!
+//! Through the gateway, CPU a chunk without this is 1.7 times as much for chunks that come as fast as
+//! they are taken, 1.11 times for those that come eight at a time and 1.04 times for those that come
+//! alone (64 streams, both builds in turn in one run); instructions in user space are 1.8 times as many
+//! for a chunk alone.
 
 use std::ops::Range;
 

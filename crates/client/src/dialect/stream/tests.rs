@@ -37,10 +37,10 @@ fn read(dialect: Dialect, input: &[u8], cuts: &[usize], templates: bool) -> (Vec
 
 /// The same, whichever way; how often a frame was recognised by the one before.
 fn both(dialect: Dialect, input: &[u8], cuts: &[usize]) -> usize {
-    let (slow, _) = read(dialect, input, cuts, false);
+    let (without, _) = read(dialect, input, cuts, false);
     let (with, recognised) = read(dialect, input, cuts, true);
     assert_eq!(with, without, "{}", String::from_utf8_lossy(input));
-    likened
+    recognised
 }
 
 fn openai(delta: &str, rest: &str) -> String {
