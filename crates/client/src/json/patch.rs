@@ -3,9 +3,10 @@
 use std::cell::OnceCell;
 
 use bytes::Bytes;
+use serde::Serialize;
 use steadfast_core::{ChatRequest, Dialect, Failure, Fault, Reason};
 
-use super::{Fields, Object, Raw, RequestError, text_of};
+use super::{Fields, Object, Raw, RequestError, quoted, text_of};
 
 /// A request body being written: on top of the one that was read, when that was in the same
 /// dialect, else from nothing.
@@ -62,6 +63,20 @@ impl<'a> Patch<'a> {
             self.set.push(Change { names, value: value()? });
         }
         Ok(())
+    }
+
+    /// Writes a field that may be left out anew, unless its value is as it was read. Where it is not
+    /// `allowed`, it is left out.
+    pub(crate) fn field<T: PartialEq + Serialize>(
+        &mut self,
+        names: &'static [&'static str],
+        allowed: bool,
+        of: impl Fn(&ChatRequest) -> &Option<T>,
+    ) {
+        if !(allowed && self.is_same(&of)) {
+            let value = of(self.request).as_ref().filter(|_| allowed).map(quoted);
+            self.set.push(Change { names, value });
+        }
     }
 
     /// Writes a field anew, out of what it was, unless it is the `same` as it was read.

@@ -31,22 +31,14 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages));
     body.set(&["messages"], same, || messages::write(request).map(Some))?;
     max_tokens(&mut body, request, wire, moved && reasons)?;
-    body.set(&["temperature"], sampling && body.is_same(|r| &r.params.temperature), || {
-        maybe(&params.temperature.filter(|_| sampling))
-    })?;
-    body.set(&["top_p"], sampling && body.is_same(|r| &r.params.top_p), || {
-        maybe(&params.top_p.filter(|_| sampling))
-    })?;
+    body.field(&["temperature"], sampling, |r| &r.params.temperature);
+    body.field(&["top_p"], sampling, |r| &r.params.top_p);
     body.set(&["stop"], body.is_same(|r| &r.params.stop), || {
         maybe(&Some(&params.stop).filter(|stop| !stop.is_empty()))
     })?;
-    body.set(&["seed"], body.is_same(|r| &r.params.seed), || maybe(&params.seed))?;
-    body.set(&["presence_penalty"], body.is_same(|r| &r.params.presence_penalty), || {
-        maybe(&params.presence_penalty)
-    })?;
-    body.set(&["frequency_penalty"], body.is_same(|r| &r.params.frequency_penalty), || {
-        maybe(&params.frequency_penalty)
-    })?;
+    body.field(&["seed"], true, |r| &r.params.seed);
+    body.field(&["presence_penalty"], true, |r| &r.params.presence_penalty);
+    body.field(&["frequency_penalty"], true, |r| &r.params.frequency_penalty);
     body.set(&["tools"], body.is_same(|r| &r.tools), || tools(&request.tools))?;
     body.set(&["tool_choice"], body.is_same(|r| &r.params.tool_choice), || {
         Ok(params.tool_choice.as_ref().filter(|_| !request.tools.is_empty()).map(choice))
@@ -62,10 +54,8 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["response_format"], body.is_same(|r| &r.params.format), || {
         Ok(params.format.as_ref().map(|format| response_format(format, request.dialect())))
     })?;
-    body.set(&["user"], body.is_same(|r| &r.params.user), || maybe(&params.user))?;
-    body.set(&["n"], body.is_same(|r| &r.params.answers), || {
-        maybe(&params.answers.filter(|_| !translated))
-    })?;
+    body.field(&["user"], true, |r| &r.params.user);
+    body.field(&["n"], !translated, |r| &r.params.answers);
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
@@ -82,10 +72,9 @@ fn max_tokens(
     renamed: bool,
 ) -> Result<(), Failure> {
     const OLDER: &[&str] = &["max_tokens"];
-    let limit = &request.params.max_output;
     if renamed && body.old(OLDER)?.is_some() {
         body.set(OLDER, false, || Ok(None))?;
-        return body.set(&["max_completion_tokens"], false, || maybe(limit));
+        return body.set(&["max_completion_tokens"], false, || maybe(&request.params.max_output));
     }
     let newer = wire.max_completion_tokens || is_reasoning(&request.model);
     let names: &[&str] = if newer {
@@ -93,7 +82,8 @@ fn max_tokens(
     } else {
         &["max_tokens", "max_completion_tokens"]
     };
-    body.set(names, body.is_same(|r| &r.params.max_output), || maybe(limit))
+    body.field(names, true, |r| &r.params.max_output);
+    Ok(())
 }
 
 /// Usage is always asked for: without it nobody knows what a stream cost. Without a stream the
