@@ -33,7 +33,7 @@ const USER_AGENT: HeaderValue =
 /// How much of an answer is read, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct AnswerLimits {
     /// What is kept of an error's body. 64 KiB: errors worth reading are a few hundred bytes, and
     /// pages of HTML are smaller.
     pub error: usize,
@@ -46,7 +46,7 @@ pub struct Limits {
     pub event: usize,
 }
 
-impl Default for Limits {
+impl Default for AnswerLimits {
     fn default() -> Self {
         Self {
             error: 64 * 1024,
@@ -86,18 +86,18 @@ impl Default for Limits {
 pub struct LlmClient<S> {
     providers: Providers,
     service: S,
-    limits: Limits,
+    limits: AnswerLimits,
 }
 
 impl<S> LlmClient<S> {
     /// A client that sends through `service`: an axum `Router`, a simulator, a client of one's own.
     pub fn with_service(providers: Providers, service: S) -> Self {
-        Self { providers, service, limits: Limits::default() }
+        Self { providers, service, limits: AnswerLimits::default() }
     }
 
     /// With these limits.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: AnswerLimits) -> Self {
         self.limits = limits;
         self
     }

@@ -16,10 +16,10 @@ use steadfast_core::{
 };
 
 use crate::{
-    Limits,
+    AnswerLimits,
+    body::AnswerBody,
     dialect::{Codec, StreamDecoder},
     headers::{is_event_stream, kept, request_id},
-    source::Source,
     transport_failure,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Asked {
     /// Attempts made for the request, this one included.
     pub(crate) attempts: u32,
     pub(crate) log: RecoveryLog,
-    pub(crate) limits: Limits,
+    pub(crate) limits: AnswerLimits,
 }
 
 impl Asked {
@@ -77,7 +77,7 @@ pub struct ClientEvents<B>(Box<Reader<B>>);
 /// Reads an answer.
 struct Reader<B> {
     /// `None` once it has been read, or is of no more use.
-    body: Option<Source<B>>,
+    body: Option<AnswerBody<B>>,
     mode: Mode,
     asked: Asked,
     status: StatusCode,
@@ -108,7 +108,7 @@ where
         headers: HeaderMap,
         extensions: &Extensions,
     ) -> Self {
-        let body = Some(Source::new(body, extensions));
+        let body = Some(AnswerBody::new(body, extensions));
         let mode = Mode::Unknown(BytesMut::new());
         let headers = Arc::new(if asked.stream { unshared_headers(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))

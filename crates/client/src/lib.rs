@@ -44,6 +44,7 @@
 //! The [`dialect`] module has the codecs themselves, for both sides of the wire, and
 //! [`sse`] the parser of server-sent events under them.
 
+mod body;
 mod client;
 pub mod dialect;
 #[cfg(feature = "hyper")]
@@ -55,7 +56,6 @@ mod headers;
 mod json;
 mod provider;
 mod secret;
-mod source;
 pub mod sse;
 #[cfg(feature = "hyper")]
 pub mod transport;
@@ -64,7 +64,7 @@ use self::fail::transport_failure;
 #[cfg(feature = "hyper")]
 pub use self::transport::Transport;
 pub use self::{
-    client::{ClientBody, Limits, LlmClient},
+    client::{AnswerLimits, ClientBody, LlmClient},
     events::ClientEvents,
     future::ResponseFuture,
     provider::{Provider, ProviderError, Providers},

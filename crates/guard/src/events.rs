@@ -11,7 +11,7 @@ use futures_core::Stream;
 use steadfast_core::{Delta, Event, Events, Failure, Stop as Ending, StopReason, Usage};
 
 use crate::{
-    LoopRule, Stop, StopAs, StopCause, gate::Gate, repeat::Repeats,
+    LoopRule, Stop, StopAs, StopCause, gate::Gate, repeat::Repeats, repeat::may_repeat,
     watch::Watch,
 };
 
@@ -129,12 +129,18 @@ impl<S: Events + Unpin> GuardEvents<S> {
     #[inline]
     fn read(&mut self, event: &Event) -> Found {
         let Some(watch) = &mut self.watch else { return None };
+        let texts = || event.deltas.iter().filter(|delta| matches!(delta, Delta::Text { .. }));
+        let is_whole = !self.said && event.is_end() && texts().count() == 1;
         for (at, delta) in event.deltas.iter().enumerate() {
             match delta {
                 Delta::Text { index, text } => {
                     (self.next, self.open) = (self.next.max(index + 1), Some(*index));
                     self.said |= !text.is_empty();
                     let Some(most) = watch.shared.c.policy.rules.repeated_text else { continue };
+                    // Of a whole answer the lengths of its sentences are usually enough.
+                    if is_whole && !may_repeat(text, most) {
+                        continue;
+                    }
                     if let Some(count) = self.repeats.push(*index, text, most)
                         && !self.called
                     {

@@ -62,6 +62,45 @@ const PLAIN: [u8; 256] = {
     plain
 };
 
+/// Whether there may be `most` equal pieces in `text`: equal ones are equally long. A look at their
+/// lengths costs a small part of reading them.
+pub(crate) fn may_repeat(text: &str, most: u32) -> bool {
+    let bytes = text.as_bytes();
+    // Lines, and marks of other scripts, are for the reader.
+    let fenced = text.trim_start().starts_with(['`', '~']);
+    let odd = memchr::memchr3(b'\n', 0xE3, 0xEF, bytes).is_some()
+        || memchr::memchr3(b'\t', b'\r', b'\x0c', bytes).is_some();
+    if fenced || odd {
+        return true;
+    }
+    let mut of_length = [0_u8; LONGEST as usize];
+    let (mut from, mut most_often) = (0, 0);
+    // Pieces of which nothing is known: those between colons and semicolons, and long ones, which end
+    // anywhere.
+    let mut unknown = 2 * memchr::memchr2_iter(b':', b';', bytes).count();
+    for at in memchr::memchr3_iter(b'.', b'!', b'?', bytes) {
+        if bytes.get(at + 1) != Some(&b' ') {
+            continue;
+        }
+        let piece = &bytes[from..=at];
+        let spaces = piece.iter().filter(|byte| **byte == b' ').count();
+        let length = piece.len() - spaces;
+        if length < SHORTEST as usize {
+            continue;
+        }
+        match of_length.get_mut(length) {
+            Some(count) => {
+                *count = count.saturating_add(1);
+                most_often = most_often.max(usize::from(*count));
+            }
+            None => unknown += 1 + length / LONGEST as usize,
+        }
+        from = at + 1;
+    }
+    unknown += (bytes.len() - from) / LONGEST as usize;
+    most_often + unknown >= most as usize
+}
+
 /// Of FNV-1a.
 const SEED: u32 = 0x811c_9dc5;
 
@@ -189,6 +228,28 @@ impl Repeats {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_may_not_repeat_does_not() {
+        for (text, times) in [
+            ("The same old words. ", 9),
+            ("The same old words. ", 10),
+            ("no punctuation at all in this text of many words ", 32),
+            ("\u{3053}\u{308c}\u{306f}\u{540c}\u{3058}\u{6587}\u{3067}\u{3059}\u{3002}", 10),
+            ("A line without an end, but long enough\n", 10),
+            ("why? because! so: it; is ", 40),
+        ] {
+            let text = text.repeat(times);
+            for most in [2, 5, 10, 30, 64] {
+                let found = Repeats::default().push(0, &text, most).is_some();
+                assert!(!found || may_repeat(&text, most), "{most}: {text:?}");
+            }
+        }
+        assert!(!may_repeat(&"A usual answer has few sentences. ".repeat(9), 10));
+        let number = |n: usize| format!("Sentence {n} is as long as {} others. ", "x".repeat(n));
+        let different: String = (1..=100).map(number).collect();
+        assert!(!may_repeat(&different, 10), "many, but none as long as another");
+    }
+
     use super::*;
 
     /// Where the tenth of a piece ends, in pieces of text as `cut` makes them.
@@ -249,6 +310,23 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// What is told by the lengths of pieces alone is never that nothing repeats when something does.
+        #[test]
+        fn what_repeats_may(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "Let me look at it. ", "Now I look at that! ", "ab? ", "And so: ", "on; ", "`a` ", "~", "|",
+                    "a.b ", "e.g. this one\t", "word ", "wordswordswordswordswordswords ", ".", "  ",
+                ]),
+                0..80,
+            ),
+            most in 2_u32..12,
+        ) {
+            let text = parts.concat();
+            let found = Repeats::default().push(0, &text, most).is_some();
+            proptest::prop_assert!(!found || may_repeat(&text, most), "{text:?}");
+        }
+
         /// However an answer comes in pieces, it is the same answer.
         #[test]
         fn pieces_are_read_as_the_whole(
@@ -272,6 +350,7 @@ mod tests {
             }
             found = found.max(pieces.push(0, rest, 3));
             proptest::prop_assert_eq!(found, whole);
+            proptest::prop_assert!(whole.is_none() || may_repeat(&text, 3));
             proptest::prop_assert_eq!((pieces.ring, pieces.hash, pieces.length), (once.ring, once.hash, once.length));
         }
     }

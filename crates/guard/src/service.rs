@@ -6,9 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Events, Failure, Message, Near, Part, Role,
-};
+use steadfast_core::{Call, ChatRequest, ChatResponse, Events, Failure, Message, Near, Part, Role};
 use tokio::time::Instant;
 use tower_service::Service;
 

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use steadfast_core::{Dialect, Failure, Fault, Reason, Retry};
 
-use super::{Facts, fault};
+use super::{DialectFacts, fault};
 
 /// What a caller learns of a failure.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<'a> ErrorReply<'a> {
 
 pub(super) fn encode(
     failure: &Failure,
-    facts: &Facts,
+    facts: &DialectFacts,
     request_id: Option<&str>,
     body: &dyn Fn(&ErrorReply<'_>) -> Vec<u8>,
 ) -> (StatusCode, HeaderMap, Bytes) {
@@ -83,7 +83,7 @@ fn provider_error(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, By
 /// be passed on and is one line.
 pub(super) fn event(
     failure: &Failure,
-    facts: &Facts,
+    facts: &DialectFacts,
     body: &dyn Fn(&ErrorReply<'_>) -> Vec<u8>,
 ) -> Bytes {
     let own = failure.upstream().filter(|upstream| {

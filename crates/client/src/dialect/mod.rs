@@ -50,7 +50,7 @@ pub use crate::json::RequestError;
 /// All that is particular to one wire dialect.
 pub trait Codec: fmt::Debug + Send + Sync {
     /// What never changes about the dialect.
-    fn facts(&self) -> &'static Facts;
+    fn facts(&self) -> &'static DialectFacts;
 
     /// Reads a caller's request. Where a dialect puts model and streaming into the address, they
     /// come by `route`.
@@ -121,7 +121,7 @@ pub trait Codec: fmt::Debug + Send + Sync {
 /// What never changes about a dialect.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Facts {
+pub struct DialectFacts {
     /// The dialect.
     pub dialect: Dialect,
     /// A frame that says nothing, to keep a silent stream open. `None` when this dialect's own SDKs

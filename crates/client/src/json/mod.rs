@@ -1,7 +1,7 @@
-//! Reading and writing JSON without a tree in between, so that what is not read keeps every
-//! byte.
+//! Reading and writing JSON without a tree in between, so that what is not read keeps every byte.
 
 mod patch;
+mod raw;
 mod read;
 mod scan;
 mod write;
@@ -9,9 +9,9 @@ mod write;
 pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, fields_of, patched},
+    raw::Raw,
     read::{
-        At, Fields, Raw, Text, flag, float, inside, int, is_object, items, kind, list, raw_object,
-        string, strings, text, uint,
+        At, Fields, Str, flag, float, int, items, kind, list, raw_object, string, strings, uint,
     },
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

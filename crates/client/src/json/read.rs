@@ -2,21 +2,15 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, MapAccess, Visitor},
-};
-use serde_json::{Map, Value, value::RawValue};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use steadfast_core::{Extra, Failure, RawJson, Reason};
 
-use super::scan::depth;
-
-/// The text of one JSON value, checked, without white space around it.
-pub(crate) type Raw<'a> = &'a RawValue;
+use super::{Raw, scan::depth};
 
 /// A string, borrowed where it has no escapes.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+pub(crate) struct Str<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
 /// far deeper than any provider does.
@@ -117,43 +111,11 @@ impl<T> At for Result<T, RequestError> {
 #[derive(Default)]
 pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Fields<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::with_capacity(8);
-                while let Some((Text(name), value)) = map.next_entry()? {
-                    fields.push((name, Some(value)));
-                }
-                Ok(Fields(fields))
-            }
-        }
-
-        deserializer.deserialize_map(Members)
-    }
-}
-
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
         let text = std::str::from_utf8(body).map_err(RequestError::invalid)?;
-        let fields = match serde_json::from_str::<Self>(text) {
-            Ok(fields) => fields,
-            // What it is instead of an object, if it is JSON at all.
-            Err(error) => {
-                let raw = serde_json::from_str(text).map_err(RequestError::invalid)?;
-                Self::read(raw)?;
-                return Err(RequestError::invalid(error));
-            }
-        };
+        let fields = Self::read(serde_json::from_str(text).map_err(RequestError::invalid)?)?;
         if depth(text) > MAX_DEPTH {
             let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
             let name = deep.map_or("", |(name, _)| name);
@@ -167,11 +129,20 @@ impl<'a> Fields<'a> {
 
     /// The fields of `raw`.
     pub(crate) fn read(raw: Raw<'a>) -> Result<Self, RequestError> {
-        if !is_object(raw) {
+        if !raw.is_object() {
             return Err(RequestError::expected("an object", raw));
         }
-        serde_json::from_str(raw.get())
-            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
+        let mut fields = Vec::with_capacity(8);
+        for (name, value) in raw.members() {
+            let name = match name.unescaped() {
+                Some(name) => Cow::Borrowed(name),
+                None => name.text().map(Cow::Owned).map_err(|error| {
+                    RequestError::new(format!("has a name that can not be read: {error}"))
+                })?,
+            };
+            fields.push((name, Some(value)));
+        }
+        Ok(Self(fields))
     }
 
     /// The fields that have not been taken, as they stand.
@@ -247,27 +218,9 @@ pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
     }
 }
 
-/// What stands between the quotes of a string, as it is written.
-pub(crate) fn inside(raw: Raw<'_>) -> Option<&str> {
-    raw.get().strip_prefix('"')?.strip_suffix('"')
-}
-
-/// The text of a string. Most have no escapes, and need not be parsed.
-pub(crate) fn text(raw: Raw<'_>) -> Result<String, serde_json::Error> {
-    match inside(raw).filter(|inside| memchr::memchr(b'\\', inside.as_bytes()).is_none()) {
-        Some(inside) => Ok(inside.to_owned()),
-        None => serde_json::from_str(raw.get()),
-    }
-}
-
-/// Whether it is an object.
-pub(crate) fn is_object(raw: Raw<'_>) -> bool {
-    raw.get().starts_with('{')
-}
-
 /// The items of a list.
-pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
-    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected("a list", raw))
+pub(crate) fn items(raw: Raw<'_>) -> Result<impl Iterator<Item = Raw<'_>>, RequestError> {
+    if raw.is_list() { Ok(raw.items()) } else { Err(RequestError::expected("a list", raw)) }
 }
 
 /// The items of a list, each read by `read`.
@@ -275,7 +228,7 @@ pub(crate) fn list<'a, T>(
     raw: Raw<'a>,
     mut read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
 ) -> Result<Vec<T>, RequestError> {
-    items(raw)?.into_iter().enumerate().map(|(i, raw)| read(raw).index(i)).collect()
+    items(raw)?.enumerate().map(|(i, raw)| read(raw).index(i)).collect()
 }
 
 /// A list of strings.
@@ -285,11 +238,7 @@ pub(crate) fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
 
 /// An object, kept as text.
 pub(crate) fn raw_object(raw: Raw<'_>) -> Result<RawJson, RequestError> {
-    if is_object(raw) {
-        Ok(RawJson::from_raw(raw))
-    } else {
-        Err(RequestError::expected("an object", raw))
-    }
+    if raw.is_object() { Ok(raw.kept()) } else { Err(RequestError::expected("an object", raw)) }
 }
 
 fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestError> {
@@ -298,7 +247,7 @@ fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestErr
 
 /// A string.
 pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
-    text(raw).map_err(|_| RequestError::expected("a string", raw))
+    raw.text().map_err(|_| RequestError::expected("a string", raw))
 }
 
 /// A whole number from zero.
@@ -341,7 +290,7 @@ mod tests {
         let mut fields = Fields::of_body(body).unwrap();
         let error = fields
             .need("list", |raw| {
-                for (i, item) in items(raw)?.into_iter().enumerate() {
+                for (i, item) in items(raw)?.enumerate() {
                     Fields::read(item).and_then(|mut item| item.get("n", uint)).index(i)?;
                 }
                 Ok(())

@@ -68,6 +68,12 @@ impl PartialEq<&str> for ModelName {
     }
 }
 
+impl PartialEq<String> for ModelName {
+    fn eq(&self, other: &String) -> bool {
+        self.as_str() == other
+    }
+}
+
 impl Serialize for ModelName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self)

@@ -4,7 +4,7 @@ use std::{collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     dialect::{DecodeFrames, fault, range_of},
-    json::{self, Raw, Text, inside},
+    json::{Raw, Str},
     sse::SseFrame,
 };
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Read<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Option<Text<'a>>,
+    kind: Option<Str<'a>>,
     index: Option<u64>,
     #[serde(borrow)]
     message: Option<Raw<'a>>,
@@ -66,7 +66,7 @@ struct Block<'a> {
 #[derive(Deserialize)]
 struct Change<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Option<Text<'a>>,
+    kind: Option<Str<'a>>,
     #[serde(borrow)]
     text: Option<Raw<'a>>,
     #[serde(borrow)]
@@ -83,6 +83,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     let text = fault::text(body);
     let mut deltas = Deltas::new();
     let malformed = |error| fault::malformed(DIALECT, WHAT, &error);
+    // An error may have the names of a message with other types: it is an error first.
     let top: Read<'_> = serde_json::from_str(&text).map_err(malformed)?;
     if top.error.is_some() || top.kind.is_some_and(|kind| kind.0 == "error") {
         return Err(fault::reported(DIALECT, &text));
@@ -182,7 +183,7 @@ impl DecodeFrames for Frames {
             "content_block_delta" => {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
                     let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
-                    let text = change.text.xor(change.thinking).and_then(inside);
+                    let text = change.text.xor(change.thinking).and_then(Raw::inside);
                     text_at = text.and_then(|text| range_of(data, text));
                     self.change(at, change, deltas).map_err(malformed)?;
                 }
@@ -260,15 +261,11 @@ impl Frames {
                 let id = block.id.unwrap_or_default();
                 deltas.push(Delta::ToolCall { index, id, name: block.name.unwrap_or_default() });
                 // In a stream the input begins empty and comes in pieces.
-                let input = block.input.map(RawValue::get).filter(|input| !is_empty_object(input));
+                let input = block.input.map(Raw::get).filter(|input| !is_empty_object(input));
                 deltas.extend(input.map(|json| Delta::Arguments { index, json: json.to_owned() }));
                 Kind::Call { has_arguments: input.is_some() }
             }
-            _ => Kind::Other {
-                kind: block.kind,
-                start: RawJson::from_raw(raw),
-                input: String::new(),
-            },
+            _ => Kind::Other { kind: block.kind, start: raw.kept(), input: String::new() },
         };
         self.open.insert(at, Open { block: index, kind });
         Ok(())
@@ -280,8 +277,8 @@ impl Frames {
         change: Change<'_>,
         deltas: &mut Deltas,
     ) -> Result<(), serde_json::Error> {
-        let text = change.text.map(json::text).transpose()?;
-        let thinking = change.thinking.map(json::text).transpose()?;
+        let text = change.text.map(Raw::text).transpose()?;
+        let thinking = change.thinking.map(Raw::text).transpose()?;
         let Some(open) = self.open.get_mut(&at) else { return Ok(()) };
         let index = open.block;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
 
-use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Facts, Route, Wire};
+use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
 /// The dialect of this folder.
@@ -24,7 +24,7 @@ const DIALECT: Dialect = Dialect::Anthropic;
 static HEADERS: [(HeaderName, HeaderValue); 1] =
     [(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"))];
 
-static FACTS: Facts = Facts {
+static FACTS: DialectFacts = DialectFacts {
     dialect: DIALECT,
     keep_alive: Some(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
     error_event: Some("error"),
@@ -40,7 +40,7 @@ static FACTS: Facts = Facts {
 pub(super) struct Anthropic;
 
 impl Codec for Anthropic {
-    fn facts(&self) -> &'static Facts {
+    fn facts(&self) -> &'static DialectFacts {
         &FACTS
     }
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use steadfast_core::{
-    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
-    ResponseFormat, Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, ResponseFormat,
+    Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::DIALECT;
@@ -16,7 +16,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut messages = Vec::new();
     if let Some(raw) = top.take("system") {
         let parts = content(raw).at("system")?;
-        let raw = RawJson::from_raw(raw);
+        let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
     messages.extend(top.need("messages", |raw| list(raw, message))?);
@@ -112,7 +112,7 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = fields.need("content", content)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
 }
 
 /// A string, or a list of blocks.
@@ -128,7 +128,7 @@ fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     let opaque = || {
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         Ok(Part::Opaque(Opaque { dialect: DIALECT, kind: what.clone(), json }))
     };
     Ok(match what.as_str() {
@@ -185,7 +185,7 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     match fields.get("type", string)? {
         Some(kind) if kind != "custom" => {
-            let json = RawJson::from_raw(raw);
+            let json = raw.kept();
             return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
         }
         _ => {}

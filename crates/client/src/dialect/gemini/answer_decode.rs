@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, Stop, StopReason};
 
 use super::{DIALECT, stop};
 use crate::{
@@ -223,8 +222,7 @@ impl Frames {
         };
         self.text = None;
         let index = self.fresh();
-        let block =
-            Opaque { dialect: DIALECT, kind: kind.to_owned(), json: RawJson::from_raw(raw) };
+        let block = Opaque { dialect: DIALECT, kind: kind.to_owned(), json: raw.kept() };
         deltas.push(Delta::Opaque { index, block });
     }
 
@@ -237,7 +235,7 @@ impl Frames {
         self.calls += 1;
         deltas.push(Delta::ToolCall { index, id, name });
         deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
-        let json = call.args.map_or("{}", RawValue::get).to_owned();
+        let json = call.args.map_or("{}", Raw::get).to_owned();
         deltas.push(Delta::Arguments { index, json });
         deltas.push(Delta::BlockEnd { index });
     }

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use http::HeaderName;
 use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
 
-use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Facts, Route, Wire};
+use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::Gemini;
 
-static FACTS: Facts = Facts {
+static FACTS: DialectFacts = DialectFacts {
     dialect: DIALECT,
     keep_alive: None,
     error_event: None,
@@ -34,7 +34,7 @@ static FACTS: Facts = Facts {
 pub(super) struct Gemini;
 
 impl Codec for Gemini {
-    fn facts(&self) -> &'static Facts {
+    fn facts(&self) -> &'static DialectFacts {
         &FACTS
     }
 

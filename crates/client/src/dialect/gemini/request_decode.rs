@@ -10,8 +10,8 @@ use super::DIALECT;
 use crate::{
     dialect::{Route, media::kind_of},
     json::{
-        At, Fields, Raw, RequestError, flag, float, int, is_object, items, list, raw_object,
-        string, strings, uint,
+        At, Fields, Raw, RequestError, flag, float, int, items, list, raw_object, string, strings,
+        uint,
     },
 };
 
@@ -49,7 +49,7 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
     let mut messages = Vec::new();
     if let Some((name, raw)) = top.take_any(SYSTEM) {
         let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
-        let raw = RawJson::from_raw(raw);
+        let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
     top.need("contents", |raw| contents(raw, &mut messages))?;
@@ -162,7 +162,7 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
 /// was streamed as the chunks it came in, calls and all.
 fn contents(raw: Raw<'_>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
     let mut run: Vec<Raw<'_>> = Vec::new();
-    for (i, raw) in items(raw)?.into_iter().enumerate() {
+    for (i, raw) in items(raw)?.enumerate() {
         let message = content(raw).index(i)?;
         if message.role() == Role::Assistant {
             run.push(raw);
@@ -216,12 +216,12 @@ fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = parts(&mut fields)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
 }
 
 /// The field `parts`: a list; Google takes a single part too.
 fn parts(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
-    let read = |raw| if is_object(raw) { Ok(vec![part(raw)?]) } else { list(raw, part) };
+    let read = |raw: Raw<'_>| if raw.is_object() { Ok(vec![part(raw)?]) } else { list(raw, part) };
     Ok(fields.get("parts", read)?.unwrap_or_default())
 }
 
@@ -256,7 +256,7 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
             "has no content; one of text, inlineData, fileData, functionCall, functionResponse",
         ));
     };
-    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) }))
+    Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: raw.kept() }))
 }
 
 fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Part {
@@ -321,7 +321,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     content.extend(
         fields
             .get("parts", |raw| {
-                let all = items(raw)?.into_iter().enumerate();
+                let all = items(raw)?.enumerate();
                 all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
             })?
             .unwrap_or_default(),
@@ -349,14 +349,14 @@ fn result_text(response: &RawJson) -> (String, bool) {
 
 fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
-    for (i, raw) in items(raw)?.into_iter().enumerate() {
+    for (i, raw) in items(raw)?.enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
         if let Some((name, declared)) = fields.take_any(DECLARATIONS) {
             tools.extend(list(declared, function).at(name).index(i)?);
             continue;
         }
         let kind = fields.names().next().unwrap_or_default().to_owned();
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         tools.push(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
     }
     Ok(tools)

@@ -68,45 +68,31 @@ fn config(
     old: Option<Raw<'_>>,
 ) -> Result<Option<String>, Failure> {
     let params = &request.params;
-    let read = read.map(|read| &read.params);
-    let mut set: Vec<(Names, Option<String>)> = Vec::new();
-    {
-        let mut put = |names: Names, same: bool, value: Option<String>| {
-            if !same {
-                set.push((names, value));
-            }
-        };
-        let same = |is: fn(&Params, &Params) -> bool| read.is_some_and(|read| is(read, params));
-        put(MAX_OUTPUT, same(|a, b| a.max_output == b.max_output), json(&params.max_output));
-        put(
-            &["temperature"],
-            same(|a, b| a.temperature == b.temperature),
-            json(&params.temperature),
-        );
-        put(TOP_P, same(|a, b| a.top_p == b.top_p), json(&params.top_p));
-        put(TOP_K, same(|a, b| a.top_k == b.top_k), json(&params.top_k));
-        let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
-        put(STOP, same(|a, b| a.stop == b.stop), json(&stop));
-        put(&["seed"], same(|a, b| a.seed == b.seed), json(&params.seed));
-        let presence = same(|a, b| a.presence_penalty == b.presence_penalty);
-        put(PRESENCE, presence, json(&params.presence_penalty));
-        let frequency = same(|a, b| a.frequency_penalty == b.frequency_penalty);
-        put(FREQUENCY, frequency, json(&params.frequency_penalty));
-        let answers = params.answers.filter(|_| request.dialect() != Some(Dialect::OpenAi));
-        put(COUNT, same(|a, b| a.answers == b.answers), json(&answers));
-        let formats = same(|a, b| a.format == b.format);
-        let (mime, schema) = match &params.format {
-            Some(ResponseFormat::Schema { schema, .. }) => {
-                (Some("application/json"), Some(schema.get().to_owned()))
-            }
-            Some(ResponseFormat::Json) => (Some("application/json"), None),
-            _ => (None, None),
-        };
-        put(MIME, formats, json(&mime));
-        // Google's older field takes a part of JSON schema only, the newer one all of it.
-        put(JSON_SCHEMA, formats, schema);
-        put(SCHEMA, formats, None);
-    }
+    let read = read.map(|read| &*read.params);
+    let mut config = Config { read, params, set: Vec::new() };
+    config.field(MAX_OUTPUT, |params| &params.max_output);
+    config.field(&["temperature"], |params| &params.temperature);
+    config.field(TOP_P, |params| &params.top_p);
+    config.field(TOP_K, |params| &params.top_k);
+    config.field(&["seed"], |params| &params.seed);
+    config.field(PRESENCE, |params| &params.presence_penalty);
+    config.field(FREQUENCY, |params| &params.frequency_penalty);
+    let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
+    config.set(STOP, |params| &params.stop, json(&stop));
+    let answers = params.answers.filter(|_| request.dialect() != Some(Dialect::OpenAi));
+    config.set(COUNT, |params| &params.answers, json(&answers));
+    let (mime, schema) = match &params.format {
+        Some(ResponseFormat::Schema { schema, .. }) => {
+            (Some("application/json"), Some(schema.get().to_owned()))
+        }
+        Some(ResponseFormat::Json) => (Some("application/json"), None),
+        _ => (None, None),
+    };
+    config.set(MIME, |params| &params.format, json(&mime));
+    // Google's older field takes a part of JSON schema only, the newer one all of it.
+    config.set(JSON_SCHEMA, |params| &params.format, schema);
+    config.set(SCHEMA, |params| &params.format, None);
+    let mut set = config.set;
     let old_thinking = old.map(|old| field(old, THINKING)).transpose()?.flatten();
     let same =
         read.is_some_and(|read| read.thinking == params.thinking) && request_model_same(request);
@@ -119,6 +105,36 @@ fn config(
     }
     let text = patched(old, &set)?;
     Ok((text != "{}" || old.is_some()).then_some(text))
+}
+
+/// What changes of the configuration.
+struct Config<'a> {
+    read: Option<&'a Params>,
+    params: &'a Params,
+    set: Vec<(Names, Option<String>)>,
+}
+
+impl Config<'_> {
+    /// Writes `value` unless what it is made `of` is as it was read.
+    fn set<T: PartialEq>(
+        &mut self,
+        names: Names,
+        of: impl Fn(&Params) -> &T,
+        value: Option<String>,
+    ) {
+        if self.read.is_none_or(|read| of(read) != of(self.params)) {
+            self.set.push((names, value));
+        }
+    }
+
+    fn field<T: PartialEq + Serialize>(
+        &mut self,
+        names: Names,
+        of: impl Fn(&Params) -> &Option<T>,
+    ) {
+        let value = json(of(self.params));
+        self.set(names, of, value);
+    }
 }
 
 fn request_model_same(request: &ChatRequest) -> bool {

@@ -4,13 +4,12 @@ use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, Stop, StopReason};
 
 use super::{DIALECT, stop};
 use crate::{
     dialect::{DecodeFrames, calls::made_up, fault, range_of},
-    json::{Raw, Text, inside, text},
+    json::{Raw, Str},
     sse::SseFrame,
 };
 
@@ -19,9 +18,9 @@ use crate::{
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
-    id: Option<Text<'a>>,
+    id: Option<Str<'a>>,
     #[serde(borrow)]
-    model: Option<Text<'a>>,
+    model: Option<Str<'a>>,
     #[serde(borrow)]
     choices: Option<Vec<Choice<'a>>>,
     #[serde(borrow)]
@@ -29,7 +28,7 @@ struct Chunk<'a> {
     #[serde(borrow)]
     error: Option<Raw<'a>>,
     #[serde(borrow)]
-    object: Option<Text<'a>>,
+    object: Option<Str<'a>>,
     #[serde(borrow)]
     detail: Option<Raw<'a>>,
     #[serde(borrow)]
@@ -43,7 +42,7 @@ struct Choice<'a> {
     #[serde(borrow, alias = "message")]
     delta: Option<Piece<'a>>,
     #[serde(borrow)]
-    finish_reason: Option<Text<'a>>,
+    finish_reason: Option<Str<'a>>,
 }
 
 /// The content of one answer, or of one piece of it.
@@ -52,13 +51,13 @@ struct Piece<'a> {
     #[serde(borrow)]
     content: Option<Raw<'a>>,
     #[serde(borrow)]
-    refusal: Option<Text<'a>>,
+    refusal: Option<Str<'a>>,
     /// DeepSeek, vLLM and others.
     #[serde(borrow)]
-    reasoning_content: Option<Text<'a>>,
+    reasoning_content: Option<Str<'a>>,
     /// OpenRouter, Ollama, Groq.
     #[serde(borrow)]
-    reasoning: Option<Text<'a>>,
+    reasoning: Option<Str<'a>>,
     #[serde(borrow)]
     tool_calls: Option<Vec<Raw<'a>>>,
     function_call: Option<Function>,
@@ -210,7 +209,7 @@ impl Frames {
             if let Some(piece) = choice.delta {
                 self.piece(piece, what, deltas)?;
             }
-            if let Some(Text(word)) = choice.finish_reason {
+            if let Some(Str(word)) = choice.finish_reason {
                 let read = stop::read(&word).map_err(|()| fault::broke(DIALECT, &word, data))?;
                 self.finished = true;
                 stop = Some(self.with_calls(read));
@@ -231,8 +230,8 @@ impl Frames {
     }
 
     fn piece(&mut self, piece: Piece<'_>, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
-        let full = |text: &Text<'_>| !text.0.is_empty();
-        if let Some(Text(text)) = piece.reasoning_content.or(piece.reasoning).filter(full) {
+        let full = |text: &Str<'_>| !text.0.is_empty();
+        if let Some(Str(text)) = piece.reasoning_content.or(piece.reasoning).filter(full) {
             let index = block(&mut self.thinking, &mut self.next);
             deltas.push(Delta::Thinking { index, text: text.into_owned() });
         }
@@ -242,7 +241,7 @@ impl Frames {
             let index = block(&mut self.text, &mut self.next);
             deltas.push(Delta::Text { index, text });
         }
-        if let Some(Text(text)) = piece.refusal.filter(full) {
+        if let Some(Str(text)) = piece.refusal.filter(full) {
             let index = block(&mut self.refusal, &mut self.next);
             deltas.push(Delta::Text { index, text: text.into_owned() });
         }
@@ -253,7 +252,7 @@ impl Frames {
         }
         if let Some(function) = piece.function_call {
             let call = Call { index: Some(0), id: None, kind: None, function: Some(function) };
-            self.call(call, RawValue::NULL, 0, deltas);
+            self.call(call, Raw::NULL, 0, deltas);
         }
         Ok(())
     }
@@ -263,7 +262,7 @@ impl Frames {
             // Whole answers alone have these in one piece.
             if call.index.is_none() {
                 let kind = format!("tool_calls.{}", call.kind.unwrap_or_default());
-                let block = Opaque { dialect: DIALECT, kind, json: RawJson::from_raw(raw) };
+                let block = Opaque { dialect: DIALECT, kind, json: raw.kept() };
                 let index = self.fresh();
                 deltas.push(Delta::Opaque { index, block });
             }
@@ -322,7 +321,7 @@ fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
 /// The text of a chunk that has no more than one, as it stands in the chunk.
 fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
     let [Choice { delta: Some(piece), .. }] = choices else { return None };
-    let content = piece.content.and_then(inside);
+    let content = piece.content.and_then(Raw::inside);
     content.filter(|text| !text.is_empty()).or_else(|| {
         match piece.reasoning_content.as_ref().or(piece.reasoning.as_ref())?.0 {
             Cow::Borrowed(text) => Some(text),
@@ -333,8 +332,8 @@ fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
 
 /// The text of a `content` field: a string, or a list of parts as some servers send it.
 fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
-    if !raw.get().starts_with('[') {
-        return text(raw);
+    if !raw.is_list() {
+        return raw.text();
     }
     let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
     let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));

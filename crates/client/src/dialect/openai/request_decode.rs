@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 use steadfast_core::{
-    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
+    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part,
     ResponseFormat, Role, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
@@ -88,7 +88,7 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     if word == "developer" {
         extra.get_or_insert_default().insert("role".to_owned(), Value::String(word));
     }
-    Ok(Message::from_wire(DIALECT, role, parts, extra, RawJson::from_raw(raw)))
+    Ok(Message::from_wire(DIALECT, role, parts, extra, raw.kept()))
 }
 
 fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
@@ -126,7 +126,7 @@ fn function(raw: Raw<'_>) -> Result<ToolCall, RequestError> {
 }
 
 fn opaque(kind: &str, raw: Raw<'_>) -> Part {
-    let json = RawJson::from_raw(raw);
+    let json = raw.kept();
     Part::Opaque(Opaque { dialect: DIALECT, kind: kind.to_owned(), json })
 }
 
@@ -216,7 +216,7 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     if what != "function" {
-        let json = RawJson::from_raw(raw);
+        let json = raw.kept();
         return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind: what, json }));
     }
     let (name, description, parameters, strict) = fields.need("function", |raw| {

@@ -25,14 +25,14 @@ impl Link {
 
 /// A body being read. Where the connection under it is known, what has arrived together is read
 /// together; see [`Link`].
-pub(crate) struct Source<B> {
+pub(crate) struct AnswerBody<B> {
     body: Pin<Box<B>>,
     link: Option<Link>,
     /// More may have arrived than the connection has handed over.
     more: bool,
 }
 
-impl<B: Body> Source<B> {
+impl<B: Body> AnswerBody<B> {
     /// `body`, which came over a connection whose link, if it has one, is in `extensions`.
     pub(crate) fn new(body: B, extensions: &Extensions) -> Self {
         let link = extensions.get::<Link>().filter(|_| !body.is_end_stream()).cloned();
