@@ -8,7 +8,8 @@ use std::{
 
 use futures_core::Stream;
 use pin_project_lite::pin_project;
-use steadfast_core::{Delta, Event, Events, Failure, Reason, StopReason, Target, Window};
+use steadfast_chat::{Delta, Event, Events, StopReason};
+use steadfast_core::{Failure, Reason, Target, Window};
 
 use crate::{Classifier, Verdict};
 

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body;
 use http_body_util::Full;
-use steadfast_core::{BoxError, ChatRequest, ChatResponse, Failure, Fault, Reason, Target};
+use steadfast_chat::{ChatRequest, ChatResponse};
+use steadfast_core::{BoxError, Failure, Fault, Reason, Target};
 use tower_service::Service;
 
 use crate::{
@@ -71,7 +72,8 @@ impl Default for AnswerLimits {
 /// ```no_run
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// use steadfast_client::{Credential, LlmClient, Provider, Providers};
-/// use steadfast_core::{ChatRequest, Dialect};
+/// use steadfast_chat::ChatRequest;
+/// use steadfast_core::Dialect;
 /// use tower_service::Service;
 ///
 /// let providers = Providers::new([

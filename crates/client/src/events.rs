@@ -11,9 +11,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
-use steadfast_core::{
-    BoxError, Event, Failure, Head, Reason, RecoveryLog, ReplyHeaders, Target, Upstream,
-};
+use steadfast_chat::{Event, Head, ReplyHeaders};
+use steadfast_core::{BoxError, Failure, Reason, RecoveryLog, Target, Upstream};
 
 use crate::{
     AnswerLimits,

@@ -12,7 +12,8 @@ use bytes::{Buf, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use steadfast_core::{BoxError, ChatResponse, Failure, Reason, Upstream};
+use steadfast_chat::ChatResponse;
+use steadfast_core::{BoxError, Failure, Reason, Upstream};
 use tokio::time::Sleep;
 
 use crate::{

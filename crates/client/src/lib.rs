@@ -1,7 +1,7 @@
 //! An HTTP LLM client for three wire dialects over any tower HTTP service.
 //!
 //! [`LlmClient`] is the innermost service of a stack: it takes a
-//! [`ChatRequest`](steadfast_core::ChatRequest), speaks the dialect of the provider that the
+//! [`ChatRequest`](steadfast_chat::ChatRequest), speaks the dialect of the provider that the
 //! request's target names, and gives back events as they come. Any dialect's request can go to any
 //! dialect's provider; where both are the same, bytes are passed on as they are.
 //!
@@ -10,7 +10,8 @@
 //!
 //! use http::{Request, Response};
 //! use steadfast_client::{ClientBody, Credential, LlmClient, Provider, Providers};
-//! use steadfast_core::{ChatRequest, Dialect};
+//! use steadfast_chat::ChatRequest;
+//! use steadfast_core::Dialect;
 //! use tower::{ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]

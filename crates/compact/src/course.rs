@@ -6,10 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use steadfast_core::{
-    ChatRequest, ChatResponse, Events, Failure, Lease, Reason, Retry, Track,
-    transcript::validate,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, transcript::validate};
+use steadfast_core::{Failure, Lease, Reason, Retry, Track};
 use tower_service::Service;
 
 use crate::{
@@ -163,7 +161,7 @@ where
 /// Says what was done in the answer's head, and learns from what the answer reports.
 pub(crate) fn finish<S, E>(
     own: &Arc<Own<S>>,
-    mut reply: ChatResponse<steadfast_core::CommittedEvents<E>>,
+    mut reply: ChatResponse<steadfast_chat::CommittedEvents<E>>,
     sight: Sight,
 ) -> ChatResponse<CompactionEvents<E>> {
     if let Some(notice) = sight.notice {

@@ -1,6 +1,6 @@
 //! What a request may come to at most, without counting it.
 
-use steadfast_core::{ChatRequest, MediaKind, Message, Part, RawJson, Tool};
+use steadfast_chat::{ChatRequest, MediaKind, Message, Part, RawJson, Tool};
 
 /// Messages that are looked at; a longer history is counted.
 const MOST: usize = 32;
@@ -88,7 +88,7 @@ mod tests {
             ChatRequest::user("a".repeat(1_000)),
             ChatRequest::new(vec![
                 Message::user("look"),
-                Message::new(steadfast_core::Role::User, vec![Part::image("image/png", "AAAA"); 5]),
+                Message::new(steadfast_chat::Role::User, vec![Part::image("image/png", "AAAA"); 5]),
                 Message::tool("1", "x"),
             ])
             .with_tools(vec![Tool::function("ls", "lists", schema); 9]),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Message, SharedVec,
     transcript::{repair, validate},
 };

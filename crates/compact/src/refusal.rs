@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{ChatRequest, Deadline, Failure};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Deadline, Failure};
 
 use crate::{
     Degraded, Effect,

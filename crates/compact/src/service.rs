@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{ChatRequest, ChatResponse, Events, Failure};
+use steadfast_chat::{ChatRequest, ChatResponse, Events};
+use steadfast_core::Failure;
 use tower_service::Service;
 
 use crate::{

@@ -5,13 +5,11 @@ mod support;
 
 use std::time::Duration;
 
+use steadfast_chat::{ChatRequest, Event, Message, Role, transcript::Rules, transcript::validate};
 use steadfast_compact::{
     CompactionLayer, ConversationId, Effect, Limits, Policy, TargetFacts, Tier,
 };
-use steadfast_core::{
-    CallContext, ChatRequest, Event, Message, Reason, Role, Target, transcript::Rules,
-    transcript::validate,
-};
+use steadfast_core::{CallContext, Reason, Target};
 use support::*;
 
 fn layer(tokens: u64) -> CompactionLayer {
@@ -128,13 +126,13 @@ async fn the_first_tier_is_enough_where_results_are_large() {
     let mut list = vec![Message::user("read them all")];
     for number in 0..12 {
         let id = format!("call_{number}");
-        let call = steadfast_core::Part::tool_call(&id, "read_file", r#"{"path":"a.rs"}"#);
+        let call = steadfast_chat::Part::tool_call(&id, "read_file", r#"{"path":"a.rs"}"#);
         list.push(Message::new(Role::Assistant, vec![call]));
-        let result = steadfast_core::Part::tool_result(&id, "let it = be();\n".repeat(150));
+        let result = steadfast_chat::Part::tool_result(&id, "let it = be();\n".repeat(150));
         list.push(Message::new(Role::User, vec![result]));
     }
-    let schema = steadfast_core::RawJson::parse("{}").unwrap();
-    let tools = vec![steadfast_core::Tool::function("read_file", "reads", schema)];
+    let schema = steadfast_chat::RawJson::parse("{}").unwrap();
+    let tools = vec![steadfast_chat::Tool::function("read_file", "reads", schema)];
     let answer = ask(&service, request(list, session("s")).with_tools(tools)).await.unwrap();
     let report = notice(&answer).reports[0];
     assert_eq!((report.tier, report.dropped), (Tier::Strip, 0));
@@ -198,7 +196,7 @@ async fn a_refusal_is_compacted_harder_and_sent_again_once() {
 async fn a_refusal_in_the_stream_before_content_is_one_too() {
     for delivered in [false, true] {
         let model = Model::at_once(move |number, _| {
-            let mut list = vec![Ok(Event::new([steadfast_core::Delta::Ping]))];
+            let mut list = vec![Ok(Event::new([steadfast_chat::Delta::Ping]))];
             if delivered {
                 list.push(Ok(Event::new([said("I")])));
             }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{Delta, Event, Events, Failure, Stop as Ending, StopReason, Usage};
+use steadfast_chat::{Delta, Event, Events, Stop as Ending, StopReason};
+use steadfast_core::{Failure, Usage};
 
 use crate::{
     LoopRule, Stop, StopAs, StopCause, gate::Gate, repeat::Repeats, repeat::may_repeat,

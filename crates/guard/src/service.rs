@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, ChatRequest, ChatResponse, Events, Failure, Message, Near, Part, Role};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Part, Role};
+use steadfast_core::{Call, Failure, Near};
 use tokio::time::Instant;
 use tower_service::Service;
 

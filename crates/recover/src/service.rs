@@ -9,7 +9,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{ChatRequest, ChatResponse, Dialect, Events, Failure, Reason, Target};
+use steadfast_chat::{ChatRequest, ChatResponse, Events};
+use steadfast_core::{Dialect, Failure, Reason, Target};
 use tower_service::Service;
 
 use crate::again::Spare;

@@ -11,7 +11,8 @@ use std::{
 };
 
 use serde_json::value::RawValue;
-use steadfast_core::{Dialect, Message, Part};
+use steadfast_chat::{Message, Part};
+use steadfast_core::Dialect;
 
 /// The longest id that every vendor takes, in bytes: 40, where OpenAI's older chat models stop. The
 /// others take 64.
@@ -217,7 +218,7 @@ fn digest<'a>(pieces: impl IntoIterator<Item = &'a str>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Role, ToolResult};
+    use steadfast_chat::{Role, ToolResult};
 
     use super::*;
 

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use steadfast_core::{ChatRequest, Dialect, Failure, Reason, Upstream};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Dialect, Failure, Reason, Upstream};
 
 use crate::json::fields_of;
 

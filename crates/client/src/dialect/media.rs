@@ -1,6 +1,6 @@
 //! Images and documents in requests.
 
-use steadfast_core::{MediaKind, MediaSource};
+use steadfast_chat::{MediaKind, MediaSource};
 
 /// An address as a source: a `data:` URL in base64 is the medium itself.
 pub(crate) fn source_of_url(url: String) -> MediaSource {

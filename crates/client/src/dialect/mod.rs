@@ -41,7 +41,8 @@ use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure, ModelName};
+use steadfast_chat::{ChatRequest, Completion, Event};
+use steadfast_core::{Dialect, Failure, ModelName};
 
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use steadfast_core::{Delta, Deltas, Dialect, Event, Failure, Frame, FrameKind, Reason, Usage};
+use steadfast_chat::{Delta, Event, Frame, FrameKind};
+use steadfast_core::{Deltas, Dialect, Failure, Reason, Usage};
 
 use super::{Caller, codec, fault, template::Template};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
@@ -216,7 +217,7 @@ pub struct StreamEncoder {
 
 impl StreamEncoder {
     /// A writer for `caller`, who speaks `dialect`, of an answer that a provider gives in
-    /// `source` (its [`Head::dialect`](steadfast_core::Head)).
+    /// `source` (its [`Head::dialect`](steadfast_chat::Head)).
     pub fn new(dialect: Dialect, caller: &Caller, source: Dialect) -> Self {
         Self { dialect, source, events: codec(dialect).events(caller), out: Vec::new() }
     }

@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use memchr::memmem;
-use steadfast_core::{Delta, Deltas};
+use steadfast_chat::Delta;
+use steadfast_core::Deltas;
 
 /// The longest frame remembered, in bytes: 1 KiB. Frames of a few tokens have 150 to 400.
 const MAX_FRAME: usize = 1_024;

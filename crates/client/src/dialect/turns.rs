@@ -1,6 +1,7 @@
 //! A conversation as turns of two sides, for dialects that know no others.
 
-use steadfast_core::{Dialect, Message, Opaque, Part, RawJson, Role, SharedVec};
+use steadfast_chat::{Message, Opaque, Part, RawJson, Role, SharedVec};
+use steadfast_core::Dialect;
 
 use super::calls::Calls;
 

@@ -4,7 +4,8 @@ use std::cell::OnceCell;
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_core::{ChatRequest, Dialect, Failure, Fault, Reason};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Dialect, Failure, Fault, Reason};
 
 use super::{Fields, Object, Raw, RequestError, quoted, text_of};
 

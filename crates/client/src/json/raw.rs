@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use steadfast_core::RawJson;
+use steadfast_chat::RawJson;
 
 /// The text of one JSON value, checked, without white space around it.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,8 @@ use std::{borrow::Cow, fmt};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use steadfast_core::{Extra, Failure, RawJson, Reason};
+use steadfast_chat::{Extra, RawJson};
+use steadfast_core::{Failure, Reason};
 
 use super::{Raw, scan::depth};
 

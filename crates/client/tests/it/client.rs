@@ -18,10 +18,9 @@ use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
+use steadfast_chat::{ChatRequest, Completion};
 use steadfast_client::{ClientBody, Credential, LlmClient, Provider, Providers};
-use steadfast_core::{
-    BoxError, CallContext, ChatRequest, Completion, Dialect, Failure, Reason, Retry, Target,
-};
+use steadfast_core::{BoxError, CallContext, Dialect, Failure, Reason, Retry, Target};
 use tower::{ServiceExt, service_fn};
 
 use crate::fixtures::{TEXT, body, decode, frames, stream};
@@ -101,7 +100,7 @@ fn ask(dialect: Dialect, stream: bool) -> ChatRequest {
     if stream { request.streaming() } else { request }
 }
 
-type Answer = steadfast_core::ChatResponse<steadfast_client::ClientEvents<Chunks>>;
+type Answer = steadfast_chat::ChatResponse<steadfast_client::ClientEvents<Chunks>>;
 
 async fn call(request: ChatRequest, reply: Reply) -> (Result<Answer, Failure>, Probe) {
     let probe = Probe::default();

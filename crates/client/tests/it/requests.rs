@@ -1,8 +1,9 @@
 //! Requests within one dialect: what nobody changed leaves byte for byte.
 
 use serde_json::{Value, json};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ThinkingConfig};
 use steadfast_client::dialect::{Route, Wire, codec};
-use steadfast_core::{Call, ChatRequest, Dialect, Message, Part, Role, ThinkingConfig};
+use steadfast_core::{Call, Dialect};
 
 use crate::{
     fixtures::{decode, decode_at, encode, json as parse},

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use steadfast_core::{Delta, Event, Stop, StopReason};
+use steadfast_chat::{Delta, Event, Stop, StopReason};
 
 use crate::Partial;
 

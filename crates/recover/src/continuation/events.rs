@@ -9,9 +9,8 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_core::{
-    Call, ChatRequest, ChatResponse, Delta, Dialect, Event, Events, Failure, Retry, Target, Usage,
-};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Events};
+use steadfast_core::{Call, Dialect, Failure, Retry, Target, Usage};
 use tower_service::Service;
 
 use super::{

@@ -8,9 +8,9 @@ use std::{
 };
 
 use futures_core::Stream;
+use steadfast_chat::{ChatRequest, ChatResponse, Event, Events};
 use steadfast_core::{
-    Attempt, Call, ChatRequest, ChatResponse, Dialect, Event, Events, Failure, Reason, RetryBudget,
-    Target, Usage, Withdrawal,
+    Attempt, Call, Dialect, Failure, Reason, RetryBudget, Target, Usage, Withdrawal,
 };
 use tokio::time::Sleep;
 use tower_service::Service;

@@ -5,7 +5,8 @@ use std::{collections::HashMap, ops::Range};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
-use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, RawJson};
+use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson};
+use steadfast_core::{Deltas, Failure};
 
 use super::{
     DIALECT,

@@ -1,7 +1,8 @@
 //! An answer for a caller, written: whole, or event by event.
 
 use bytes::Bytes;
-use steadfast_core::{Completion, Dialect, Failure, Part};
+use steadfast_chat::{Completion, Part};
+use steadfast_core::{Dialect, Failure};
 
 use super::{DIALECT, stop};
 use crate::{

@@ -1,10 +1,11 @@
 //! The messages of a request, written as blocks.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, Media, MediaKind, MediaSource, Message, Part, RawJson,
-    ResponseFormat, Role, Text, ToolResult,
+use steadfast_chat::{
+    ChatRequest, Media, MediaKind, MediaSource, Message, Part, RawJson, ResponseFormat, Role, Text,
+    ToolResult,
 };
+use steadfast_core::{Dialect, Failure};
 
 use super::DIALECT;
 use crate::{

@@ -12,7 +12,8 @@ mod writer;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+use steadfast_chat::{ChatRequest, Completion, Event};
+use steadfast_core::{Dialect, Failure};
 
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;

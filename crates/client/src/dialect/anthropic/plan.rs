@@ -1,6 +1,6 @@
 //! What a model of Anthropic's takes: output limit, thinking, sampling.
 
-use steadfast_core::{ChatRequest, ThinkingConfig, ToolChoice};
+use steadfast_chat::{ChatRequest, ThinkingConfig, ToolChoice};
 
 use super::DIALECT;
 use crate::dialect::{effort, turns::loop_without_thinking};
@@ -162,7 +162,8 @@ fn version(name: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Dialect, Message};
+    use steadfast_chat::Message;
+    use steadfast_core::Dialect;
 
     use super::*;
 
@@ -229,9 +230,9 @@ mod tests {
         assert_eq!(forced.thinking, None);
         let mid_loop = translated("claude-sonnet-4-5", |request| {
             think(request);
-            let call = steadfast_core::Part::tool_call("c", "f", "{}");
+            let call = steadfast_chat::Part::tool_call("c", "f", "{}");
             let messages = request.messages.make_mut();
-            messages.push(Message::new(steadfast_core::Role::Assistant, vec![call]));
+            messages.push(Message::new(steadfast_chat::Role::Assistant, vec![call]));
             messages.push(Message::tool("c", "done"));
         });
         assert_eq!(mid_loop.thinking, None);

@@ -1,7 +1,7 @@
 //! A caller's request, read.
 
 use bytes::Bytes;
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, ResponseFormat,
     Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };

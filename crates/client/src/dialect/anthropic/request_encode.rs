@@ -4,9 +4,8 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, Part, RawJson, ResponseFormat, Tool, ToolChoice,
-};
+use steadfast_chat::{ChatRequest, Part, RawJson, ResponseFormat, Tool, ToolChoice};
+use steadfast_core::{Dialect, Failure};
 
 use super::{
     DIALECT, blocks,

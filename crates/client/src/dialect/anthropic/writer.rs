@@ -6,7 +6,8 @@
 
 use std::{collections::BTreeMap, mem};
 
-use steadfast_core::{Delta, Event, Failure, Opaque, Stop, Usage};
+use steadfast_chat::{Delta, Event, Opaque, Stop};
+use steadfast_core::{Failure, Usage};
 
 use super::{DIALECT, answer_encode::head, stop};
 use crate::{

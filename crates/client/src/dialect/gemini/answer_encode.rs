@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use steadfast_core::{Completion, Delta, Event, Failure, Opaque, Part, Stop, ToolCall, Usage};
+use steadfast_chat::{Completion, Delta, Event, Opaque, Part, Stop, ToolCall};
+use steadfast_core::{Failure, Usage};
 
 use super::{DIALECT, stop};
 use crate::{

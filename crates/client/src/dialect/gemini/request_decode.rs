@@ -1,7 +1,7 @@
 //! A caller's request, read. Google takes every name in camel case and in snake case.
 
 use bytes::Bytes;
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Extra, Media, MediaSource, Message, Opaque, Params, Part, RawJson, ResponseFormat,
     Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, Params, RawJson, ResponseFormat, ThinkingConfig, Tool,
-    ToolChoice,
+use steadfast_chat::{
+    ChatRequest, Params, RawJson, ResponseFormat, ThinkingConfig, Tool, ToolChoice,
 };
+use steadfast_core::{Dialect, Failure};
 
 use super::{
     DIALECT, contents,

@@ -4,7 +4,8 @@ use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use steadfast_core::{Delta, Deltas, Event, Failure, Frame, Opaque, Stop, StopReason};
+use steadfast_chat::{Delta, Event, Frame, Opaque, Stop, StopReason};
+use steadfast_core::{Deltas, Failure};
 
 use super::{DIALECT, stop};
 use crate::{

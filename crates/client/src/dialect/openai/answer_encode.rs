@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use steadfast_core::{Completion, Delta, Event, Failure, FrameKind, Part, Stop, Usage};
+use steadfast_chat::{Completion, Delta, Event, FrameKind, Part, Stop};
+use steadfast_core::{Failure, Usage};
 
 use super::{DIALECT, stop};
 use crate::{

@@ -1,7 +1,8 @@
 //! The messages of a request, written.
 
 use serde_json::Value;
-use steadfast_core::{ChatRequest, Failure, Media, MediaKind, MediaSource, Message, Part, Role};
+use steadfast_chat::{ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role};
+use steadfast_core::Failure;
 
 use super::DIALECT;
 use crate::{

@@ -10,7 +10,8 @@ mod stop;
 
 use bytes::Bytes;
 use http::{HeaderName, header};
-use steadfast_core::{ChatRequest, Completion, Dialect, Event, Failure};
+use steadfast_chat::{ChatRequest, Completion, Event};
+use steadfast_core::{Dialect, Failure};
 
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;

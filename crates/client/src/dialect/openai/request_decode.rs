@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value;
-use steadfast_core::{
+use steadfast_chat::{
     ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part,
     ResponseFormat, Role, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };

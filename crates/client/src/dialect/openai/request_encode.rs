@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_core::{
-    ChatRequest, Dialect, Failure, ResponseFormat, ThinkingConfig, Tool, ToolChoice,
-};
+use steadfast_chat::{ChatRequest, ResponseFormat, ThinkingConfig, Tool, ToolChoice};
+use steadfast_core::{Dialect, Failure};
 
 use super::{DIALECT, messages};
 use crate::{

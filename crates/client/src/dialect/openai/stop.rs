@@ -1,7 +1,8 @@
 //! Why an answer stopped, and what it used, as this dialect writes it.
 
 use serde::Deserialize;
-use steadfast_core::{Stop, StopReason, Usage};
+use steadfast_chat::{Stop, StopReason};
+use steadfast_core::Usage;
 
 use crate::json::Object;
 
