@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_chat::{TrackedEvents, Event, Events};
+use steadfast_chat::{Event, Events, TrackedEvents};
 use steadfast_core::Failure;
 
 use crate::{decide::UsageObserver, state::LayerState};

@@ -123,8 +123,8 @@ where
         loop {
             let answer = match this.state.as_mut().project() {
                 StateProjection::Preparing { work } => match ready!(work.as_mut().poll(cx)) {
-                    Ok((mut service, mut request, state)) => {
-                        *this.kept = Some(KeptRequest::new(&mut request, state));
+                    Ok((mut service, request, state)) => {
+                        *this.kept = Some(KeptRequest { request: request.clone(), state });
                         let call = FirstContent::new(service.call(request));
                         this.state.set(State::Calling { call });
                         continue;

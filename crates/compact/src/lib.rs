@@ -214,7 +214,5 @@ pub use self::{
         TokenLimits, UNKNOWN,
     },
     service::Compaction,
-    summarise::{
-        Degraded, SpendPolicy, SummaryPolicy, Unusable, accept, ask, chunks,
-    },
+    summarise::{Degraded, SpendPolicy, SummaryPolicy, Unusable, accept, ask, chunks},
 };

@@ -10,12 +10,8 @@ use steadfast_core::{Failure, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
-    CompactionHandle,
-    body::CompactionEvents,
-    decide::NextAction,
-    future::ResponseFuture,
-    resend::KeptRequest,
-    state::LayerState,
+    CompactionHandle, body::CompactionEvents, decide::NextAction, future::ResponseFuture,
+    resend::KeptRequest, state::LayerState,
 };
 
 /// Keeps conversations inside the window of the model behind it; see
@@ -70,7 +66,7 @@ where
         let (layer, spare) = (self.layer.clone(), self.spare.clone());
         match layer.next_action(&mut request, None) {
             NextAction::Send(state) => {
-                let kept = KeptRequest::new(&mut request, state);
+                let kept = KeptRequest { request: request.clone(), state };
                 ResponseFuture::calling(layer, spare, kept, self.inner.call(request))
             }
             action => {

@@ -6,9 +6,7 @@ mod support;
 use std::time::Duration;
 
 use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
-use steadfast_compact::{
-    CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable,
-};
+use steadfast_compact::{CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable};
 use steadfast_core::{Failure, Priority, Reason, Usage, circuit::CircuitState};
 use support::*;
 use tokio::time::Instant;

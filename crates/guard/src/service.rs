@@ -7,7 +7,7 @@ use std::{
 };
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
-use steadfast_core::{Failure};
+use steadfast_core::Failure;
 use tokio::time::Instant;
 use tower_service::Service;
 

@@ -178,7 +178,6 @@ impl<P: Recovery> Answer<P> {
 impl<P: Recovery> Drop for Answer<P> {
     fn drop(&mut self) {
         buffers::put(std::mem::take(&mut self.partial.text));
-        buffers::put(std::mem::take(&mut self.request.model));
     }
 }
 

@@ -15,7 +15,6 @@ use steadfast_core::{Failure, Reason};
 use tower_service::Service;
 
 use crate::{
-    buffers,
     events::RecoveredEvents,
     layer::RecoverState,
     policy::{Answer, Recovery},
@@ -79,22 +78,10 @@ where
     }
 
     #[inline]
-    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let kept = Some((keep(&mut request), self.source.clone()));
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let kept = Some((request.clone(), self.source.clone()));
         RecoverFuture { call: self.inner.call(request), kept }
     }
-}
-
-/// A clone of `request`. Of all that is in it the model's name alone would be allocated anew.
-fn keep(request: &mut ChatRequest) -> ChatRequest {
-    let model = std::mem::take(&mut request.model);
-    let mut kept = request.clone();
-    if !model.is_empty() {
-        kept.model = buffers::take();
-        kept.model.push_str(&model);
-    }
-    request.model = model;
-    kept
 }
 
 pin_project! {

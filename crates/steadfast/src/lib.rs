@@ -41,7 +41,7 @@
 )]
 #![cfg_attr(
     feature = "client",
-    doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |"
+    doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any; https by `tls`, a feature of its own |"
 )]
 #![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
 #![cfg_attr(

@@ -1,14 +1,12 @@
 //! The clocks of one call: one lazy timer, whatever the number of limits.
 
 use std::{
-    sync::Arc,
     fmt,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use steadfast_core::{
-    CallContext, Deadline, Failure, RecoveryLog, Target, TimeLimit, time::Alarm,
-};
+use steadfast_core::{CallContext, Deadline, Failure, RecoveryLog, Target, TimeLimit, time::Alarm};
 use tokio::time::Instant;
 
 use crate::{

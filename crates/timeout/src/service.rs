@@ -1,9 +1,9 @@
 //! The service around the inner one.
 
 use std::{
-    sync::Arc,
     fmt,
     marker::PhantomData,
+    sync::Arc,
     task::{Context, Poll},
 };
 

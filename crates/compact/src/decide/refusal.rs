@@ -87,7 +87,7 @@ pub(crate) async fn compact_refused(
     failure: Failure,
     refusals: Refusals,
 ) -> Result<(ChatRequest, CallState), Failure> {
-    let KeptRequest { mut request, state } = kept.named();
+    let KeptRequest { mut request, state } = kept;
     let window = failure.window().unwrap_or_default();
     layer.counts.lock().overflows += 1;
     event::overflow(About::of(&request), window, refusals.times);

@@ -49,7 +49,7 @@ impl Record {
     pub(super) fn asked(&mut self, request: &ChatRequest) {
         if let Some(entry) = &mut self.0 {
             entry.tenant = request.context.tenant().map(Into::into);
-            entry.model.clone_from(&request.model);
+            entry.model.push_str(&request.model);
             entry.stream = request.stream;
             entry.log = request.context.log.clone();
         }

@@ -130,8 +130,8 @@ pub(super) fn stamp(
     {
         headers.insert(RECOVERY, value);
     }
-    let own = codec(dialect).request_id_header();
-    if own != REQUEST_ID {
+    let own = &codec(dialect).facts().request_id;
+    if *own != REQUEST_ID {
         headers.insert(own, id.clone());
     }
     headers.insert(REQUEST_ID, id.clone());

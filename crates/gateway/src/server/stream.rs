@@ -146,7 +146,7 @@ impl StreamBody {
             return Poll::Pending;
         }
         // An empty line says nothing in any dialect; Gemini's SDKs take every other line for data.
-        Poll::Ready(Bytes::from_static(codec(self.dialect).keep_alive().unwrap_or(b"\n")))
+        Poll::Ready(Bytes::from_static(codec(self.dialect).facts().keep_alive.unwrap_or(b"\n")))
     }
 }
 

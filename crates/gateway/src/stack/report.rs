@@ -277,7 +277,7 @@ impl Lines<'_> {
             self.add("client", &at("name"), &provider.name);
             self.add("client", &at("dialect"), provider.dialect);
             let url = provider.base_url.as_deref().unwrap_or_else(|| {
-                steadfast::client::dialect::codec(provider.dialect).default_base_url()
+                steadfast::client::dialect::codec(provider.dialect).facts().base_url
             });
             self.add("client", &at("base_url"), url);
             // The references, never what they refer to.

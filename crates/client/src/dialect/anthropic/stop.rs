@@ -1,21 +1,14 @@
-//! The dialect's words for why an answer stopped and what it used.
+//! Why an answer stopped, and what it used, as this dialect writes it.
 
 use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
 use steadfast_core::Usage;
 
-use crate::json::{Cursor, Object, Seen};
+use crate::json::Object;
 
-/// What a stop reason says.
-pub(super) fn stop(word: &str, sequence: Option<String>) -> Stop {
-    let mut stop = Stop::new(reason(word), word);
-    stop.sequence = sequence;
-    stop
-}
-
-/// The same without the word.
-pub(super) fn reason(word: &str) -> StopReason {
-    match word {
+/// The stop of a stop reason.
+pub(super) fn read(word: &str, sequence: Option<String>) -> Stop {
+    let reason = match word {
         "end_turn" => StopReason::EndTurn,
         "max_tokens" => StopReason::MaxTokens,
         "stop_sequence" => StopReason::StopSequence,
@@ -24,11 +17,14 @@ pub(super) fn reason(word: &str) -> StopReason {
         "refusal" => StopReason::ContentFilter,
         "model_context_window_exceeded" => StopReason::Window,
         _ => StopReason::Other,
-    }
+    };
+    let mut stop = Stop::new(reason, word);
+    stop.sequence = sequence;
+    stop
 }
 
-/// The stop reason that says `stop`.
-pub(super) fn stop_reason(stop: &Stop) -> &'static str {
+/// The stop reason for `stop`.
+pub(super) fn reason_name(stop: &Stop) -> &'static str {
     match stop.reason {
         StopReason::MaxTokens => "max_tokens",
         StopReason::StopSequence => "stop_sequence",
@@ -40,8 +36,8 @@ pub(super) fn stop_reason(stop: &Stop) -> &'static str {
     }
 }
 
-/// `usage` as it is on the wire: here the input leaves out what the cache read and wrote. A later
-/// report may say less than an earlier one; what it leaves out still holds.
+/// `usage` as it is on the wire: here the input leaves out what the cache read and wrote. A newer
+/// report may have less than an earlier one; what it leaves out still holds.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wire {
@@ -52,18 +48,14 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Takes over what a later report says, and the sum of all that.
+    /// Takes over what a newer report has; the sum of all reports. `None` when it can not be read.
     pub(super) fn update(&mut self, json: &str) -> Option<Usage> {
-        serde_json::from_str(json).ok().map(|later| self.add(later))
-    }
-
-    fn add(&mut self, later: Wire) -> Usage {
-        self.input_tokens = later.input_tokens.or(self.input_tokens);
-        self.output_tokens = later.output_tokens.or(self.output_tokens);
+        let new: Self = serde_json::from_str(json).ok()?;
+        self.input_tokens = new.input_tokens.or(self.input_tokens);
+        self.output_tokens = new.output_tokens.or(self.output_tokens);
         self.cache_creation_input_tokens =
-            later.cache_creation_input_tokens.or(self.cache_creation_input_tokens);
-        self.cache_read_input_tokens =
-            later.cache_read_input_tokens.or(self.cache_read_input_tokens);
+            new.cache_creation_input_tokens.or(self.cache_creation_input_tokens);
+        self.cache_read_input_tokens = new.cache_read_input_tokens.or(self.cache_read_input_tokens);
         let mut usage = Usage::default();
         usage.input = self.input_tokens.map(|input| {
             input
@@ -73,27 +65,7 @@ impl Wire {
         usage.output = self.output_tokens;
         usage.cache_read = self.cache_read_input_tokens;
         usage.cache_write = self.cache_creation_input_tokens;
-        usage
-    }
-
-    /// Reads usage as it usually is; `None` for anything else.
-    pub(super) fn quick(cursor: &mut Cursor<'_>) -> Option<Usage> {
-        let (mut wire, mut seen) = (Wire::default(), Seen::default());
-        cursor.object(|cursor, name| {
-            match name {
-                "input_tokens" => wire.input_tokens = seen.first(0, cursor.count())?,
-                "output_tokens" => wire.output_tokens = seen.first(1, cursor.count())?,
-                "cache_creation_input_tokens" => {
-                    wire.cache_creation_input_tokens = seen.first(2, cursor.count())?;
-                }
-                "cache_read_input_tokens" => {
-                    wire.cache_read_input_tokens = seen.first(3, cursor.count())?;
-                }
-                _ => cursor.pass()?,
-            }
-            Some(())
-        })?;
-        Some(Wire::default().add(wire))
+        Some(usage)
     }
 }
 

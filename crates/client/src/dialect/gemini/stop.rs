@@ -1,4 +1,4 @@
-//! The dialect's words for why an answer stopped and what it used.
+//! Why an answer stopped, and what it used, as this dialect writes it.
 
 use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
@@ -6,9 +6,9 @@ use steadfast_core::Usage;
 
 use crate::json::Object;
 
-/// What a finish reason says, or `Err` when it says that the model or its server broke: a call
+/// The stop of a finish reason, or `Err` when that means that the model or its server broke: a call
 /// that can not be parsed, an answer that can not. Asking again helps with those.
-pub(super) fn stop(word: &str, called: bool) -> Result<Stop, ()> {
+pub(super) fn read(word: &str, called: bool) -> Result<Stop, ()> {
     let reason = match word {
         "STOP" if called => StopReason::ToolUse,
         "STOP" => StopReason::EndTurn,
@@ -33,14 +33,15 @@ pub(super) fn stop(word: &str, called: bool) -> Result<Stop, ()> {
     Ok(Stop::new(reason, word))
 }
 
-/// The finish reason that says `stop`: its own word, when that is one of this dialect for the same.
-pub(super) fn finish_reason(stop: &Stop) -> &str {
-    let shouted = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+/// The finish reason for `stop`: the one it came with, when this dialect has that for the same.
+pub(super) fn reason_name(stop: &Stop) -> &str {
+    let upper_case =
+        |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     match stop.word.as_deref() {
         Some(word)
-            if shouted(word)
-                && self::stop(word, stop.reason == StopReason::ToolUse)
-                    .is_ok_and(|read| read.reason == stop.reason) =>
+            if upper_case(word)
+                && read(word, stop.reason == StopReason::ToolUse)
+                    .is_ok_and(|other| other.reason == stop.reason) =>
         {
             word
         }
