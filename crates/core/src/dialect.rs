@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A wire dialect: the shape of requests, answers, streams and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Dialect {

@@ -6,12 +6,16 @@ use crate::{PolicyError, Standing, seam::SeamPolicy};
 
 /// How broken streams are resumed; plain fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ResumePolicy {
     /// How often one answer is resumed, at most; 0 turns resuming off.
     pub resumes: u32,
     /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
     pub max_partial: usize,
     /// How the seam is looked for.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub seam: SeamPolicy,
 }
 
