@@ -25,7 +25,7 @@ use crate::PolicyError;
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BreakerPolicy {
-    /// Open after this many hard failures in a row; `None`: never for that. Throttling neither
+    /// Open after this many hard failures in a row; off: never for that. Throttling neither
     /// counts nor breaks the row.
     ///
     /// Default 5: when every second call fails by chance, five in a row come once in 32 calls; at
@@ -50,7 +50,7 @@ pub struct BreakerPolicy {
     /// probability below 1 in 100,000.
     #[cfg_attr(feature = "serde", serde(rename = "minimum_calls"))]
     pub min_calls: u32,
-    /// Open when this share of the calls in the window failed, throttling included; `None`: never
+    /// Open when this share of the calls in the window failed, throttling included; off: never
     /// for that. Looked at when a call fails, since a success is no moment to stop.
     ///
     /// Default 0.5: up to there a retry is more likely to help than not.
@@ -120,9 +120,8 @@ pub struct BreakerPolicy {
         serde(rename = "probe_limit_s", with = "steadfast_core::config::Seconds")
     )]
     pub probe_limit: Duration,
-    /// What an open breaker still lets through of a call that has nowhere else to go
-    /// ([`CallContext::alternatives`](steadfast_core::CallContext::alternatives) is 0); `None`:
-    /// nothing.
+    /// What an open breaker still lets through of a call that has nowhere else to go, by
+    /// its [`alternatives`](steadfast_core::CallContext::alternatives); off: nothing.
     pub lone: Option<LonePolicy>,
     /// Judge and report, but refuse nothing.
     #[cfg_attr(feature = "serde", serde(rename = "observe_only"))]
@@ -130,7 +129,7 @@ pub struct BreakerPolicy {
     /// Makes the jitter the same each time, for tests.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub seed: Option<u64>,
-    /// How many keys are kept, and for how long.
+    /// How many targets are remembered.
     pub keys: KeyedPolicy,
 }
 

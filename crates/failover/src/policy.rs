@@ -57,7 +57,8 @@ pub struct FailoverPolicy {
     /// What happens when every target is cooling.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub when_exhausted: WhenExhausted,
-    /// The longest wait a provider asked for that [`WhenExhausted::TrySoonest`] waits out. 20 s, what
+    /// The longest wait a provider asked for that [`try_soonest`](WhenExhausted::TrySoonest) waits
+    /// out. 20 s, what
     /// a retry in place waits: long enough for a token window, short enough for a person.
     #[cfg_attr(
         feature = "serde",

@@ -19,15 +19,17 @@ pub struct GuardPolicy {
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub limits: Limits,
     /// The tools that are known, with their other names, kinds and limits. A tool that is not in
-    /// the table is of [`Kind::Other`] and has the limit [`Limits::per_tool`].
+    /// the table is of the kind [`other`](Kind::Other) and has the limit [`per_tool`](Limits::per_tool).
+    /// A configuration's are added; names that the built-in table has too are taken out of it.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "tools::read"))]
     pub tools: Vec<ToolSpec>,
     /// What counts as going in circles.
     #[cfg_attr(feature = "serde", serde(rename = "loops"))]
     pub rules: Rules,
-    /// How much a stop tells whom.
+    /// What the caller gets of a stop.
     pub stop_as: StopAs,
-    /// Names of arguments that are a path, so that spellings of one file are one file.
+    /// Names of arguments that are a path, so that spellings of one file are one file. A
+    /// configuration's are added, here and in the lists below.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::path_fields"))]
     pub path_fields: Vec<String>,
     /// Names of arguments that are a patch, in which the files are named.
@@ -42,7 +44,7 @@ pub struct GuardPolicy {
     /// How results begin that are failures, in dialects that do not say so otherwise. Lower case.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::error_prefixes"))]
     pub error_prefixes: Vec<String>,
-    /// How many tasks are remembered, and for how long when idle.
+    /// How many tasks are remembered.
     pub tasks: KeyedPolicy,
 }
 
@@ -183,7 +185,7 @@ impl Default for Rules {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopAs {
-    /// A failure of [`Reason::Safety`](steadfast_core::Reason::Safety), which no layer retries.
+    /// A failure with the reason [`safety`](steadfast_core::Reason::Safety), which no layer retries.
     #[default]
     Failure,
     /// The model's last message, which says that the task was stopped, with a proper end: for

@@ -46,8 +46,8 @@ pub struct ToolSpec {
     pub aliases: Vec<String>,
     /// What it does to the world.
     pub kind: Kind,
-    /// How often a task may call it; `None` for [`Limits::per_tool`](crate::Limits::per_tool), 0
-    /// for never, [`u32::MAX`] for as often as it likes.
+    /// How often a task may call it, 0 for never. Without it as often as
+    /// [`per_tool`](crate::Limits::per_tool) says.
     pub limit: Option<u32>,
 }
 

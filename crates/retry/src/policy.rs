@@ -46,8 +46,8 @@ pub struct RetryPolicy {
     /// model; 0 for no such limit. 3: a provider that is full for three waits stays full for
     /// minutes.
     pub overloaded_limit: u32,
-    /// Whether a retried request gets a short message that says why it comes again, see
-    /// [`Nudge`](crate::Nudge).
+    /// Whether a retried request gets a short message that says why it comes again: a
+    /// [`nudge`](crate::Nudge).
     pub nudge: bool,
     /// How far to look into an answer for its first content. Up to that, a broken answer is
     /// retried unnoticed.

@@ -34,13 +34,13 @@ pub struct StallPolicy {
     pub stall: Duration,
     /// How many times [`stall`](Self::stall) the whole answer may take, however steadily it
     /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
-    /// loop. `None` for no such limit.
+    /// loop. Off: no such limit.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub ceiling: Option<u32>,
-    /// The longest until the first content of a call that is not the first attempt of its request
-    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)): of an answer that does
+    /// The longest until the first content of a call that is not the first attempt of its request, by
+    /// its [`attempts`](steadfast_core::CallContext::attempts): of an answer that does
     /// not come in pieces, the whole of it. 60 s: somebody has waited already. Once content is
-    /// there this limit ends, or it would cut healthy streams. `None` for no such limit.
+    /// there this limit ends, or it would cut healthy streams. Off: no such limit.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")

@@ -4,11 +4,15 @@ use std::process::ExitCode;
 
 use super::{CheckArgs, FAILED, USAGE, fail};
 use crate::{
-    config::{Config, ConfigErrors},
+    config::{Config, ConfigErrors, schema},
     stack::{Gateway, Report},
 };
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    if args.schema {
+        println!("{:#}", schema());
+        return ExitCode::SUCCESS;
+    }
     let report = match report(args) {
         Ok(report) => report,
         Err(errors) => return fail(USAGE, errors),

@@ -127,6 +127,7 @@ pub(crate) struct ServeArgs {
 Examples:
   steadfast check --config steadfast.toml
   steadfast check --config steadfast.toml --json | jq .worst_attempts
+  steadfast check --schema > steadfast.schema.json
 
 What is wrong is written to standard error as file:line:column: key: what, a line each.")]
 pub(crate) struct CheckArgs {
@@ -136,6 +137,9 @@ pub(crate) struct CheckArgs {
     /// Print the resolved stack as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the JSON schema of the file, for editors, and nothing else.
+    #[arg(long, conflicts_with_all = ["config", "json"])]
+    pub(crate) schema: bool,
 }
 
 /// `steadfast classify`

@@ -9,7 +9,7 @@ use serde_json::json;
 use steadfast::guard::{GuardPolicy, Replayed, SafetyGuard};
 
 use super::{FAILED, ReplayArgs, USAGE, fail, input};
-use crate::{config::Config, stack::guard_policy};
+use crate::config::Config;
 
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let policy = match policy(args) {
@@ -36,8 +36,8 @@ fn policy(args: &ReplayArgs) -> Result<GuardPolicy, Box<dyn std::error::Error>> 
     let policy = match &args.config {
         None => GuardPolicy::default(),
         Some(file) => {
-            let (config, source) = Config::load(Some(file))?;
-            guard_policy(&config.guard, &source)?
+            let (config, _) = Config::load(Some(file))?;
+            if config.guard.enabled { config.guard.policy } else { GuardPolicy::off() }
         }
     };
     Ok(if args.loops_only { policy.loops_only() } else { policy })

@@ -1,6 +1,6 @@
 //! `steadfast serve`: the gateway.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use tokio::net::TcpListener;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
             draining.drain();
             eprintln!("steadfast: stopping; answers under way may finish");
         };
-        let grace = Duration::from_secs(config.server.shutdown_s);
+        let grace = config.server.shutdown;
         match serve(listener, app.service(), stop, grace).await {
             Ok(0) => ExitCode::SUCCESS,
             Ok(cut) => fail(

@@ -1,11 +1,11 @@
 //! What types can not say.
 
-use std::{collections::BTreeSet, net::IpAddr, path::Path};
+use std::{collections::BTreeSet, fmt::Display, net::IpAddr, path::Path};
 
 use http::{HeaderName, HeaderValue};
 use steadfast_core::{Failover, Params, Reason};
 
-use super::{Auth, Config, ConfigError, ConfigErrors, Source};
+use super::{Auth, Config, ConfigError, ConfigErrors, Source, SummariserConfig};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: [&str; 14] = [
@@ -38,7 +38,8 @@ impl Config {
         check.providers(self);
         check.chains(self);
         check.summariser(self);
-        check.numbers(self);
+        check.policies(self);
+        check.recovery(self);
         if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(check.errors)) }
     }
 }
@@ -79,8 +80,11 @@ impl Check<'_> {
             );
         }
         self.require(server.body_limit > 0, "server.body_limit", "must be above 0 bytes");
-        self.require(server.body_timeout_s > 0, "server.body_timeout_s", "must be above 0 seconds");
-        self.require(server.keepalive_s > 0, "server.keepalive_s", "must be above 0 seconds");
+        for (key, limit) in
+            [("body_timeout_s", server.body_timeout), ("keepalive_s", server.keepalive)]
+        {
+            self.require(!limit.is_zero(), format!("server.{key}"), "must be above 0 seconds");
+        }
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");
             if HeaderName::try_from(name.as_str()).is_err() {
@@ -204,73 +208,63 @@ impl Check<'_> {
             let mut seen = BTreeSet::new();
             for (index, name) in chain.iter().enumerate() {
                 let at = format!("{key}[{index}]");
-                if !config.providers.iter().any(|provider| provider.name == *name) {
-                    let known: Vec<_> =
-                        config.providers.iter().map(|provider| provider.name.as_str()).collect();
-                    self.fail(
-                        &at,
-                        format!("there is no provider `{name}`; there are: {}", known.join(", ")),
-                    );
-                }
+                self.provider(config, &at, name);
                 self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
             }
         }
     }
 
-    fn summariser(&mut self, config: &Config) {
-        let Some(summariser) = &config.compaction.summariser else { return };
-        let known = config.providers.iter().any(|provider| provider.name == summariser.provider);
-        let names: Vec<_> = config.providers.iter().map(|p| p.name.as_str()).collect();
-        self.require(
-            known,
-            "compaction.summariser.provider",
-            format!(
-                "there is no provider `{}`; there are: {}",
-                summariser.provider,
-                names.join(", ")
-            ),
-        );
-        self.require(
-            !summariser.model.is_empty(),
-            "compaction.summariser.model",
-            "must not be empty",
-        );
+    /// Requires that there is a provider of this name.
+    fn provider(&mut self, config: &Config, key: impl AsRef<str>, name: &str) {
+        let known: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
+        if !known.contains(&name) {
+            let known = known.join(", ");
+            self.fail(key, format!("there is no provider `{name}`; there are: {known}"));
+        }
     }
 
-    fn numbers(&mut self, config: &Config) {
-        if let (Some(base), Some(cap)) = (config.retry.base_ms, config.retry.cap_ms) {
-            self.require(base <= cap, "retry.base_ms", "must not be above retry.cap_ms");
+    fn summariser(&mut self, config: &Config) {
+        let Some(summariser) = &config.compaction.policy.summariser else { return };
+        let SummariserConfig { provider, model } = summariser;
+        let key = "compaction.summariser";
+        self.provider(config, format!("{key}.provider"), provider);
+        self.require(!model.is_empty(), format!("{key}.model"), "must not be empty");
+    }
+
+    /// What is set of the layers is checked by their policies.
+    fn policies(&mut self, config: &Config) {
+        self.policy(config, "failover", |config| config.failover.policy.validate());
+        self.policy(config, "retry", |config| config.retry.policy.validate());
+        self.policy(config, "breaker", |config| config.breaker.validate());
+        self.policy(config, "timeout", |config| config.timeout.deadline.validate());
+        self.policy(config, "timeout", |config| config.timeout.stall.validate());
+        self.policy(config, "guard", |config| config.guard.policy.validate());
+        self.policy(config, "continuation", |config| config.continuation.policy.validate());
+        self.policy(config, "resume", |config| config.resume.policy.validate());
+        self.policy(config, "compaction", |config| config.compaction.policy.policy.validate());
+    }
+
+    fn policy<E: Display>(
+        &mut self,
+        config: &Config,
+        section: &str,
+        validate: impl Fn(&Config) -> Result<(), E>,
+    ) {
+        let check = |config: &Config| validate(config).err().map(|error| error.to_string());
+        if let Some(problem) = check(config) {
+            let cause = self.source.cause(section, &problem, check);
+            self.fail(cause.as_deref().unwrap_or(section), problem);
         }
-        self.require(config.breaker.failures != Some(0), "breaker.failures", "must be above 0");
-        self.require(config.breaker.window_s != Some(0), "breaker.window_s", "must be above 0");
-        if let Some(rate) = config.breaker.failure_rate {
-            self.require(
-                rate > 0.0 && rate <= 1.0,
-                "breaker.failure_rate",
-                format!("{rate} is no rate; write a number above 0 and at most 1"),
-            );
-        }
-        for (key, value) in
-            [("stall_ms", config.timeout.stall_ms), ("pipeline_ms", config.timeout.pipeline_ms)]
-        {
-            self.require(value != Some(0), format!("timeout.{key}"), "must be above 0");
-        }
-        self.require(config.timeout.ceiling != Some(0), "timeout.ceiling", "must be above 0");
-        for reason in config.cooldown.keys() {
-            if let Err(error) = reason.parse::<Reason>() {
-                self.fail(format!("cooldown.{reason}"), error.to_string());
-            }
-        }
+    }
+
+    fn recovery(&mut self, config: &Config) {
         for (reason, rule) in &config.recovery.reasons {
             let key = format!("recovery.reasons.{reason}");
-            match reason.parse::<Reason>() {
-                Err(error) => self.fail(key, error.to_string()),
-                Ok(Reason::Safety) => self.fail(key, "what the safety guard stops stays stopped"),
-                Ok(_) => self.require(
-                    rule.failover != Some(Failover::Forbidden),
-                    format!("{key}.failover"),
-                    "`forbidden` is the safety guard's alone; write `never`",
-                ),
+            if *reason == Reason::Safety {
+                self.fail(key, "what the safety guard stops stays stopped");
+            } else if rule.failover == Some(Failover::Forbidden) {
+                let key = format!("{key}.failover");
+                self.fail(key, "`forbidden` is the safety guard's alone; write `never`");
             }
         }
     }
@@ -336,8 +330,13 @@ dialect = 'gemini'
 chain = ['a', 'b', 'a']
 [breaker]
 failure_rate = 1.5
-[cooldown]
-tiredness = 3
+[timeout]
+first_content_ms = 5000
+stall_ms = 1000
+[retry]
+base_ms = 0
+[compaction]
+compact_at = 1.5
 [recovery.reasons.safety]
 retry = true
 [recovery.reasons.format]
@@ -354,14 +353,16 @@ failover = 'forbidden'
             "providers[1].name: there is a provider `a` already",
             "failover.chain[1]: there is no provider `b`; there are: a",
             "failover.chain[2]: `a` stands there twice",
-            "breaker.failure_rate: 1.5 is no rate",
-            "cooldown.tiredness: `tiredness` is no reason",
+            "breaker.failure_rate: breaker policy: `failure_rate` is 1.5; it must be",
+            ":21:12: timeout.stall_ms: `first_content` 5s is above `stall` 1s",
+            ":23:11: retry.base_ms: backoff base is zero",
+            "compaction.compact_at: `compact_at` is 1.5",
             "recovery.reasons.safety: what the safety guard stops stays stopped",
             "recovery.reasons.format.failover: `forbidden` is the safety guard's alone",
         ] {
             assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
         }
-        assert_eq!(all.len(), 13, "{all:#?}");
+        assert_eq!(all.len(), 15, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
     }
 

@@ -78,8 +78,8 @@ impl App {
             keys: KeyRing::read(config, source)?,
             metrics: Metrics::default(),
             body_limit: config.server.body_limit,
-            body_timeout: Duration::from_secs(config.server.body_timeout_s),
-            keepalive: Duration::from_secs(config.server.keepalive_s),
+            body_timeout: config.server.body_timeout,
+            keepalive: config.server.keepalive,
             forward,
             draining: AtomicBool::new(false),
         })))

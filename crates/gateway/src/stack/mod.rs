@@ -1,6 +1,5 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
-mod conversation;
 mod layers;
 mod models;
 mod report;
@@ -27,7 +26,6 @@ use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
 pub use self::report::{Line, Report};
-pub(crate) use self::{conversation::guard as guard_policy, layers::Policies};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,
@@ -71,9 +69,8 @@ impl Gateway {
         source: &Source,
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
-        let policies = Policies::of(config, source)?;
         let client = LlmClient::with_service(providers, Transport::new());
-        let stack = policies.stack(source, &client)?;
+        let stack = layers::stack(config, source, &client)?;
         let handles = stack.handles();
         let service = stack.boxed(client);
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -81,7 +78,7 @@ impl Gateway {
             ready: (0..cores).map(|_| Mutex::new(service.clone())).collect(),
             service,
             handles,
-            chain: policies.chain.iter().map(|spec| spec.provider.clone()).collect(),
+            chain: config.chain(),
             models: models(config),
         })))
     }
