@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod reference;
+
 use std::path::Path;
 
 use steadfast_gateway::{
-    config::{Config, Source, reference},
+    config::{Config, Source},
     stack::Report,
 };
 
@@ -84,7 +86,7 @@ fn the_page_shows_what_check_prints_and_has_all_keys() {
     let shown = block("$ steadfast check --config minimal.toml\n");
     let (before, rest) = PAGE.split_once(MADE.0).unwrap();
     let (_, after) = rest.split_once(MADE.1).unwrap();
-    let page = [before, MADE.0, &reference(), MADE.1, after].concat();
+    let page = [before, MADE.0, &reference::reference(), MADE.1, after].concat();
     let page = page.replace(shown.trim_end(), report.trim_end());
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/gateway.md");

@@ -12,7 +12,6 @@ mod compact;
 mod control;
 mod demo;
 mod input;
-mod logs;
 mod replay;
 mod serve;
 mod sim;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let _logs = super::logs::start();
+    let _logs = crate::logs::start();
     let (config, source) = match load(args) {
         Ok(loaded) => loaded,
         Err(errors) => return fail(USAGE, errors),
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
             eprintln!("steadfast: stopping; answers under way may finish");
         };
         let grace = config.server.shutdown;
-        match serve(listener, app.service(), stop, grace).await {
+        match serve(listener, app.router(), stop, grace).await {
             Ok(0) => ExitCode::SUCCESS,
             Ok(cut) => fail(
                 FAILED,

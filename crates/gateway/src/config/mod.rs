@@ -11,7 +11,7 @@ mod validate;
 
 pub use self::{
     error::{ConfigError, ConfigErrors},
-    keys::{reference, schema},
+    keys::schema,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
         RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,

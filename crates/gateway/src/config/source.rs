@@ -96,16 +96,23 @@ impl Source {
 
     /// An error of the parser's, in the value of `leaf` where that is known.
     fn at(&self, error: &toml::de::Error, leaf: Option<&Leaf>) -> ConfigError {
-        let span = error.span();
         let message = error.message().trim();
-        let Some(leaf) = leaf else {
-            let key = span.as_ref().map_or_else(String::new, |span| self.key_at(span.start));
-            return self.error_at(key, span.map(|span| span.start), message);
-        };
+        let span = error.span();
         // An array of tables stands where its first one does.
-        match span.filter(|span| leaf.is_array && leaf.span.start < span.start) {
-            Some(span) => self.error_at(self.key_at(span.start), Some(span.start), message),
-            None => self.error_at(leaf.path.join("."), Some(leaf.span.start), message),
+        let inside = |span: &Range<usize>| {
+            leaf.is_none_or(|leaf| leaf.items.is_some() && leaf.span.start < span.start)
+        };
+        match (span.filter(inside), leaf) {
+            (Some(span), leaf) => {
+                let items = leaf.and_then(|leaf| leaf.items.as_deref()).unwrap_or_default();
+                let item = items.iter().rev().find(|item| item.span.contains(&span.start));
+                let key = item.or(leaf).map_or_else(String::new, |leaf| leaf.path.join("."));
+                self.error_at(key, Some(span.start), message)
+            }
+            (None, Some(leaf)) => {
+                self.error_at(leaf.path.join("."), Some(leaf.span.start), message)
+            }
+            (None, None) => self.error_at(String::new(), None, message),
         }
     }
 
@@ -131,49 +138,6 @@ impl Source {
         DeTable::parse(&self.text).ok().map(Spanned::into_inner)
     }
 
-    /// The key whose value or name stands at `offset`, as far as can be told.
-    fn key_at(&self, offset: usize) -> String {
-        fn search(table: &DeTable<'_>, offset: usize, path: &mut String) -> bool {
-            for (name, value) in table {
-                let length = path.len();
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(name.get_ref());
-                let hit = name.span().contains(&offset) || value.span().contains(&offset);
-                if descend(value, offset, path) || hit {
-                    return true;
-                }
-                path.truncate(length);
-            }
-            false
-        }
-
-        fn descend(value: &Spanned<DeValue<'_>>, offset: usize, path: &mut String) -> bool {
-            match value.get_ref() {
-                DeValue::Table(table) => search(table, offset, path),
-                DeValue::Array(items) => items.iter().enumerate().any(|(index, item)| {
-                    let length = path.len();
-                    path.push_str(&format!("[{index}]"));
-                    let found = descend(item, offset, path)
-                        || (!matches!(item.get_ref(), DeValue::Table(_))
-                            && item.span().contains(&offset));
-                    if !found {
-                        path.truncate(length);
-                    }
-                    found
-                }),
-                _ => false,
-            }
-        }
-
-        let mut path = String::new();
-        if let Ok(root) = DeTable::parse(&self.text) {
-            search(root.get_ref(), offset, &mut path);
-        }
-        path
-    }
-
     fn line_column(&self, offset: usize) -> (usize, usize) {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -187,27 +151,40 @@ impl Source {
 struct Leaf {
     path: Vec<String>,
     span: Range<usize>,
-    is_array: bool,
+    /// Of an array, what is in it.
+    items: Option<Vec<Leaf>>,
 }
 
-/// All keys that stand in `root`. An array is one key's value, whatever is in it.
-fn leaves(root: &DeTable<'_>) -> Vec<Leaf> {
-    fn add(table: &DeTable<'_>, path: &mut Vec<String>, all: &mut Vec<Leaf>) {
+/// All keys that stand in `table`. An array is one key's value, whatever is in it.
+fn leaves(table: &DeTable<'_>) -> Vec<Leaf> {
+    fn table_leaves(table: &DeTable<'_>, path: &[String], all: &mut Vec<Leaf>) {
         for (name, value) in table {
-            path.push(name.get_ref().to_string());
-            match value.get_ref() {
-                DeValue::Table(inner) => add(inner, path, all),
-                inner => {
-                    let is_array = matches!(inner, DeValue::Array(_));
-                    all.push(Leaf { path: path.clone(), span: value.span(), is_array });
-                }
-            }
-            path.pop();
+            add(value, [path, &[name.get_ref().to_string()]].concat(), all);
         }
     }
 
+    fn add(value: &Spanned<DeValue<'_>>, path: Vec<String>, all: &mut Vec<Leaf>) {
+        let items = match value.get_ref() {
+            DeValue::Table(table) => return table_leaves(table, &path, all),
+            DeValue::Array(array) => {
+                let mut items = Vec::new();
+                for (index, item) in array.iter().enumerate() {
+                    let mut path = path.clone();
+                    if let Some(name) = path.last_mut() {
+                        *name += &format!("[{index}]");
+                    }
+                    items.push(Leaf { path: path.clone(), span: item.span(), items: None });
+                    add(item, path, &mut items);
+                }
+                Some(items)
+            }
+            _ => None,
+        };
+        all.push(Leaf { path, span: value.span(), items });
+    }
+
     let mut all = Vec::new();
-    add(root, &mut Vec::new(), &mut all);
+    table_leaves(table, &[], &mut all);
     all
 }
 

@@ -1,25 +1,18 @@
 //! One chat request: read, asked, answered.
 
-use std::{
-    borrow::Cow,
-    future::{Future, poll_fn},
-    num::NonZeroU32,
-    pin::{Pin, pin},
-    task::Poll,
-    time::Duration,
-};
+use std::{borrow::Cow, num::NonZeroU32, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
+    extract::Request,
     response::Response,
 };
-use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts};
-use http_body::Body as HttpBody;
+use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
 use steadfast_core::{
-    BoxError, CallContext, ChatRequest, ChatResponse, Completion, Deadline, Dialect, Event,
-    EventStream, Failure, Fault, FrameKind, Priority, Reason,
+    CallContext, ChatRequest, ChatResponse, Completion, Deadline, Dialect, Event, EventStream,
+    Failure, Fault, FrameKind, Priority, Reason,
 };
 
 use super::{
@@ -46,16 +39,12 @@ pub(super) struct GeminiRoute {
 }
 
 /// Answers a chat request in the caller's dialect, whatever happens.
-pub(super) async fn answer<B>(
+pub(super) async fn answer(
     app: &App,
     dialect: Dialect,
     route: Option<GeminiRoute>,
-    request: Request<B>,
-) -> Response
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
+    request: Request,
+) -> Response {
     let (parts, mut body) = request.into_parts();
     let id = reply::request_id(&parts.headers);
     let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
@@ -65,7 +54,7 @@ where
         Err(failure) => {
             record.failed(&failure, false);
             let refused = reply::refused(dialect, &failure, &id);
-            return unread::drop_rest(Body::new(body), refused).await;
+            return unread::drop_rest(body, refused).await;
         }
     };
     record.asked(&read);
@@ -89,17 +78,13 @@ where
 }
 
 /// Reads who asks what.
-async fn read<B>(
+async fn read(
     app: &App,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    body: &mut B,
-) -> Result<ChatRequest, Failure>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+    body: &mut Body,
+) -> Result<ChatRequest, Failure> {
     let caller =
         app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
             Failure::refused(Reason::Auth, reply::NO_KEY)
@@ -114,15 +99,8 @@ where
             .with_fault(Fault::Caller)
             .with_evidence("request body")
     };
-    let mut collecting = pin!(collect(body, app.0.body_limit));
-    // A body of usual size has come with its head: then no timer is needed.
-    let body = match poll_fn(|cx| Poll::Ready(collecting.as_mut().poll(cx))).await {
-        Poll::Ready(body) => body?,
-        Poll::Pending => {
-            tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
-        }
-    };
-    let body = let_go(body);
+    let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit));
+    let body = let_go(body.await.map_err(|_| late())??);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -167,47 +145,19 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-/// The whole of a body: of one that came in one piece, that piece.
-async fn collect<B>(body: &mut B, limit: usize) -> Result<Bytes, Failure>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
-    loop {
-        // Of an empty one the end has to be asked for: it may be an error.
-        if !first.is_empty() && body.is_end_stream() {
-            break;
-        }
-        let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await else { break };
-        let frame = frame.map_err(|error| {
-            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
-        })?;
-        // Trailers say nothing here.
-        let Ok(data) = frame.into_data() else { continue };
-        if first.len() + more.len() + data.len() > limit {
-            return Err(Failure::refused(
+/// The whole of a body.
+async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
+    let collected = Limited::new(body, limit).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Failure::refused(
                 Reason::PayloadTooLarge,
                 format!("the request body is larger than the {limit} bytes this gateway takes"),
-            ));
-        }
-        if first.is_empty() {
-            first = data;
+            )
         } else {
-            if more.is_empty() {
-                let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-                more.reserve(data.len() + rest.min(limit));
-            }
-            more.extend_from_slice(&data);
+            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
         }
-    }
-    if more.is_empty() {
-        return Ok(first);
-    }
-    let mut all = BytesMut::with_capacity(first.len() + more.len());
-    all.extend_from_slice(&first);
-    all.extend_from_slice(&more);
-    Ok(all.freeze())
+    })?;
+    Ok(collected.to_bytes())
 }
 
 /// `body`, without the buffer it was read into if it is small. The request is kept until its answer

@@ -4,7 +4,6 @@ mod admin;
 mod array;
 mod bell;
 mod chat;
-mod front;
 mod listen;
 mod models;
 mod record;
@@ -29,21 +28,13 @@ use axum::{
 };
 use steadfast_core::{Dialect, Failure, Reason};
 
-pub use self::{
-    front::Front,
-    listen::{Peer, serve},
-};
+pub use self::listen::{Peer, serve};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
     stack::Gateway,
 };
-
-/// Where OpenAI's dialect is spoken.
-const OPENAI: &str = "/v1/chat/completions";
-/// Where Anthropic's is.
-const ANTHROPIC: &str = "/v1/messages";
 
 /// What every handler needs; cheap to clone.
 #[derive(Clone)]
@@ -100,16 +91,11 @@ impl App {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// All endpoints, to be served; the shorter way for most requests.
-    pub fn service(&self) -> Front {
-        Front::new(self)
-    }
-
     /// All endpoints.
     pub fn router(&self) -> Router {
         Router::new()
-            .route(OPENAI, post(openai))
-            .route(ANTHROPIC, post(anthropic))
+            .route("/v1/chat/completions", post(openai))
+            .route("/v1/messages", post(anthropic))
             // Google's SDKs differ in the version they put into the address.
             .route("/v1beta/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models/{*call}", post(gemini).get(models::one))

@@ -1,0 +1,126 @@
+//! Logs on standard error.
+//!
+//! A line is formatted where the event happens and written by a thread of its own, so that no
+//! request waits for a reader: lines that do not fit any more are dropped and counted.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::{
+    EnvFilter,
+    field::MakeExt,
+    fmt::{
+        FormatFields,
+        format::{Writer, debug_fn},
+    },
+};
+
+/// How many lines are held while nobody reads standard error: about 2 MiB of them.
+const LINES: usize = 8 * 1024;
+
+/// Counts what was dropped.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Begins to log, by `RUST_LOG`; without it, what the layers do and what goes wrong. What has been
+/// logged is written when the guard is dropped, for at most a second.
+pub(crate) fn start() -> WorkerGuard {
+    let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
+    // Written when there is nothing more to add, so that lines in a row are one system call.
+    let (out, guard) = writer.finish(io::BufWriter::with_capacity(32 * 1024, Stderr));
+    DROPPED.get_or_init(|| out.error_counter());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(fields())
+        .with_writer(out)
+        .init();
+    guard
+}
+
+/// How many lines were dropped because nobody read them.
+pub(crate) fn dropped() -> usize {
+    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+}
+
+/// Standard error, which may be closed: then nobody is left to read.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An event's fields in one line.
+fn fields() -> impl for<'writer> FormatFields<'writer> {
+    let fields = debug_fn(|writer, field, value| {
+        if field.name() != "message" {
+            write!(writer, "{}=", field.name())?;
+        }
+        write!(OneLine(writer), "{value:?}")
+    });
+    fields.delimited(" ")
+}
+
+/// Keeps a line one line, whatever is written to it.
+struct OneLine<'a, 'w>(&'a mut Writer<'w>);
+
+impl fmt::Write for OneLine<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.contains(char::is_control) {
+            write!(self.0, "{}", text.escape_debug())
+        } else {
+            self.0.write_str(text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_is_in_it() {
+        let lines = Lines::default();
+        let out = lines.clone();
+        let logs = tracing_subscriber::fmt().fmt_fields(fields()).with_ansi(false);
+        tracing::subscriber::with_default(logs.with_writer(move || out.clone()).finish(), || {
+            tracing::info!(target: "t", n = 7, yes = true, text = "a b", odd = "\"\n", shown = %"x\ny\u{1b}[1m", none = None::<u8>, "message");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && time.len() == 27, "{time}");
+        assert_eq!(
+            rest,
+            " INFO t: message n=7 yes=true text=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\\u{1b}[1m\n"
+        );
+    }
+}
