@@ -77,10 +77,12 @@ struct OneLine<'a, 'w>(&'a mut Writer<'w>);
 
 impl fmt::Write for OneLine<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if text.contains(char::is_control) {
-            write!(self.0, "{}", text.escape_debug())
-        } else {
+        // Mostly there is nothing to escape.
+        if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(char::is_control)
+        {
             self.0.write_str(text)
+        } else {
+            write!(self.0, "{}", text.escape_debug())
         }
     }
 }

@@ -104,7 +104,7 @@ impl Default for Metrics {
             "Time until the answer ended",
             Family::clone(&whole),
         );
-        registry.register("in_flight", "Requests under way", Gauge::clone(&in_flight));
+        registry.register("in_flight", "Requests in progress", Gauge::clone(&in_flight));
         Self(Arc::new(Inner {
             registry,
             requests,
@@ -119,13 +119,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A request has come; it is under way until the guard is dropped.
+    /// A request has come; it is in progress until the guard is dropped.
     pub fn begin(&self) -> InFlight {
         self.0.in_flight.inc();
         InFlight(self.clone())
     }
 
-    /// An answer has begun after `took`.
+    /// An answer has started after `took`.
     pub fn head(&self, dialect: Dialect, took: Duration) {
         let label = DialectLabel { dialect: dialect.as_str() };
         self.0.head.get_or_create(&label).observe(took.as_secs_f64());
@@ -223,7 +223,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Debug)]
 #[must_use = "the request counts as ended when this is dropped"]
 pub struct InFlight(Metrics);

@@ -42,7 +42,7 @@ enum Wrong {
     Failed(String),
 }
 
-/// Compacts `request` if it has to be; what was done, in words.
+/// Compacts `request` if it has to be; what was done, as a text.
 fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wrong> {
     let model = args.model.as_deref().unwrap_or(&request.model).to_owned();
     let known = Models::default().get(&model);
@@ -76,7 +76,7 @@ fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Wron
         .run(request, &task, &mut fastrand::Rng::new())
         .map_err(|too_large| Wrong::Failed(too_large.to_string()))?;
     Ok(match done.map(|run| run.report) {
-        Some(report) => told(&report),
+        Some(report) => summary(&report),
         None => format!(
             "nothing to do: {} input tokens, and {} kept for the answer, of {}",
             count.upper, room.reserve, room.window
@@ -102,7 +102,7 @@ fn aim(policy: &mut Policy, room: Room, target: u64) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn told(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     format!(
         "{} input tokens came down to {} (target {}, never touched {}): {} messages kept, {} gone, {} \
          results and arguments now markers\n{report}",

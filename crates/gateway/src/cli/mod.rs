@@ -110,7 +110,7 @@ Examples:
   steadfast serve --config steadfast.toml --listen 127.0.0.1:9090
   RUST_LOG=steadfast=debug steadfast serve --config steadfast.toml
 
-SIGTERM and Ctrl-C let answers under way end first.")]
+SIGTERM and Ctrl-C let answers in progress end first.")]
 pub(crate) struct ServeArgs {
     /// The configuration file. Without it, providers are found from the environment.
     #[arg(long, short, value_name = "FILE")]
@@ -191,7 +191,7 @@ Examples:
   steadfast replay session.json --dialect gemini --config steadfast.toml
 
 A line a call: {\"n\":3,\"tool\":\"ls\",\"verdict\":\"advise\",\"rule\":\"same_result\"}; verdicts are ok, advise
-and stop. Time is not counted: a recording tells none.")]
+and stop. Time is not counted: a recording has none.")]
 pub(crate) struct ReplayArgs {
     /// A request body with the conversation in it; standard input when left out.
     pub(crate) file: Option<PathBuf>,
@@ -228,7 +228,7 @@ pub(crate) struct SimArgs {
     /// Seed of what the providers say.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where tests read what the providers saw, and tell them what to say and what to break.
+    /// Where tests read what the providers saw, and set what they answer and what breaks.
     /// For a loopback address: who reaches it reads every request.
     #[arg(long, value_name = "ADDR")]
     pub(crate) control: Option<SocketAddr>,

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         let stop = async move {
             super::stop_signal().await;
             draining.drain();
-            eprintln!("steadfast: stopping; answers under way may finish");
+            eprintln!("steadfast: stopping; answers in progress may finish");
         };
         let grace = config.server.shutdown;
         match serve(listener, app.router(), stop, grace).await {

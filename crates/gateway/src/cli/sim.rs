@@ -6,7 +6,7 @@ use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer};
 
 use super::{FAILED, SimArgs, USAGE, fail};
 
-/// Requests remembered a provider: enough to look at what just happened.
+/// Requests remembered a provider: enough to see what just happened.
 const JOURNAL: usize = 1_000;
 
 pub(crate) fn run(args: &SimArgs) -> ExitCode {

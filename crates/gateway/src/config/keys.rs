@@ -15,7 +15,7 @@ pub fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<Config>().to_value()
 }
 
-/// Tells `found` of each key of `root` that is none, with its offset and what would be right.
+/// Calls `found` for each key of `root` that is none, with its offset and what would be right.
 pub(super) fn unknown(root: &DeTable<'_>, found: &mut dyn FnMut(&str, usize, String)) {
     search(root, &schema(), &mut String::new(), found);
 }

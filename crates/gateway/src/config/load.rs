@@ -64,7 +64,7 @@ impl Config {
         if providers.is_empty() {
             let names: Vec<_> = KNOWN.iter().map(|(variable, ..)| *variable).collect();
             let message = format!(
-                "there is no provider; set one of {}, or write a file and pass it with --config",
+                "there is no provider; set one of {}, or write a file and name it with --config",
                 names.join(", ")
             );
             return Err(Source::default().error("providers", message).into());

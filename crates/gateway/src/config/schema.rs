@@ -81,10 +81,10 @@ pub struct ServerConfig {
     /// How long a caller may take to send a request; then 408. 60 s, which is 32 MiB at 5 Mbit/s.
     #[serde(rename = "body_timeout_s", with = "Seconds")]
     pub body_timeout: Duration,
-    /// How long a shutdown waits for answers under way. 30 s, the usual grace of an orchestrator.
+    /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
     #[serde(rename = "shutdown_s", with = "Seconds")]
     pub shutdown: Duration,
-    /// How long a stream that has begun may be silent before a comment keeps it open. 15 s, below the
+    /// How long a stream that has started may be silent before a comment keeps it open. 15 s, below the
     /// minute after which common proxies cut.
     #[serde(rename = "keepalive_s", with = "Seconds")]
     pub keepalive: Duration,

@@ -261,7 +261,7 @@ impl Check<'_> {
         for (reason, rule) in &config.recovery.reasons {
             let key = format!("recovery.reasons.{reason}");
             if *reason == Reason::Safety {
-                self.fail(key, "what the safety guard stops stays stopped");
+                self.fail(key, "what the safety guard stops can not be allowed here");
             } else if rule.failover == Some(Failover::Forbidden) {
                 let key = format!("{key}.failover");
                 self.fail(key, "`forbidden` is the safety guard's alone; write `never`");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_at_once() {
+    fn all_that_is_wrong_is_reported_at_once() {
         let text = "
 [server]
 auth = 'none'
@@ -357,7 +357,7 @@ failover = 'forbidden'
             ":21:12: timeout.stall_ms: `first_content` 5s is above `stall` 1s",
             ":23:11: retry.base_ms: backoff base is zero",
             "compaction.compact_at: `compact_at` is 1.5",
-            "recovery.reasons.safety: what the safety guard stops stays stopped",
+            "recovery.reasons.safety: what the safety guard stops can not be allowed here",
             "recovery.reasons.format.failover: `forbidden` is the safety guard's alone",
         ] {
             assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
@@ -367,14 +367,14 @@ failover = 'forbidden'
     }
 
     #[test]
-    fn two_credentials_of_one_name_are_told_apart_in_the_file() {
+    fn two_credentials_of_one_name_are_refused() {
         let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
                     credentials=[\n'file:/one/key.txt',\n'env:key',\n'env:KEY']\n";
         let all = errors(text);
         assert_eq!(all.len(), 1, "{all:?}");
-        let place = "configuration:8:1: providers[0].credentials[1]: there is a credential called \
+        let expected = "configuration:8:1: providers[0].credentials[1]: there is a credential called \
                      `key` already";
-        assert!(all[0].starts_with(place), "{all:?}");
+        assert!(all[0].starts_with(expected), "{all:?}");
         // Of two providers they may be the same.
         let apart = text.replace("'env:key',\n", "")
             + "[[providers]]\nname='b'\ndialect='openai'\ncredentials=['file:/two/key.txt']\n";
@@ -387,6 +387,6 @@ failover = 'forbidden'
             format!("[[tenants]]\nname='t'\nkeys=['sha256:{}','env:K','file:/k']", "ab".repeat(32));
         assert!(errors(&good).is_empty());
         assert!(errors("[[tenants]]\nname='t'\nkeys=['sha256:12']")[0].contains("64 hexadecimal"));
-        assert!(errors("[[tenants]]\nname='t'\nkeys=['plain']")[0].contains("sha256:HEX"));
+        assert!(errors("[[tenants]]\nname='t'\nkeys=['bare']")[0].contains("sha256:HEX"));
     }
 }

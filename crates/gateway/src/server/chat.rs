@@ -15,6 +15,8 @@ use steadfast_core::{
     Failure, Fault, FrameKind, Priority, Reason,
 };
 
+use tower::{Service, ServiceExt};
+
 use super::{
     App,
     array::ArrayEncoder,
@@ -62,7 +64,12 @@ pub(super) async fn answer(
     let streamed = read.stream;
     let usage_asked = read.params.stream_usage == Some(true);
 
-    let told = match app.gateway().call(read).await {
+    let mut service = app.gateway().service();
+    let response = match service.ready().await {
+        Ok(service) => service.call(read).await,
+        Err(failure) => Err(failure),
+    };
+    let answered = match response {
         Ok(response) if streamed => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
             let addressee = Addressee::new(record.model(), usage_asked);
@@ -71,7 +78,7 @@ pub(super) async fn answer(
         Ok(response) => whole(dialect, response, &mut record, &id).await,
         Err(failure) => Err(failure),
     };
-    told.unwrap_or_else(|failure| {
+    answered.unwrap_or_else(|failure| {
         record.failed(&failure, false);
         reply::failed(dialect, &failure, &id, &log)
     })
@@ -92,7 +99,7 @@ async fn read(
                 .with_fault(Fault::Caller)
                 .with_evidence("gateway key")
         })?;
-    plain(&parts.headers)?;
+    uncompressed(&parts.headers)?;
     let late = || {
         Failure::refused(Reason::Timeout, "the request body did not arrive in time")
             .with_status(http::StatusCode::REQUEST_TIMEOUT)
@@ -120,7 +127,7 @@ async fn read(
 }
 
 /// Whether the body can be read as it comes.
-fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+fn uncompressed(headers: &HeaderMap) -> Result<(), Failure> {
     match headers.get(header::CONTENT_ENCODING) {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
             let message = "the request body is compressed, which this gateway does not unpack; \
@@ -266,7 +273,7 @@ fn stream(
     let mut response = reply::ok(content_type, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
-    // Proxies such as nginx must not collect a stream before they pass it on.
+    // Proxies such as nginx must not collect a stream before they forward it.
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, id, &head.log);
     response

@@ -40,7 +40,7 @@ pub struct Peer {
 }
 
 /// Serves `router` on `listener`, HTTP/1.1 and HTTP/2, until `shutdown` is ready, then waits up to
-/// `grace` for the answers under way. Returns how many connections had to be cut.
+/// `grace` for the answers in progress. Returns how many connections had to be cut.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = stop.receiver_count(), grace_s = grace.as_secs(), "waiting for the answers under way");
+    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = stop.receiver_count(), grace_s = grace.as_secs(), "waiting for the answers in progress");
     // Nobody listens any more when all have ended.
     let _ = stop.send(());
     let cut = tokio::select! {
@@ -89,7 +89,7 @@ pub async fn serve(
     Ok(cut)
 }
 
-/// Serves one connection. When it is `stopped`, what is under way is the last.
+/// Serves one connection. When it is `stopped`, what is in progress is the last.
 async fn connection<S>(
     stream: TcpStream,
     service: S,
@@ -100,7 +100,7 @@ where
     S: Clone + Send + 'static,
     S::Future: Send,
 {
-    // Small writes must not wait for each other: a token is a small write.
+    // Small writes must not wait for each other: a piece of a stream is one.
     stream.set_nodelay(true)?;
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -112,7 +112,7 @@ where
     };
     let server = if is_http2 { server.http2_only() } else { server.http1_only() };
     let service = TowerToHyperService::new(service);
-    // Boxed: this future keeps the room that was needed on the way there.
+    // Boxed: this future keeps the room that the detection needed.
     let mut connection = Box::pin(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         biased;
@@ -136,7 +136,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
         if len == 0 || len == PREFACE.len() || !PREFACE.starts_with(&first[..len]) {
             return Ok(first == *PREFACE);
         }
-        // The rest is on its way, and peeking does not wait for it.
+        // Peeking does not wait for the rest.
         tokio::time::sleep(PREFACE_PAUSE).await;
     }
 }

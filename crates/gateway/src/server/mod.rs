@@ -2,7 +2,6 @@
 
 mod admin;
 mod array;
-mod bell;
 mod chat;
 mod listen;
 mod models;
@@ -10,6 +9,7 @@ mod record;
 mod reply;
 mod stream;
 mod unread;
+mod wake;
 
 use std::{
     fmt,
@@ -178,7 +178,7 @@ async fn nowhere(request: Request) -> Response {
     refuse(dialect, &failure, request).await
 }
 
-/// Tells `failure` to who sent `request`, which nobody read.
+/// Answers `request`, which nobody read, with `failure`.
 async fn refuse(dialect: Dialect, failure: &Failure, request: Request) -> Response {
     let response = reply::refused(dialect, failure, &reply::request_id(request.headers()));
     unread::drop_rest(request.into_body(), response).await

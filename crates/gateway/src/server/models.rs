@@ -72,7 +72,7 @@ fn describe(dialect: Dialect, name: &str) -> Value {
     }
 }
 
-/// What a caller without a key is told.
+/// The answer to a caller without a key.
 fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Option<Response> {
     if app.0.keys.caller(headers, chat::query(uri, "key").as_deref()).is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! An answer on its way to a caller, event by event.
+//! The body of a streamed answer, event by event.
 
 use std::{
     convert::Infallible,
@@ -15,7 +15,7 @@ use steadfast_client::dialect::{StreamEncoder, codec};
 use steadfast_core::{Dialect, EventStream, time::Alarm};
 use tokio::time::Instant;
 
-use super::{array::ArrayEncoder, bell::Bell, record::Record};
+use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};
 
 /// Frames that are there together are written together, up to so many bytes: fewer system calls,
 /// and nothing ever waits for more.
@@ -30,7 +30,7 @@ pub(super) enum Writer {
     Array(ArrayEncoder),
 }
 
-/// The body of a streamed answer. It ends as the answer ends; a failure is told by the dialect's
+/// The body of a streamed answer. It ends as the answer ends; a failure becomes the dialect's
 /// error event, after which it ends without a terminal event. Dropping it cancels the call.
 pub(super) struct StreamBody {
     dialect: Dialect,
@@ -43,18 +43,18 @@ pub(super) struct StreamBody {
     silence: Option<Alarm>,
     /// When the silence began.
     since: Instant,
-    /// Something was said since the clock was last read.
+    /// Something was sent since the clock was last read.
     spoke: bool,
     record: Record,
     over: bool,
-    /// Rung when there is a reason to look for more.
-    bell: Arc<Bell>,
-    /// Of the bell.
+    /// Woken when there may be more.
+    wake: Arc<WakeFlag>,
+    /// Of the flag.
     waker: Waker,
-    /// All events there were have been given out; more come only after the bell.
-    dry: bool,
-    /// The caller need not be told that the gateway is alive until after the bell.
-    quiet: bool,
+    /// All events there were have been given out; more come only after the next wake-up.
+    drained: bool,
+    /// No keep-alive is due before the next wake-up.
+    silent_until_woken: bool,
 }
 
 impl StreamBody {
@@ -66,13 +66,13 @@ impl StreamBody {
         keepalive: Duration,
         record: Record,
     ) -> Self {
-        let bell = Arc::new(Bell::default());
-        let waker = Waker::from(bell.clone());
+        let wake = Arc::new(WakeFlag::default());
+        let waker = Waker::from(wake.clone());
         Self {
-            bell,
+            wake,
             waker,
-            dry: false,
-            quiet: false,
+            drained: false,
+            silent_until_woken: false,
             dialect,
             events,
             encoder,
@@ -93,7 +93,7 @@ impl StreamBody {
         while !self.over && out.len() < COALESCE {
             let step = match self.events.as_mut().poll_next(cx) {
                 Poll::Pending => {
-                    self.dry = true;
+                    self.drained = true;
                     break;
                 }
                 Poll::Ready(None) => {
@@ -158,11 +158,11 @@ impl Body for StreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        this.bell.wakes(cx.waker());
-        if this.bell.has_rung() {
-            (this.dry, this.quiet) = (false, false);
+        this.wake.forward_to(cx.waker());
+        if this.wake.take() {
+            (this.drained, this.silent_until_woken) = (false, false);
         }
-        if !this.dry
+        if !this.drained
             && let Some(bytes) = this.poll_bytes().into_bytes()
         {
             this.spoke = true;
@@ -171,11 +171,11 @@ impl Body for StreamBody {
         if this.over {
             return Poll::Ready(None);
         }
-        if !this.quiet {
+        if !this.silent_until_woken {
             if let Poll::Ready(bytes) = this.poll_keepalive() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            this.quiet = true;
+            this.silent_until_woken = true;
         }
         Poll::Pending
     }

@@ -9,11 +9,10 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use serde_json::Value;
 use steadfast::{
-    ChatRequest, ChatResponse, ChatService, Failure, Handles,
+    ChatService, Handles,
     client::{Credential, LlmClient, Provider, Providers, transport::Transport},
 };
 use tokio::time::Instant;
-use tower::ServiceExt;
 
 pub use self::report::{Line, Report};
 use crate::{
@@ -42,7 +41,7 @@ impl Gateway {
         Self::with_providers(config, source, providers(config, source)?)
     }
 
-    /// The stack of `config` around `providers`, which take the place of the configured ones: their
+    /// The stack of `config` around `providers`, which replace the configured ones: their
     /// names and those of their credentials must be the same.
     ///
     /// # Errors
@@ -67,15 +66,6 @@ impl Gateway {
     /// The stack, to be called.
     pub fn service(&self) -> ChatService {
         self.0.service.clone()
-    }
-
-    /// Calls the stack.
-    ///
-    /// # Errors
-    ///
-    /// When the layers have given up.
-    pub async fn call(&self, request: ChatRequest) -> Result<ChatResponse, Failure> {
-        self.service().oneshot(request).await
     }
 
     /// The handles of its layers.

@@ -103,18 +103,18 @@ fn meaning(schema: &Value) -> String {
 /// The documentation of a type or field, in one line and without the links that rustdoc knows.
 fn description(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap_or_default();
-    let mut plain = String::new();
+    let mut text_only = String::new();
     let mut rest = text;
     while let Some((before, link)) = rest.split_once("[`") {
         let Some((name, after)) = link.split_once("`]") else { break };
-        let _ = write!(plain, "{before}`{name}`");
+        let _ = write!(text_only, "{before}`{name}`");
         rest = match after.strip_prefix('(').and_then(|target| target.split_once(')')) {
             Some((_, after)) => after,
             None => after,
         };
     }
-    plain.push_str(rest);
-    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    text_only.push_str(rest);
+    text_only.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The values to choose from, with what they mean.
@@ -122,14 +122,14 @@ fn choices(schema: &Value) -> Vec<(String, Option<String>)> {
     let variants = schema["oneOf"].as_array().into_iter().flatten();
     let inner = schema["anyOf"].as_array().into_iter().flatten().flat_map(choices);
     let own = variants.flat_map(|variant| {
-        let plain = variant["enum"].as_array().into_iter().flatten();
-        let all = plain.chain(variant.get("const")).map(Value::to_string);
+        let listed = variant["enum"].as_array().into_iter().flatten();
+        let all = listed.chain(variant.get("const")).map(Value::to_string);
         let what = variant.get("description").map(|_| description(variant));
         all.map(move |name| (name, what.clone())).collect::<Vec<_>>()
     });
-    let plain =
+    let listed =
         schema["enum"].as_array().into_iter().flatten().map(|name| (name.to_string(), None));
-    own.chain(inner).chain(plain).collect()
+    own.chain(inner).chain(listed).collect()
 }
 
 /// The fields of a struct's schema, of an optional one's too.

@@ -16,7 +16,7 @@ use steadfast::{
 use tokio::task::{JoinHandle, JoinSet};
 use tower::ServiceExt;
 
-/// Requests under way at once.
+/// Requests in progress at once.
 const CALLERS: u32 = 8;
 
 /// A picture of one pixel.

@@ -2,7 +2,7 @@
 
 mod load;
 mod scenario;
-mod scenes;
+mod scripts;
 mod table;
 
 use std::{
@@ -84,7 +84,7 @@ async fn once(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let answered = running.load.run(args.requests).await;
     let took = began.elapsed();
     let mut report = table::Report::of(&running.app, &running.scenario, &answered, took);
-    report.scenes = scenes::play(&running).await;
+    report.scripts = scripts::run(&running).await;
     let good = report.is_good();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
