@@ -173,7 +173,8 @@ mod keys {
 
     impl Default for BackoffKeys {
         fn default() -> Self {
-            Self { cap: None, ..Backoff::default().into() }
+            let Backoff { base, jitter, .. } = Backoff::default();
+            Self { base, cap: None, jitter }
         }
     }
 

@@ -16,7 +16,7 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 use serde::Serialize;
 use steadfast_core::{Dialect, Failure, RecoveryLog, Usage};
@@ -84,38 +84,29 @@ fn seconds() -> Histogram {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("steadfast");
-        let requests = Family::default();
-        let failures = Family::default();
-        let tokens = Family::default();
-        let head: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
-        let whole: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
-        let in_flight = Gauge::default();
-        registry.register("requests", "Requests by how they ended", Family::clone(&requests));
-        registry.register("failures", "Failures that reached a caller", Family::clone(&failures));
-        registry.register("tokens", "Tokens that providers reported", Family::clone(&tokens));
-        registry.register(
-            "time_to_head_seconds",
-            "Time until the answer began",
-            Family::clone(&head),
-        );
-        registry.register(
-            "time_to_end_seconds",
-            "Time until the answer ended",
-            Family::clone(&whole),
-        );
-        registry.register("in_flight", "Requests in progress", Gauge::clone(&in_flight));
+        let mut all = Registry::with_prefix("steadfast");
+        let histogram = || Family::new_with_constructor(seconds as fn() -> Histogram);
         Self(Arc::new(Inner {
-            registry,
-            requests,
-            failures,
+            requests: add(&mut all, "requests", "Requests by how they ended", Family::default()),
+            failures: add(
+                &mut all,
+                "failures",
+                "Failures that reached a caller",
+                Family::default(),
+            ),
+            tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
+            head: add(&mut all, "time_to_head_seconds", "Time until the answer began", histogram()),
+            whole: add(&mut all, "time_to_end_seconds", "Time until the answer ended", histogram()),
+            in_flight: add(&mut all, "in_flight", "Requests in progress", Gauge::default()),
             steps: Mutex::default(),
-            tokens,
-            head,
-            whole,
-            in_flight,
+            registry: all,
         }))
     }
+}
+
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {

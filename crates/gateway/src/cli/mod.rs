@@ -1,10 +1,12 @@
 //! The command line.
 
-use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{fmt::Display, io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use steadfast_core::Dialect;
+
+use crate::config::ConfigErrors;
 
 mod check;
 mod classify;
@@ -16,10 +18,37 @@ mod replay;
 mod serve;
 mod sim;
 
-/// What a command ends with when it could not do what it is for.
-pub(crate) const FAILED: u8 = 1;
-/// What a command ends with when it was called wrongly or its configuration is wrong.
-pub(crate) const USAGE: u8 = 2;
+/// Why a command ends before it is done: the exit code and a sentence for standard error.
+#[derive(Debug)]
+struct Exit(u8, String);
+
+impl Exit {
+    /// It could not do what it is for.
+    fn failed(message: impl Display) -> Self {
+        Self(1, message.to_string())
+    }
+
+    /// It was called wrongly, or its configuration is wrong.
+    fn usage(message: impl Display) -> Self {
+        Self(2, message.to_string())
+    }
+}
+
+impl From<ConfigErrors> for Exit {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::usage(errors)
+    }
+}
+
+impl From<io::Error> for Exit {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // Whoever reads has seen enough.
+            io::ErrorKind::BrokenPipe => Self(0, String::new()),
+            _ => Self::failed(error),
+        }
+    }
+}
 
 /// Keep LLM calls running when providers, networks and models do not.
 #[derive(Debug, Parser)]
@@ -237,7 +266,7 @@ pub(crate) struct SimArgs {
 /// Runs what the command line says.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command.unwrap_or_else(|| {
+    let done = match cli.command.unwrap_or_else(|| {
         Command::Demo(DemoArgs { requests: 200, seed: 1, ..DemoArgs::default() })
     }) {
         Command::Demo(args) => demo::run(&args),
@@ -254,14 +283,13 @@ pub fn run() -> ExitCode {
                 "steadfast",
                 &mut io::stdout(),
             );
-            ExitCode::SUCCESS
+            Ok(())
         }
+    };
+    let Err(Exit(code, message)) = done else { return ExitCode::SUCCESS };
+    if !message.is_empty() {
+        eprintln!("steadfast: {message}");
     }
-}
-
-/// A sentence on standard error, and the exit code that goes with it.
-pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
-    eprintln!("steadfast: {message}");
     ExitCode::from(code)
 }
 

@@ -17,14 +17,7 @@ use steadfast_core::{
 
 use tower::{Service, ServiceExt};
 
-use super::{
-    App,
-    array::ArrayEncoder,
-    record::Record,
-    reply,
-    stream::{StreamBody, Writer},
-    unread,
-};
+use super::{App, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
 use crate::keys::Caller;
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
@@ -92,13 +85,7 @@ async fn read(
     parts: &Parts,
     body: &mut Body,
 ) -> Result<ChatRequest, Failure> {
-    let caller =
-        app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
-            Failure::refused(Reason::Auth, reply::NO_KEY)
-                .with_status(http::StatusCode::UNAUTHORIZED)
-                .with_fault(Fault::Caller)
-                .with_evidence("gateway key")
-        })?;
+    let caller = caller(app, &parts.headers, &parts.uri)?;
     uncompressed(&parts.headers)?;
     let late = || {
         Failure::refused(Reason::Timeout, "the request body did not arrive in time")
@@ -267,9 +254,9 @@ fn stream(
     record.answered(&response.head);
     let (head, events) = response.into_parts();
     let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
-    let writer = if sse { Writer::Sse } else { Writer::Array(ArrayEncoder::default()) };
+    let array = (!sse).then(ArrayEncoder::default);
     let content_type = if sse { "text/event-stream" } else { "application/json" };
-    let body = StreamBody::new(dialect, events, encoder, writer, app.0.keepalive, record);
+    let body = StreamBody::new(dialect, events, encoder, array, app.0.keepalive, record);
     let mut response = reply::ok(content_type, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
@@ -279,9 +266,14 @@ fn stream(
     response
 }
 
-/// Gemini's SDKs may send the key in the address.
-fn query_key(parts: &Parts) -> Option<Cow<'_, str>> {
-    query(&parts.uri, "key")
+/// Who asks. Gemini's SDKs may send the key in the address.
+pub(super) fn caller(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Caller, Failure> {
+    app.0.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
+        Failure::refused(Reason::Auth, reply::NO_KEY)
+            .with_status(http::StatusCode::UNAUTHORIZED)
+            .with_fault(Fault::Caller)
+            .with_evidence("gateway key")
+    })
 }
 
 /// Whether a Gemini caller asked for server-sent events rather than a JSON array.

@@ -17,6 +17,8 @@ use tokio::{
 };
 use tower::{Service, ServiceExt};
 
+use super::version;
+
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
 /// enough that slow ones can not hold every connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,9 +30,6 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 /// Wait after `accept` failed, which means the process is out of file descriptors: the connections
 /// it has must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Wait for the rest of a preface of which a part has come, which hardly ever happens.
-const PREFACE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where a connection came from: in the extensions of its requests.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +106,7 @@ where
     let mut http2 = server.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let is_http2 = tokio::select! {
-        is_http2 = tokio::time::timeout(HEADER_TIMEOUT, is_http2(&stream)) => is_http2??,
+        is_http2 = tokio::time::timeout(HEADER_TIMEOUT, version::is_http2(&stream)) => is_http2??,
         _ = stopped.changed() => return Ok(()),
     };
     let server = if is_http2 { server.http2_only() } else { server.http1_only() };
@@ -120,23 +119,4 @@ where
         _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
     }
     connection.await
-}
-
-/// What a client of HTTP/2 sends first.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Whether the client speaks HTTP/2, once it has sent something.
-///
-/// hyper-util would find out itself, but waits for ever for a client that sends nothing or half a
-/// preface, and what it has read in front of the rest makes hyper read into 16 KiB instead of 8.
-async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
-    let mut first = [0; PREFACE.len()];
-    loop {
-        let len = stream.peek(&mut first).await?;
-        if len == 0 || len == PREFACE.len() || !PREFACE.starts_with(&first[..len]) {
-            return Ok(first == *PREFACE);
-        }
-        // Peeking does not wait for the rest.
-        tokio::time::sleep(PREFACE_PAUSE).await;
-    }
 }

@@ -9,6 +9,7 @@ mod record;
 mod reply;
 mod stream;
 mod unread;
+mod version;
 mod wake;
 
 use std::{

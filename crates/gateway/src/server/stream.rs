@@ -21,22 +21,14 @@ use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};
 /// and nothing ever waits for more.
 const COALESCE: usize = 16 * 1024;
 
-/// How frames are laid out for the caller.
-#[derive(Debug)]
-pub(super) enum Writer {
-    /// As server-sent events.
-    Sse,
-    /// As a JSON array, as Gemini's dialect does unless asked for events.
-    Array(ArrayEncoder),
-}
-
 /// The body of a streamed answer. It ends as the answer ends; a failure becomes the dialect's
 /// error event, after which it ends without a terminal event. Dropping it cancels the call.
 pub(super) struct StreamBody {
     dialect: Dialect,
     events: EventStream,
     encoder: StreamEncoder,
-    writer: Writer,
+    /// Of a JSON array, as Gemini's dialect streams unless asked for events.
+    array: Option<ArrayEncoder>,
     keepalive: Duration,
     /// Armed by the first silence, and moved only when it fires: tokens are frequent, and moving a
     /// timer is dear.
@@ -62,7 +54,7 @@ impl StreamBody {
         dialect: Dialect,
         events: EventStream,
         encoder: StreamEncoder,
-        writer: Writer,
+        array: Option<ArrayEncoder>,
         keepalive: Duration,
         record: Record,
     ) -> Self {
@@ -76,7 +68,7 @@ impl StreamBody {
             dialect,
             events,
             encoder,
-            writer,
+            array,
             keepalive,
             silence: None,
             since: Instant::now(),
@@ -99,13 +91,16 @@ impl StreamBody {
                 Poll::Ready(None) => {
                     self.over = true;
                     self.record.done();
-                    Ok(self.writer.end())
+                    Ok(self.array.as_mut().map_or_else(Bytes::new, ArrayEncoder::end))
                 }
                 Poll::Ready(Some(Ok(event))) => {
                     if let Some(usage) = event.usage() {
                         self.record.used(usage);
                     }
-                    self.encoder.encode_owned(event).map(|bytes| self.writer.frames(bytes))
+                    self.encoder.encode_owned(event).map(|frames| match &mut self.array {
+                        Some(array) => array.frames(&frames),
+                        None => frames,
+                    })
                 }
                 Poll::Ready(Some(Err(failure))) => Err(failure),
             };
@@ -113,7 +108,11 @@ impl StreamBody {
                 Ok(bytes) => out.push(bytes),
                 Err(failure) => {
                     self.over = true;
-                    out.push(self.writer.error(codec(self.dialect).encode_stream_error(&failure)));
+                    let frame = codec(self.dialect).encode_stream_error(&failure);
+                    out.push(match &mut self.array {
+                        Some(array) => array.error(&frame),
+                        None => frame,
+                    });
                     self.record.failed(&failure, true);
                 }
             }
@@ -124,7 +123,9 @@ impl StreamBody {
     /// Something that says the gateway is alive, once the provider has been silent for long.
     fn poll_keepalive(&mut self) -> Poll<Bytes> {
         let cx = &mut Context::from_waker(&self.waker);
-        let Writer::Sse = self.writer else { return Poll::Pending };
+        if self.array.is_some() {
+            return Poll::Pending;
+        }
         let keepalive = self.keepalive;
         if std::mem::take(&mut self.spoke) {
             self.since = Instant::now();
@@ -188,29 +189,6 @@ impl Body for StreamBody {
 impl fmt::Debug for StreamBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamBody").field("dialect", &self.dialect).finish_non_exhaustive()
-    }
-}
-
-impl Writer {
-    fn frames(&mut self, frames: Bytes) -> Bytes {
-        match self {
-            Writer::Sse => frames,
-            Writer::Array(array) => array.frames(&frames),
-        }
-    }
-
-    fn error(&mut self, frame: Bytes) -> Bytes {
-        match self {
-            Writer::Sse => frame,
-            Writer::Array(array) => array.error(&frame),
-        }
-    }
-
-    fn end(&mut self) -> Bytes {
-        match self {
-            Writer::Sse => Bytes::new(),
-            Writer::Array(array) => array.end(),
-        }
     }
 }
 
