@@ -96,24 +96,17 @@ impl Source {
 
     /// An error of the parser's, in the value of `leaf` where that is known.
     fn at(&self, error: &toml::de::Error, leaf: Option<&Leaf>) -> ConfigError {
-        let message = error.message().trim();
-        let span = error.span();
-        // An array of tables stands where its first one does.
-        let inside = |span: &Range<usize>| {
-            leaf.is_none_or(|leaf| leaf.items.is_some() && leaf.span.start < span.start)
+        let items = leaf.map_or(&[][..], |leaf| leaf.items.as_deref().unwrap_or_default());
+        // Of what is in a flattened section, serde says no more than where the section begins.
+        let is_exact = |span: &Range<usize>| {
+            leaf.is_none_or(|leaf| !items.is_empty() && leaf.span.start <= span.start)
         };
-        match (span.filter(inside), leaf) {
-            (Some(span), leaf) => {
-                let items = leaf.and_then(|leaf| leaf.items.as_deref()).unwrap_or_default();
-                let item = items.iter().rev().find(|item| item.span.contains(&span.start));
-                let key = item.or(leaf).map_or_else(String::new, |leaf| leaf.path.join("."));
-                self.error_at(key, Some(span.start), message)
-            }
-            (None, Some(leaf)) => {
-                self.error_at(leaf.path.join("."), Some(leaf.span.start), message)
-            }
-            (None, None) => self.error_at(String::new(), None, message),
-        }
+        let span = error.span().filter(is_exact).or(leaf.map(|leaf| leaf.span.clone()));
+        let start = span.map(|span| span.start);
+        let is_there = |item: &&Leaf| start.is_some_and(|start| item.span.contains(&start));
+        let found = items.iter().rev().find(is_there).or(leaf);
+        let key = found.map_or_else(String::new, |leaf| leaf.path.join("."));
+        self.error_at(key, start, error.message().trim())
     }
 
     fn error_at(
@@ -265,6 +258,10 @@ mod tests {
         let error = errors("[[providers]]\nname='a'\ndialect='cobol'\n");
         assert!(error.contains(":3:9: providers[0].dialect:"), "{error}");
         assert!(error.contains("openai"), "{error}");
+        let error = errors("[[providers]]\nname='a'\ndialect='openai'\n[[providers]]\nname='b'\n");
+        assert!(error.contains(":4:1: providers[1]: missing field `dialect`"), "{error}");
+        let error = errors("[guard]\ntools = [{ name = 'a' }, { name = 'b', limit = 'x' }]\n");
+        assert!(error.contains(":2:9: guard.tools: invalid type: string \"x\""), "{error}");
         let error = errors("[retry]\nretries = -1\n");
         assert!(error.contains("retry.retries"), "{error}");
     }

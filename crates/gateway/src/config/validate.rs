@@ -1,6 +1,6 @@
 //! What types can not say.
 
-use std::{collections::BTreeSet, fmt::Display, net::IpAddr, path::Path};
+use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 use http::{HeaderName, HeaderValue};
 use steadfast_core::{Failover, Params, Reason};
@@ -48,7 +48,7 @@ impl Check<'_> {
 
     fn server(&mut self, config: &Config) {
         let server = &config.server;
-        if server.auth == Auth::None && !is_loopback(server.listen.ip()) {
+        if server.auth == Auth::None && !server.listen.ip().to_canonical().is_loopback() {
             self.fail(
                 "server.auth",
                 format!(
@@ -266,10 +266,6 @@ pub(crate) fn credential_name(reference: &str) -> &str {
         Some((_, name)) => name.trim(),
         None => reference,
     }
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
 }
 
 #[cfg(test)]

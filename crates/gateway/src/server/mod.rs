@@ -160,23 +160,19 @@ async fn gemini(
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    let failure = Failure::refused(
-        Reason::Unsupported,
-        format!("{method} is not what {path} is for; models are asked by POST, all else by GET"),
-    )
-    .with_status(http::StatusCode::METHOD_NOT_ALLOWED);
-    let dialect = reply::guess_dialect(request.headers(), request.uri());
-    refuse(dialect, &failure, request).await
+    let message =
+        format!("{method} is not what {path} is for; models are asked by POST, all else by GET");
+    unsupported(http::StatusCode::METHOD_NOT_ALLOWED, message, request).await
 }
 
 async fn nowhere(request: Request) -> Response {
-    let failure = Failure::refused(
-        Reason::Unsupported,
-        format!("there is nothing at {} {}", request.method(), request.uri().path()),
-    )
-    .with_status(http::StatusCode::NOT_FOUND);
-    let dialect = reply::guess_dialect(request.headers(), request.uri());
-    refuse(dialect, &failure, request).await
+    let message = format!("there is nothing at {} {}", request.method(), request.uri().path());
+    unsupported(http::StatusCode::NOT_FOUND, message, request).await
+}
+
+async fn unsupported(status: http::StatusCode, message: String, request: Request) -> Response {
+    let failure = Failure::refused(Reason::Unsupported, message).with_status(status);
+    refuse(reply::guess_dialect(request.headers(), request.uri()), &failure, request).await
 }
 
 /// Answers `request`, which nobody read, with `failure`.
