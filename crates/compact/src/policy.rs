@@ -154,7 +154,7 @@ impl Policy {
     /// The room there is for a request to a model of these limits, which asks for at most
     /// `max_output` tokens of answer. Where the provider does not hold the two together against the
     /// window (`output_counts`, of the target's
-    /// [`Rules`](steadfast_core::transcript::Rules::output_counts)), no more is kept than if the
+    /// [`Rules`](steadfast_chat::transcript::Rules::output_counts)), no more is kept than if the
     /// request had not asked: many ask for the most there is and never use it.
     pub fn room(&self, limits: Limits, max_output: Option<u64>, output_counts: bool) -> Room {
         let most = limits.output.unwrap_or(u64::MAX);

@@ -6,7 +6,7 @@ use steadfast::{
     client::dialect::{Wire, codec},
     compact::{Compactor, Counter, Limits, Models, Policy, Report, Room, Tape, Task},
 };
-use steadfast_core::{ChatRequest, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::Rules};
 
 use super::{CompactArgs, Exit, input};
 

@@ -8,7 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::client::dialect::{Route, codec};
-use steadfast_core::{ChatRequest, Dialect};
+use steadfast_chat::ChatRequest;
+use steadfast_core::Dialect;
 
 use super::Exit;
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 use http::{HeaderName, HeaderValue};
-use steadfast_core::{Failover, Params, Reason};
+use steadfast_chat::Params;
+use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Source, SummariserConfig};
 

@@ -9,11 +9,9 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
-use steadfast_core::{
-    CallContext, ChatRequest, ChatResponse, Completion, Deadline, Dialect, Event, EventStream,
-    Failure, Fault, FrameKind, Priority, Reason,
-};
+use steadfast_core::{CallContext, Deadline, Dialect, Failure, Fault, Priority, Reason};
 
 use tower::{Service, ServiceExt};
 

@@ -1,7 +1,8 @@
 //! What is written down of a request: one log line, and the counters.
 
 use http::HeaderValue;
-use steadfast_core::{ChatRequest, Dialect, Failure, Head, RecoveryLog, Target, Usage};
+use steadfast_chat::{ChatRequest, Head};
+use steadfast_core::{Dialect, Failure, RecoveryLog, Target, Usage};
 use tokio::time::Instant;
 
 use super::reply;

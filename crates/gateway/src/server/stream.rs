@@ -11,8 +11,9 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
+use steadfast_chat::EventStream;
 use steadfast_client::dialect::{StreamEncoder, codec};
-use steadfast_core::{Dialect, EventStream, time::Alarm};
+use steadfast_core::{Dialect, time::Alarm};
 use tokio::time::Instant;
 
 use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};

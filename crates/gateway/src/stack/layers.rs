@@ -407,7 +407,7 @@ server_error = { scope = "model" }
             let dead = tower::service_fn(move |_: ChatRequest| {
                 count.fetch_add(1, Ordering::Relaxed);
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
-                std::future::ready(Err::<steadfast_core::ChatResponse, _>(failure))
+                std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
             let stack = stack(&config(&file), &Source::text(&file), &client()).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();

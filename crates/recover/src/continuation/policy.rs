@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use steadfast_core::{ChatRequest, Target};
+use steadfast_chat::ChatRequest;
+use steadfast_core::Target;
 
 use crate::PolicyError;
 
