@@ -16,6 +16,8 @@ mod axum;
 mod backoff;
 mod budget;
 pub mod circuit;
+#[cfg(feature = "serde")]
+pub mod config;
 mod context;
 mod dialect;
 mod failure;

@@ -8,6 +8,7 @@ use crate::PolicyError;
 
 /// What a tool does to the world. In configuration its name in lower case: `read_only`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
@@ -40,6 +41,9 @@ impl Kind {
 
 /// One tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ToolSpec {
     /// Its name; compared without regard to case.
@@ -48,8 +52,8 @@ pub struct ToolSpec {
     pub aliases: Vec<String>,
     /// What it does to the world.
     pub kind: Kind,
-    /// How often a task may call it; `None` for [`Limits::per_tool`](crate::Limits::per_tool), 0
-    /// for never, [`u32::MAX`] for as often as it likes.
+    /// How often a task may call it, 0 for never. Without it as often as
+    /// [`per_tool`](crate::Limits::per_tool) says.
     pub limit: Option<u32>,
 }
 
@@ -80,7 +84,27 @@ impl ToolSpec {
     }
 }
 
-/// Every name in lower case, with its index in the table.
+/// The tools of a configuration, and the built-in ones without the names that it uses.
+#[cfg(feature = "serde")]
+pub(crate) fn read<'de, D>(deserializer: D) -> Result<Vec<ToolSpec>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let own = Vec::<ToolSpec>::deserialize(deserializer)?;
+    let is_free = |name: &String| !own.iter().any(|tool| tool.is_called(name));
+    let built_in = crate::data::tools().into_iter().filter_map(|mut spec| {
+        let names = std::iter::once(spec.name).chain(spec.aliases);
+        let mut free = names.filter(is_free);
+        spec.name = free.next()?;
+        spec.aliases = free.collect();
+        Some(spec)
+    });
+    let mut all: Vec<ToolSpec> = built_in.collect();
+    all.extend(own);
+    Ok(all)
+}
+
+/// Every name in lower case, with its place in the table.
 pub(crate) fn index(tools: &[ToolSpec]) -> Result<HashMap<Box<str>, usize>, PolicyError> {
     let mut index = HashMap::new();
     for (at, tool) in tools.iter().enumerate() {

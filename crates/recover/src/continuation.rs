@@ -36,6 +36,9 @@ pub type ContinuationHandle = RecoverHandle<ContinuationPolicy>;
 
 /// How cut-off answers are continued. Limits are in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ContinuationPolicy {
     /// What the output limit is raised to, once; 0 for never.
     pub escalate_to: u64,

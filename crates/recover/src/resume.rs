@@ -37,12 +37,16 @@ pub type ResumeHandle = RecoverHandle<ResumePolicy>;
 
 /// How broken streams are resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ResumePolicy {
     /// How often one answer is resumed, at most; 0 turns resuming off.
     pub resumes: u32,
     /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
     pub max_partial: usize,
     /// How the overlap of the two answers is found.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub overlap: OverlapPolicy,
 }
 

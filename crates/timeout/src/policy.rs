@@ -50,22 +50,38 @@ const NONE_IS_OFF: &str = ", or `None` for no limit";
 /// # Ok::<(), steadfast_timeout::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StallPolicy {
     /// The longest without content, from the call on; every piece of content begins it anew.
     /// Pings, comments and empty pieces are no content. 180 s: models that think in silence do so
     /// for two minutes, and hardly ever for three.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "stall_ms", with = "steadfast_core::config::Millis")
+    )]
     pub stall: Duration,
     /// How many times [`stall`](Self::stall) the whole answer may take, however steadily it
     /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
-    /// loop. `None` for no such limit.
+    /// loop. Off: no such limit.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub ceiling: Option<u32>,
-    /// The longest until the first content of a call that is not the first attempt of its request
-    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)): of an answer that does
+    /// The longest until the first content of a call that is not the first attempt of its request, by
+    /// its [`attempts`](steadfast_core::CallContext::attempts): of an answer that does
     /// not come in pieces, the whole of it. 60 s: somebody has waited already. Once content is
-    /// there this limit ends, or it would cut healthy streams. `None` for no such limit.
+    /// there this limit ends, or it would cut healthy streams. Off: no such limit.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")
+    )]
     pub attempt: Option<Duration>,
     /// The longest until the first content; at most [`stall`](Self::stall). Off by default,
     /// because how long a model thinks is the model's affair.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "first_content_ms", with = "steadfast_core::config::Millis")
+    )]
     pub first_content: Option<Duration>,
     /// The slowest an answer may begin. Off by default.
     pub floor: Option<Floor>,
@@ -90,11 +106,18 @@ impl Default for StallPolicy {
 /// when the window is over fails, unseen by the caller, so that it can be asked for again. After
 /// that nothing is held back or measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Floor {
     /// Characters of text, thinking and tool arguments a second; bytes, for an HTTP body. People
     /// read about 20 a second.
     pub min_chars_per_s: f64,
     /// Over which time.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "window_ms", with = "steadfast_core::config::Millis")
+    )]
     pub window: Duration,
 }
 
@@ -133,9 +156,16 @@ impl StallPolicy {
 /// The limit of a call with everything that is done for it, for a
 /// [`DeadlineLayer`](crate::DeadlineLayer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct DeadlinePolicy {
     /// The longest a call may take with all its retries, fallbacks and the whole answer, unless
     /// the caller has less time. 600 s: what the SDKs of the large providers wait.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "pipeline_ms", with = "steadfast_core::config::Millis")
+    )]
     pub pipeline: Duration,
 }
 

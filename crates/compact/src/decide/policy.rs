@@ -17,6 +17,9 @@ use crate::{PolicyError, TokenLimits, apply::MARKER};
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct CompactionPolicy {
     /// From this share on the answer says that the window is filling. 0.8: a turn or two before
@@ -43,8 +46,8 @@ pub struct CompactionPolicy {
     /// Results and arguments up to so many characters are never stripped. 200: the marker that
     /// replaces one is hardly shorter.
     pub strip_over: usize,
-    /// Tokens of the window kept for the answer when the request does not say how long it may be;
-    /// `None` for an eighth of the window, the model's output limit, or 32,000, whichever is least.
+    /// Tokens of the window kept for the answer when the request does not say how long it may be.
+    /// Without it an eighth of the window, the model's output limit, or 32,000, whichever is least.
     pub reserve: Option<u64>,
     /// The most bytes of a summary's body, with its facts. 16,000: four thousand tokens. It is
     /// less in a small window: a tenth of it.

@@ -10,10 +10,15 @@ use tokio::time::Instant;
 
 /// The most tokens of summaries in an hour and in a day, both rolling; 0 for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SpendPolicy {
     /// Tokens in any hour. 500,000: a few compactions of a large window.
+    #[cfg_attr(feature = "serde", serde(rename = "spend_hour"))]
     pub hour: u64,
     /// Tokens in any day. 5,000,000: ten such hours.
+    #[cfg_attr(feature = "serde", serde(rename = "spend_day"))]
     pub day: u64,
 }
 

@@ -44,11 +44,11 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
         .map(|breaker| {
             json!({
                 "target": key(breaker.key.as_ref()),
-                "state": breaker.state.as_str(),
-                "for_s": breaker.until.map(|until| seconds(until.saturating_duration_since(now))),
-                "consecutive": breaker.consecutive,
-                "calls": breaker.calls,
-                "failures": breaker.failures,
+                "state": breaker.circuit.state.as_str(),
+                "for_s": breaker.circuit.until.map(|until| seconds(until.saturating_duration_since(now))),
+                "consecutive": breaker.circuit.consecutive,
+                "calls": breaker.circuit.calls,
+                "failures": breaker.circuit.failures,
             })
         })
         .collect();
@@ -159,7 +159,7 @@ pub(super) fn gauges(handles: &Handles) -> String {
         writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
     let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
     for breaker in handles.breaker.snapshot() {
-        let open = u8::from(breaker.state.as_str() != "closed");
+        let open = u8::from(breaker.circuit.state.as_str() != "closed");
         let target = escaped(&key(breaker.key.as_ref()));
         let _ = writeln!(text, "steadfast_breaker_open{{target=\"{target}\"}} {open}");
     }

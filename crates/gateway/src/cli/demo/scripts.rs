@@ -1,5 +1,5 @@
-//! Scenes after the load: one trouble each that takes more than asking again, played out in front
-//! of the same gateway and the same providers.
+//! Scripts after the load: one fault each that takes more than asking again, run against
+//! the same gateway and the same providers.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use steadfast_sim::{Answer, Fault, FaultPlan, GoesOn, How, Rule};
 
 use super::{Running, load};
 
-/// A scene, played.
+/// A script that has run.
 #[derive(Debug, Serialize)]
-pub(super) struct Scene {
+pub(super) struct Script {
     /// What goes wrong.
     what: &'static str,
     /// Whether it ended as it should.
@@ -20,8 +20,8 @@ pub(super) struct Scene {
     seen: String,
 }
 
-/// Plays all of them.
-pub(super) async fn play(running: &Running) -> Vec<Scene> {
+/// Runs all of them.
+pub(super) async fn run(running: &Running) -> Vec<Script> {
     let all = vec![
         broken(running).await,
         cut(running).await,
@@ -46,7 +46,7 @@ fn tale(sentences: usize) -> String {
 }
 
 /// A stream breaks in the middle of a sentence.
-async fn broken(running: &Running) -> Scene {
+async fn broken(running: &Running) -> Script {
     let whole = tale(20);
     let breaks = Rule::new(Fault::break_after(40, How::Reset)).provider("anthropic").nth(1);
     running.scenario.set(
@@ -54,41 +54,41 @@ async fn broken(running: &Running) -> Scene {
         &[Answer::text(whole.as_str()).goes_on(GoesOn::Faithful)],
     );
     let before = running.app.gateway().handles().resume.snapshot();
-    let mut request = ChatRequest::user("Tell me of the lighthouse.").streaming();
+    let mut request = ChatRequest::user("Write about the lighthouse.").streaming();
     request.params.max_output = Some(4_000);
     let answer = running.load.answer_as("anthropic", "claude-sonnet-4-5", request).await;
     let after = running.app.gateway().handles().resume.snapshot();
     let (broken, resumed) = (after.broken - before.broken, after.resumed - before.resumed);
-    let (good, told) = compare(&answer, &whole);
-    Scene {
+    let (good, outcome) = compare(&answer, &whole);
+    Script {
         what: "a stream that breaks in the middle",
         good: good && broken == 1 && resumed == 1,
-        seen: format!("{told}; {broken} break, {resumed} resume"),
+        seen: format!("{outcome}; {broken} break, {resumed} resume"),
     }
 }
 
 /// An answer three times as long as the output limit.
-async fn cut(running: &Running) -> Scene {
+async fn cut(running: &Running) -> Script {
     let whole = tale(60);
     running
         .scenario
         .set(&FaultPlan::none(), &[Answer::text(whole.as_str()).goes_on(GoesOn::Faithful)]);
     let before = running.app.gateway().handles().continuation.snapshot();
-    let mut request = ChatRequest::user("Tell me all of the lighthouse.").streaming();
+    let mut request = ChatRequest::user("Write all about the lighthouse.").streaming();
     request.params.max_output = Some(300);
     let answer = running.load.answer_as("openai", "gpt-4o", request).await;
     let after = running.app.gateway().handles().continuation.snapshot();
     let continued = after.continued - before.continued;
-    let (good, told) = compare(&answer, &whole);
-    Scene {
+    let (good, outcome) = compare(&answer, &whole);
+    Script {
         what: "an answer longer than its output limit of 300",
         good: good && continued > 0,
-        seen: format!("{told}; continued {continued} times"),
+        seen: format!("{outcome}; continued {continued} times"),
     }
 }
 
 /// A conversation of twice its model's window.
-async fn long(running: &Running) -> Scene {
+async fn long(running: &Running) -> Script {
     running.scenario.set(&FaultPlan::none(), &[Answer::text("The lens, first of all.")]);
     let mut request = ChatRequest::user("Never touch the lamp oil. What is to be done?");
     let messages = request.messages.make_mut();
@@ -101,28 +101,28 @@ async fn long(running: &Running) -> Scene {
     let answer = running.load.answer_as("openai", "gpt-3.5-turbo", request).await;
     let after = running.app.gateway().handles().compaction.snapshot();
     let compacted = after.counts.compacted - before.counts.compacted;
-    let (good, told) = compare(&answer, "The lens, first of all.");
+    let (good, outcome) = compare(&answer, "The lens, first of all.");
     let saved = after.conversations.iter().map(|one| one.saved).max().unwrap_or(0);
     let with = match after.counts.summarised - before.counts.summarised {
         0 => "with a list of facts",
         _ => "with another model's summary",
     };
-    Scene {
+    Script {
         what: "a conversation that outgrew its model's window of 16,385 tokens",
         good: good && compacted == 1,
-        seen: format!("{told}; compacted {with}, {saved} tokens less"),
+        seen: format!("{outcome}; compacted {with}, {saved} tokens less"),
     }
 }
 
-/// An agent that looks into the same directory for ever.
-async fn circles(running: &Running) -> Scene {
+/// An agent that lists the same directory for ever.
+async fn circles(running: &Running) -> Script {
     let mut request = ChatRequest::user("Find the configuration file.")
         .with_tools(vec![Tool::function("list_dir", "Lists a directory.", load::schema())]);
     request.params.max_output = Some(1_000);
     let (mut calls, mut advised) = (0, 0);
     let stopped = loop {
-        let looks = Answer::tool_call("list_dir", r#"{"what":"."}"#);
-        running.scenario.set(&FaultPlan::none(), &[looks]);
+        let list = Answer::tool_call("list_dir", r#"{"what":"."}"#);
+        running.scenario.set(&FaultPlan::none(), &[list]);
         let answer =
             running.load.answer_as("anthropic", "claude-sonnet-4-5", request.clone()).await;
         let answer = match answer {
@@ -142,7 +142,7 @@ async fn circles(running: &Running) -> Scene {
     };
     let (_, stop) = stopped.message().split_once("circles: ").unwrap_or_default();
     let stop = stop.split('.').next().unwrap_or_default().to_owned();
-    Scene {
+    Script {
         what: "an agent that makes the same call for ever",
         good: stopped.message().contains("goes in circles") && advised > 0 && calls <= 5,
         seen: format!("advised after 3 calls, stopped after {calls}: {stop}"),
@@ -156,13 +156,13 @@ fn compare(answer: &Result<Completion, Failure>, whole: &str) -> (bool, String) 
         }
         Ok(answer) => {
             let got = answer.text().len();
-            (false, format!("{got} of {} bytes, or others than were said", whole.len()))
+            (false, format!("{got} of {} bytes, or others than were sent", whole.len()))
         }
         Err(failure) => (false, format!("failed: {failure}")),
     }
 }
 
-impl fmt::Display for Scene {
+impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.good { "ok " } else { "NOT" };
         write!(f, "{mark} {}\n      {}", self.what, self.seen)
