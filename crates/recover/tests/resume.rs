@@ -249,7 +249,9 @@ async fn deadline_attempts_and_budget_are_kept() {
     let inner = after_text(|| Err(fail(Reason::Format)));
     ask(&inner, &layer().budget(budget.clone()), recording()).await;
     assert_eq!(budget.remaining(), 500 - budget.policy().transient);
-    while budget.withdraw(Reason::Timeout).is_some() {}
+    while let Some(cost) = budget.reserve(Reason::Timeout) {
+        let _ = cost.spend();
+    }
     let inner = after_text(|| Ok(Vec::new()));
     let mut request = recording();
     request.context.budget = Some(budget);

@@ -385,7 +385,10 @@ server_error = { scope = "model" }
         assert_eq!(config.timeout.deadline, steadfast::timeout::DeadlinePolicy::default());
         assert_eq!(config.retry.budget, steadfast::BudgetPolicy::default());
         assert_eq!(config.guard.policy, steadfast::guard::GuardPolicy::default());
-        assert_eq!(config.compaction.policy.policy, steadfast::compact::Policy::default());
+        assert_eq!(
+            config.compaction.policy.policy,
+            steadfast::compact::CompactionPolicy::default()
+        );
         assert_eq!(config.table(), steadfast::RecoveryTable::default());
     }
 
