@@ -4,7 +4,7 @@ use steadfast_core::{Reason, RecoveryLog, Step};
 
 use crate::{Advice, Stop, TaskId};
 
-/// A task was stopped; `inside` an answer that had begun.
+/// A task was stopped; `inside` an answer under way.
 pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
     tracing::event!(
         name: "steadfast::guard::stopped",
