@@ -124,7 +124,7 @@ async fn a_refusal_is_judged_in_full_and_names_its_target() {
 }
 
 #[tokio::test]
-async fn what_layers_have_judged_passes_untouched() {
+async fn what_layers_have_judged_is_kept() {
     for (failure, reason) in [
         (Failure::new(Reason::Timeout, "stalled").with_evidence("ours"), Reason::Timeout),
         (Failure::refused(Reason::CircuitOpen, "open"), Reason::CircuitOpen),
@@ -169,7 +169,7 @@ async fn foreign_errors_are_recognised_by_type_then_by_text() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_passes_unchanged() {
+async fn a_whole_answer_is_handed_on_unchanged() {
     let events = vec![
         event(Delta::Start { id: None, model: None }),
         event(text("hello")),
