@@ -101,7 +101,7 @@ pub fn trio(
     set_up: impl Fn(Dialect, SimProviderBuilder) -> SimProviderBuilder,
 ) -> Vec<SimProvider> {
     TRIO.map(|(name, dialect)| {
-        set_up(dialect, SimProvider::builder(simulated(dialect)).name(name)).build()
+        set_up(dialect, SimProvider::builder(simulated(dialect)).with_name(name)).build()
     })
     .into()
 }
@@ -122,7 +122,7 @@ pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
 /// One of these providers as a target: whatever model is asked for, it is sent one that it has.
 pub fn target(provider: &SimProvider) -> TargetSpec {
     let dialect = dialect(provider);
-    TargetSpec::new(provider.name()).dialect(dialect).model("*", model(dialect))
+    TargetSpec::new(provider.name()).with_dialect(dialect).with_model("*", model(dialect))
 }
 
 /// These providers as targets, in their order.

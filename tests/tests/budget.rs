@@ -28,12 +28,12 @@ fn providers(down: usize, fault: &Fault) -> Vec<SimProvider> {
 }
 
 fn stack(sims: &[SimProvider]) -> Stack {
-    let backoff = Backoff::default().jitter(Jitter::None).unwrap();
+    let backoff = Backoff::default().with_jitter(Jitter::None).unwrap();
     let policy = RetryPolicy { retries: RETRIES, backoff, ..RetryPolicy::transient() };
     let stall = StallPolicy { stall: Duration::from_secs(5), ..StallPolicy::default() };
     Stack::new(harness::chain(sims))
-        .retry(RetryBackoffLayer::new(policy).unwrap())
-        .stall(StallTimeoutLayer::new(stall).unwrap())
+        .with_retry(RetryBackoffLayer::new(policy).unwrap())
+        .with_stall(StallTimeoutLayer::new(stall).unwrap())
 }
 
 /// `stack` without what else would spare a dead provider: nothing cools, no circuit opens.
@@ -41,9 +41,9 @@ fn tireless(stack: Stack) -> Stack {
     let zero = Duration::ZERO;
     let table = [Reason::ServerError, Reason::Overloaded, Reason::Network]
         .into_iter()
-        .fold(RecoveryTable::default(), |table, reason| table.cooldown(reason, zero));
+        .fold(RecoveryTable::default(), |table, reason| table.with_cooldown(reason, zero));
     let observe = BreakerPolicy { observe: true, ..BreakerPolicy::default() };
-    stack.table(table).breaker(CircuitBreakerLayer::new(observe).unwrap())
+    stack.with_table(table).with_breaker(CircuitBreakerLayer::new(observe).unwrap())
 }
 
 fn asked(sims: &[SimProvider]) -> usize {
@@ -76,7 +76,7 @@ async fn a_dead_pair_gets_each_call_once_and_what_the_budget_holds() {
         for at_once in [false, true] {
             let sims = providers(2, &fault)[..2].to_vec();
             let budget = RetryBudget::default();
-            let stack = tireless(stack(&sims)).budget(budget.clone());
+            let stack = tireless(stack(&sims)).with_budget(budget.clone());
             let service = stack.boxed(harness::client(&sims));
             let calls = 150;
             if at_once {
@@ -222,7 +222,7 @@ async fn nothing_outlives_a_deadline_by_a_tick() {
                     let mut stack = stack(&sims);
                     let mut request = ask(stream);
                     if by_layer {
-                        stack = stack.deadline(DeadlineLayer::after(limit).unwrap());
+                        stack = stack.with_deadline(DeadlineLayer::after(limit).unwrap());
                     } else {
                         request.context.deadline = Some(Deadline::after(limit));
                     }

@@ -104,14 +104,14 @@ impl World {
         let sims = trio(|dialect, sim| {
             let at = [Dialect::Anthropic, Dialect::OpenAi, Dialect::Gemini];
             let at = at.iter().position(|one| *one == dialect).unwrap();
-            sim.seed(seed)
-                .latency(Latency {
+            sim.with_seed(seed)
+                .with_latency(Latency {
                     headers: Duration::from_millis(20),
                     per_token: Duration::from_millis(5),
                     jitter: 0.5,
                 })
                 .respond(|asked| number(asked).map(whole))
-                .faults(plans[at].clone())
+                .with_faults(plans[at].clone())
         });
         let stall = StallPolicy { stall: Duration::from_secs(2), ..StallPolicy::default() };
         let breaker =
@@ -119,11 +119,14 @@ impl World {
         // What the least of them writes at most.
         let most = OutputLimits { max_output: Some(16_384), window: None };
         let stack = Stack::new(chain(&sims))
-            .continuation(ContinuationLayer::default().limits(move |_, _| most))
-            .stall(StallTimeoutLayer::new(stall).unwrap())
-            .breaker(CircuitBreakerLayer::new(breaker).unwrap());
-        let stack =
-            if dice.bool() { stack.budget(RetryBudget::default()) } else { stack.without_budget() };
+            .with_continuation(ContinuationLayer::default().with_limits(move |_, _| most))
+            .with_stall(StallTimeoutLayer::new(stall).unwrap())
+            .with_breaker(CircuitBreakerLayer::new(breaker).unwrap());
+        let stack = if dice.bool() {
+            stack.with_budget(RetryBudget::default())
+        } else {
+            stack.without_budget()
+        };
         let handles = stack.handles();
         Self { sims, stack, handles }
     }

@@ -67,7 +67,7 @@ async fn rig(
     let mut order = vec![speaks];
     order.extend(DIALECTS.into_iter().filter(|dialect| *dialect != speaks));
     for (n, dialect) in order.into_iter().enumerate() {
-        let made = make(provider(dialect).name(format!("p{n}"))).build();
+        let made = make(provider(dialect).with_name(format!("p{n}"))).build();
         let models = format!("models = {{ \"*\" = \"{}\" }}", model(dialect));
         rig = rig.provider_with(made, &models);
     }
@@ -102,7 +102,8 @@ async fn goes_on(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful).in_chunks_of(9);
     let plan =
         FaultPlan::none().rule(Rule::new(Fault::break_after(after, how)).provider("p0").nth(1));
-    let rig = rig(speaks, NO_REST, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+    let rig =
+        rig(speaks, NO_REST, |sim| sim.with_script([said.clone()]).with_faults(plan.clone())).await;
     let reply = plain(caller, true, 4_000).send(rig.addr).await;
     assert_eq!(reply.status, 200, "{case}: {}", reply.text());
     assert!(reply.clean, "{case}");
@@ -128,7 +129,9 @@ async fn another_provider_goes_on_with_the_answer() {
             .rule(Rule::new(Fault::break_after(20, How::Reset)).provider("p0").nth(1))
             .rule(Rule::new(Fault::Reset).provider("p0").from(2));
         let config = "[retry]\nretries = 1\nbase_ms = 1\ncap_ms = 2\n";
-        let rig = rig(speaks, config, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+        let rig =
+            rig(speaks, config, |sim| sim.with_script([said.clone()]).with_faults(plan.clone()))
+                .await;
         let reply = plain(caller, true, 4_000).send(rig.addr).await;
         let told = Told::stream(caller, &reply.body);
         assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
@@ -150,8 +153,10 @@ async fn without_a_seam_there_is_one_error_and_nothing_twice() {
             let whole = tale(12);
             let said = Answer::text(whole.as_str()).goes_on(how).in_chunks_of(9);
             let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(20, How::Reset)).nth(1));
-            let rig =
-                rig(speaks, NO_REST, |sim| sim.script([said.clone()]).faults(plan.clone())).await;
+            let rig = rig(speaks, NO_REST, |sim| {
+                sim.with_script([said.clone()]).with_faults(plan.clone())
+            })
+            .await;
             let reply = plain(caller, true, 4_000).send(rig.addr).await;
             let told = Told::stream(caller, &reply.body);
             assert_eq!(told.errors.len(), 1, "{case}: {told:?}");
@@ -172,7 +177,7 @@ async fn a_cut_answer_arrives_whole() {
             let whole = tale(120);
             let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful);
             let tokens = said.output_tokens();
-            let rig = rig(speaks, "", |sim| sim.script([said.clone()])).await;
+            let rig = rig(speaks, "", |sim| sim.with_script([said.clone()])).await;
             let reply = plain(caller, stream, tokens / 3 + 1).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
             let told = if stream {
@@ -311,7 +316,7 @@ async fn a_stop_inside_a_stream_ends_it_properly() {
     };
     for (caller, speaks) in pairs() {
         let case = format!("{caller} <- {speaks}");
-        let rig = rig(speaks, "[guard]\nper_tool = 2\n", |sim| sim.script([calls(4)])).await;
+        let rig = rig(speaks, "[guard]\nper_tool = 2\n", |sim| sim.with_script([calls(4)])).await;
         let reply = ask(caller, model(caller), true).send(rig.addr).await;
         assert_eq!(reply.status, 200, "{case}: {}", reply.text());
         let told = Told::stream(caller, &reply.body);
@@ -385,7 +390,7 @@ async fn each_can_be_switched_off() {
         let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(9, How::Reset)).nth(1));
         let config = format!("{NO_REST}{off}");
         let rig = rig(caller, &config, |sim| {
-            sim.script([said.clone(), said.clone()]).faults(plan.clone())
+            sim.with_script([said.clone(), said.clone()]).with_faults(plan.clone())
         })
         .await;
         let broken = Told::stream(caller, &plain(caller, true, 9_000).send(rig.addr).await.body);
@@ -464,7 +469,7 @@ async fn a_conversation_that_is_too_long_is_made_to_fit() {
     for (caller, speaks) in pairs() {
         for known in [true, false] {
             let case = format!("{caller} <- {speaks}, window known {known}");
-            let sim = provider(speaks).models([small(speaks)]).build();
+            let sim = provider(speaks).with_models([small(speaks)]).build();
             let models = format!("models = {{ \"*\" = \"{}\" }}", model(speaks));
             let window = if known { "\nwindow = 8000" } else { "" };
             let lines = format!("{models}{window}");

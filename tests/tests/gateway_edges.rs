@@ -192,7 +192,7 @@ async fn of_a_providers_headers_none_goes_downstream() {
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let raw = RawResponse { status: 200, headers: headers.into(), body: body.into() };
         let plan = FaultPlan::always(Fault::Status(raw));
-        let rig = Rig::of(provider(dialect).faults(plan).build()).await;
+        let rig = Rig::of(provider(dialect).with_faults(plan).build()).await;
         let reply = ask(dialect, model(dialect), false).send(rig.addr).await;
         assert_eq!((reply.status, reply.text()), (200, body));
         for (name, value) in &reply.headers {
@@ -213,7 +213,7 @@ async fn what_was_done_is_told_in_headers() {
     for caller in DIALECTS {
         for stream in [false, true] {
             let failing = provider(Dialect::OpenAi)
-                .faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
+                .with_faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
                 .build();
             let rig = Rig::builder()
                 .provider_with(failing, "models = { \"*\" = \"gpt-4o\" }")
@@ -254,7 +254,7 @@ async fn what_was_done_is_told_in_headers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_callers_own_limits_are_obeyed() {
     let plan = FaultPlan::always(Fault::Error(ErrorKind::ServerError));
-    let sim = provider(Dialect::OpenAi).faults(plan).build();
+    let sim = provider(Dialect::OpenAi).with_faults(plan).build();
     let rig = Rig::builder()
         .provider(sim)
         .config("[retry]\nretries = 5\nbase_ms = 1\ncap_ms = 2\n[cooldown]\nserver_error = 0\n")
@@ -267,7 +267,8 @@ async fn a_callers_own_limits_are_obeyed() {
     assert_eq!(rig.seen().len(), 2);
 
     let rig =
-        Rig::of(provider(Dialect::OpenAi).faults(FaultPlan::always(Fault::Hang)).build()).await;
+        Rig::of(provider(Dialect::OpenAi).with_faults(FaultPlan::always(Fault::Hang)).build())
+            .await;
     let request = ask(Dialect::OpenAi, "gpt-4o", true).header("x-steadfast-timeout-ms", "100");
     let reply = request.send(rig.addr).await;
     refusal(Dialect::OpenAi, 504, &reply);
@@ -280,7 +281,7 @@ async fn a_rate_limit_says_when_to_come_back_and_who_should() {
         let case = format!("{caller} <- {speaks}");
         let plan = FaultPlan::always(Fault::rate_limit(RateLimit::after("40")));
         let rig = Rig::builder()
-            .provider(provider(speaks).faults(plan).build())
+            .provider(provider(speaks).with_faults(plan).build())
             .config("[retry]\nmax_wait_ms = 1000\n[failover]\nwhen_exhausted = \"fail\"\n")
             .start()
             .await;

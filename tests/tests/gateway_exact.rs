@@ -228,7 +228,10 @@ async fn within_a_dialect_bodies_pass_as_they_are() {
             let make = || {
                 let answer =
                     rich_answer().extra("x_new", json!({"a": [1, 2.50, "\u{1f980}"], "b": null}));
-                provider(dialect).line_end(line_end).respond(move |_| Some(answer.clone())).build()
+                provider(dialect)
+                    .with_line_end(line_end)
+                    .respond(move |_| Some(answer.clone()))
+                    .build()
             };
             let (rig, twin) = (Rig::of(make()).await, make());
             for stream in [false, true] {
@@ -301,7 +304,7 @@ async fn within_a_dialect_streams_nobody_expected_pass_as_they_are() {
             body: body.into(),
         };
         let plan = FaultPlan::always(Fault::Status(raw));
-        let rig = Rig::of(provider(dialect).faults(plan).build()).await;
+        let rig = Rig::of(provider(dialect).with_faults(plan).build()).await;
         let reply = ask(dialect, model(dialect), true).send(rig.addr).await;
         assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
         assert_eq!(reply.text(), body, "{dialect}");

@@ -94,7 +94,7 @@ async fn a_caller_who_leaves_before_the_answer_takes_the_call_along() {
     for (caller, speaks) in pairs() {
         for stream in [false, true] {
             let case = format!("{caller} -> {speaks}, stream {stream}");
-            let sim = provider(speaks).faults(FaultPlan::always(Fault::Hang)).build();
+            let sim = provider(speaks).with_faults(FaultPlan::always(Fault::Hang)).build();
             let rig = Rig::of(sim).await;
             let journal = rig.sims[0].provider().journal();
             let connection = ask(caller, model(speaks), stream).start(rig.addr).await;
@@ -113,7 +113,7 @@ async fn a_caller_who_leaves_before_the_answer_takes_the_call_along() {
 async fn a_caller_who_leaves_in_the_middle_takes_the_call_along() {
     for (caller, speaks) in pairs() {
         let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
-        let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+        let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
         let rig = Rig::of(sim).await;
         let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
         assert_eq!(open.status, 200);
@@ -130,7 +130,7 @@ async fn a_caller_who_leaves_in_the_middle_takes_the_call_along() {
 /// A provider that says a piece now and then, so that an answer is under way for a while.
 fn slow(dialect: Dialect) -> SimProvider {
     let latency = Latency { per_token: Duration::from_millis(15), ..Latency::default() };
-    provider(dialect).respond(|_| Some(rich_answer())).latency(latency).build()
+    provider(dialect).respond(|_| Some(rich_answer())).with_latency(latency).build()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,7 +196,7 @@ async fn silence_is_filled_with_what_the_dialect_bears() {
     for (caller, speaks) in pairs().filter(|pair| pair.0 != Dialect::Gemini) {
         cases.spawn(async move {
             let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
-            let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+            let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
             let rig = Rig::builder()
                 .provider(sim)
                 .server("auth = \"none\"\nkeepalive_s = 1")
@@ -222,7 +222,7 @@ async fn geminis_streams_have_nothing_but_data_through_silence() {
         cases.spawn(async move {
             let sim = provider(Dialect::OpenAi)
                 .respond(|_| Some(rich_answer()))
-                .faults(FaultPlan::always(Fault::break_after(10, How::Stall)))
+                .with_faults(FaultPlan::always(Fault::break_after(10, How::Stall)))
                 .build();
             let rig = Rig::builder()
                 .provider(sim)
@@ -252,7 +252,7 @@ async fn what_is_counted_can_be_read_and_moves() {
     let plan = FaultPlan::none()
         .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).nth(2))
         .rule(Rule::new(Fault::break_after(5, How::Reset)).nth(4));
-    let sim = provider(Dialect::OpenAi).respond(|_| Some(rich_answer())).faults(plan).build();
+    let sim = provider(Dialect::OpenAi).respond(|_| Some(rich_answer())).with_faults(plan).build();
     let rig = Rig::builder()
         .provider(sim)
         .config("[retry]\nbase_ms = 1\ncap_ms = 2\n[cooldown]\nnetwork = 0\n[resume]\nenabled = false\n")
@@ -309,7 +309,7 @@ async fn what_is_counted_can_be_read_and_moves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_resting_and_why_can_be_seen() {
     let down = provider(Dialect::OpenAi)
-        .faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
+        .with_faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
         .build();
     let up = provider(Dialect::Anthropic).respond(|_| Some(rich_answer())).build();
     let rig = Rig::builder()
@@ -374,8 +374,8 @@ fn three(builder: RigBuilder) -> RigBuilder {
             .rule(Rule::new(Fault::Reset).every(13));
         let sim = provider(dialect)
             .respond(|_| Some(rich_answer()))
-            .latency(latency)
-            .faults(plan)
+            .with_latency(latency)
+            .with_faults(plan)
             .build();
         let own = match dialect {
             Dialect::OpenAi => "gpt-*",

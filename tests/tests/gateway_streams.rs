@@ -40,7 +40,7 @@ async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let case = format!("{caller} <- {speaks}, {how:?} after {after}");
     let config = if how == How::Stall { SOON } else { AS_IT_IS };
     let plan = FaultPlan::always(Fault::break_after(after, how));
-    let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+    let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
     let rig = Rig::builder().provider(sim).config(config).start().await;
 
     let request = ask(caller, model(speaks), true);
@@ -103,7 +103,7 @@ async fn the_error_says_what_the_provider_said() {
         let fault = Fault::break_after(6, How::ErrorEvent(ErrorKind::Overloaded));
         let sim = provider(speaks)
             .respond(|_| Some(rich_answer()))
-            .faults(FaultPlan::always(fault))
+            .with_faults(FaultPlan::always(fault))
             .build();
         let rig = Rig::of(sim).await;
         let reply = ask(caller, model(speaks), true).send(rig.addr).await;
@@ -118,7 +118,7 @@ async fn the_error_says_what_the_provider_said() {
 async fn the_next_request_is_answered() {
     for speaks in DIALECTS {
         let plan = FaultPlan::first(1, Fault::break_after(4, How::Reset));
-        let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+        let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
         // One bad answer must not rest the only provider here.
         let config = format!("{AS_IT_IS}[cooldown]\nnetwork = 0\n");
         let rig = Rig::builder().provider(sim).config(&config).start().await;
@@ -148,7 +148,7 @@ async fn a_break_before_content_is_mended_unseen() {
         ] {
             let case = format!("{caller} <- {speaks}, {how:?}");
             let plan = FaultPlan::first(1, Fault::break_after(0, how));
-            let sim = provider(speaks).respond(|_| Some(rich_answer())).faults(plan).build();
+            let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
             let config = "[retry]\nbase_ms = 1\ncap_ms = 2\n";
             let rig = Rig::builder().provider(sim).config(config).start().await;
             let reply = ask(caller, model(speaks), true).send(rig.addr).await;
@@ -181,7 +181,7 @@ async fn a_whole_answer_that_breaks_is_an_error() {
             let fault = Fault::Break(Break { after_events: None, after_bytes: Some(200), how });
             let sim = provider(speaks)
                 .respond(|_| Some(rich_answer()))
-                .faults(FaultPlan::always(fault))
+                .with_faults(FaultPlan::always(fault))
                 .build();
             let rig = Rig::builder().provider(sim).config("[retry]\nretries = 0\n").start().await;
             let reply = ask(caller, model(speaks), false).send(rig.addr).await;

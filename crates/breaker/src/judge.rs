@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_hint_else_the_cell_of_the_table_else_the_usual() {
-        let table = RecoveryTable::default().cooldown(Reason::Network, Duration::ZERO);
+        let table = RecoveryTable::default().with_cooldown(Reason::Network, Duration::ZERO);
         let policy = BreakerPolicy { table, ..BreakerPolicy::default() };
         let (none, day) = (Duration::ZERO, Duration::from_secs(86_400));
         for (reason, hint, cooldown) in [

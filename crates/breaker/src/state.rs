@@ -163,7 +163,9 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         );
         context.log.record(|| {
             let action = if observe { "would_refuse" } else { "refused" };
-            Step::new("breaker", action).target(context.target.as_ref()).wait(refused.wait)
+            Step::new("breaker", action)
+                .with_target(context.target.as_ref())
+                .with_wait(refused.wait)
         });
         if observe { Ok(Lease::idle()) } else { Err(refused) }
     }
@@ -234,8 +236,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         if let Some(log) = log {
             log.record(|| {
                 let mut step = Step::new("breaker", action)
-                    .target((self.common.keys.target)(&self.key).as_ref())
-                    .detail(transition.cause.as_str());
+                    .with_target((self.common.keys.target)(&self.key).as_ref())
+                    .with_detail(transition.cause.as_str());
                 step.reason = transition.reason;
                 step.wait = transition.until.map(|_| rest);
                 step
@@ -261,8 +263,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         );
         log.record(|| {
             let target = (self.common.keys.target)(&self.key);
-            let step = Step::new("breaker", "probe").target(target.as_ref());
-            if lone { step.detail("nowhere else to go") } else { step }
+            let step = Step::new("breaker", "probe").with_target(target.as_ref());
+            if lone { step.with_detail("nowhere else to go") } else { step }
         });
     }
 

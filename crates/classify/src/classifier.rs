@@ -65,7 +65,7 @@ impl Classifier {
 
     /// Asks `own` first.
     #[must_use]
-    pub fn with(mut self, own: impl Classify + 'static) -> Self {
+    pub fn with_override(mut self, own: impl Classify + 'static) -> Self {
         self.own = Some(Arc::new(own));
         self
     }

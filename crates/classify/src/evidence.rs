@@ -166,7 +166,7 @@ impl<'a> Evidence<'a> {
 
     /// At this time.
     #[must_use]
-    pub fn at(mut self, now: SystemTime) -> Self {
+    pub fn with_now(mut self, now: SystemTime) -> Self {
         self.now = Some(now);
         self
     }

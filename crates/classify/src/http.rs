@@ -61,8 +61,8 @@ impl HttpClassifyLayer {
     }
 
     /// Asks `own` before the built-in rules; it may have no opinion. See [`Classify`].
-    pub fn with(mut self, own: impl Classify + 'static) -> Self {
-        self.classifier = self.classifier.with(own);
+    pub fn with_override(mut self, own: impl Classify + 'static) -> Self {
+        self.classifier = self.classifier.with_override(own);
         self
     }
 

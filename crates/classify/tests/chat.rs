@@ -124,7 +124,7 @@ async fn a_refusal_is_judged_in_full_and_names_its_target() {
 }
 
 #[tokio::test]
-async fn what_layers_have_judged_passes_untouched() {
+async fn what_layers_have_judged_is_kept() {
     for (failure, reason) in [
         (Failure::new(Reason::Timeout, "stalled").with_evidence("ours"), Reason::Timeout),
         (Failure::refused(Reason::CircuitOpen, "open"), Reason::CircuitOpen),
@@ -169,7 +169,7 @@ async fn foreign_errors_are_recognised_by_type_then_by_text() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_passes_unchanged() {
+async fn a_whole_answer_is_handed_on_unchanged() {
     let events = vec![
         event(Delta::Start { id: None, model: None }),
         event(text("hello")),
@@ -255,7 +255,7 @@ async fn more_input_than_the_window_holds_is_a_silent_overflow() {
 
 #[tokio::test]
 async fn a_users_own_rules_come_first_and_may_have_no_opinion() {
-    let layer = ClassifyLayer::default().with(|evidence: &Evidence<'_>| {
+    let layer = ClassifyLayer::default().with_override(|evidence: &Evidence<'_>| {
         evidence.body.starts_with(b"E7").then(|| {
             Verdict::new(Reason::Overloaded, "house rule")
                 .with_retry_after(Some(Duration::from_secs(3)))
@@ -274,7 +274,7 @@ async fn a_users_own_rules_come_first_and_may_have_no_opinion() {
 #[tokio::test]
 async fn the_operators_table_is_used() {
     let table = RecoveryTable::default()
-        .with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
+        .with_rule(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
     let layer = ClassifyLayer::default().with_table(table);
     let service = layer.layer(service_fn(|_: Ask| async {
         Err::<ChatResponse<Script>, _>(refusal(400, r#"{"error":{"code":"content_filter"}}"#))

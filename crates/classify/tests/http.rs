@@ -176,7 +176,7 @@ async fn an_error_object_in_a_success_is_found_before_the_answer_is_handed_out()
 }
 
 #[tokio::test]
-async fn good_answers_pass_with_every_byte_and_their_size() {
+async fn good_answers_keep_every_byte_and_their_size() {
     let text = r#"{"id":"1","choices":[{"message":{"content":"an \"error\": null"},"finish_reason":"stop"}]}"#;
     for cut in [0, 9, text.len()] {
         let mut body = Script::new([data(&text[..cut]), data(&text[cut..])]);
@@ -221,7 +221,7 @@ async fn a_stream_in_an_array_is_not_held_back() {
 }
 
 #[tokio::test]
-async fn an_error_event_in_plain_words_is_one_too() {
+async fn an_error_event_that_is_no_json_is_one_too() {
     let body = Script::new([data("event: error\ndata: it broke\n\n")]);
     let answer = call(response(200, "text/event-stream", body)).await.unwrap();
     let failure = drain(answer.into_body()).await.1.unwrap();
@@ -229,7 +229,7 @@ async fn an_error_event_in_plain_words_is_one_too() {
 }
 
 #[tokio::test]
-async fn sizes_and_trailers_pass_through() {
+async fn sizes_and_trailers_are_kept() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", HeaderValue::from_static("7"));
     let mut body = Script::new([data("abc"), Step::Trailers(trailers.clone())]);
@@ -247,7 +247,7 @@ async fn sizes_and_trailers_pass_through() {
 }
 
 #[tokio::test]
-async fn an_error_event_passes_and_then_ends_the_body() {
+async fn an_error_event_is_handed_on_and_then_ends_the_body() {
     let first = "data: {\"choices\":[{\"delta\":{\"content\":\"hel\"}}]}\n\n";
     let error = "data: {\"error\":{\"message\":\"x\",\"code\":\"server_error\"}}\n\n";
     let body = Script::new([data(first), data(error), data("data: more\n\n")]);
@@ -410,7 +410,7 @@ async fn readiness_and_errors_are_the_inner_services() {
 }
 
 #[test]
-fn a_plain_success_allocates_nothing() {
+fn a_success_allocates_nothing() {
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1))));
     assert_eq!(counted.count_total, 1, "allocations are counted at all");
 

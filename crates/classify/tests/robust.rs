@@ -196,7 +196,7 @@ fn a_relays_own_refusal_stands_against_what_it_quotes() {
 }
 
 #[test]
-fn credit_in_flight_is_a_wait_and_credit_spent_is_a_bill() {
+fn credit_in_use_is_a_wait_and_credit_spent_is_a_bill() {
     let table = RecoveryTable::default();
     let body = br#"{"error":{"code":402,"message":"Too much credit in flight","metadata":{"limit_source":"openrouter_in_flight_budget"}}}"#;
     let mut headers = HeaderMap::new();

@@ -145,6 +145,7 @@ fn envelopes_are_read_whatever_the_status_is() {
         ),
         (json!({"Response":{"Error":{"Code":"LimitExceeded","Message":"x"}}}), "rate_limit", true),
         // Flat ones.
+        (json!({"Code":"Throttling","Message":"x"}), "rate_limit", true),
         (json!({"status":"error","message":"the server is overloaded"}), "overloaded", true),
         (json!({"success":false,"message":"the server is overloaded"}), "overloaded", true),
     ] {
@@ -167,6 +168,7 @@ fn answers_that_only_resemble_an_envelope_are_fine() {
         r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}],"errors":[{"code":"x"}]}"#,
         r#"{"errors":[],"success":true,"result":{"errors":[{"code":1}]}}"#,
         r#"{"Response":{"RequestId":"x","Choices":[]}}"#,
+        r#"{"Code":"Success","Message":"x","Output":{}}"#,
         r#"{"data":{"errors":["x"]},"code":0,"message":"ok"}"#,
     ] {
         assert_eq!(verdict(Some(200), body)["reason"], Value::Null, "{body}");

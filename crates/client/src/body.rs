@@ -11,6 +11,8 @@ use http_body::{Body, Frame};
 #[cfg(feature = "hyper")]
 use crate::drive::Link;
 
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
 /// Without hyper no connection is known.
 #[cfg(not(feature = "hyper"))]
 #[derive(Clone)]
@@ -45,10 +47,7 @@ impl<B: Body> AnswerBody<B> {
     }
 
     /// The next frame; `None` at the end.
-    pub(crate) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Polled<B> {
         let frame = match self.poll_driven() {
             Poll::Ready(frame) => frame,
             Poll::Pending => ready!(self.body.as_mut().poll_frame(cx)),
@@ -62,7 +61,7 @@ impl<B: Body> AnswerBody<B> {
     }
 
     /// What has arrived with the frame before, once the connection is driven.
-    fn poll_driven(&mut self) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_driven(&mut self) -> Polled<B> {
         let Some(link) = &self.link else { return Poll::Pending };
         if !std::mem::take(&mut self.more) {
             return Poll::Pending;

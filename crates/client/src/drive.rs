@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
-    /// The connection that is being polled on this thread, while its stream looks it up.
+    /// The connection that is being polled on this thread, while its stream searches for it.
     static POLLED: RefCell<Option<Weak<Connection>>> = const { RefCell::new(None) };
 }
 

@@ -123,7 +123,7 @@ impl Credential {
 
     /// The same secret under another name.
     #[must_use]
-    pub fn named(mut self, name: impl Into<Box<str>>) -> Self {
+    pub fn with_name(mut self, name: impl Into<Box<str>>) -> Self {
         self.name = name.into();
         self
     }

@@ -25,7 +25,7 @@ pub const MAX_EVENT: usize = 16 * 1024 * 1024;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// One frame: the lines up to and with an empty one. An empty line where no frame has begun is a
+/// One frame: the lines up to and with an empty one. An empty line where no frame has started is a
 /// frame of its own, with nothing in it: some providers keep silent streams open with those, and
 /// however many come, none is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

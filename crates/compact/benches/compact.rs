@@ -110,7 +110,7 @@ fn idle() {
             }
             let request = ChatRequest::new(history(length)).with_model(MODEL).with_context(context);
             let layer = CompactionLayer::rules_only()
-                .targets(|_| TargetFacts::default().with_limits(TokenLimits::new(1_000_000)));
+                .with_targets(|_| TargetFacts::default().with_limits(TokenLimits::new(1_000_000)));
             let mut service = layer.layer(Bare);
             let bare = least(1_000, 60, || call(&mut Bare, &request));
             let layered = least(1_000, 60, || call(&mut service, &request));

@@ -23,7 +23,8 @@ impl<'a> About<'a> {
     }
 
     fn step(self, action: &'static str, detail: impl FnOnce() -> String) {
-        self.log.record(|| Step::new("compact", action).target(self.target).detail(detail()));
+        self.log
+            .record(|| Step::new("compact", action).with_target(self.target).with_detail(detail()));
     }
 }
 
@@ -82,8 +83,8 @@ pub(crate) fn overflow(about: About<'_>, window: Window, times: u32) {
     let (limit, requested) = (window.limit, window.requested);
     event!(about, WARN "overflow" "the provider refused a conversation as too large",
         limit, requested, times);
-    let step = || Step::new("compact", "overflow").reason(Reason::ContextOverflow);
-    about.log.record(|| step().target(about.target));
+    let step = || Step::new("compact", "overflow").with_reason(Reason::ContextOverflow);
+    about.log.record(|| step().with_target(about.target));
 }
 
 /// What is never touched is too large.

@@ -75,7 +75,7 @@ impl CompactionLayer {
     /// # Errors
     ///
     /// When it contradicts itself.
-    pub fn policy(self, policy: CompactionPolicy) -> Result<Self, PolicyError> {
+    pub fn with_policy(self, policy: CompactionPolicy) -> Result<Self, PolicyError> {
         let compactor = self.state.config.compactor.clone().with_policy(policy)?;
         Ok(self.with(|config| config.compactor = compactor))
     }
@@ -85,24 +85,24 @@ impl CompactionLayer {
     /// # Errors
     ///
     /// When it makes no sense.
-    pub fn summaries(self, policy: SummaryPolicy) -> Result<Self, PolicyError> {
+    pub fn with_summaries(self, policy: SummaryPolicy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(self.with(|config| config.summaries = policy))
     }
 
     /// Spends at most this on the summaries of one tenant.
-    pub fn spend(self, policy: SpendPolicy) -> Self {
+    pub fn with_spend(self, policy: SpendPolicy) -> Self {
         self.with(|config| config.spend = policy)
     }
 
     /// Goes by these windows. Shared, they learn together.
-    pub fn models(self, models: impl Into<Arc<Models>>) -> Self {
+    pub fn with_models(self, models: impl Into<Arc<Models>>) -> Self {
         let models = models.into();
         self.with(|config| config.models = models)
     }
 
     /// Counts with this. Shared, what one learns of a model all know.
-    pub fn counter(self, counter: impl Into<Arc<Counter>>) -> Self {
+    pub fn with_counter(self, counter: impl Into<Arc<Counter>>) -> Self {
         let counter = counter.into();
         self.with(|config| config.counter = counter)
     }
@@ -121,39 +121,42 @@ impl CompactionLayer {
     ///     _ => TargetFacts::default(),
     /// });
     /// ```
-    pub fn targets(self, targets: impl Fn(&Target) -> TargetFacts + Send + Sync + 'static) -> Self {
+    pub fn with_targets(
+        self,
+        targets: impl Fn(&Target) -> TargetFacts + Send + Sync + 'static,
+    ) -> Self {
         self.with(|config| config.targets = Some(Arc::new(targets)))
     }
 
     /// Keeps whole every message that `pinned` says so of.
-    pub fn pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
+    pub fn with_pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         let compactor = self.state.config.compactor.clone().with_pins(pinned);
         self.with(|config| config.compactor = compactor)
     }
 
     /// Compacts in the background for the next turn, as long as the request fits as it is. Off by
     /// default: it takes a task, and the turn before is sent with all of its history.
-    pub fn deferred(self, deferred: bool) -> Self {
+    pub fn with_deferred(self, deferred: bool) -> Self {
         self.with(|config| config.deferred = deferred)
     }
 
     /// Whether a conversation whose tenant, agent or session is malformed, or whose session is used by
     /// two histories at a time, is compacted without anything being kept of it. On by default: the
     /// alternative is to put one conversation's summary into another.
-    pub fn fail_closed_rollover(self, fail_closed: bool) -> Self {
+    pub fn with_fail_closed_rollover(self, fail_closed: bool) -> Self {
         self.with(|config| config.keep_ambiguous = !fail_closed)
     }
 
     /// Remembers so many conversations, for so long. 1,024, and an hour: those that are long enough to be
     /// counted hold on to their messages, or to hashes of what was read from the wire, so that a thousand
     /// of half a megabyte are the most that a process should spend on it.
-    pub fn remember(self, policy: KeyedPolicy) -> Self {
+    pub fn with_keys(self, policy: KeyedPolicy) -> Self {
         self.with(|config| config.remember = Some(policy))
     }
 
     /// Makes the delimiters of summaries from this seed. For tests: whoever knows the seed can forge
     /// the end of a summary.
-    pub fn seed(self, seed: u64) -> Self {
+    pub fn with_seed(self, seed: u64) -> Self {
         self.with(|config| config.seed = Some(seed))
     }
 

@@ -72,7 +72,7 @@ fn a_request_that_needs_nothing_allocates_nothing() {
     for (length, context) in
         [(9, session.clone()), (9, CallContext::new()), (999, session), (999, CallContext::new())]
     {
-        let layer = CompactionLayer::rules_only().targets(move |_| limits());
+        let layer = CompactionLayer::rules_only().with_targets(move |_| limits());
         let free = Free::default();
         let mut service = layer.layer(free.clone());
         let context = context.with_target(Target::new("anthropic").with_model("claude-x"));

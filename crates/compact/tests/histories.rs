@@ -61,8 +61,8 @@ fn client(
         model = model.without_thinking();
     }
     let sim = SimProvider::builder(spoken)
-        .models([model.without_prefill()])
-        .journal(journal)
+        .with_models([model.without_prefill()])
+        .with_journal(journal)
         .respond(|_| Some(Answer::thinking(THOUGHT).then_text("ok")))
         .build();
     let provider = Provider::new(name(dialect), dialect)
@@ -121,15 +121,15 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
         }
     };
     let layer = layer
-        .targets(move |_| {
+        .with_targets(move |_| {
             TargetFacts::default().with_limits(TokenLimits::new(window).with_output(8_192))
         })
-        .counter(Counter::default().with_scheme(
+        .with_counter(Counter::default().with_scheme(
             MODEL,
             // What is counted how is not the matter here.
             Scheme { encoding: Encoding::Bytes(3), ..Scheme::for_model(MODEL) },
         ))
-        .seed(seed);
+        .with_seed(seed);
     let journal = Journal::keeping(1);
     let service = layer.layer(client(dialect, context_size, &journal));
 

@@ -13,7 +13,10 @@ use steadfast_core::{CallContext, Deadline, Failure, Reason, Target};
 use support::*;
 
 fn layer(tokens: u64) -> CompactionLayer {
-    CompactionLayer::rules_only().targets(window(tokens)).counter(four_bytes()).seed(7)
+    CompactionLayer::rules_only()
+        .with_targets(window(tokens))
+        .with_counter(four_bytes())
+        .with_seed(7)
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,7 +329,7 @@ async fn a_scope_that_means_nothing_keeps_nothing() {
     assert!(strict.handle().snapshot().conversations.is_empty());
     assert!(context.log.to_string().contains("compact.dropped"));
 
-    let lax = layer(8_192).fail_closed_rollover(false);
+    let lax = layer(8_192).with_fail_closed_rollover(false);
     let service = stacked(&lax, &model);
     ask(&service, request(talk(120, 20), session(" s "))).await.unwrap();
     assert_eq!(lax.handle().snapshot().conversations[0].compactions, 1);
@@ -366,7 +369,7 @@ async fn two_histories_of_one_name_are_not_put_together() {
 async fn errors_of_its_own_switch_it_off_and_it_says_so() {
     let model = Model::fine();
     // A closure of the operator's that panics.
-    let layer = layer(8_192).pins(|message| {
+    let layer = layer(8_192).with_pins(|message| {
         assert!(!message.text().contains("question 5"), "a pin that can not be decided");
         false
     });
@@ -411,7 +414,7 @@ async fn a_result_that_the_provider_does_not_take_is_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn each_target_has_a_window_of_its_own() {
     let model = Model::fine();
-    let layer = CompactionLayer::rules_only().targets(|target: &Target| {
+    let layer = CompactionLayer::rules_only().with_targets(|target: &Target| {
         let window = if target.provider() == "small" { 8_192 } else { 200_000 };
         TargetFacts::default().with_limits(TokenLimits::new(window))
     });
@@ -429,10 +432,10 @@ async fn each_target_has_a_window_of_its_own() {
 async fn a_policy_that_contradicts_itself_is_refused() {
     let mut policy = CompactionPolicy::default();
     policy.target = 0.95;
-    assert!(CompactionLayer::rules_only().policy(policy).is_err());
+    assert!(CompactionLayer::rules_only().with_policy(policy).is_err());
     let mut summaries = steadfast_compact::SummaryPolicy::default();
     summaries.chunk = 10;
-    assert!(CompactionLayer::rules_only().summaries(summaries).is_err());
+    assert!(CompactionLayer::rules_only().with_summaries(summaries).is_err());
 }
 
 /// A conversation as it comes from the wire.
@@ -453,7 +456,7 @@ fn read(turns: usize) -> ChatRequest {
 #[tokio::test(start_paused = true)]
 async fn a_request_of_the_wire_is_read_where_its_length_does_not_tell() {
     let model = Model::at_once(|_, _| Ok(say_used("ok", 20_000, 3)));
-    let layer = CompactionLayer::rules_only().targets(|_| {
+    let layer = CompactionLayer::rules_only().with_targets(|_| {
         TargetFacts::default().with_limits(TokenLimits::new(40_000).with_output(1_000))
     });
     let service = stacked(&layer, &model);

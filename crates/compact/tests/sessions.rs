@@ -41,7 +41,7 @@ async fn two_hundred_turns_take_at_most_six_compactions() {
             true => CompactionLayer::new(summariser()),
             false => CompactionLayer::rules_only(),
         };
-        let layer = layer.targets(window(64_000)).counter(four_bytes()).seed(3);
+        let layer = layer.with_targets(window(64_000)).with_counter(four_bytes()).with_seed(3);
         let model = Model::at_once(|_, request| {
             Ok(say_used("ok", size(&request.messages) as u64 / 4 + 600, 20))
         });
@@ -91,7 +91,7 @@ async fn every_window_is_fitted_whatever_the_summariser_does() {
             ("failing", Some(Model::at_once(|_, _| Err(Failure::new(Reason::Timeout, "late"))))),
         ] {
             let layer = summariser.map_or_else(CompactionLayer::rules_only, CompactionLayer::new);
-            let layer = layer.targets(support::window(window)).counter(four_bytes());
+            let layer = layer.with_targets(support::window(window)).with_counter(four_bytes());
             let model = Model::fine();
             let asked = request(list.clone(), session("s")).with_tools(tools());
             let answer = ask(&stacked(&layer, &model), asked).await.unwrap();
@@ -127,10 +127,10 @@ async fn planted_facts_survive_every_tier() {
         let mut policy = SummaryPolicy::default();
         policy.time = Duration::from_secs(9);
         let layer = layer
-            .targets(window(12_000))
-            .summaries(policy)
+            .with_targets(window(12_000))
+            .with_summaries(policy)
             .unwrap()
-            .spend(SpendPolicy { hour, day: 0 });
+            .with_spend(SpendPolicy { hour, day: 0 });
         let mut list = vec![
             Message::system("You are careful."),
             Message::user(
@@ -164,14 +164,14 @@ async fn counts_come_within_three_percent_of_the_provider_after_two_turns() {
         let mut dice = fastrand::Rng::with_seed(seed);
         let journal = Journal::keeping(1);
         let sim = SimProvider::builder(steadfast_sim::Dialect::Anthropic)
-            .models([steadfast_sim::Model::new(MODEL, 1_000_000, 8_192)])
-            .journal(&journal)
+            .with_models([steadfast_sim::Model::new(MODEL, 1_000_000, 8_192)])
+            .with_journal(&journal)
             .respond(|_| Some(Answer::text("ok")))
             .build();
         let provider = Provider::new(PROVIDER, Dialect::Anthropic)
             .with_credential(Credential::new("main", "sk-anything"));
         let client = LlmClient::with_service(Providers::new([provider]).unwrap(), sim);
-        let layer = CompactionLayer::rules_only().targets(|_| {
+        let layer = CompactionLayer::rules_only().with_targets(|_| {
             TargetFacts::default().with_limits(TokenLimits::new(60_000).with_output(1_000))
         });
         let handle = layer.handle();

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// A layer with this summariser, for a window of 8,192.
 fn layer(summariser: &Model) -> CompactionLayer {
-    CompactionLayer::new(summariser.clone()).targets(window(8_192)).seed(7)
+    CompactionLayer::new(summariser.clone()).with_targets(window(8_192)).with_seed(7)
 }
 
 /// A conversation that does not fit.
@@ -87,7 +87,7 @@ async fn long_histories_are_told_in_chunks_side_by_side_and_merged() {
     });
     let mut policy = SummaryPolicy::default();
     (policy.chunk, policy.parallel) = (2_000, 3);
-    let layer = layer(&summariser).summaries(policy).unwrap();
+    let layer = layer(&summariser).with_summaries(policy).unwrap();
     let began = Instant::now();
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).reports[0].tier, Tier::Summary);
@@ -247,7 +247,7 @@ async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
     let summariser = recorded();
     let policy = |hour| SpendPolicy { hour, ..SpendPolicy::default() };
     // One compaction may cost about ten thousand, and costs five.
-    let layer = layer(&summariser).spend(policy(16_000));
+    let layer = layer(&summariser).with_spend(policy(16_000));
     let handle = layer.handle();
     let mut summaries = 0;
     for number in 0..5 {
@@ -265,7 +265,7 @@ async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
     tokio::time::advance(Duration::from_secs(3_661)).await;
     assert_eq!(notice(&turn(&layer, "afterwards").await.unwrap()).degraded, None);
     // Zero is no cap.
-    let free = self::layer(&summariser).spend(SpendPolicy { hour: 0, day: 0 });
+    let free = self::layer(&summariser).with_spend(SpendPolicy { hour: 0, day: 0 });
     for number in 0..5 {
         let answer = turn(&free, &format!("s{number}")).await.unwrap();
         assert_eq!(notice(&answer).degraded, None);
@@ -278,7 +278,7 @@ async fn where_all_is_too_much_the_older_half_is_summarised() {
     // What all of it may cost is above this, what half of it may cost is not.
     let mut tiers = Vec::new();
     for hour in [3_000, 8_500, 20_000] {
-        let layer = layer(&summariser).spend(SpendPolicy { hour, day: 0 });
+        let layer = layer(&summariser).with_spend(SpendPolicy { hour, day: 0 });
         let notice = notice(&turn(&layer, "s").await.unwrap());
         tiers.push((notice.reports[0].tier, notice.degraded));
     }
@@ -288,7 +288,7 @@ async fn where_all_is_too_much_the_older_half_is_summarised() {
 
     let mut policy = SummaryPolicy::default();
     (policy.chunk, policy.max_chunks, policy.overlap) = (1_000, 1, 0);
-    let layer = layer(&summariser).summaries(policy).unwrap();
+    let layer = layer(&summariser).with_summaries(policy).unwrap();
     let notice = notice(&turn(&layer, "s").await.unwrap());
     assert_eq!(notice.degraded, Some(Degraded::TooLong));
 }
@@ -365,9 +365,9 @@ async fn deferred_it_compacts_for_the_next_turn() {
     });
     // Full to nine tenths, and it fits.
     let layer = CompactionLayer::new(summariser.clone())
-        .targets(window(14_000))
-        .counter(four_bytes())
-        .deferred(true);
+        .with_targets(window(14_000))
+        .with_counter(four_bytes())
+        .with_deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     let mut list = talk(120, 20);
@@ -397,14 +397,14 @@ async fn deferred_what_does_not_fit_is_compacted_at_once_and_what_moved_on_is_dr
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(say("The record."))
     });
-    let layer = layer(&summariser).deferred(true);
+    let layer = layer(&summariser).with_deferred(true);
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).reports.len(), 1);
 
     let layer = CompactionLayer::new(summariser)
-        .targets(window(14_000))
-        .counter(four_bytes())
-        .deferred(true);
+        .with_targets(window(14_000))
+        .with_counter(four_bytes())
+        .with_deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();

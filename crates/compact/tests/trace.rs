@@ -31,7 +31,7 @@ async fn every_action_is_traced_once_under_its_name() {
     let model = Model::fine();
 
     // Nothing to report.
-    let layer = CompactionLayer::rules_only().targets(window(8_192));
+    let layer = CompactionLayer::rules_only().with_targets(window(8_192));
     let service = stacked(&layer, &model);
     ask(&service, request(talk(3, 3), session("s"))).await.unwrap();
     assert!(names(&heard).is_empty());
@@ -54,7 +54,7 @@ async fn every_action_is_traced_once_under_its_name() {
 
     // A warning when it begins, and not again.
     let service = stacked(
-        &CompactionLayer::rules_only().targets(window(16_500)).counter(four_bytes()),
+        &CompactionLayer::rules_only().with_targets(window(16_500)).with_counter(four_bytes()),
         &model,
     );
     for _ in 0..3 {
@@ -64,7 +64,7 @@ async fn every_action_is_traced_once_under_its_name() {
 
     // A summariser that fails, until it rests.
     let broken = Model::at_once(|_, _| Err(Failure::new(Reason::Overloaded, "busy")));
-    let layer = CompactionLayer::new(broken).targets(window(8_192));
+    let layer = CompactionLayer::new(broken).with_targets(window(8_192));
     let service = stacked(&layer, &model);
     let one = |number: usize| {
         let service = service.clone();
@@ -92,7 +92,7 @@ async fn every_action_is_traced_once_under_its_name() {
         0 => Err(overflow(Some(6_000), Some(9_000))),
         _ => Ok(say("ok")),
     });
-    let service = stacked(&CompactionLayer::rules_only().targets(window(100_000)), &tight);
+    let service = stacked(&CompactionLayer::rules_only().with_targets(window(100_000)), &tight);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     let events = heard.take();
     assert!(events[0].starts_with("steadfast::compact::overflow"), "{events:?}");
@@ -100,14 +100,16 @@ async fn every_action_is_traced_once_under_its_name() {
     assert!(events[1].starts_with("steadfast::compact::compacted"));
 
     // What can not fit.
-    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().with_targets(window(8_192)), &model);
     let huge = vec![Message::user("why? ".repeat(20_000))];
     assert!(ask(&service, request(huge, session("s"))).await.is_err());
     assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
 
     // In the background.
-    let layer =
-        CompactionLayer::rules_only().targets(window(14_000)).counter(four_bytes()).deferred(true);
+    let layer = CompactionLayer::rules_only()
+        .with_targets(window(14_000))
+        .with_counter(four_bytes())
+        .with_deferred(true);
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -117,12 +119,13 @@ async fn every_action_is_traced_once_under_its_name() {
     }
 
     // A name that means nothing.
-    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().with_targets(window(8_192)), &model);
     ask(&service, request(talk(120, 20), session(" "))).await.unwrap();
     assert_eq!(names(&heard), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
 
     // Errors of its own.
-    let layer = CompactionLayer::rules_only().targets(window(8_192)).pins(|_| panic!("no idea"));
+    let layer =
+        CompactionLayer::rules_only().with_targets(window(8_192)).with_pins(|_| panic!("no idea"));
     let service = stacked(&layer, &model);
     for _ in 0..4 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();

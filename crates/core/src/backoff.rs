@@ -78,9 +78,9 @@ impl Backoff {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new) and [`jitter`](Self::jitter).
+    /// As for [`new`](Self::new) and [`with_jitter`](Self::with_jitter).
     pub fn validate(&self) -> Result<(), BackoffError> {
-        Self::new(self.base, self.cap)?.jitter(self.jitter).map(drop)
+        Self::new(self.base, self.cap)?.with_jitter(self.jitter).map(drop)
     }
 
     /// With this jitter.
@@ -88,7 +88,7 @@ impl Backoff {
     /// # Errors
     ///
     /// When an additive fraction is not between 0 and 1.
-    pub fn jitter(mut self, jitter: Jitter) -> Result<Self, BackoffError> {
+    pub fn with_jitter(mut self, jitter: Jitter) -> Result<Self, BackoffError> {
         if let Jitter::Additive(fraction) = jitter
             && !(0.0..=1.0).contains(&fraction)
         {
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_cap() {
-        let backoff = Backoff::default().jitter(Jitter::None).unwrap();
+        let backoff = Backoff::default().with_jitter(Jitter::None).unwrap();
         let mut rng = fastrand::Rng::with_seed(1);
         let delays: Vec<_> =
             (0..9).map(|retry| backoff.delay(retry, ms(0), &mut rng).as_millis()).collect();
@@ -227,7 +227,7 @@ mod tests {
     fn nonsense_is_refused_with_words() {
         assert!(Backoff::new(ms(2), ms(1)).unwrap_err().to_string().contains("above its cap"));
         for fraction in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(Backoff::default().jitter(Jitter::Additive(fraction)).is_err());
+            assert!(Backoff::default().with_jitter(Jitter::Additive(fraction)).is_err());
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         ) {
             let jitter = [Jitter::Additive(0.25), Jitter::Full, Jitter::Decorrelated, Jitter::None]
                 [usize::from(kind)];
-            let backoff = Backoff::new(ms(base), ms(base + extra)).unwrap().jitter(jitter).unwrap();
+            let backoff = Backoff::new(ms(base), ms(base + extra)).unwrap().with_jitter(jitter).unwrap();
             let mut rng = fastrand::Rng::with_seed(seed);
             let delay = backoff.delay(retry, ms(previous), &mut rng);
             let plain = ms(base).saturating_mul(1u32.checked_shl(retry).unwrap_or(u32::MAX)).min(ms(base + extra));

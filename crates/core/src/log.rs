@@ -76,28 +76,28 @@ impl Step {
 
     /// Names the target it concerned.
     #[must_use]
-    pub fn target(mut self, target: Option<&Target>) -> Self {
+    pub fn with_target(mut self, target: Option<&Target>) -> Self {
         self.target = target.cloned();
         self
     }
 
     /// Says why.
     #[must_use]
-    pub fn reason(mut self, reason: Reason) -> Self {
+    pub fn with_reason(mut self, reason: Reason) -> Self {
         self.reason = Some(reason);
         self
     }
 
     /// Says how long.
     #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
+    pub fn with_wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
     /// Adds a detail.
     #[must_use]
-    pub fn detail(mut self, detail: impl Into<Box<str>>) -> Self {
+    pub fn with_detail(mut self, detail: impl Into<Box<str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
@@ -203,9 +203,9 @@ mod tests {
     async fn is_shared_ordered_timed_and_bounded() {
         let log = RecoveryLog::enabled();
         let clone = log.clone();
-        clone.record(|| Step::new("failover", "switched").reason(Reason::Overloaded));
+        clone.record(|| Step::new("failover", "switched").with_reason(Reason::Overloaded));
         tokio::time::advance(Duration::from_millis(250)).await;
-        log.record(|| Step::new("retry", "retried").wait(Duration::from_millis(500)));
+        log.record(|| Step::new("retry", "retried").with_wait(Duration::from_millis(500)));
         assert_eq!(log.to_string(), "failover.switched overloaded; retry.retried 500ms");
         assert_eq!(log.steps()[1].at, Duration::from_millis(250));
         for _ in 0..MAX_STEPS {

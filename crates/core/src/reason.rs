@@ -398,7 +398,7 @@ impl RecoveryTable {
     /// Replaces the rule of `reason`. [`Reason::Safety`] keeps its own: it is final by
     /// construction.
     #[must_use]
-    pub fn with(mut self, reason: Reason, change: impl FnOnce(&mut Rule)) -> Self {
+    pub fn with_rule(mut self, reason: Reason, change: impl FnOnce(&mut Rule)) -> Self {
         if reason != Reason::Safety {
             change(&mut self.rules[reason as usize]);
         }
@@ -407,8 +407,8 @@ impl RecoveryTable {
 
     /// Sets the cooldown of `reason`; zero means none.
     #[must_use]
-    pub fn cooldown(self, reason: Reason, cooldown: Duration) -> Self {
-        self.with(reason, |rule| rule.cooldown = (!cooldown.is_zero()).then_some(cooldown))
+    pub fn with_cooldown(self, reason: Reason, cooldown: Duration) -> Self {
+        self.with_rule(reason, |rule| rule.cooldown = (!cooldown.is_zero()).then_some(cooldown))
     }
 
     /// For operators who think in eight reasons: `auth`, `billing`, `rate_limit`, `overloaded`,
@@ -420,13 +420,13 @@ impl RecoveryTable {
     pub fn codebuddy() -> Self {
         let rule = Reason::rule;
         Self::default()
-            .with(Reason::ServerError, |own| {
+            .with_rule(Reason::ServerError, |own| {
                 // A broken provider is still worth asking again; it only rests less long.
                 own.cooldown = rule(Reason::Unknown).cooldown;
             })
-            .with(Reason::Network, |own| *own = rule(Reason::Timeout))
-            .with(Reason::PayloadTooLarge, |own| *own = rule(Reason::Format))
-            .with(Reason::Unsupported, |own| *own = rule(Reason::Format))
+            .with_rule(Reason::Network, |own| *own = rule(Reason::Timeout))
+            .with_rule(Reason::PayloadTooLarge, |own| *own = rule(Reason::Format))
+            .with_rule(Reason::Unsupported, |own| *own = rule(Reason::Format))
     }
 
     /// For operators who think in seven reasons, three of them permanent: `auth`, `billing` and
@@ -439,7 +439,7 @@ impl RecoveryTable {
         [Reason::Auth, Reason::Billing, Reason::ModelNotFound].into_iter().fold(
             Self::default(),
             |table, reason| {
-                table.with(reason, |rule| {
+                table.with_rule(reason, |rule| {
                     rule.permanent = true;
                     rule.cooldown = Some(PERMANENT_COOLDOWN);
                 })
@@ -472,7 +472,8 @@ mod tests {
 
     #[test]
     fn safety_can_not_be_softened() {
-        let table = RecoveryTable::default().with(Reason::Safety, |rule| rule.retry = Retry::Yes);
+        let table =
+            RecoveryTable::default().with_rule(Reason::Safety, |rule| rule.retry = Retry::Yes);
         assert_eq!(table.rule(Reason::Safety).retry, Retry::Forbidden);
     }
 

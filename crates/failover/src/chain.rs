@@ -141,21 +141,21 @@ impl TargetSpec {
 
     /// Says what it speaks.
     #[must_use]
-    pub fn dialect(mut self, dialect: Dialect) -> Self {
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = Some(dialect);
         self
     }
 
     /// Adds a key by its name, after those it has.
     #[must_use]
-    pub fn credential(mut self, name: impl Into<String>) -> Self {
+    pub fn with_credential(mut self, name: impl Into<String>) -> Self {
         self.credentials.push(name.into());
         self
     }
 
     /// Sends `sent` when `asked` was asked for; `*` stands for all others.
     #[must_use]
-    pub fn model(mut self, asked: impl Into<String>, sent: impl Into<String>) -> Self {
+    pub fn with_model(mut self, asked: impl Into<String>, sent: impl Into<String>) -> Self {
         let more = [(asked.into(), sent.into())];
         self.models = self
             .models
@@ -168,7 +168,7 @@ impl TargetSpec {
 
     /// Sends one of `fallbacks`, best first, when it does not have the model it would be sent.
     #[must_use]
-    pub fn downgrade<F: Into<String>>(
+    pub fn with_downgrade<F: Into<String>>(
         mut self,
         sent: impl Into<String>,
         fallbacks: impl IntoIterator<Item = F>,
@@ -179,49 +179,52 @@ impl TargetSpec {
 
     /// Says whether it reads images.
     #[must_use]
-    pub fn vision(mut self, vision: bool) -> Self {
+    pub fn with_vision(mut self, vision: bool) -> Self {
         self.capabilities.vision = vision;
         self
     }
 
     /// Says whether it calls tools.
     #[must_use]
-    pub fn tools(mut self, tools: bool) -> Self {
+    pub fn with_tools(mut self, tools: bool) -> Self {
         self.capabilities.tools = tools;
         self
     }
 
     /// Says how large its window is, in tokens.
     #[must_use]
-    pub fn window(mut self, tokens: u64) -> Self {
+    pub fn with_window(mut self, tokens: u64) -> Self {
         self.capabilities.window = Some(tokens);
         self
     }
 
     /// Says how much it writes at most in one answer, in tokens.
     #[must_use]
-    pub fn max_output(mut self, tokens: u64) -> Self {
+    pub fn with_max_output(mut self, tokens: u64) -> Self {
         self.capabilities.max_output = Some(tokens);
         self
     }
 
     /// Names parameters it does not take, as OpenAI's dialect calls them.
     #[must_use]
-    pub fn unsupported<P: Into<String>>(mut self, parameters: impl IntoIterator<Item = P>) -> Self {
+    pub fn with_unsupported<P: Into<String>>(
+        mut self,
+        parameters: impl IntoIterator<Item = P>,
+    ) -> Self {
         self.capabilities.unsupported = parameters.into_iter().map(Into::into).collect();
         self
     }
 
     /// Says what to do with what it does not take.
     #[must_use]
-    pub fn on_unsupported(mut self, action: OnUnsupported) -> Self {
+    pub fn with_on_unsupported(mut self, action: OnUnsupported) -> Self {
         self.capabilities.on_unsupported = action;
         self
     }
 
     /// Says what one of its models can do, by the model sent.
     #[must_use]
-    pub fn capabilities_of(mut self, sent: impl Into<String>, can: Capabilities) -> Self {
+    pub fn with_capabilities_of(mut self, sent: impl Into<String>, can: Capabilities) -> Self {
         self.by_model.insert(sent.into(), can);
         self
     }
@@ -309,20 +312,23 @@ mod tests {
         assert!(error::<&str>([]).contains("is empty"));
         assert!(error(["a", ""]).contains("target 2 of the chain has an empty provider name"));
         assert!(error(["a", "b", "a"]).contains("`a` stands in the chain twice"));
-        let twice = TargetSpec::new("a").credential("k").credential("k");
+        let twice = TargetSpec::new("a").with_credential("k").with_credential("k");
         assert!(error([twice]).contains("credential `k` twice"));
-        assert!(error([TargetSpec::new("a").credential("")]).contains("empty credential name"));
-        assert!(error([TargetSpec::new("a").model("x", "")]).contains("empty model name"));
-        let circle = TargetSpec::new("a").downgrade("big", ["small", "big"]);
+        assert!(
+            error([TargetSpec::new("a").with_credential("")]).contains("empty credential name")
+        );
+        assert!(error([TargetSpec::new("a").with_model("x", "")]).contains("empty model name"));
+        let circle = TargetSpec::new("a").with_downgrade("big", ["small", "big"]);
         assert!(error([circle]).contains("`big` a second time"));
-        let many = (0..43).fold(TargetSpec::new("a"), |spec, n| spec.credential(n.to_string()));
-        assert!(error([many.downgrade("*", ["b", "c"])]).contains("129 combinations"));
+        let many =
+            (0..43).fold(TargetSpec::new("a"), |spec, n| spec.with_credential(n.to_string()));
+        assert!(error([many.with_downgrade("*", ["b", "c"])]).contains("129 combinations"));
     }
 
     #[test]
     fn a_model_of_its_own_size_has_its_own_profile() {
         let small = Capabilities { window: Some(8_000), ..Capabilities::default() };
-        let spec = TargetSpec::new("a").window(200_000).capabilities_of("small", small);
+        let spec = TargetSpec::new("a").with_window(200_000).with_capabilities_of("small", small);
         let window = |model| spec.profile(Target::new("a").with_model(model), false).window;
         assert_eq!((window("small"), window("big")), (Some(8_000), Some(200_000)));
     }

@@ -85,7 +85,7 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     pub fn with_failover_on(self, reason: Reason) -> Self {
         self.tune(|policy| {
             let table = std::mem::take(&mut policy.table);
-            policy.table = table.with(reason, |rule| rule.failover = Direction::NextTarget);
+            policy.table = table.with_rule(reason, |rule| rule.failover = Direction::NextTarget);
         })
     }
 

@@ -365,8 +365,8 @@ mod tests {
         assert_eq!(policy.verdict(&own).go, Failover::NextTarget, "what the classifier knows");
         policy.table = policy
             .table
-            .with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget)
-            .with(Reason::ServerError, |rule| rule.permanent = true);
+            .with_rule(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget)
+            .with_rule(Reason::ServerError, |rule| rule.permanent = true);
         let filtered = policy.verdict(&Failure::new(Reason::ContentFilter, ""));
         assert_eq!((filtered.go, filtered.blame), (Failover::NextTarget, None));
         assert!(policy.verdict(&Failure::new(Reason::ServerError, "")).blame.unwrap().permanent);

@@ -29,9 +29,12 @@ fn act(rng: &mut fastrand::Rng) -> Act {
 
 fn layer(rng: &mut fastrand::Rng) -> CooldownFailoverLayer {
     let chain = chain([
-        TargetSpec::new("a").credential("1").credential("2").downgrade("*", ["small", "tiny"]),
-        TargetSpec::new("b").window(1_000).downgrade("m", ["n"]),
-        TargetSpec::new("c").vision(false),
+        TargetSpec::new("a")
+            .with_credential("1")
+            .with_credential("2")
+            .with_downgrade("*", ["small", "tiny"]),
+        TargetSpec::new("b").with_window(1_000).with_downgrade("m", ["n"]),
+        TargetSpec::new("c").with_vision(false),
     ]);
     let mut layer = CooldownFailoverLayer::new(chain).with_when_exhausted(match rng.u8(0..3) {
         0 => WhenExhausted::Fail,

@@ -30,7 +30,7 @@ async fn a_rate_limit_is_over_exactly_when_the_provider_said() {
 async fn a_rate_limit_is_of_one_model_with_one_key() {
     let world = World::new();
     world.set("a/m#1", limited(90));
-    let two_keys = TargetSpec::new("a").credential("1").credential("2");
+    let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
     let layer = CooldownFailoverLayer::new(chain([two_keys])).at_once();
     assert_eq!(ask(&layer, &world, Ask::model("m")).await.unwrap(), "a/m#2");
     assert_eq!(ask(&layer, &world, Ask::model("other")).await.unwrap(), "a/other#1");
@@ -41,7 +41,7 @@ async fn a_rate_limit_is_of_one_model_with_one_key() {
 async fn an_operators_key_that_is_refused_is_tried_once() {
     let world = World::new();
     world.set("a#1", fail(Reason::Auth));
-    let two_keys = TargetSpec::new("a").credential("1").credential("2");
+    let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
     let layer = CooldownFailoverLayer::new(chain([two_keys])).at_once();
     for _ in 0..3 {
         ask(&layer, &world, Ask::model("m")).await.unwrap();
@@ -178,8 +178,8 @@ async fn a_new_chain_drops_what_is_gone_resets_what_changed_and_keeps_the_rest()
     let specs = || {
         [
             TargetSpec::new("gone"),
-            TargetSpec::new("changed").window(1_000),
-            TargetSpec::new("kept").credential("old").credential("stays"),
+            TargetSpec::new("changed").with_window(1_000),
+            TargetSpec::new("kept").with_credential("old").with_credential("stays"),
             TargetSpec::new("same"),
         ]
     };
@@ -205,7 +205,7 @@ async fn a_new_chain_drops_what_is_gone_resets_what_changed_and_keeps_the_rest()
     let [_, changed, kept, same] = specs();
     let mut renewed = kept;
     renewed.credentials = vec!["new".to_owned(), "stays".to_owned()];
-    let next = chain([same, renewed, changed.window(2_000), TargetSpec::new("added")]);
+    let next = chain([same, renewed, changed.with_window(2_000), TargetSpec::new("added")]);
     handle.replace_chain(next.clone());
     assert_eq!(handle.chain(), next);
     assert_eq!(cooling(), ["kept#stays", "same"]);

@@ -72,7 +72,7 @@ async fn a_refused_key_and_an_unpaid_bill_raise_an_alarm_once() {
         let world = World::new();
         world.set("a", fail_with(move || Failure::new(reason, "key sk-aaaaaaaaaaaaaaaaaaaaaaaa")));
         let layer = CooldownFailoverLayer::new(chain([
-            TargetSpec::new("a").credential("main"),
+            TargetSpec::new("a").with_credential("main"),
             TargetSpec::new("b"),
         ]))
         .at_once();

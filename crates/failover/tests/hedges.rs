@@ -105,7 +105,7 @@ async fn a_forbidden_end_ends_both() {
 async fn not_at_the_same_provider_and_only_where_there_is_another() {
     let world = World::new();
     world.set("a", after(secs(9), Act::Answer));
-    let two_keys = TargetSpec::new("a").credential("1").credential("2");
+    let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
     let layer = CooldownFailoverLayer::new(chain([two_keys])).with_hedge(secs(2)).at_once();
     ask(&layer, &world, Ask::new()).await.unwrap();
     assert_eq!(world.calls(), ["a#1"]);

@@ -14,8 +14,11 @@ use support::*;
 /// `a` with two keys and a smaller model, and `b`.
 fn rich() -> Chain {
     chain([
-        TargetSpec::new("a").credential("1").credential("2").downgrade("big", ["small"]),
-        TargetSpec::new("b").model("*", "other"),
+        TargetSpec::new("a")
+            .with_credential("1")
+            .with_credential("2")
+            .with_downgrade("big", ["small"]),
+        TargetSpec::new("b").with_model("*", "other"),
     ])
 }
 
@@ -136,11 +139,11 @@ async fn an_overload_is_downgraded_when_asked_or_when_the_retry_asks() {
 #[tokio::test(start_paused = true)]
 async fn an_overflow_goes_to_a_window_known_to_be_larger_only() {
     let layer = CooldownFailoverLayer::new(chain([
-        TargetSpec::new("a").window(100),
-        TargetSpec::new("same").window(100),
+        TargetSpec::new("a").with_window(100),
+        TargetSpec::new("same").with_window(100),
         TargetSpec::new("unknown"),
-        TargetSpec::new("large").window(200),
-        TargetSpec::new("huge").window(1_000),
+        TargetSpec::new("large").with_window(200),
+        TargetSpec::new("huge").with_window(1_000),
     ]))
     .at_once();
     let overflow =
@@ -170,8 +173,8 @@ async fn an_operators_table_changes_direction_and_scope() {
     assert_eq!(layer.handle().snapshot().cooling().count(), 0, "still nobody's fault");
 
     let table = steadfast_core::RecoveryTable::default()
-        .with(Reason::ServerError, |rule| rule.scope = Scope::Model)
-        .cooldown(Reason::ServerError, secs(7));
+        .with_rule(Reason::ServerError, |rule| rule.scope = Scope::Model)
+        .with_cooldown(Reason::ServerError, secs(7));
     let layer = abc().with_table(table).at_once();
     world.set("a", fail(Reason::ServerError));
     ask(&layer, &world, Ask::model("m")).await.unwrap();
@@ -205,9 +208,9 @@ async fn forbidden_stays_forbidden_and_delivered_stays_delivered() {
 #[tokio::test(start_paused = true)]
 async fn models_are_mapped_per_target_and_the_context_says_where() {
     let layer = CooldownFailoverLayer::new(chain([
-        TargetSpec::new("a").max_output(8_000),
-        TargetSpec::new("b").model("claude-sonnet-4", "gpt-4o").credential("main"),
-        TargetSpec::new("c").model("*", "gemini-1.5-pro"),
+        TargetSpec::new("a").with_max_output(8_000),
+        TargetSpec::new("b").with_model("claude-sonnet-4", "gpt-4o").with_credential("main"),
+        TargetSpec::new("c").with_model("*", "gemini-1.5-pro"),
     ]))
     .at_once();
     let world = World::new();
@@ -239,9 +242,9 @@ async fn attempts_made_before_count_on() {
 #[tokio::test(start_paused = true)]
 async fn targets_that_can_not_are_passed_over() {
     let layer = CooldownFailoverLayer::new(chain([
-        TargetSpec::new("blind").vision(false),
-        TargetSpec::new("small").window(1_000),
-        TargetSpec::new("sees").capabilities_of("text", {
+        TargetSpec::new("blind").with_vision(false),
+        TargetSpec::new("small").with_window(1_000),
+        TargetSpec::new("sees").with_capabilities_of("text", {
             let mut can = Capabilities::default();
             can.vision = false;
             can

@@ -56,7 +56,7 @@ async fn a_session_leaves_a_target_that_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_keeps_its_key_whatever_the_model() {
-    let two_keys = TargetSpec::new("a").credential("1").credential("2");
+    let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
     let layer = CooldownFailoverLayer::new(chain([two_keys])).at_once();
     let world = World::new();
     world.set("a#1", fail(Reason::RateLimit));
@@ -67,7 +67,7 @@ async fn a_session_keeps_its_key_whatever_the_model() {
 
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_does_not_stick() {
-    let spec = TargetSpec::new("a").downgrade("big", ["small"]);
+    let spec = TargetSpec::new("a").with_downgrade("big", ["small"]);
     let layer = CooldownFailoverLayer::new(chain([spec])).with_downgrade_on_overload().at_once();
     let world = World::new();
     world.set("a/big", fail(Reason::Overloaded));

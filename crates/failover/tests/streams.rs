@@ -257,11 +257,11 @@ async fn a_conversation_is_fitted_to_each_target_and_shared_until_then() {
     let original = request.clone();
     let chain = Chain::new([
         TargetSpec::new("a"),
-        TargetSpec::new("blind").vision(false),
+        TargetSpec::new("blind").with_vision(false),
         TargetSpec::new("b")
-            .model("claude-sonnet-4", "gpt-4o")
-            .max_output(16_000)
-            .unsupported(["temperature"]),
+            .with_model("claude-sonnet-4", "gpt-4o")
+            .with_max_output(16_000)
+            .with_unsupported(["temperature"]),
     ])
     .unwrap();
     let client = Client::new(vec![Fail(Reason::ServerError)], vec![Say("b"), End]);

@@ -61,8 +61,7 @@ impl io::Write for Stderr {
 
 /// Writes the fields of an event in one line, whatever is in them.
 ///
-/// tracing-subscriber's own would write a line end in a value as it is, and take 5 % of the
-/// instructions of a whole request.
+/// tracing-subscriber's own would write a line end in a value as it is.
 struct OneLine;
 
 impl<'w> FormatFields<'w> for OneLine {

@@ -4,7 +4,7 @@ use steadfast_core::{Reason, RecoveryLog, Step};
 
 use crate::{Advice, Stop, TaskId};
 
-/// A task was stopped; `inside` an answer that had begun.
+/// A task was stopped; `inside` an answer under way.
 pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
     tracing::event!(
         name: "steadfast::guard::stopped",
@@ -19,7 +19,9 @@ pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &Recover
         inside,
         "the safety guard stopped a task"
     );
-    log.record(|| Step::new("guard", "stopped").reason(Reason::Safety).detail(stop.cause.as_str()));
+    log.record(|| {
+        Step::new("guard", "stopped").with_reason(Reason::Safety).with_detail(stop.cause.as_str())
+    });
 }
 
 /// The model was advised.
@@ -40,7 +42,7 @@ pub(crate) fn advised(task: TaskId<'_>, advice: &[Advice], log: &RecoveryLog) {
             count,
             "the safety guard advised the model"
         );
-        log.record(|| Step::new("guard", "advised").detail(about));
+        log.record(|| Step::new("guard", "advised").with_detail(about));
     }
 }
 

@@ -86,7 +86,7 @@ impl Guarded {
 /// The events of an answer under guard. A stop drops the stream under it, which closes its
 /// connection, and ends this one: with a failure, or with its message and the usual end.
 ///
-/// Time and repeated text stop no answer in which a call of a tool has begun: a call that was cut
+/// Time and repeated text stop no answer with a call of a tool in it: a call that was cut
 /// off could be taken for a whole one. The next request is stopped instead.
 pub struct GuardEvents<S> {
     /// `None` once over.
@@ -100,7 +100,7 @@ pub struct GuardEvents<S> {
     repeats: Repeats,
     stream: bool,
     position: Position,
-    /// A call has begun.
+    /// There is a call in it.
     called: bool,
     /// Content has been handed on.
     delivered: bool,
@@ -111,7 +111,7 @@ pub struct GuardEvents<S> {
 struct Position {
     /// The next block's number.
     next: u32,
-    /// The block that has begun last, while it is open.
+    /// The block that began last, while it is open.
     open: Option<u32>,
     /// Text has been handed on.
     text: bool,
@@ -240,8 +240,8 @@ impl<S: Events + Unpin> GuardEvents<S> {
         None
     }
 
-    /// The stop for time that is up before `event`, when the answer was at `before`; none once a call has
-    /// begun.
+    /// The stop for time that is up before `event`, when the answer was at `before`; none with a call
+    /// in it.
     fn late(&mut self, event: &Event, before: Position) -> StopAt {
         let guarded = self.guarded.as_mut().filter(|_| !self.called && !event.is_end())?;
         // What wraps the answer is kept, the content of this event is left out.

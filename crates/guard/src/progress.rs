@@ -103,7 +103,7 @@ impl Progress {
     ) -> Finding {
         let poll = facts.kind == Kind::Poll;
         let factor = if poll { rules.poll_factor } else { 1 };
-        let changed = facts.kind.changes() && !result.failed;
+        let changed = matches!(facts.kind, Kind::Mutating | Kind::Edit) && !result.failed;
         let pair = mix(facts.signature, result.hash);
         let new = self.pairs.get(pair).is_none();
         self.news = self.news.saturating_add(u32::from(new));

@@ -33,10 +33,6 @@ impl Kind {
         let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
         Self::deserialize(name).ok()
     }
-
-    pub(crate) fn changes(self) -> bool {
-        matches!(self, Kind::Mutating | Kind::Edit)
-    }
 }
 
 /// One tool.

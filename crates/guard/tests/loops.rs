@@ -163,7 +163,7 @@ fn a_turn_of_the_user_begins_anew_and_a_note_of_the_guard_does_not() {
     assert!(guard.check_call(TASK, &same.call("x")).is_ok());
 }
 
-/// Were each result looked for among all calls, this would take minutes.
+/// Were each result searched for among all calls, this would take minutes.
 #[test]
 fn as_many_calls_as_fit_into_a_request_are_read_at_once() {
     const MANY: usize = 50_000;
@@ -250,11 +250,11 @@ proptest! {
             for did in batch {
                 let call = did.call("x");
                 let before = asked.get(TASK);
-                let looks = asked.would_allow(TASK, &call).is_ok();
-                prop_assert_eq!(looks, asked.would_allow(TASK, &call).is_ok());
+                let allowed = asked.would_allow(TASK, &call).is_ok();
+                prop_assert_eq!(allowed, asked.would_allow(TASK, &call).is_ok());
                 prop_assert_eq!(before.map(|s| (s.events, s.calls)), asked.get(TASK).map(|s| (s.events, s.calls)));
                 let (one, other) = (asked.check_call(TASK, &call), quiet.check_call(TASK, &call));
-                prop_assert_eq!(one.is_ok(), looks);
+                prop_assert_eq!(one.is_ok(), allowed);
                 prop_assert_eq!(one.map_err(|s| s.cause), other.map_err(|s| s.cause));
                 let result = did.result("x");
                 let verdicts = [&asked, &quiet].map(|guard| guard.observe_result(TASK, &call, &result));

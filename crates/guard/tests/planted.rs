@@ -77,7 +77,7 @@ proptest! {
         before in 0..30_usize,
     ) {
         let mut steps = steps;
-        // Different calls, or it is a shorter loop than it looks.
+        // Different calls, or it is a shorter loop than it seems.
         for (at, step) in steps.iter_mut().enumerate() {
             step.about = (step.about / 10) * 10 + u8::try_from(at).unwrap();
         }

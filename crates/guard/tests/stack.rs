@@ -102,7 +102,7 @@ fn stack(guard: &SafetyGuard, model: &Model, worst: bool) -> Whole {
     macro_rules! around {
         ($inner:expr) => {
             ServiceBuilder::new()
-                .layer(ContinuationLayer::default().withhold(true))
+                .layer(ContinuationLayer::default().with_withhold(true))
                 .layer(StreamResumeLayer::default())
                 .layer(chain())
                 .layer(RetryBackoffLayer::transient())

@@ -117,7 +117,7 @@ pub struct ContinuationSnapshot {
 impl ContinuationLayer {
     /// Holds back streamed answers until it is known why they stopped, so that the output limit can
     /// be raised for them too. Their callers then wait for the whole answer.
-    pub fn withhold(self, withhold: bool) -> Self {
+    pub fn with_withhold(self, withhold: bool) -> Self {
         self.with(|policy, _| policy.withhold = withhold)
     }
 
@@ -134,7 +134,7 @@ impl ContinuationLayer {
     ///     _ => OutputLimits::default(),
     /// });
     /// ```
-    pub fn limits(
+    pub fn with_limits(
         self,
         limits: impl Fn(&ChatRequest, Option<&Target>) -> OutputLimits + Send + Sync + 'static,
     ) -> Self {

@@ -67,7 +67,9 @@ fn record(
     detail: impl FnOnce() -> String,
 ) {
     let reason = Reason::OutputTruncated;
-    context.log.record(|| Step::new(LAYER, action).target(target).reason(reason).detail(detail()));
+    context.log.record(|| {
+        Step::new(LAYER, action).with_target(target).with_reason(reason).with_detail(detail())
+    });
 }
 
 /// A broken stream is to be gone on with: `lost` is what the broken part is known or estimated to
@@ -98,7 +100,7 @@ pub(crate) fn resuming(
         let detail = format!(
             "after {seen} bytes of text; the broken part used about {input} input and {output} output tokens"
         );
-        Step::new(LAYER, "resuming").target(target).reason(failure.reason()).detail(detail)
+        Step::new(LAYER, "resuming").with_target(target).with_reason(failure.reason()).with_detail(detail)
     });
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn resumed(context: &CallContext, to: Option<&Target>, resume: u32) {
         target = to.map(tracing::field::display),
         "the answer goes on where it broke",
     );
-    context.log.record(|| Step::new(LAYER, "resumed").target(to));
+    context.log.record(|| Step::new(LAYER, "resumed").with_target(to));
 }
 
 /// A broken stream is not gone on with: the caller is given its failure.
@@ -128,8 +130,8 @@ pub(crate) fn declined(context: &CallContext, failure: &Failure, why: &'static s
     );
     context.log.record(|| {
         Step::new(LAYER, "not_resumed")
-            .target(failure.target())
-            .reason(failure.reason())
-            .detail(why)
+            .with_target(failure.target())
+            .with_reason(failure.reason())
+            .with_detail(why)
     });
 }

@@ -17,7 +17,7 @@ pub struct Join {
     overlap: Option<Overlap>,
     /// Text without an overlap goes on as it came.
     lenient: bool,
-    /// A block of the stream's has begun.
+    /// A block of the stream began.
     began: bool,
     /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
     blocks: SmallVec<[(u32, Option<u32>); 4]>,

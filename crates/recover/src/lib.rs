@@ -1,6 +1,6 @@
 //! Cut-off answers continued, and broken streams resumed.
 //!
-//! Two layers for what goes wrong *after* an answer has begun:
+//! Two layers for what goes wrong *after* the beginning of an answer:
 //!
 //! * [`StreamResumeLayer`]: the connection dies half way. The same stream of the caller's goes on, from
 //!   another call: what had been shown is sent back, and the overlap of the two answers is found and

@@ -101,7 +101,7 @@ impl StreamResumeLayer {
     ///     target.and_then(|target| target.model()).is_some_and(|model| model.starts_with("claude-3"))
     /// });
     /// ```
-    pub fn prefill(
+    pub fn with_prefill(
         self,
         accepts: impl Fn(Option<&Target>, Dialect) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -110,7 +110,7 @@ impl StreamResumeLayer {
 
     /// Draws every resume from `budget`, whatever a request brings along. Without this a request's
     /// own is drawn from, else one of the layer's.
-    pub fn budget(self, budget: RetryBudget) -> Self {
+    pub fn with_budget(self, budget: RetryBudget) -> Self {
         self.with(|_, options| options.budget = Budget::Own(budget))
     }
 

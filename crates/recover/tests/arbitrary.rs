@@ -250,7 +250,7 @@ proptest! {
             .into_inner();
         let out = read(&both, model(&answers), true);
         let got: Vec<_> = deltas(out.iter().flatten()).into_iter().cloned().collect();
-        let plain = |all: &[Delta]| {
+        let comparable = |all: &[Delta]| {
             let mut all = all.to_vec();
             // Sent at once, whatever is held back.
             all.retain(|delta| !matches!(delta, Delta::Ping));
@@ -262,6 +262,6 @@ proptest! {
             }
             all
         };
-        prop_assert_eq!(plain(&got), plain(&gave));
+        prop_assert_eq!(comparable(&got), comparable(&gave));
     }
 }

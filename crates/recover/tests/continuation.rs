@@ -71,7 +71,7 @@ async fn a_limit_is_raised_once_where_nobody_has_seen_anything() {
     let text = long();
     for (request, layer) in [
         (recording_whole as fn() -> ChatRequest, ContinuationLayer::default()),
-        (recording, ContinuationLayer::default().withhold(true)),
+        (recording, ContinuationLayer::default().with_withhold(true)),
     ] {
         let model = author(text.clone(), 100, true);
         let got = ask(&model, &layer, request()).await;
@@ -89,7 +89,7 @@ async fn a_limit_is_raised_once_where_nobody_has_seen_anything() {
             (OutputLimits { max_output: Some(50), window: Some(50) }, 40),
         ] {
             let model = author(text.clone(), 100, true);
-            let got = ask(&model, &layer.clone().limits(move |_, _| limits), request()).await;
+            let got = ask(&model, &layer.clone().with_limits(move |_, _| limits), request()).await;
             assert_eq!(model.asked.lock()[1].params.max_output, Some(to));
             assert!(text.starts_with(&got.text()) && got.text().chars().count() > 500);
             assert_eq!(log(&got)[..2], ["escalated", "continued"]);
@@ -281,7 +281,7 @@ async fn what_needs_nothing_passes_as_it_came() {
         for withhold in [false, true] {
             let events = events.clone();
             let model = Model::new(move |_, _| Ok(say(events.clone())));
-            let layer = ContinuationLayer::default().withhold(withhold);
+            let layer = ContinuationLayer::default().with_withhold(withhold);
             let got = ask(&model, &layer, recording()).await;
             assert_eq!(got.deltas, gave);
             assert!(log(&got).is_empty());

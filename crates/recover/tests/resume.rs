@@ -244,10 +244,10 @@ async fn deadline_attempts_and_budget_are_kept() {
     // The budget: drawn from, and put back when the answer ended well.
     let budget = RetryBudget::default();
     let inner = model();
-    ask(&inner, &layer().budget(budget.clone()), recording()).await;
+    ask(&inner, &layer().with_budget(budget.clone()), recording()).await;
     assert!(budget.is_full());
     let inner = after_text(|| Err(fail(Reason::Format)));
-    ask(&inner, &layer().budget(budget.clone()), recording()).await;
+    ask(&inner, &layer().with_budget(budget.clone()), recording()).await;
     assert_eq!(budget.remaining(), 500 - budget.policy().transient);
     while let Some(cost) = budget.reserve(Reason::Timeout) {
         let _ = cost.spend();
@@ -275,7 +275,7 @@ async fn a_prefill_goes_on_without_repeating() {
             let rest = Block::Text(text[shown.len()..].to_owned());
             Ok(say(stream("b", &[rest], 9, false, StopReason::EndTurn)))
         });
-        let layer = StreamResumeLayer::default().prefill(|_, _| true);
+        let layer = StreamResumeLayer::default().with_prefill(|_, _| true);
         let got = ask(&model, &layer, recording()).await;
         assert_eq!(got.text(), whole);
     }
@@ -284,7 +284,7 @@ async fn a_prefill_goes_on_without_repeating() {
         Ok(say(stream("b", &[Block::Text("Anew.".into())], 9, true, StopReason::EndTurn)))
     });
     let layer = StreamResumeLayer::default()
-        .prefill(|target, _| target.is_some_and(|target| target.provider() == "p0"));
+        .with_prefill(|target, _| target.is_some_and(|target| target.provider() == "p0"));
     assert_eq!(ask(&model, &layer, recording()).await.failures.len(), 1);
 }
 
@@ -315,7 +315,7 @@ async fn the_lost_part_is_estimated_and_told() {
 #[tokio::test(start_paused = true)]
 async fn dropping_it_anywhere_ends_everything() {
     let budget = RetryBudget::default();
-    let layer = StreamResumeLayer::default().budget(budget.clone());
+    let layer = StreamResumeLayer::default().with_budget(budget.clone());
     dropped_anywhere(&layer, || faithful(vec![Block::Text(long())], 30, 9, true)).await;
 }
 
@@ -361,7 +361,7 @@ async fn a_resume_waits_for_readiness_and_costs_nothing_until_it_is_sent() {
     for open in [true, false] {
         let budget = RetryBudget::default();
         let gate = Gate(faithful(vec![Block::Text(long())], 30, 9, true), Default::default());
-        let layer = StreamResumeLayer::default().budget(budget.clone());
+        let layer = StreamResumeLayer::default().with_budget(budget.clone());
         let mut events = layer.layer(gate.clone()).oneshot(recording()).await.unwrap();
         for _ in 0..30 {
             events.next().await.unwrap().unwrap();

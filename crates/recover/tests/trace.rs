@@ -26,7 +26,7 @@ async fn every_action_is_traced_once_under_its_name() {
         _ => Ok(broken(&piece("!", StopReason::EndTurn), 3, fail(Reason::Safety))),
     });
     let stack = ContinuationLayer::default()
-        .withhold(true)
+        .with_withhold(true)
         .tune(|policy| policy.continuations = 1)
         .unwrap()
         .layer(StreamResumeLayer::default().layer(model.clone()));

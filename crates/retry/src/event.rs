@@ -23,9 +23,12 @@ pub(crate) fn retried(context: &CallContext, failure: &Failure, retry: u32, wait
         target = target.map(tracing::field::display),
         "retrying after {wait:?}: {failure}",
     );
-    context
-        .log
-        .record(|| Step::new(LAYER, "retried").target(target).reason(failure.reason()).wait(wait));
+    context.log.record(|| {
+        Step::new(LAYER, "retried")
+            .with_target(target)
+            .with_reason(failure.reason())
+            .with_wait(wait)
+    });
 }
 
 /// The layer hands on a failure that it had retried or could have.
@@ -43,7 +46,10 @@ pub(crate) fn gave_up(context: &CallContext, failure: &Failure, retries: u32, wh
         "gave up after {retries} retries ({why}): {failure}",
     );
     context.log.record(|| {
-        Step::new(LAYER, "gave_up").target(target).reason(failure.reason()).detail(why.as_str())
+        Step::new(LAYER, "gave_up")
+            .with_target(target)
+            .with_reason(failure.reason())
+            .with_detail(why.as_str())
     });
 }
 
@@ -56,7 +62,7 @@ pub(crate) fn nudged(context: &CallContext, retry: u32) {
         retry,
         "added a message to the retried request",
     );
-    context.log.record(|| Step::new(LAYER, "nudged").target(context.target.as_ref()));
+    context.log.record(|| Step::new(LAYER, "nudged").with_target(context.target.as_ref()));
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -104,7 +104,7 @@ impl RetryPolicy {
         cap: Duration,
         jitter: Jitter,
     ) -> Result<Self, PolicyError> {
-        let policy = Self { backoff: Backoff::new(base, cap)?.jitter(jitter)?, ..self };
+        let policy = Self { backoff: Backoff::new(base, cap)?.with_jitter(jitter)?, ..self };
         policy.validate()?;
         Ok(policy)
     }
@@ -154,7 +154,7 @@ mod tests {
         ] {
             policy.validate().unwrap();
             assert_eq!(policy.retries, retries);
-            let plain = policy.backoff.jitter(Jitter::None).unwrap();
+            let plain = policy.backoff.with_jitter(Jitter::None).unwrap();
             for (retry, expected) in (0..).zip(delays) {
                 let delay = plain.delay(retry, Duration::ZERO, &mut rng);
                 assert_eq!(delay, Duration::from_millis(expected));

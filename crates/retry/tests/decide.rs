@@ -136,7 +136,7 @@ proptest! {
         let policy = RetryPolicy {
             retries: allowed,
             overloaded_limit: limit,
-            backoff: Backoff::default().jitter(jitter).unwrap(),
+            backoff: Backoff::default().with_jitter(jitter).unwrap(),
             ..RetryPolicy::default()
         };
         let mut failure = fail(reason).with_retry_after(asked);

@@ -49,7 +49,7 @@ async fn jitter_is_added_and_repeats_with_its_seed() {
 
 #[tokio::test(start_paused = true)]
 async fn decorrelated_waits_grow_from_the_one_before() {
-    let backoff = Backoff::default().jitter(Jitter::Decorrelated).unwrap();
+    let backoff = Backoff::default().with_jitter(Jitter::Decorrelated).unwrap();
     let policy = RetryPolicy { backoff, ..RetryPolicy::default() };
     let mut longest = Duration::ZERO;
     for seed in 0..5 {
@@ -67,7 +67,7 @@ async fn decorrelated_waits_grow_from_the_one_before() {
 #[tokio::test(start_paused = true)]
 async fn a_hint_is_waited_for_not_less_and_hardly_more() {
     for (asked, jitter) in [(secs(2), 0.0), (ms(1_500), 0.25), (secs(60), 0.25)] {
-        let backoff = Backoff::default().jitter(Jitter::Additive(jitter)).unwrap();
+        let backoff = Backoff::default().with_jitter(Jitter::Additive(jitter)).unwrap();
         let policy = RetryPolicy { backoff, ..RetryPolicy::default() };
         let script = [Err(hint(Reason::RateLimit, asked)), Ok("answer")];
         let played = play(&layer(policy), ask(|_| ()), script).await;
@@ -360,7 +360,7 @@ async fn the_setters_do_what_the_policy_says() {
     let layer = RetryBackoffLayer::transient().with_retries(1).at_once();
     let script = [Err(fail(Reason::Network)), Err(fail(Reason::Network))];
     assert_eq!(play(&layer, ask(|_| ()), script).await.left, 0);
-    let second = Backoff::new(secs(1), secs(1)).unwrap().jitter(Jitter::None).unwrap();
+    let second = Backoff::new(secs(1), secs(1)).unwrap().with_jitter(Jitter::None).unwrap();
     let layer = layer.with_backoff(second).unwrap();
     let script = [Err(fail(Reason::Network)), Ok("answer")];
     assert_eq!(play(&layer, ask(|_| ()), script).await.ended, secs(1));

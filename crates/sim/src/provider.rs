@@ -322,19 +322,19 @@ pub struct SimProviderBuilder {
 
 impl SimProviderBuilder {
     /// The name that fault plans and journals know it by.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// The models it serves, instead of [`default_models`].
-    pub fn models(mut self, models: impl IntoIterator<Item = Model>) -> Self {
+    pub fn with_models(mut self, models: impl IntoIterator<Item = Model>) -> Self {
         self.models = models.into_iter().collect();
         self
     }
 
     /// One more model; one of the same name is replaced.
-    pub fn model(mut self, model: Model) -> Self {
+    pub fn with_model(mut self, model: Model) -> Self {
         self.models.retain(|other| other.name != model.name);
         self.models.push(model);
         self
@@ -348,83 +348,83 @@ impl SimProviderBuilder {
 
     /// The seed of texts, ids, jitter and signatures. Two providers of the same dialect, name
     /// and seed accept each other's signatures.
-    pub fn seed(mut self, seed: u64) -> Self {
+    pub fn with_seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
     /// How long things take.
-    pub fn latency(mut self, latency: Latency) -> Self {
+    pub fn with_latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
     /// What a key may do in a minute.
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
     /// The journal to write, for several providers in one.
-    pub fn journal(mut self, journal: &Journal) -> Self {
+    pub fn with_journal(mut self, journal: &Journal) -> Self {
         self.journal = Some(journal.clone());
         self
     }
 
     /// The date at which it starts, for headers with dates; otherwise today's.
-    pub fn epoch(mut self, epoch: SystemTime) -> Self {
+    pub fn with_epoch(mut self, epoch: SystemTime) -> Self {
         self.epoch = Some(epoch);
         self
     }
 
     /// Refuses top-level parameters it does not know, as the real services do. Off by default,
     /// so that tests can see whether unknown fields arrive.
-    pub fn refuse_unknown(mut self, refuse: bool) -> Self {
+    pub fn with_refuse_unknown(mut self, refuse: bool) -> Self {
         self.refuse_unknown = refuse;
         self
     }
 
     /// Demands thought signatures for every model that thinks, not only for those that say so
     /// (Gemini).
-    pub fn require_signatures(mut self, require: bool) -> Self {
+    pub fn with_require_signatures(mut self, require: bool) -> Self {
         self.signatures = require;
         self
     }
 
     /// The line end of Gemini's events.
-    pub fn line_end(mut self, line_end: LineEnd) -> Self {
+    pub fn with_line_end(mut self, line_end: LineEnd) -> Self {
         self.line_end = line_end;
         self
     }
 
     /// Cuts every answer after so many output tokens, whatever the request allowed and the model
     /// can: a limit of the provider's own that it does not tell.
-    pub fn output_limit(mut self, tokens: u64) -> Self {
+    pub fn with_output_limit(mut self, tokens: u64) -> Self {
         self.output_limit = Some(tokens);
         self
     }
 
     /// Makes every answer a whole one that may be asked for in parts; those that say
     /// [so themselves](Answer::goes_on) keep their own way.
-    pub fn goes_on(mut self, how: GoesOn) -> Self {
+    pub fn with_goes_on(mut self, how: GoesOn) -> Self {
         self.goes_on = Some(how);
         self
     }
 
     /// What requests for summaries get, apart from the script.
-    pub fn summaries(mut self, summaries: Summaries) -> Self {
+    pub fn with_summaries(mut self, summaries: Summaries) -> Self {
         self.summaries = Some(summaries);
         self
     }
 
     /// What goes wrong.
-    pub fn faults(mut self, plan: FaultPlan) -> Self {
+    pub fn with_faults(mut self, plan: FaultPlan) -> Self {
         self.plan = plan;
         self
     }
 
     /// What it answers, in order, before it falls back to its own texts.
-    pub fn script(mut self, answers: impl IntoIterator<Item = Answer>) -> Self {
+    pub fn with_script(mut self, answers: impl IntoIterator<Item = Answer>) -> Self {
         self.script.extend(answers);
         self
     }

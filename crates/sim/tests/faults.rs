@@ -21,7 +21,7 @@ const TEXT: &str = "one two three four five six seven eight nine ten naïve 日�
 fn with(dialect: Dialect, fault: Fault) -> SimProvider {
     SimProvider::builder(dialect)
         .respond(|_| Some(Answer::text(TEXT)))
-        .faults(FaultPlan::always(fault))
+        .with_faults(FaultPlan::always(fault))
         .build()
 }
 
@@ -225,8 +225,8 @@ async fn rate_limits_carry_the_hints_as_given() {
     let epoch = std::time::UNIX_EPOCH + Duration::from_secs(1_793_862_489);
     let headers = async |hints: RateLimit| {
         let provider = SimProvider::builder(Dialect::OpenAi)
-            .epoch(epoch)
-            .faults(FaultPlan::always(Fault::rate_limit(hints)))
+            .with_epoch(epoch)
+            .with_faults(FaultPlan::always(Fault::rate_limit(hints)))
             .build();
         ask(&provider, false).await.unwrap()
     };
@@ -561,8 +561,8 @@ async fn the_output_limit_cuts_anywhere() {
     for dialect in Dialect::ALL {
         for limit in 1..9 {
             let provider = SimProvider::builder(dialect)
-                .script([answer.clone()])
-                .faults(FaultPlan::always(Fault::OutputLimit(limit)))
+                .with_script([answer.clone()])
+                .with_faults(FaultPlan::always(Fault::OutputLimit(limit)))
                 .build();
             let read = ask(&provider, true).await.unwrap();
             let sent = provider.journal().last().unwrap().sent.unwrap();

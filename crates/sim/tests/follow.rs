@@ -15,7 +15,7 @@ const TEXT: &str = "one two three incomprehensibilities four “five” naïve �
 
 fn provider(dialect: Dialect) -> SimProviderBuilder {
     let model = Model::new(model(dialect), 100_000, 8_000).without_thinking().with_prefill();
-    SimProvider::builder(dialect).model(model)
+    SimProvider::builder(dialect).with_model(model)
 }
 
 fn forms() -> impl Iterator<Item = (Dialect, bool)> {
@@ -47,7 +47,7 @@ async fn a_faithful_model_goes_on_as_it_is_asked_after_every_character() {
         let whole = Answer::text(TEXT).goes_on(GoesOn::Faithful);
         for (at, _) in TEXT.char_indices().skip(1) {
             // A provider that never said it, and is given the whole of it to take over.
-            let provider = provider(dialect).script([whole.clone()]).build();
+            let provider = provider(dialect).with_script([whole.clone()]).build();
             let (said, rest) = TEXT.split_at(at);
 
             let heard = follow(&provider, said, GO_ON, stream).await;
@@ -94,7 +94,7 @@ async fn each_way_of_going_on_says_what_it_says() {
         ];
         for (how, ask, right) in cases {
             let whole = Answer::text(TEXT).goes_on(how.clone());
-            let provider = provider(dialect).script([whole]).build();
+            let provider = provider(dialect).with_script([whole]).build();
             let ask = if ask == "r" { repeat(said) } else { ask.to_owned() };
             let heard = follow(&provider, said, &ask, stream).await;
             assert_eq!(heard.text, right, "{dialect} {stream} {how:?} {ask:?}");
@@ -102,7 +102,7 @@ async fn each_way_of_going_on_says_what_it_says() {
         for how in [GoesOn::Paraphrase, GoesOn::IgnoresAnchor] {
             let paraphrase = how == GoesOn::Paraphrase;
             let whole = Answer::text(TEXT).goes_on(how);
-            let provider = provider(dialect).script([whole]).build();
+            let provider = provider(dialect).with_script([whole]).build();
             let heard = follow(&provider, said, &repeat(said), stream).await;
             assert!(!heard.text.contains(words), "{}", heard.text);
             assert_eq!(heard.text.ends_with(rest), paraphrase, "{}", heard.text);
@@ -120,7 +120,7 @@ async fn an_answer_of_many_times_the_limit_arrives_whole_and_once() {
         let total = whole.output_tokens();
         for limit in 1..=total {
             let other = Answer::text("something else");
-            let provider = provider(dialect).script([whole.clone(), other]).build();
+            let provider = provider(dialect).with_script([whole.clone(), other]).build();
             let (mut said, mut tokens, mut calls) = (String::new(), 0, 0);
             loop {
                 let mut turns = vec![("user", "tell me")];
@@ -153,7 +153,7 @@ async fn an_answer_of_many_times_the_limit_arrives_whole_and_once() {
 async fn the_same_request_with_another_limit_gets_the_same_answer() {
     for (dialect, stream) in forms() {
         let whole = Answer::thinking("hm hm").then_text(TEXT).goes_on(GoesOn::Faithful);
-        let provider = provider(dialect).script([whole]).build();
+        let provider = provider(dialect).with_script([whole]).build();
         for (max, text, stop) in [
             (Some(1), "", stops(dialect).0),
             (Some(4), "one two", stops(dialect).0),
@@ -171,7 +171,7 @@ async fn the_same_request_with_another_limit_gets_the_same_answer() {
 async fn an_answer_of_which_nothing_was_heard_is_given_without_its_thinking() {
     for (dialect, stream) in forms() {
         let whole = Answer::thinking("hm hm hm").then_text(TEXT).goes_on(GoesOn::Faithful);
-        let provider = provider(dialect).script([whole, Answer::text("other")]).build();
+        let provider = provider(dialect).with_script([whole, Answer::text("other")]).build();
         let body = chat(dialect, &[("user", "tell me")], Some(2), stream);
         let cut = hear(&provider, &body, stream).await;
         assert_eq!((&*cut.thinking, &*cut.text), ("hm hm", ""));
@@ -203,7 +203,8 @@ async fn an_answer_of_which_nothing_was_heard_is_given_without_its_thinking() {
 #[tokio::test]
 async fn a_new_script_knows_nothing_of_the_old_answers() {
     for (dialect, stream) in forms() {
-        let provider = provider(dialect).script([Answer::text(TEXT).goes_on(GoesOn::Faithful)]);
+        let provider =
+            provider(dialect).with_script([Answer::text(TEXT).goes_on(GoesOn::Faithful)]);
         let provider = provider.build();
         let body = chat(dialect, &[("user", "tell me")], None, stream);
         for _ in 0..2 {
@@ -218,7 +219,7 @@ async fn a_new_script_knows_nothing_of_the_old_answers() {
 async fn an_answer_that_says_nothing_of_it_is_taken_once_as_ever() {
     for (dialect, stream) in forms() {
         let script = [Answer::text(TEXT), Answer::text("next")];
-        let provider = provider(dialect).script(script).build();
+        let provider = provider(dialect).with_script(script).build();
         let heard = follow(&provider, "one two", GO_ON, stream).await;
         assert_eq!(heard.text, TEXT);
         let heard = follow(&provider, "one two", GO_ON, stream).await;
@@ -230,7 +231,7 @@ async fn an_answer_that_says_nothing_of_it_is_taken_once_as_ever() {
 async fn a_provider_can_make_all_its_answers_whole_ones() {
     for (dialect, stream) in forms() {
         // Its own text too, which nobody scripted.
-        let provider = provider(dialect).goes_on(GoesOn::Faithful).seed(5).build();
+        let provider = provider(dialect).with_goes_on(GoesOn::Faithful).with_seed(5).build();
         let ask = |turns: &[(&str, &str)], max| chat(dialect, turns, max, stream);
         let begun = hear(&provider, &ask(&[("user", "tell me")], Some(9)), stream).await;
         let rest = follow(&provider, &begun.text, GO_ON, stream).await;
@@ -248,7 +249,7 @@ async fn a_call_that_was_cut_is_made_anew_and_thinking_is_not_repeated() {
             .then_text("I look.")
             .then_tool_call("read", arguments)
             .goes_on(GoesOn::Faithful);
-        let provider = provider(dialect).script([whole]).build();
+        let provider = provider(dialect).with_script([whole]).build();
         let body = chat(dialect, &[("user", "look")], Some(3 + 2 + 2), stream);
         let cut = hear(&provider, &body, stream).await;
         assert_eq!((&*cut.text, &*cut.stop), ("I look.", stops(dialect).0));
@@ -266,14 +267,14 @@ async fn a_broken_stream_is_gone_on_with_by_another_dialect() {
             let whole = Answer::text(TEXT).goes_on(GoesOn::Faithful);
             for events in [1, 3, 7] {
                 let one = provider(first)
-                    .script([whole.clone()])
-                    .faults(FaultPlan::always(Fault::break_after(events, How::Reset)))
+                    .with_script([whole.clone()])
+                    .with_faults(FaultPlan::always(Fault::break_after(events, How::Reset)))
                     .build();
                 let body = chat(first, &[("user", "tell me")], None, true);
                 let read = talk(&one, &body, true).await;
                 assert!(read.error.is_some());
                 let said = common::talk::heard(first, &read.text(), true).text;
-                let two = provider(second).script([whole.clone()]).build();
+                let two = provider(second).with_script([whole.clone()]).build();
                 let heard = follow(&two, &said, &repeat(&said), true).await;
                 let seam = said.len() - anchor(&said).len();
                 let repeated = anchor(&said) == said || anchor(&said).chars().count() >= 6;
@@ -286,7 +287,7 @@ async fn a_broken_stream_is_gone_on_with_by_another_dialect() {
 #[tokio::test]
 async fn an_endless_answer_never_ends_and_never_repeats() {
     for (dialect, stream) in forms() {
-        let provider = provider(dialect).script([Answer::endless()]).build();
+        let provider = provider(dialect).with_script([Answer::endless()]).build();
         let body = chat(dialect, &[("user", "go")], Some(10), stream);
         let mut said = hear(&provider, &body, stream).await.text;
         for _ in 0..6 {
@@ -327,7 +328,7 @@ async fn a_prefill_is_refused_in_the_providers_words_where_it_is_not_taken() {
             // Unless told otherwise, as ever.
             (refusing, if dialect == Dialect::Gemini { 400 } else { 200 }),
         ] {
-            let provider = SimProvider::builder(dialect).model(refusing).build();
+            let provider = SimProvider::builder(dialect).with_model(refusing).build();
             let read = talk(&provider, &body, stream).await;
             assert_eq!(read.status, status, "{dialect}");
             if status == 400 {
@@ -356,7 +357,7 @@ async fn a_plan_says_how_one_request_is_gone_on_with() {
     let plan = FaultPlan::none().rule(Rule::new(Fault::GoesOn(GoesOn::FromStart)).nth(2));
     for (dialect, stream) in forms() {
         let whole = Answer::text(TEXT).goes_on(GoesOn::Faithful);
-        let provider = provider(dialect).script([whole]).faults(plan.clone()).build();
+        let provider = provider(dialect).with_script([whole]).with_faults(plan.clone()).build();
         let rest = &TEXT["one two".len()..];
         for right in [rest, TEXT, rest] {
             let heard = follow(&provider, "one two", GO_ON, stream).await;

@@ -83,17 +83,21 @@ async fn every_limit_of_every_kind_cuts_at_its_token() {
         for stream in [false, true] {
             for limit in 1..=total + 1 {
                 let n = limit as u64;
-                let builder = || SimProvider::builder(dialect).script([answer()]);
+                let builder = || SimProvider::builder(dialect).with_script([answer()]);
                 let small = Model::new(model(dialect), 100_000, n).without_thinking();
-                let limited = SimProvider::builder(dialect).script([answer().limit(n)]);
+                let limited = SimProvider::builder(dialect).with_script([answer().limit(n)]);
                 let cases = [
                     ("request", Some(n), builder()),
-                    ("model", None, builder().model(small)),
-                    ("provider", None, builder().output_limit(n)),
-                    ("fault", None, builder().faults(FaultPlan::always(Fault::OutputLimit(n)))),
+                    ("model", None, builder().with_model(small)),
+                    ("provider", None, builder().with_output_limit(n)),
+                    (
+                        "fault",
+                        None,
+                        builder().with_faults(FaultPlan::always(Fault::OutputLimit(n))),
+                    ),
                     ("answer", None, limited),
                     // The smallest decides.
-                    ("smallest", Some(n), builder().output_limit(n + 5)),
+                    ("smallest", Some(n), builder().with_output_limit(n + 5)),
                 ];
                 for (what, max, builder) in cases {
                     if what == "model" && dialect == Dialect::Anthropic {
@@ -117,7 +121,7 @@ async fn every_limit_of_every_kind_cuts_at_its_token() {
 async fn a_limit_of_nothing_leaves_nothing() {
     for dialect in Dialect::ALL {
         for stream in [false, true] {
-            let provider = SimProvider::builder(dialect).script([answer().limit(0)]).build();
+            let provider = SimProvider::builder(dialect).with_script([answer().limit(0)]).build();
             let heard = hear(&provider, &chat(dialect, ASK, None, stream), stream).await;
             assert_eq!(heard, expected(dialect, stream, 0).0, "{dialect} {stream}");
         }
@@ -131,7 +135,7 @@ async fn a_cut_behind_a_call_leaves_it_whole() {
     for dialect in Dialect::ALL {
         for stream in [false, true] {
             let whole = Answer::tool_call("read", ARGUMENTS).then_text("and so on");
-            let provider = SimProvider::builder(dialect).script([whole]).build();
+            let provider = SimProvider::builder(dialect).with_script([whole]).build();
             let heard = hear(&provider, &chat(dialect, ASK, Some(tokens), stream), stream).await;
             let args: serde_json::Value = serde_json::from_str(&heard.arguments[0]).unwrap();
             assert_eq!(args, serde_json::from_str::<serde_json::Value>(ARGUMENTS).unwrap());

@@ -140,7 +140,7 @@ fn a_bad_plan_names_the_key_and_what_would_be_right() {
 
 /// The statuses of eight requests in a row.
 async fn statuses(plan: FaultPlan) -> Vec<u16> {
-    let provider = SimProvider::builder(Dialect::OpenAi).faults(plan).build();
+    let provider = SimProvider::builder(Dialect::OpenAi).with_faults(plan).build();
     let mut statuses = Vec::new();
     for n in 0..8 {
         statuses.push(ask(&provider, n % 2 == 1).await.unwrap().status);
@@ -219,7 +219,7 @@ async fn rules_match_by_time_since_the_plan_was_installed() {
 #[tokio::test]
 async fn a_new_plan_counts_anew_and_takes_the_old_ones_place() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .faults(FaultPlan::always(Fault::rate_limit(RateLimit::after("2"))))
+        .with_faults(FaultPlan::always(Fault::rate_limit(RateLimit::after("2"))))
         .build();
     assert_eq!(ask(&provider, false).await.unwrap().status, 429);
     provider.set_faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)));

@@ -19,7 +19,7 @@ use tower::ServiceExt;
 async fn the_same_seed_gives_the_same_bytes_and_another_others() {
     for dialect in Dialect::ALL {
         let run = async |seed| {
-            let provider = SimProvider::builder(dialect).seed(seed).build();
+            let provider = SimProvider::builder(dialect).with_seed(seed).build();
             let mut all = Vec::new();
             for n in 0..4 {
                 let read = ask(&provider, n % 2 == 0).await.unwrap();
@@ -169,7 +169,7 @@ async fn the_requests_own_limit_cuts_the_answer() {
         (Dialect::Gemini, "generationConfig"),
     ] {
         let provider =
-            SimProvider::builder(dialect).script([Answer::text("one two three four")]).build();
+            SimProvider::builder(dialect).with_script([Answer::text("one two three four")]).build();
         let mut body = question(dialect, "x", false);
         body[key] =
             if dialect == Dialect::Gemini { json!({"maxOutputTokens": 2}) } else { json!(2) };
@@ -223,7 +223,7 @@ async fn latency_is_exact_and_jitter_stays_in_its_bounds() {
     for dialect in Dialect::ALL {
         let run = async |jitter: f64, stream: bool| {
             let provider = SimProvider::builder(dialect)
-                .latency(Latency { headers, per_token, jitter })
+                .with_latency(Latency { headers, per_token, jitter })
                 .respond(|_| Some(Answer::text("a b c d e f g h i j")))
                 .build();
             let start = Instant::now();
@@ -268,8 +268,9 @@ async fn a_dropped_body_is_seen_and_so_is_one_read_to_its_last_byte() {
 #[tokio::test]
 async fn the_journal_keeps_requests_and_no_secret() {
     let journal = Journal::new();
-    let make =
-        |name: &str, dialect| SimProvider::builder(dialect).name(name).journal(&journal).build();
+    let make = |name: &str, dialect| {
+        SimProvider::builder(dialect).with_name(name).with_journal(&journal).build()
+    };
     let (a, b) = (make("a", Dialect::OpenAi), make("b", Dialect::Anthropic));
     let mut body = question(Dialect::OpenAi, "hello", true);
     body["x_unknown"] = json!({"deep": [1]});
@@ -297,7 +298,7 @@ async fn the_journal_keeps_requests_and_no_secret() {
 #[tokio::test]
 async fn a_bounded_journal_forgets_the_oldest_and_goes_on_counting() {
     let journal = Journal::keeping(2);
-    let provider = SimProvider::builder(Dialect::OpenAi).journal(&journal).build();
+    let provider = SimProvider::builder(Dialect::OpenAi).with_journal(&journal).build();
     let path = common::path(Dialect::OpenAi, "", true);
     let ask_ = || request(Dialect::OpenAi, &path, question(Dialect::OpenAi, "x", true).to_string());
     let first = provider.clone().oneshot(ask_()).await.unwrap();
@@ -321,7 +322,7 @@ async fn a_bounded_journal_forgets_the_oldest_and_goes_on_counting() {
 #[tokio::test(start_paused = true)]
 async fn waiting_for_requests() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .latency(Latency { headers: Duration::from_secs(5), ..Latency::default() })
+        .with_latency(Latency { headers: Duration::from_secs(5), ..Latency::default() })
         .build();
     let journal = provider.journal().clone();
     let start = Instant::now();
@@ -342,8 +343,8 @@ async fn waiting_for_requests() {
 #[tokio::test]
 async fn only_requests_that_get_an_answer_take_one_from_the_script() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .script([Answer::text("first"), Answer::text("second").stop(Stop::MaxTokens)])
-        .faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)))
+        .with_script([Answer::text("first"), Answer::text("second").stop(Stop::MaxTokens)])
+        .with_faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)))
         .build();
     ask(&provider, true).await.unwrap();
     post(&provider, &json!({"model": "gpt-4o"})).await;
@@ -367,7 +368,7 @@ async fn only_requests_that_get_an_answer_take_one_from_the_script() {
 #[tokio::test]
 async fn a_fault_of_the_body_spares_a_request_that_is_refused() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .faults(FaultPlan::always(Fault::break_after(1, steadfast_sim::How::Reset)))
+        .with_faults(FaultPlan::always(Fault::break_after(1, steadfast_sim::How::Reset)))
         .build();
     let read = post(&provider, &json!({"model": "gpt-4o"})).await;
     assert_eq!(read.status, 400);

@@ -15,8 +15,10 @@ use tokio::net::TcpStream;
 const TEXT: &str = "one two three four five six seven eight nine ten naïve 日本 🦀";
 
 async fn server(dialect: Dialect, plan: FaultPlan) -> SimServer {
-    let provider =
-        SimProvider::builder(dialect).respond(|_| Some(Answer::text(TEXT))).faults(plan).build();
+    let provider = SimProvider::builder(dialect)
+        .respond(|_| Some(Answer::text(TEXT)))
+        .with_faults(plan)
+        .build();
     SimServer::local(provider).await.unwrap()
 }
 

@@ -52,7 +52,7 @@ async fn lines(setup: impl Fn(SimProviderBuilder) -> SimProviderBuilder) -> Vec<
 #[tokio::test]
 async fn an_answer_in_parts_arrives_whole() {
     let whole = || Answer::text(TEXT).goes_on(GoesOn::Faithful);
-    for line in lines(|builder| builder.script([whole()])).await {
+    for line in lines(|builder| builder.with_script([whole()])).await {
         let limit = 4;
         let first = line.hear(&[("user", "go")], limit).await;
         assert_eq!(first.text, pieces(TEXT).take(4).collect::<String>());
@@ -71,7 +71,7 @@ async fn a_window_and_a_summary_end_as_in_process() {
     let small = |builder: SimProviderBuilder| {
         let names = Dialect::ALL.map(model);
         let models = names.map(|name| Model::new(name, 100, 50).without_thinking());
-        builder.models(models).summaries(Summaries::to("record").then(Summary::Endless))
+        builder.with_models(models).with_summaries(Summaries::to("record").then(Summary::Endless))
     };
     for line in lines(small).await {
         let dialect = line.dialect();

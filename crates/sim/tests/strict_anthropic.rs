@@ -529,9 +529,9 @@ async fn every_rule() {
         ),
     ];
     let provider = SimProvider::builder(A)
-        .model(Model::new("tiny", 100, 50))
-        .model(Model::new("blind", 200_000, 8_192).without_vision())
-        .model(Model::new("large", 10_000_000, 8_192))
+        .with_model(Model::new("tiny", 100, 50))
+        .with_model(Model::new("blind", 200_000, 8_192).without_vision())
+        .with_model(Model::new("large", 10_000_000, 8_192))
         .build();
     for (rule, broken, words, mended) in table {
         let read = post(&provider, &broken).await;

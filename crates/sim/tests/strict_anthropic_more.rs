@@ -12,7 +12,7 @@ use steadfast_sim::{Answer, Limits, SimProvider};
 /// A provider, and the content of an answer of it that thought and called twice.
 async fn thought() -> (SimProvider, Value) {
     let provider = SimProvider::builder(A)
-        .script([Answer::thinking("hm, two files")
+        .with_script([Answer::thinking("hm, two files")
             .then_tool_call("read", r#"{"n":1}"#)
             .then_tool_call("read", r#"{"n":2}"#)])
         .build();
@@ -53,8 +53,8 @@ async fn s11_thinking_comes_back_as_it_was_or_not_at_all() {
     // A signature of another provider.
     let (other, _) = (
         SimProvider::builder(A)
-            .seed(1)
-            .script([Answer::thinking("hm, two files").then_text("x")])
+            .with_seed(1)
+            .with_script([Answer::thinking("hm, two files").then_text("x")])
             .build(),
         (),
     );
@@ -193,7 +193,7 @@ async fn headers_keys_json_models_and_paths() {
     let read = send(&provider, request(A, "/v1/nothing", body.clone())).await.unwrap();
     assert_eq!((read.status, read.says().as_str()), (404, "Not Found"));
 
-    let strict = SimProvider::builder(A).refuse_unknown(true).build();
+    let strict = SimProvider::builder(A).with_refuse_unknown(true).build();
     let unknown = with(json!({"frobnicate": 1}));
     assert_eq!(post(&provider, &unknown).await.status, 200);
     assert_eq!(post(&strict, &unknown).await.says(), "frobnicate: Extra inputs are not permitted");
@@ -203,8 +203,8 @@ async fn headers_keys_json_models_and_paths() {
 async fn limits_have_the_providers_headers_and_words() {
     let epoch = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_793_862_489);
     let provider = SimProvider::builder(A)
-        .epoch(epoch)
-        .limits(Limits { requests: Some(2), tokens: None })
+        .with_epoch(epoch)
+        .with_limits(Limits { requests: Some(2), tokens: None })
         .build();
     let read = post(&provider, &with(json!({}))).await;
     assert_eq!(read.header("anthropic-ratelimit-requests-limit"), Some("2"));

@@ -381,8 +381,8 @@ async fn every_rule() {
         ),
     ];
     let provider = SimProvider::builder(G)
-        .model(Model::new("tiny", 100, 50))
-        .model(Model::new(pro, 1_048_576, 65_536))
+        .with_model(Model::new("tiny", 100, 50))
+        .with_model(Model::new(pro, 1_048_576, 65_536))
         .build();
     for (rule, model, broken, words, mended) in table {
         let read = generate(&provider, model, &broken).await;
@@ -398,7 +398,7 @@ async fn every_rule() {
 #[tokio::test]
 async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
     let provider = SimProvider::builder(G)
-        .script([
+        .with_script([
             Answer::tool_call("a", "{}").then_tool_call("b", "{}"),
             Answer::tool_call("a", "{}"),
         ])
@@ -456,7 +456,7 @@ async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
             assert_eq!(read.says(), "Corrupted thought signature.");
         }
     }
-    let strict = SimProvider::builder(G).require_signatures(true).build();
+    let strict = SimProvider::builder(G).with_require_signatures(true).build();
     let unsigned = contents(json!([u(), calls(&["a"]), responses(&["a"])]));
     assert_eq!(generate(&strict, "gemini-2.5-pro", &unsigned).await.status, 400);
     assert_eq!(generate(&strict, "gemini-1.5-pro", &unsigned).await.status, 200);
@@ -497,7 +497,7 @@ async fn keys_json_models_and_paths() {
 
     let unknown = with(json!({"frobnicate": 1}));
     assert_eq!(generate(&provider, "gemini-2.5-pro", &unknown).await.status, 200);
-    let strict = SimProvider::builder(G).refuse_unknown(true).build();
+    let strict = SimProvider::builder(G).with_refuse_unknown(true).build();
     let read = generate(&strict, "gemini-2.5-pro", &unknown).await;
     assert_eq!(
         read.says(),
@@ -514,7 +514,7 @@ async fn keys_json_models_and_paths() {
 #[tokio::test(start_paused = true)]
 async fn limits_say_when_to_come_back_in_the_body() {
     let provider =
-        SimProvider::builder(G).limits(Limits { requests: Some(1), tokens: None }).build();
+        SimProvider::builder(G).with_limits(Limits { requests: Some(1), tokens: None }).build();
     let body = question(G, "x", false);
     assert_eq!(generate(&provider, "gemini-2.5-pro", &body).await.status, 200);
     tokio::time::advance(std::time::Duration::from_millis(25_500)).await;

@@ -11,7 +11,7 @@ use steadfast_sim::{Dialect, Limits, Model, SimProvider};
 
 fn provider() -> SimProvider {
     SimProvider::builder(Dialect::OpenAi)
-        .model(Model::new("tiny", 100, 50).without_thinking())
+        .with_model(Model::new("tiny", 100, 50).without_thinking())
         .build()
 }
 
@@ -523,7 +523,7 @@ async fn unknown_parameters_are_refused_when_asked_to() {
     let tolerant = provider();
     assert_eq!(post(&tolerant, &body).await.status, 200);
     assert_eq!(tolerant.journal().last().unwrap().json.unwrap()["frobnicate"], 1);
-    let strict = SimProvider::builder(Dialect::OpenAi).refuse_unknown(true).build();
+    let strict = SimProvider::builder(Dialect::OpenAi).with_refuse_unknown(true).build();
     let read = post(&strict, &body).await;
     assert_eq!(read.says(), "Unknown parameter: 'frobnicate'.");
     assert_eq!(read.json()["error"]["code"], "unknown_parameter");
@@ -533,7 +533,7 @@ async fn unknown_parameters_are_refused_when_asked_to() {
 #[tokio::test(start_paused = true)]
 async fn limits_have_the_providers_headers_and_words() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .limits(Limits { requests: Some(3), tokens: Some(6_000) })
+        .with_limits(Limits { requests: Some(3), tokens: Some(6_000) })
         .build();
     let body = with(json!({"max_tokens": 1}));
     let read = post(&provider, &body).await;

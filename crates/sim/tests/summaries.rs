@@ -26,7 +26,7 @@ fn ask(dialect: Dialect, stream: bool) -> Value {
 }
 
 fn provider(dialect: Dialect, summary: Summary) -> SimProvider {
-    SimProvider::builder(dialect).summaries(Summaries::to(MARK).then(summary)).build()
+    SimProvider::builder(dialect).with_summaries(Summaries::to(MARK).then(summary)).build()
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_summary_can_be_refused_in_an_answer_and_in_an_error() {
         let blocked = provider(dialect, Summary::Blocked);
         let read = talk(&blocked, &ask(dialect, stream), stream).await;
         let plan = FaultPlan::always(Fault::Error(ErrorKind::ContentFilter));
-        let policy = SimProvider::builder(dialect).faults(plan).build();
+        let policy = SimProvider::builder(dialect).with_faults(plan).build();
         let right = talk(&policy, &ask(dialect, stream), stream).await;
         assert_eq!((read.status, read.says()), (400, right.says()));
         let entry = blocked.journal().last().unwrap();
@@ -132,8 +132,8 @@ async fn a_summariser_calls_a_tool_declared_or_not() {
 async fn summaries_and_the_script_do_not_take_from_each_other() {
     for (dialect, stream) in forms() {
         let provider = SimProvider::builder(dialect)
-            .script([Answer::text("one"), Answer::text("two")])
-            .summaries(Summaries::to(MARK).then(Summary::Empty).then(Summary::Forgetful))
+            .with_script([Answer::text("one"), Answer::text("two")])
+            .with_summaries(Summaries::to(MARK).then(Summary::Empty).then(Summary::Forgetful))
             .build();
         let question = chat(dialect, &[("user", "hi")], None, stream);
         let mut heard = Vec::new();
@@ -188,8 +188,8 @@ async fn a_plan_gives_answers_to_the_requests_it_picks() {
     );
     for (dialect, stream) in forms() {
         let provider = SimProvider::builder(dialect)
-            .faults(plan.clone())
-            .script([Answer::text("as told")])
+            .with_faults(plan.clone())
+            .with_script([Answer::text("as told")])
             .build();
         let question = chat(dialect, &[("user", "hi")], None, stream);
         let heard = hear(&provider, &ask(dialect, stream), stream).await;

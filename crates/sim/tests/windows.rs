@@ -22,7 +22,7 @@ fn question_of(tokens: u64) -> String {
 fn provider(dialect: Dialect, change: impl Fn(Model) -> Model) -> SimProvider {
     let model = Model::new(model(dialect), WINDOW, 200).without_thinking();
     SimProvider::builder(dialect)
-        .model(change(model))
+        .with_model(change(model))
         .respond(|_| Some(Answer::text("ok ".repeat(500))))
         .build()
 }
@@ -276,7 +276,7 @@ async fn a_plan_makes_the_window_smaller_and_chooses_the_words() {
     let named = Window { tokens: 300, overflow: Some(Overflow::Xai) };
     assert_eq!(plan.rules[1].fault, Fault::Window(named));
     for dialect in Dialect::ALL {
-        let provider = SimProvider::builder(dialect).faults(plan.clone()).build();
+        let provider = SimProvider::builder(dialect).with_faults(plan.clone()).build();
         let text = question_of(301);
         let body = chat(dialect, &[("user", &text)], Some(50), false);
         let read = talk(&provider, &body, false).await;
@@ -296,7 +296,8 @@ async fn a_planned_overflow_has_the_models_words() {
     let plan = FaultPlan::always(Fault::Error(ErrorKind::ContextOverflow));
     for dialect in Dialect::ALL {
         let model = Model::new(model(dialect), 1_000, 200).overflow(Overflow::Moonshot);
-        let provider = SimProvider::builder(dialect).model(model).faults(plan.clone()).build();
+        let provider =
+            SimProvider::builder(dialect).with_model(model).with_faults(plan.clone()).build();
         let read = talk(&provider, &chat(dialect, &[("user", "hi")], None, false), false).await;
         let input = if dialect == Dialect::Gemini { 1_001 } else { 1_100 };
         let says = format!(

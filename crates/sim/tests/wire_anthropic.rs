@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use steadfast_sim::{Answer, Block, Dialect, SimProvider, Stop, Usage};
 
 fn provider(answer: Answer) -> SimProvider {
-    SimProvider::builder(Dialect::Anthropic).script([answer]).build()
+    SimProvider::builder(Dialect::Anthropic).with_script([answer]).build()
 }
 
 fn usage(input: u64, output: u64) -> Value {

@@ -11,7 +11,7 @@ use steadfast_sim::{Answer, Dialect, LineEnd, SimProvider, Stop, Usage};
 const G: Dialect = Dialect::Gemini;
 
 fn provider(answer: Answer) -> SimProvider {
-    SimProvider::builder(G).script([answer]).build()
+    SimProvider::builder(G).with_script([answer]).build()
 }
 
 fn answer() -> Answer {
@@ -58,7 +58,8 @@ fn chunks(id: &Value, signature: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_stream_of_events_in_both_line_ends() {
     for (line_end, end) in [(LineEnd::Crlf, "\r\n\r\n"), (LineEnd::Lf, "\n\n")] {
-        let provider = SimProvider::builder(G).line_end(line_end).script([answer()]).build();
+        let provider =
+            SimProvider::builder(G).with_line_end(line_end).with_script([answer()]).build();
         let path = path(G, model(G), true);
         let body = question(G, "hello", true).to_string();
         let read = send(&provider, request(G, &path, body)).await.unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use steadfast_sim::{Answer, Block, Dialect, SimProvider, Stop, Usage};
 
 fn provider(answer: Answer) -> SimProvider {
-    SimProvider::builder(Dialect::OpenAi).script([answer]).build()
+    SimProvider::builder(Dialect::OpenAi).with_script([answer]).build()
 }
 
 fn usage(prompt: u64, completion: u64) -> Value {

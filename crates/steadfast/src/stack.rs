@@ -111,7 +111,7 @@ impl<C> Stack<C> {
             deadline: DeadlineLayer::default(),
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
-            resume: StreamResumeLayer::default().budget(budget.drawing()),
+            resume: StreamResumeLayer::default().with_budget(budget.drawing()),
             failover: failover.with_budget(budget.clone()),
             compaction: CompactionLayer::rules_only(),
             retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
@@ -122,13 +122,13 @@ impl<C> Stack<C> {
     }
 
     /// With this limit of the whole.
-    pub fn deadline(mut self, layer: DeadlineLayer) -> Self {
+    pub fn with_deadline(mut self, layer: DeadlineLayer) -> Self {
         self.deadline = layer;
         self
     }
 
     /// With this guard: its limits, and what it knows of tasks.
-    pub fn guard(mut self, layer: impl Into<SafetyGuardLayer>) -> Self {
+    pub fn with_guard(mut self, layer: impl Into<SafetyGuardLayer>) -> Self {
         self.guard = layer.into();
         self
     }
@@ -140,7 +140,7 @@ impl<C> Stack<C> {
     }
 
     /// With these continuations of answers that are cut off.
-    pub fn continuation(mut self, layer: ContinuationLayer) -> Self {
+    pub fn with_continuation(mut self, layer: ContinuationLayer) -> Self {
         self.continuation = layer;
         self
     }
@@ -152,14 +152,14 @@ impl<C> Stack<C> {
     }
 
     /// With these resumes of streams that break. Give it a budget of its own, or set the
-    /// [`budget`](Self::budget) of the stack after it.
-    pub fn resume(mut self, layer: StreamResumeLayer) -> Self {
+    /// [`with_budget`](Self::with_budget) of the stack after it.
+    pub fn with_resume(mut self, layer: StreamResumeLayer) -> Self {
         self.resume = layer;
         self
     }
 
     /// With this compaction: its summariser, models and limits.
-    pub fn compaction(mut self, layer: CompactionLayer) -> Self {
+    pub fn with_compaction(mut self, layer: CompactionLayer) -> Self {
         self.compaction = layer;
         self
     }
@@ -177,33 +177,33 @@ impl<C> Stack<C> {
     }
 
     /// With these retries. Without a budget of its own it draws from that of the failover.
-    pub fn retry(mut self, layer: RetryBackoffLayer) -> Self {
+    pub fn with_retry(mut self, layer: RetryBackoffLayer) -> Self {
         self.retry = layer;
         self
     }
 
     /// With this breaker.
-    pub fn breaker(mut self, layer: CircuitBreakerLayer) -> Self {
+    pub fn with_breaker(mut self, layer: CircuitBreakerLayer) -> Self {
         self.breaker = layer;
         self
     }
 
     /// With these limits of an attempt.
-    pub fn stall(mut self, layer: StallTimeoutLayer) -> Self {
+    pub fn with_stall(mut self, layer: StallTimeoutLayer) -> Self {
         self.stall = layer;
         self
     }
 
     /// With this classifier.
-    pub fn classify(mut self, layer: ClassifyLayer) -> Self {
+    pub fn with_classify(mut self, layer: ClassifyLayer) -> Self {
         self.classify = layer;
         self
     }
 
     /// With `budget` for retries, failovers and resumes together.
-    pub fn budget(mut self, budget: RetryBudget) -> Self {
+    pub fn with_budget(mut self, budget: RetryBudget) -> Self {
         self.retry = self.retry.with_budget(budget.drawing());
-        self.resume = self.resume.budget(budget.drawing());
+        self.resume = self.resume.with_budget(budget.drawing());
         self.failover = self.failover.with_budget(budget);
         self
     }
@@ -218,7 +218,7 @@ impl<C> Stack<C> {
     }
 
     /// With the operator's own table of what each reason means, for failover and classifier.
-    pub fn table(mut self, table: RecoveryTable) -> Self {
+    pub fn with_table(mut self, table: RecoveryTable) -> Self {
         self.failover = self.failover.with_table(table.clone());
         self.classify = self.classify.with_table(table);
         self

@@ -56,10 +56,10 @@ impl Fired<'_> {
         );
         log.record(|| {
             Step::new("timeout", "fired")
-                .target(target)
-                .reason(Reason::Timeout)
-                .wait(elapsed)
-                .detail(limit.as_str())
+                .with_target(target)
+                .with_reason(Reason::Timeout)
+                .with_wait(elapsed)
+                .with_detail(limit.as_str())
         });
 
         let mut failure = Failure::new(Reason::Timeout, self.to_string()).with_time_limit(limit);

@@ -89,12 +89,12 @@ impl<P: TimePolicy, W> TimeLimitLayer<P, W> {
 
     /// For replies that are values: only the future is limited.
     pub fn at_once(self) -> TimeLimitLayer<P, AtOnce> {
-        self.reaching()
+        self.with_reach()
     }
 
     /// With another notion of how far the limits reach: that of
     /// [`TimeLimitedReply<V>`](crate::TimeLimitedReply).
-    pub fn reaching<V>(self) -> TimeLimitLayer<P, V> {
+    pub fn with_reach<V>(self) -> TimeLimitLayer<P, V> {
         TimeLimitLayer { policy: self.policy, shared: self.shared, reach: PhantomData }
     }
 

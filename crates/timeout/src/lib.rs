@@ -1,6 +1,6 @@
 //! Time limits of a call: of one attempt, and of everything that is done for it.
 //!
-//! * [`StallTimeoutLayer`] ends an attempt that has hung (`stall`), that has not begun
+//! * [`StallTimeoutLayer`] ends an attempt that has hung (`stall`), that did not begin
 //!   (`first_content`), that takes too long (`makespan`, and `attempt` for retries and
 //!   fallbacks), or that began too slowly to be of use (`floor`).
 //! * [`DeadlineLayer`] gives a call a deadline that every layer below obeys, and ends the call

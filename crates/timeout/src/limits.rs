@@ -56,7 +56,7 @@ impl Times {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
         let Self { started, progress, content, again, deadline, window } = *self;
         let first_content = limits.first_content.filter(|_| !content);
-        // An answer that has begun is the caller's: cutting it would break a healthy stream.
+        // An answer under way is the caller's: cutting it would break a healthy stream.
         let attempt = limits.attempt.filter(|_| again && !content);
         [
             (deadline, TimeLimit::Pipeline),
@@ -122,7 +122,7 @@ mod tests {
                 TimeLimits { first_content: Some(secs(180)), ..limits },
                 due(180, TimeLimit::FirstContent),
             ),
-            // Not begun, nothing set, or too long to represent: nothing is due.
+            // Not started, nothing set, or too long to represent: nothing is due.
             (Times::default(), limits, None),
             (began, TimeLimits::default(), None),
             (began, TimeLimits { stall: Some(Duration::MAX), ..TimeLimits::default() }, None),

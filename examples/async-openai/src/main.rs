@@ -151,7 +151,7 @@ fn provider() -> SimProvider {
         .rule(Rule::new(Fault::rate_limit(RateLimit::after_ms(100))).nth(1))
         .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).nth(2));
     SimProvider::builder(Dialect::OpenAi)
-        .faults(faults)
+        .with_faults(faults)
         .respond(|_| Some(Answer::text("It is forty-two.")))
         .build()
 }

@@ -37,8 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Three layers around the client, outermost first.
 fn llm(providers: Providers) -> Result<Llm, Box<dyn Error>> {
     let chain = Chain::new([
-        TargetSpec::new("anthropic").model("*", "claude-sonnet-4-5"),
-        TargetSpec::new("openai").model("*", "gpt-4o"),
+        TargetSpec::new("anthropic").with_model("*", "claude-sonnet-4-5"),
+        TargetSpec::new("openai").with_model("*", "gpt-4o"),
     ])?;
     // Waits short enough to watch; the default is 500 ms doubling to 32 s.
     let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1))?;

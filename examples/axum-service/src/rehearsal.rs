@@ -64,7 +64,7 @@ async fn serve<const N: usize>(
 ) -> std::io::Result<SimServer> {
     let plan = faults.into_iter().fold(FaultPlan::none(), FaultPlan::rule);
     let words = |_: &sim::Asked| Some(Answer::text("It is forty-two, as ever."));
-    SimServer::local(SimProvider::builder(dialect).faults(plan).respond(words).build()).await
+    SimServer::local(SimProvider::builder(dialect).with_faults(plan).respond(words).build()).await
 }
 
 struct Caller {

@@ -66,7 +66,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("what the breaker knows:");
     for host in breakers.snapshot() {
-        println!("  {}: {}, {} in a row failed", host.key, host.circuit.state, host.circuit.consecutive);
+        println!(
+            "  {}: {}, {} in a row failed",
+            host.key, host.circuit.state, host.circuit.consecutive
+        );
         ensure(host.circuit.state == CircuitState::Open, "the breaker of the dead host is open")?;
     }
     Ok(())
@@ -83,8 +86,8 @@ fn provider() -> SimProvider {
         .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).nth(1))
         .rule(Rule::new(Fault::rate_limit(RateLimit::after_ms(150))).nth(2));
     SimProvider::builder(Dialect::OpenAi)
-        .faults(faults)
-        .script([Answer::text("It is forty-two.")])
+        .with_faults(faults)
+        .with_script([Answer::text("It is forty-two.")])
         .build()
 }
 

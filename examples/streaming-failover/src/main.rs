@@ -40,8 +40,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         provider("openai", Dialect::OpenAi, &second),
     ])?;
     let chain = Chain::new([
-        TargetSpec::new("anthropic").model("*", "claude-sonnet-4-5"),
-        TargetSpec::new("openai").model("*", "gpt-4o"),
+        TargetSpec::new("anthropic").with_model("*", "claude-sonnet-4-5"),
+        TargetSpec::new("openai").with_model("*", "gpt-4o"),
     ])?;
     let mut llm = ServiceBuilder::new()
         .layer(CooldownFailoverLayer::new(chain))
@@ -111,7 +111,7 @@ fn question() -> ChatRequest {
 
 async fn serve(dialect: sim::Dialect, rule: Rule) -> std::io::Result<SimServer> {
     let provider = SimProvider::builder(dialect)
-        .faults(FaultPlan::none().rule(rule))
+        .with_faults(FaultPlan::none().rule(rule))
         .respond(|_| Some(Answer::text(WORDS)))
         .build();
     SimServer::local(provider).await

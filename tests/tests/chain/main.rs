@@ -52,7 +52,7 @@ fn providers(down: &[usize], fault: &Fault) -> Vec<SimProvider> {
             true => FaultPlan::always(fault.clone()),
             false => FaultPlan::none(),
         };
-        provider.faults(plan).respond(move |asked| {
+        provider.with_faults(plan).respond(move |asked| {
             let answer = if asked.after_tool_results {
                 Answer::text(format!(
                     "{name} has read it all: \u{65e5}\u{672c} \u{1f980}, na\u{ef}ve."

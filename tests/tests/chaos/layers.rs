@@ -110,10 +110,10 @@ impl Parts<'_> {
         if layers.preset {
             // What asks for more of an answer has its own laws: see `conversation_chaos`.
             let stack = Stack::around(failover).without_continuation().without_resume();
-            let stack = stack.retry(retry).breaker(breaker);
-            let stack = stack.stall(stall).deadline(deadline);
+            let stack = stack.with_retry(retry).with_breaker(breaker);
+            let stack = stack.with_stall(stall).with_deadline(deadline);
             let stack = match budget {
-                Some(budget) => stack.budget(budget.clone()),
+                Some(budget) => stack.with_budget(budget.clone()),
                 None => stack.without_budget(),
             };
             let handles = stack.handles();

@@ -22,7 +22,8 @@ pub(crate) fn retry(dice: &mut Rng) -> RetryPolicy {
         _ => Jitter::Additive(dice.f64()),
     };
     let base = ms(dice, 1..2_000);
-    let backoff = Backoff::new(base, base + ms(dice, 0..30_000)).unwrap().jitter(jitter).unwrap();
+    let backoff =
+        Backoff::new(base, base + ms(dice, 0..30_000)).unwrap().with_jitter(jitter).unwrap();
     let failover_wait = ms(dice, 0..20_000);
     RetryPolicy {
         retries: dice.u32(0..=4),
@@ -62,7 +63,7 @@ pub(crate) fn failover(dice: &mut Rng, hedge: Option<Duration>) -> FailoverPolic
     if chance(dice, 0.2) {
         // Only what is asked for or does not pass by itself cools: the breaker is left to it.
         for reason in Reason::ALL {
-            policy.table = policy.table.cooldown(reason, Duration::ZERO);
+            policy.table = policy.table.with_cooldown(reason, Duration::ZERO);
         }
     }
     policy.hedge = hedge;
@@ -93,7 +94,7 @@ fn table(dice: &mut Rng) -> RecoveryTable {
     };
     for reason in Reason::ALL {
         if chance(dice, 0.2) {
-            table = table.cooldown(reason, ms(dice, 0..100_000));
+            table = table.with_cooldown(reason, ms(dice, 0..100_000));
         }
     }
     table

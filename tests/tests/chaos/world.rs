@@ -130,18 +130,18 @@ impl World {
         for name in &NAMES[..dice.usize(1..=NAMES.len())] {
             let dialect = dialects[dice.usize(..3)];
             let sim = SimProvider::builder(harness::simulated(dialect))
-                .name(*name)
-                .seed(seed)
-                .journal(&journal)
-                .latency(latency(&mut dice))
-                .limits(limits(&mut dice, dates || dialect != Dialect::Anthropic))
+                .with_name(*name)
+                .with_seed(seed)
+                .with_journal(&journal)
+                .with_latency(latency(&mut dice))
+                .with_limits(limits(&mut dice, dates || dialect != Dialect::Anthropic))
                 .build();
             let plan = faults::plan(&mut dice, dates);
             sim.set_faults(plan.clone());
             plans.push(plan);
             let mut spec = harness::target(&sim);
             if chance(&mut dice, 0.2) {
-                spec = spec.downgrade(harness::model(dialect), [lesser(dialect)]);
+                spec = spec.with_downgrade(harness::model(dialect), [lesser(dialect)]);
             }
             let keys = maybe(&mut dice, |dice| dice.usize(1..=2)).unwrap_or(0);
             let mut endpoint = Provider::new(*name, dialect)
@@ -155,7 +155,7 @@ impl World {
                     endpoint.with_credential(Credential::new(*key, format!("sk-{name}-{key}")));
             }
             for key in &["main", "spare"][..keys] {
-                spec = spec.credential(*key);
+                spec = spec.with_credential(*key);
             }
             sims.push(sim);
             specs.push(spec);

@@ -47,9 +47,9 @@ impl Pair {
         };
         let build = |name: &str, dialect, plan, words: String| {
             SimProvider::builder(harness::simulated(dialect))
-                .name(name)
+                .with_name(name)
                 .respond(move |_| Some(Answer::text(words.clone())))
-                .faults(plan)
+                .with_faults(plan)
                 .build()
         };
         Self {
@@ -68,7 +68,7 @@ impl Pair {
 }
 
 fn retry(jitter: Jitter) -> RetryBackoffLayer {
-    let backoff = Backoff::default().jitter(jitter).unwrap();
+    let backoff = Backoff::default().with_jitter(jitter).unwrap();
     let policy = RetryPolicy { retries: 2, backoff, ..RetryPolicy::transient() };
     RetryBackoffLayer::new(policy).unwrap()
 }
@@ -78,9 +78,9 @@ fn stack(chain: Chain, retry: RetryBackoffLayer) -> Stack {
     // What happens to a call. Going on with a stream that broke is another call.
     Stack::new(chain)
         .without_resume()
-        .retry(retry)
-        .stall(StallTimeoutLayer::new(policy).unwrap())
-        .budget(steadfast::RetryBudget::default())
+        .with_retry(retry)
+        .with_stall(StallTimeoutLayer::new(policy).unwrap())
+        .with_budget(steadfast::RetryBudget::default())
 }
 
 fn request(stream: bool) -> ChatRequest {
@@ -248,7 +248,7 @@ async fn an_overflow_goes_to_a_window_that_is_known_to_be_larger_and_to_no_other
                 Pair::always(dialect, Fault::Error(steadfast::sim::ErrorKind::ContextOverflow));
             let sims = pair.both();
             let targets: Vec<TargetSpec> =
-                vec![harness::target(&sims[0]), harness::target(&sims[1]).window(window)];
+                vec![harness::target(&sims[0]), harness::target(&sims[1]).with_window(window)];
             let stack = stack(Chain::new(targets).unwrap(), retry(Jitter::None));
             let (got, _) = ask(&stack, &sims, true).await;
             let at = format!("{dialect}, window {window}");

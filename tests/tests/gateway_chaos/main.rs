@@ -84,7 +84,8 @@ fn world(dice: &mut Rng, seed: u64) -> (RigBuilder, String, Vec<FaultPlan>) {
             per_token: Duration::from_micros(dice.u64(0..300)),
             jitter: 0.5,
         };
-        let sim = provider(*dialect).seed(seed).latency(latency).faults(plan).build();
+        let sim =
+            provider(*dialect).with_seed(seed).with_latency(latency).with_faults(plan).build();
         rig = rig.provider_with(sim, &format!("models = {{ \"*\" = {:?} }}", model(*dialect)));
     }
     (rig, text, plans)

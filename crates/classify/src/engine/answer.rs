@@ -100,9 +100,11 @@ impl<'a> Answer<'a> {
             "reason" if depth >= 2 => self.stop = self.stop.or(Some(text)),
             "error" | "Error" if depth <= 3 => self.error = true,
             "error_message" | "errorMessage" if depth == 1 => self.error = true,
-            "message" | "msg" | "detail" if depth == 1 => self.message = true,
-            "code" if depth == 1 => {
-                self.code |= !matches!(text.text().as_ref(), "0" | "200" | "ok" | "OK" | "success");
+            "message" | "Message" | "msg" | "detail" if depth == 1 => self.message = true,
+            "code" | "Code" if depth == 1 => {
+                let code = text.text();
+                let fine = ["0", "200", "ok", "success"];
+                self.code |= !fine.iter().any(|fine| code.eq_ignore_ascii_case(fine));
             }
             "type" => match text.text().as_ref() {
                 "error" if depth == 1 => self.error = true,

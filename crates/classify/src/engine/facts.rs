@@ -141,7 +141,7 @@ impl<'a> Facts<'a> {
         true
     }
 
-    /// Keeps a name that no table has. In prose only exceptions differ from ordinary words.
+    /// Keeps a name that no table has. In prose only an exception differs from an ordinary word.
     fn unknown(&mut self, rank: Rank, field: Field, name: &str) {
         let is_name = match field {
             Field::Prose => name.ends_with("Error") || name.ends_with("Exception"),

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn phrases_begin_where_words_do() {
+    fn phrases_begin_at_the_start_of_a_word() {
         assert!(has("the rate\n   limit reached", "rate-limit"));
         assert!(has("upstream_rate limits", "rate-limit"));
         assert!(!has("corporate limit", "rate-limit"));

@@ -20,7 +20,7 @@ const ANCHOR_REACH: usize = 400;
 #[derive(Debug, Default)]
 struct Anchors {
     /// Behind such a word, and punctuation, three digits are a status.
-    status_words: Vec<&'static str>,
+    status_names: Vec<&'static str>,
     /// The same, right behind.
     statuses: Vec<&'static str>,
     /// Before such a word a number counts something.
@@ -33,14 +33,14 @@ static ANCHORS: LazyLock<Anchors> = LazyLock::new(|| built_in(read_anchors(FILE)
 
 fn read_anchors(table: Table) -> Result<Anchors, TableError> {
     let mut anchors = Anchors::default();
-    let names = [("status-word", 0), ("status-anchor", 1), ("counted", 2), ("code-anchor", 3)];
+    let names = [("status-name", 0), ("status-anchor", 1), ("counted", 2), ("code-anchor", 3)];
     for row in table.rows(2, 2)? {
         let (kind, text) = (row.one_of(0, &names)?, row.phrase(1));
         if kind != 3 && text != text.to_lowercase() {
             return Err(row.error(format!("`{text}` is not in lower case")));
         }
         let texts = match kind {
-            0 => &mut anchors.status_words,
+            0 => &mut anchors.status_names,
             1 => &mut anchors.statuses,
             2 => &mut anchors.counted,
             _ => {
@@ -127,7 +127,7 @@ fn is_anchored(before: &[u8]) -> bool {
         },
         None => end,
     };
-    ANCHORS.status_words.iter().any(|word| ends_with(&before[..end], word))
+    ANCHORS.status_names.iter().any(|word| ends_with(&before[..end], word))
 }
 
 /// Where the word before the punctuation at the end of `text` ends; there has to be some.
@@ -320,7 +320,7 @@ mod tests {
     fn the_file_is_well_formed() {
         read_anchors(FILE).unwrap();
         for (text, error) in [
-            ("status-word | Error", "prose.txt:1: `Error` is not in lower case"),
+            ("status-name | Error", "prose.txt:1: `Error` is not in lower case"),
             ("counted | x\ncounted | x", "prose.txt:2: `x` is listed twice"),
         ] {
             let found = read_anchors(Table { file: "prose.txt", text }).unwrap_err();

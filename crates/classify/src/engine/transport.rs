@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_too_deep_are_not_looked_at() {
+    fn causes_too_deep_are_ignored() {
         let mut error = io(io::ErrorKind::ConnectionReset);
         for _ in 0..=MAX_CAUSES {
             error = Box::new(Wrap("wrapped", error));

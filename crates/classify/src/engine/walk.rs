@@ -37,7 +37,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// The walk. Yields items until the text ends; [`depth`](Walk::depth) tells when a root closed.
+/// The walk. Yields items until the text ends; [`depth`](Walk::depth) says when a root closed.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
     text: &'a str,

@@ -39,17 +39,15 @@ pub(crate) fn text(data: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
 }
 
-/// Whether what the provider sent is `text` as it came, and not only after a repair: fields that are
-/// not read are not checked otherwise, and are passed on with the others.
-pub(crate) fn utf8(dialect: Dialect, what: &str, text: &Cow<'_, str>) -> Result<(), Failure> {
-    match text {
-        Cow::Borrowed(_) => Ok(()),
-        Cow::Owned(_) => {
-            let message =
-                format!("the provider sent {what} that is not valid {dialect} JSON: invalid UTF-8");
-            Err(Failure::new(Reason::ServerError, message).with_evidence("malformed"))
-        }
+/// Whether the `data` that the provider sent are the `text` read of them, and that needed no repair:
+/// fields that are not read are not checked otherwise, and are passed on with the others.
+pub(crate) fn utf8(dialect: Dialect, what: &str, text: &str, data: &[u8]) -> Result<(), Failure> {
+    if text.as_bytes() == data {
+        return Ok(());
     }
+    let message =
+        format!("the provider sent {what} that is not valid {dialect} JSON: invalid UTF-8");
+    Err(Failure::new(Reason::ServerError, message).with_evidence("malformed"))
 }
 
 /// A frame without data that has a line which is no field: a part of the answer is lost in it.

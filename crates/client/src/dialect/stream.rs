@@ -155,7 +155,7 @@ impl StreamDecoder {
             Some(data) => {
                 let text = fault::text(data);
                 let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
-                fault::utf8(self.dialect, "an event", &text)?;
+                fault::utf8(self.dialect, "an event", &text, data)?;
                 // Lines that were joined stand nowhere in the frame.
                 if let (Some(text), Some(at)) = (only_text, range_of(&frame.raw, data)) {
                     let text = at.start + text.start..at.start + text.end;

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
 use serde_json::{Map, Value};
 use steadfast_chat::{Extra, RawJson};
 use steadfast_core::{Failure, Reason};
@@ -112,11 +115,42 @@ impl<T> At for Result<T, RequestError> {
 #[derive(Default)]
 pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(8);
+                while let Some((Str(name), value)) = map.next_entry()? {
+                    fields.push((name, Some(value)));
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
         let text = std::str::from_utf8(body).map_err(RequestError::invalid)?;
-        let fields = Self::read(serde_json::from_str(text).map_err(RequestError::invalid)?)?;
+        let fields = match serde_json::from_str::<Self>(text) {
+            Ok(fields) => fields,
+            // What it is instead of an object, if it is JSON at all.
+            Err(error) => {
+                Self::read(serde_json::from_str(text).map_err(RequestError::invalid)?)?;
+                return Err(RequestError::invalid(error));
+            }
+        };
         if depth(text) > MAX_DEPTH {
             let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
             let name = deep.map_or("", |(name, _)| name);
@@ -133,17 +167,8 @@ impl<'a> Fields<'a> {
         if !raw.is_object() {
             return Err(RequestError::expected("an object", raw));
         }
-        let mut fields = Vec::with_capacity(8);
-        for (name, value) in raw.members() {
-            let name = match name.unescaped() {
-                Some(name) => Cow::Borrowed(name),
-                None => name.text().map(Cow::Owned).map_err(|error| {
-                    RequestError::new(format!("has a name that can not be read: {error}"))
-                })?,
-            };
-            fields.push((name, Some(value)));
-        }
-        Ok(Self(fields))
+        serde_json::from_str(raw.get())
+            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
     }
 
     /// The fields that have not been taken, as they stand.
@@ -220,8 +245,8 @@ pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
 }
 
 /// The items of a list.
-pub(crate) fn items(raw: Raw<'_>) -> Result<impl Iterator<Item = Raw<'_>>, RequestError> {
-    if raw.is_list() { Ok(raw.items()) } else { Err(RequestError::expected("a list", raw)) }
+pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
+    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected("a list", raw))
 }
 
 /// The items of a list, each read by `read`.
@@ -229,7 +254,7 @@ pub(crate) fn list<'a, T>(
     raw: Raw<'a>,
     mut read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
 ) -> Result<Vec<T>, RequestError> {
-    items(raw)?.enumerate().map(|(i, raw)| read(raw).index(i)).collect()
+    items(raw)?.into_iter().enumerate().map(|(i, raw)| read(raw).index(i)).collect()
 }
 
 /// A list of strings.
@@ -291,7 +316,7 @@ mod tests {
         let mut fields = Fields::of_body(body).unwrap();
         let error = fields
             .need("list", |raw| {
-                for (i, item) in items(raw)?.enumerate() {
+                for (i, item) in items(raw)?.into_iter().enumerate() {
                     Fields::read(item).and_then(|mut item| item.get("n", uint)).index(i)?;
                 }
                 Ok(())

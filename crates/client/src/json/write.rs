@@ -1,4 +1,4 @@
-//! Writing: straight into bytes, values as the text they came in where they have one.
+//! Writing: directly into bytes, values as the text they came in where they have one.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

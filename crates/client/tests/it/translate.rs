@@ -1,7 +1,10 @@
 //! Requests of each dialect, written for each other one.
 
 use serde_json::{Value, json};
-use steadfast_chat::ThinkingConfig;
+use steadfast_chat::{
+    ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role, ThinkingConfig,
+};
+use steadfast_client::dialect::{Wire, codec};
 use steadfast_core::{Dialect, Reason};
 
 use crate::fixtures::{decode, encode, json as parse, try_encode};
@@ -575,4 +578,19 @@ fn a_budget_of_the_program_is_put_into_the_models_words() {
     let written = parse(&encode(Dialect::Anthropic, &request));
     assert_eq!(written["thinking"], json!({"type": "enabled", "budget_tokens": 8192}));
     assert_eq!(written["max_tokens"], 8_192 + 8_192);
+}
+
+#[test]
+fn a_text_document_that_is_no_base64_is_refused_and_never_sent_empty() {
+    let document = |data: &str| {
+        let source = MediaSource::Base64 { mime: "text/plain".into(), data: data.into() };
+        let part = Part::Media(Media { kind: MediaKind::Document, source, extra: None });
+        let request = ChatRequest::new(vec![Message::new(Role::User, vec![part])]);
+        codec(Dialect::Anthropic).encode_request(&request.with_model("m"), &Wire::default())
+    };
+    let written = document("aGVsbG8=").unwrap();
+    assert!(written.windows(5).any(|window| window == b"hello"));
+    let failure = document("%%%").unwrap_err();
+    assert_eq!(failure.reason(), Reason::Unsupported);
+    assert!(failure.message().contains("not valid base64"), "{failure}");
 }

@@ -20,9 +20,9 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
             [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini].into_iter().enumerate()
         {
             let provider = SimProvider::builder(dialect)
-                .seed(args.seed)
-                .faults(plan.clone())
-                .journal(&Journal::keeping(JOURNAL))
+                .with_seed(args.seed)
+                .with_faults(plan.clone())
+                .with_journal(&Journal::keeping(JOURNAL))
                 .build();
             let at = next_port(args.listen, offset);
             servers.push(SimServer::bind(at, provider).await.map_err(can_not_listen(at))?);

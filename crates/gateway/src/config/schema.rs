@@ -380,10 +380,10 @@ impl Config {
             RecoveryPreset::Adr012 => RecoveryTable::adr012(),
         };
         for (reason, seconds) in &self.cooldown {
-            table = table.cooldown(*reason, Duration::from_secs(*seconds));
+            table = table.with_cooldown(*reason, Duration::from_secs(*seconds));
         }
         for (reason, given) in &self.recovery.reasons {
-            table = table.with(*reason, |rule| {
+            table = table.with_rule(*reason, |rule| {
                 if let Some(retry) = given.retry {
                     rule.retry = if retry { Retry::Yes } else { Retry::No };
                 }

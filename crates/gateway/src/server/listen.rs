@@ -31,7 +31,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 /// it has must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection came from: in the extensions of its requests.
+/// Where a connection came from: in the extensions of its requests to `/admin/`.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// The caller's address.
@@ -66,7 +66,10 @@ pub async fn serve(
             () = &mut shutdown => break,
         };
         let service = router.clone().map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Peer { remote });
+            // Nobody else asks, and the first extension allocates.
+            if request.uri().path().starts_with("/admin/") {
+                request.extensions_mut().insert(Peer { remote });
+            }
             request
         });
         let connection = connection(stream, service, stop.subscribe());

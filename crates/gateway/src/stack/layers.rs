@@ -41,22 +41,22 @@ pub(super) fn stack(
 
     let breaker = BreakerPolicy { table: table.clone(), ..config.breaker.clone() };
     let stack = Stack::around(failover(config, &at)?)
-        .compaction(compaction(config, &models, client, &at)?)
-        .retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
-        .breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
-        .stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
-        .deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
-        .classify(ClassifyLayer::default().with_table(table));
+        .with_compaction(compaction(config, &models, client, &at)?)
+        .with_retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
+        .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
+        .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
+        .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
+        .with_classify(ClassifyLayer::default().with_table(table));
     let stack = if guard.enabled {
         let guard = SafetyGuardLayer::new(guard.policy.clone());
-        stack.guard(guard.map_err(|e| at("guard", &e))?)
+        stack.with_guard(guard.map_err(|e| at("guard", &e))?)
     } else {
         stack.without_guard()
     };
     let stack = if continuation.enabled {
         let layer = ContinuationLayer::new(continuation.policy.clone());
         let layer = layer.map_err(|e| at("continuation", &e))?;
-        stack.continuation(layer.limits(move |_, target| models.of_target(target)))
+        stack.with_continuation(layer.with_limits(move |_, target| models.of_target(target)))
     } else {
         stack.without_continuation()
     };
@@ -64,7 +64,7 @@ pub(super) fn stack(
         let providers = config.providers.iter().filter(|provider| provider.prefill);
         let prefill: Vec<String> = providers.map(|provider| provider.name.clone()).collect();
         let layer = StreamResumeLayer::new(resume.policy.clone()).map_err(|e| at("resume", &e))?;
-        stack.resume(layer.prefill(move |target, _| {
+        stack.with_resume(layer.with_prefill(move |target, _| {
             target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
         }))
     } else {
@@ -73,7 +73,7 @@ pub(super) fn stack(
     // One for retries, failovers and resumes together.
     Ok(match retry.budget.capacity {
         0 => stack.without_budget(),
-        _ => stack.budget(RetryBudget::new(retry.budget)),
+        _ => stack.with_budget(RetryBudget::new(retry.budget)),
     })
 }
 
@@ -96,8 +96,9 @@ fn failover_policy(config: &Config) -> FailoverPolicy {
     let mut policy = config.failover.policy.clone();
     policy.table = config.table();
     if config.failover.on_content_filter {
-        policy.table =
-            policy.table.with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
+        policy.table = policy
+            .table
+            .with_rule(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
     }
     policy
 }
@@ -127,12 +128,12 @@ fn compaction(
     };
     let facts = models.clone();
     Ok(layer
-        .policy(given.policy.clone())
+        .with_policy(given.policy.clone())
         .map_err(|error| at("compaction", &error))?
-        .spend(given.spend)
-        .deferred(given.deferred)
-        .models(models.models())
-        .targets(move |target| facts.facts(target)))
+        .with_spend(given.spend)
+        .with_deferred(given.deferred)
+        .with_models(models.models())
+        .with_targets(move |target| facts.facts(target)))
 }
 
 /// The provider that summarises, whatever model is asked for.
@@ -222,7 +223,7 @@ pub(super) fn chain(
 }
 
 fn spec(provider: &ProviderConfig) -> TargetSpec {
-    let mut spec = TargetSpec::new(provider.name.clone()).dialect(provider.dialect);
+    let mut spec = TargetSpec::new(provider.name.clone()).with_dialect(provider.dialect);
     spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
     spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));
     spec.downgrades = provider.downgrades.clone().into_iter().collect::<Downgrades>();

@@ -78,7 +78,7 @@ fn white_space_and_quotes_are_as_good_as_others() {
             " left",
         ),
         ("one two\n\nthree four five", "one two three   four five six", " six"),
-        // White space that was shown is not said again, and what was not is not lost.
+        // White space that was shown is not shown again, and what was not is not lost.
         ("one two three four ", "two three four five", "five"),
         ("one two three four ", "two three four  five", " five"),
         ("one two three four\n", "two three four\n\nfive", "\nfive"),
@@ -172,7 +172,7 @@ fn the_words_to_ask_for_are_the_last() {
     assert_eq!(Overlap::anchor(&"\u{1f980}".repeat(50), &policy).chars().count(), 40);
 }
 
-/// Texts of words and white space, of which no six characters occur twice by design of the words.
+/// Texts of terms and white space, of which no six characters occur twice by design of the terms.
 fn text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-z]{1,9}",
@@ -182,8 +182,8 @@ fn text() -> impl Strategy<Value = String> {
     ];
     let space =
         prop_oneof![6 => Just(" "), 1 => Just("\n"), 1 => Just("\r\n"), 1 => Just("\n\n  ")];
-    proptest::collection::vec((word, space), 4..120).prop_map(|words| {
-        let parts = words.iter().enumerate();
+    proptest::collection::vec((word, space), 4..120).prop_map(|terms| {
+        let parts = terms.iter().enumerate();
         parts.map(|(at, (word, space))| format!("{at}{word}{space}")).collect()
     })
 }
@@ -206,10 +206,10 @@ proptest! {
         text in text(), share in any::<usize>(), size in 1usize..50, respell in any::<bool>(),
     ) {
         let (seen, rest) = text.split_at(cut_at(&text, share));
-        let words = seen.trim_end();
+        let terms = seen.trim_end();
         let anchor = Overlap::anchor(seen, &OverlapPolicy::default());
         let repeated = if respell { respelt(anchor) } else { anchor.to_owned() };
-        let came: Vec<char> = format!("{repeated}{}{rest}", &seen[words.len()..]).chars().collect();
+        let came: Vec<char> = format!("{repeated}{}{rest}", &seen[terms.len()..]).chars().collect();
         let pieces: Vec<String> = came.chunks(size).map(|piece| piece.iter().collect()).collect();
         let new = run(Overlap::new(seen, OverlapPolicy::default()), pieces.iter().map(String::as_str));
         prop_assert_eq!(format!("{seen}{}", new.unwrap()), text);
@@ -227,7 +227,7 @@ proptest! {
         prop_assert_eq!(format!("{seen}{}", new.unwrap()), text);
     }
 
-    /// Other words are never taken for the same.
+    /// Other terms are never taken for the same.
     #[test]
     fn a_paraphrase_has_no_overlap(text in text(), other in "[A-Z.,!]{1,400}", size in 1usize..50) {
         let other: Vec<char> = other.chars().collect();

@@ -24,7 +24,7 @@ pub fn hint(reason: Reason, wait: Duration) -> Failure {
 /// The default policy without jitter, so that waits are exact.
 pub fn exact() -> RetryPolicy {
     let policy = RetryPolicy::default();
-    RetryPolicy { backoff: policy.backoff.jitter(Jitter::None).unwrap(), ..policy }
+    RetryPolicy { backoff: policy.backoff.with_jitter(Jitter::None).unwrap(), ..policy }
 }
 
 pub fn layer(policy: RetryPolicy) -> RetryBackoffLayer<steadfast_core::AtOnce> {

@@ -107,7 +107,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     deltas.push(Delta::Stop(stop::read(&word, message.stop_sequence)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
-    fault::utf8(DIALECT, WHAT, &text)?;
+    fault::utf8(DIALECT, WHAT, &text, body)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }

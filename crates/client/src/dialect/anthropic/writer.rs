@@ -27,7 +27,7 @@ pub(super) struct Writer {
     /// The number of the next block on the wire.
     next: u32,
     open: Option<Open>,
-    /// What belongs to blocks that have not begun on the wire, by block: each is written once,
+    /// What belongs to blocks that have not started on the wire, by block: each is written once,
     /// however many blocks are open at a time.
     waiting: BTreeMap<u32, Vec<Delta>>,
 }

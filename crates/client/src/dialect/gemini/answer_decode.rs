@@ -97,7 +97,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finishReason"));
     }
-    fault::utf8(DIALECT, WHAT, &text)?;
+    fault::utf8(DIALECT, WHAT, &text, body)?;
     deltas.push(Delta::End);
     // A list is no body a caller of the method without streaming could read.
     Ok(if listed {

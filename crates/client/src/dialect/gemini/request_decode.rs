@@ -162,7 +162,7 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
 /// was streamed as the chunks it came in, calls and all.
 fn contents(raw: Raw<'_>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
     let mut run: Vec<Raw<'_>> = Vec::new();
-    for (i, raw) in items(raw)?.enumerate() {
+    for (i, raw) in items(raw)?.into_iter().enumerate() {
         let message = content(raw).index(i)?;
         if message.role() == Role::Assistant {
             run.push(raw);
@@ -321,7 +321,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     content.extend(
         fields
             .get("parts", |raw| {
-                let all = items(raw)?.enumerate();
+                let all = items(raw)?.into_iter().enumerate();
                 all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
             })?
             .unwrap_or_default(),
@@ -349,7 +349,7 @@ fn result_text(response: &RawJson) -> (String, bool) {
 
 fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
-    for (i, raw) in items(raw)?.enumerate() {
+    for (i, raw) in items(raw)?.into_iter().enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
         if let Some((name, declared)) = fields.take_any(DECLARATIONS) {
             tools.extend(list(declared, function).at(name).index(i)?);

@@ -101,7 +101,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finish_reason"));
     }
-    fault::utf8(DIALECT, WHAT, &text)?;
+    fault::utf8(DIALECT, WHAT, &text, body)?;
     deltas.push(Delta::End);
     Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }

@@ -87,18 +87,18 @@ impl Scenario {
             (Dialect::Gemini, "google"),
         ] {
             let mut provider = SimProvider::builder(dialect)
-                .name(name)
-                .seed(seed)
-                .latency(Latency {
+                .with_name(name)
+                .with_seed(seed)
+                .with_latency(Latency {
                     headers: std::time::Duration::from_millis(15),
                     per_token: std::time::Duration::from_millis(1),
                     jitter: 0.5,
                 })
-                .journal(&Journal::keeping(100_000))
-                .summaries(
+                .with_journal(&Journal::keeping(100_000))
+                .with_summaries(
                     Summaries::to("You keep the record of a conversation").then(Summary::Good),
                 )
-                .faults(plan(dialect));
+                .with_faults(plan(dialect));
             if dialect == Dialect::OpenAi {
                 provider = provider.keys([GOOD_KEY]);
             }
