@@ -142,6 +142,9 @@ const MOST_TOKENS: Scheme = Scheme {
 /// count, and nothing is remembered of it. `None` where it takes a count.
 pub(crate) fn upper_bound(request: &ChatRequest) -> Option<u64> {
     let overhead = u64::from(MOST_TOKENS.request);
+    if let Some(body) = request.unchanged_body() {
+        return Some(body.len() as u64 + overhead);
+    }
     let (messages, tools) = (&request.messages, &request.tools);
     if messages.len() > MOST || tools.len() > MOST {
         return None;
