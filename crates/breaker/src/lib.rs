@@ -81,7 +81,7 @@
 //! # Where to put this layer
 //!
 //! Inside whatever retries or fails over, so that each attempt is judged, and outside of whatever
-//! tells it what happened: time limits and classification.
+//! decides what it failed of: time limits and classification.
 //!
 //! ```
 //! # use std::time::Duration;

@@ -22,7 +22,7 @@ pub struct FailoverPolicy {
     /// never early.
     pub probe_window: Duration,
     /// How long a probe may be silent before another one may take its place. 180 s, the default
-    /// stall limit: a stream that has said nothing for so long is not going to.
+    /// stall limit: a stream without content for so long is not going to have any.
     pub probe_limit: Duration,
     /// The first cooldown after a failure that does not pass by itself. 1 h.
     pub permanent: Duration,
