@@ -1,7 +1,11 @@
 //! Programs that a task needs: the user's own, or one under `target/tools`, installed when it is
 //! missing.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::workspace;
 
@@ -21,27 +25,30 @@ impl Tool {
     /// When it is missing and can not be installed.
     pub(crate) fn path(self) -> Result<PathBuf, String> {
         let own = PathBuf::from(self.name);
-        if works(&own) {
+        if self.works(&own) {
             return Ok(own);
         }
         let root = workspace::root().join("target/tools");
         let installed = root.join("bin").join(self.name);
-        if works(&installed) {
+        if self.works(&installed) {
             return Ok(installed);
         }
         let install = ["install", self.name, "--locked", "--version", self.version];
         println!("== {} is missing: cargo {} (into target/tools)", self.name, install.join(" "));
         let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let status = Command::new(cargo).args(install).arg("--root").arg(&root).status();
-        if status.is_ok_and(|status| status.success()) && works(&installed) {
+        if status.is_ok_and(|status| status.success()) && self.works(&installed) {
             Ok(installed)
         } else {
             let (name, install) = (self.name, install.join(" "));
             Err(format!("{name} is missing and can not be installed: cargo {install}"))
         }
     }
-}
 
-fn works(path: &PathBuf) -> bool {
-    Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
+    fn works(self, path: &Path) -> bool {
+        // As cargo calls it: not all of them take anything else.
+        let command = self.name.trim_start_matches("cargo-");
+        let output = Command::new(path).args([command, "--version"]).output();
+        output.is_ok_and(|output| output.status.success())
+    }
 }
