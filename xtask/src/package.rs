@@ -7,16 +7,15 @@ const KEYS: [&str; 5] = ["description", "license", "repository", "categories", "
 
 /// Checks the manifests, packages the published crates and builds each from its package.
 pub(crate) fn run() -> Result<(), String> {
-    let root = workspace::root();
-    let crates = workspace::crates(root)?;
-    let (published, private): (Vec<_>, Vec<_>) = crates.into_iter().partition(Crate::is_published);
-    let missing: Vec<String> = published.iter().flat_map(missing).collect();
+    let crates = workspace::crates(workspace::root())?;
+    let published: Vec<_> = crates.iter().filter(|found| found.is_published()).collect();
+    let missing: Vec<String> = published.iter().flat_map(|found| missing(found)).collect();
     if !missing.is_empty() {
         return Err(missing.join("\n"));
     }
-    let mut args = vec!["package", "--locked"];
-    args.extend(published.iter().flat_map(|found| ["-p", &found.package]));
-    let _ = private;
+    // What is not committed is checked as well: this publishes nothing.
+    let mut args = vec!["package", "--locked", "--allow-dirty"];
+    args.extend(published.iter().flat_map(|found| ["-p", found.package.as_str()]));
     crate::cargo("package", &args, &[])
 }
 

@@ -84,6 +84,8 @@
 //! * `hyper` (default): recognises `hyper::Error` by its type.
 //! * `tower`: recognises the timeouts of `tower::timeout` by their type.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod classifier;
 mod engine;
 mod evidence;
