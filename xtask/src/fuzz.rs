@@ -9,7 +9,7 @@ use std::{
 
 use crate::tool::Tool;
 
-/// How long each target runs unless told otherwise: 5 minutes, what a release is held to.
+/// How long each target runs by default: 5 minutes, what a release is held to.
 const SECONDS: u32 = 300;
 
 const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2" };
@@ -94,13 +94,13 @@ fn one(programs: &Path, fuzz: &Path, target: &str, effort: Effort) -> Result<(),
     let output = command
         .output()
         .map_err(|error| format!("can not start {}: {error}", program.display()))?;
-    let said = said(&output);
+    let text = text(&output);
     if output.status.success() {
-        let runs = said.lines().rev().find(|line| line.starts_with("Done "));
+        let runs = text.lines().rev().find(|line| line.starts_with("Done "));
         println!("fuzz: {target}: no finding; {}", runs.unwrap_or("done"));
         return Ok(());
     }
-    let tail: Vec<&str> = said.lines().collect();
+    let tail: Vec<&str> = text.lines().collect();
     let from = tail.len().saturating_sub(60);
     Err(format!("fuzz: {target}: a finding\n{}", tail[from..].join("\n")))
 }
@@ -152,12 +152,12 @@ fn host() -> Result<String, String> {
         .arg("-vV")
         .output()
         .map_err(|error| format!("can not start rustc: {error}"))?;
-    let text = said(&output);
+    let text = text(&output);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc does not say what its host is".to_owned())
 }
 
-fn said(output: &Output) -> String {
+fn text(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout);
     format!("{out}{}", String::from_utf8_lossy(&output.stderr))
 }

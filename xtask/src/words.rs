@@ -11,15 +11,14 @@ use crate::workspace;
 
 const TABLE: &str = "xtask/words.txt";
 
-/// Checks the folders that the table names, or `paths`, which are under `crates`.
+/// Checks the files and folders that the table names, or `paths`.
 pub(crate) fn run(paths: &[String]) -> Result<(), String> {
     let root = workspace::root();
     let table = Table::parse(&workspace::read(&root.join(TABLE))?)?;
     let paths = if paths.is_empty() { &table.checked } else { paths };
-    let crates = root.join("crates");
     let mut files = Vec::new();
     for path in paths {
-        let path = crates.join(path);
+        let path = root.join(path);
         if !path.exists() {
             return Err(format!("{TABLE}: there is no {}", path.display()));
         }
@@ -27,7 +26,7 @@ pub(crate) fn run(paths: &[String]) -> Result<(), String> {
     }
     let mut found = Vec::new();
     for file in &files {
-        let name = file.strip_prefix(&crates).unwrap_or(file).display().to_string();
+        let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
         let text = workspace::read(file)?;
         found.extend(table.check(&name, &text));
     }
@@ -36,15 +35,15 @@ pub(crate) fn run(paths: &[String]) -> Result<(), String> {
         return Ok(());
     }
     for finding in &found {
-        eprintln!("crates/{finding}");
+        eprintln!("{finding}");
     }
     Err(format!("{} words that {TABLE} has other words for", found.len()))
 }
 
-/// The Rust files at or under `path`, in order.
+/// The Rust and Markdown files at or under `path`, in order.
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     if path.is_file() {
-        if path.extension().is_some_and(|extension| extension == "rs") {
+        if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
             files.push(path.to_owned());
         }
         return Ok(());
@@ -59,7 +58,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
 /// What the file says.
 #[derive(Debug, Default)]
 struct Table {
-    /// Files and folders under `crates`.
+    /// Files and folders of the workspace.
     checked: Vec<String>,
     rules: Vec<Rule>,
     /// From each form of a word to its rule.
@@ -142,7 +141,9 @@ impl Table {
         for (start, word) in words(&stem) {
             report(1, true, word, &stem, start);
         }
-        let mut lexer = Lexer::default();
+        // Markdown is text from its first line on.
+        let prose = path.ends_with(".md");
+        let mut lexer = Lexer { inside: if prose { Inside::Prose } else { Inside::Code } };
         for (number, line) in text.lines().enumerate() {
             for (start, piece, name) in lexer.pieces(line) {
                 for (at, word) in words(piece) {
@@ -188,7 +189,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     words
 }
 
-/// Tells code, comments and literals apart, over the lines of a file.
+/// Separates code, comments and literals, over the lines of a file.
 #[derive(Debug, Default)]
 struct Lexer {
     inside: Inside,
@@ -202,6 +203,8 @@ enum Inside {
     Comment(usize),
     /// A literal; with so many `#` when it is raw.
     Literal(Option<usize>),
+    /// A file that is no code.
+    Prose,
 }
 
 impl Lexer {
@@ -318,6 +321,21 @@ mod tests {
         ];
         for (text, findings) in table {
             assert_eq!(check("a/x.rs", text), *findings, "{text}");
+        }
+    }
+
+    #[test]
+    fn markdown_is_text() {
+        assert_eq!(check("a/x.md", "Its place: \"a seat\"."), ["a/x.md:1: seat: say permit"]);
+    }
+
+    #[test]
+    fn the_table_itself_makes_sense() {
+        let table =
+            Table::parse(&workspace::read(&workspace::root().join(TABLE)).unwrap()).unwrap();
+        assert!(!table.rules.is_empty());
+        for path in &table.checked {
+            assert!(workspace::root().join(path).exists(), "{path}");
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct State {
     targets: Keyed<Option<Target>, Counter>,
 }
 
-/// One target's counts, told of each of its calls by a lease.
+/// One target's counts, changed by the leases of its calls.
 struct Counter {
     target: Option<Target>,
     /// See [`{{Pascal}}Policy::failures_in_a_row`].
