@@ -36,14 +36,33 @@ fn is_installed(version: &str) -> bool {
 fn output(args: &[&str]) -> Result<String, String> {
     let output = Command::new("rustup")
         .args(args)
+        .env("RUST_BACKTRACE", "0")
         .output()
         .map_err(|error| format!("can not run rustup: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let text = String::from_utf8_lossy(&output.stderr);
-    // The last lines say why; the first that it has begun.
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let from = lines.len().saturating_sub(3);
-    Err(lines[from..].join("; "))
+    Err(reason(&String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The error in what rustup prints behind its progress, on one line.
+fn reason(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let error: Vec<&str> = lines.clone().skip_while(|line| !line.starts_with("error")).collect();
+    let lines = if error.is_empty() { lines.collect() } else { error };
+    lines[..lines.len().min(4)].join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_error_alone() {
+        let text =
+            "info: syncing channel updates\nerror: could not download\n\nCaused by:\n  refused\n";
+        assert_eq!(reason(text), "error: could not download Caused by: refused");
+        assert_eq!(reason("gone\n"), "gone");
+        assert_eq!(reason(""), "");
+    }
 }

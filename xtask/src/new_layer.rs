@@ -132,7 +132,7 @@ fn make(name: &Name, root: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The manifest of the workspace with the crate among its dependencies, behind our other crates.
+/// The manifest of the workspace with the crate among its dependencies, behind our other published ones.
 fn register(manifest: &str, name: &Name) -> Result<String, String> {
     let package = format!("steadfast-{}", name.kebab);
     if workspace::value(manifest, "workspace.dependencies", &package).is_some() {
@@ -141,7 +141,7 @@ fn register(manifest: &str, name: &Name) -> Result<String, String> {
     let version = workspace::value(manifest, "workspace.package", "version")
         .ok_or("the workspace's Cargo.toml has no version in [workspace.package]")?;
     let last = workspace::table(manifest, "workspace.dependencies")
-        .filter(|line| line.starts_with("steadfast"))
+        .filter(|line| line.starts_with("steadfast") && line.contains("version"))
         .last()
         .ok_or("the workspace's Cargo.toml has no `steadfast` in [workspace.dependencies]")?;
     let path = format!("crates/{}", name.kebab);
@@ -253,7 +253,9 @@ mod tests {
         assert_eq!(registered.matches(line).count(), 1);
         let (before, behind) = registered.split_once(line).unwrap();
         assert!(before.trim_end().lines().last().unwrap().starts_with("steadfast"));
-        assert!(!behind.lines().any(|line| line.starts_with("steadfast")));
+        assert!(
+            !behind.lines().any(|line| line.starts_with("steadfast") && line.contains("version"))
+        );
         let error = register(&registered, &name).unwrap_err();
         assert!(error.contains("already"), "{error}");
     }
