@@ -44,7 +44,7 @@ fn named(errors: &ConfigErrors, text: &str) {
     let lines = text.split('\n').count();
     for error in &errors.0 {
         assert!(!error.message.trim().is_empty(), "{error}");
-        if let Some((line, column)) = error.place {
+        if let Some((line, column)) = error.position {
             assert!((1..=lines).contains(&line), "{error}");
             let there = text.split('\n').nth(line - 1).map_or(0, |line| line.chars().count());
             assert!((1..=there + 1).contains(&column), "{error}");

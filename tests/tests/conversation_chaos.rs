@@ -230,7 +230,11 @@ fn parts(answer: &Answer) -> (String, Vec<String>) {
 /// Nothing is left of what is over.
 fn left(world: &World, seed: u64) {
     for breaker in world.handles.breaker.snapshot() {
-        assert_eq!((breaker.probes, breaker.lone), (0, 0), "STEADFAST_SEED={seed}: {breaker:?}");
+        assert_eq!(
+            (breaker.circuit.probes, breaker.circuit.lone),
+            (0, 0),
+            "STEADFAST_SEED={seed}: {breaker:?}"
+        );
     }
     for health in world.handles.failover.snapshot().targets() {
         assert!(!health.probing, "STEADFAST_SEED={seed}: {health:?}");

@@ -476,7 +476,7 @@ async fn a_conversation_that_is_too_long_is_made_to_fit() {
             assert_eq!(refused, usize::from(!known), "{case}");
             let done = rig.app.gateway().handles().compaction.snapshot();
             assert_eq!(
-                (done.compacted, done.overflows),
+                (done.counts.compacted, done.counts.overflows),
                 (1, u64::from(!known)),
                 "{case}: {done:?}"
             );

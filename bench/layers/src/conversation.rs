@@ -140,7 +140,7 @@ fn layers(pieces: u32) -> Vec<Case> {
         .layer(StreamResumeLayer::default())
         .service(inner);
     vec![
-        case("compaction", CompactionLayer::plain().layer(inner), chat()),
+        case("compaction", CompactionLayer::rules_only().layer(inner), chat()),
         case("guard", SafetyGuardLayer::default().layer(inner), chat()),
         case("continuation", ContinuationLayer::default().layer(inner), chat()),
         case("stream resume", StreamResumeLayer::default().layer(inner), chat()),

@@ -113,7 +113,7 @@ pub(crate) fn retried() -> Case {
 /// The first target fails, the second one answers; nothing cools.
 pub(crate) fn failed_over() -> Case {
     let table = RecoveryTable::default().cooldown(Reason::ServerError, Duration::ZERO);
-    let layer = failover().table(table).at_once();
+    let layer = failover().with_table(table).at_once();
     case("failover", layer.layer(EveryOther::default()), ask())
 }
 

@@ -24,47 +24,77 @@ use crate::PolicyError;
 /// # Ok::<(), steadfast_breaker::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BreakerPolicy {
-    /// Open after this many hard failures in a row; `None`: never for that. Throttling neither
+    /// Open after this many hard failures in a row; off: never for that. Throttling neither
     /// counts nor breaks the row.
     ///
     /// Default 5: when every second call fails by chance, five in a row come once in 32 calls; at
     /// one in five, once in 3,000. So it is a provider that is down, not one that is shaky.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "failures", with = "steadfast_core::config::ZeroIsOff")
+    )]
     pub consecutive: Option<u32>,
     /// The time over which the two rates below are taken; it slides in tenths.
     ///
     /// Default 60 s, as wide as the providers' own rate windows: a shorter one sees half of their
     /// throttling, a longer one remembers an incident that is over.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "window_s", with = "steadfast_core::config::Seconds")
+    )]
     pub window: Duration,
     /// No rate is taken of fewer calls than this.
     ///
     /// Default 20: when one call in ten fails by chance, ten failures among twenty have a
     /// probability below 1 in 100,000.
+    #[cfg_attr(feature = "serde", serde(rename = "minimum_calls"))]
     pub min_calls: u32,
-    /// Open when this share of the calls in the window failed, throttling included; `None`: never
+    /// Open when this share of the calls in the window failed, throttling included; off: never
     /// for that. Looked at when a call fails, since a success is no moment to stop.
     ///
     /// Default 0.5: up to there a retry is more likely to help than not.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub failure_rate: Option<f64>,
     /// Open when too many calls are slow to begin. Off by default: it costs a clock reading a
     /// call, and what is slow depends on the model.
     pub slow: Option<SlowPolicy>,
     /// How long each reason rests its target when the provider gave no hint, and which reasons are
     /// permanent.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub table: RecoveryTable,
     /// How long to rest after a reason whose cell in the table is empty, and after slowness.
     ///
     /// Default 30 s, the table's own for timeouts and for what is unknown.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "cooldown_s", with = "steadfast_core::config::Seconds")
+    )]
     pub cooldown: Duration,
     /// Where the doubling per failed probe ends. A reason's own cooldown or a provider's hint
     /// beyond it is kept, and not doubled.
     ///
     /// Default 15 min: a provider that recovers is found again within a quarter of an hour.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "max_cooldown_s", with = "steadfast_core::config::Seconds")
+    )]
     pub max_cooldown: Duration,
     /// The shortest rest after a permanent failure. Default an hour, ADR-012's.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "permanent_cooldown_s", with = "steadfast_core::config::Seconds")
+    )]
     pub permanent_cooldown: Duration,
     /// Where the doubling after permanent failures ends, and the longest hint believed. Default a
     /// day, ADR-012's.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "max_permanent_s", with = "steadfast_core::config::Seconds")
+    )]
     pub max_permanent: Duration,
     /// Probes under way at once. Default 1: to a provider that is coming back, each is load.
     pub probes: u32,
@@ -75,20 +105,28 @@ pub struct BreakerPolicy {
     /// rest, and at its end when the provider asked for it. Zero: always at its end.
     ///
     /// Default 30 s, about what an answer takes, so that the verdict is there when the rest ends.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_lead_s", with = "steadfast_core::config::Seconds")
+    )]
     pub probe_lead: Duration,
     /// How long a probe may be out. After that it is lost: its place is given to the next, and what
     /// it says later decides nothing.
     ///
     /// Default 600 s, the deadline of a whole call: whatever is still out then has nobody waiting
     /// for it. A limit below the longest answer of the model would lose every probe.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_limit_s", with = "steadfast_core::config::Seconds")
+    )]
     pub probe_limit: Duration,
-    /// What an open breaker still lets through of a call that has nowhere else to go
-    /// ([`CallContext::alternatives`](steadfast_core::CallContext::alternatives) is 0); `None`:
-    /// nothing.
+    /// What an open breaker still lets through of a call that has nowhere else to go, by
+    /// its [`alternatives`](steadfast_core::CallContext::alternatives); off: nothing.
     pub lone: Option<LonePolicy>,
     /// Judge and report, but refuse nothing.
+    #[cfg_attr(feature = "serde", serde(rename = "observe_only"))]
     pub observe: bool,
-    /// How many keys are kept, and for how long.
+    /// How many targets are remembered.
     pub keys: KeyedPolicy,
 }
 

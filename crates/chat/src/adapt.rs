@@ -9,7 +9,7 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     if let Some(model) = profile.target.model()
         && request.model != model
     {
-        model.clone_into(&mut request.model);
+        request.model = model.into();
     }
     if let (Some(asked), Some(most)) = (request.params.max_output, profile.max_output)
         && asked > most

@@ -1,14 +1,13 @@
 //! An answer, piece by piece.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::deltas::{EventDeltas, Gist};
+use crate::{Opaque, Stop, StopReason};
 use steadfast_core::{Dialect, Usage};
 
-use crate::{Opaque, Stop, StopReason};
+/// What one [`Event`] says, in order.
+pub type Deltas = SmallVec<[Delta; 1]>;
 
 /// One piece of an answer: what it says, and the bytes it was read from.
 ///
@@ -19,9 +18,8 @@ use crate::{Opaque, Stop, StopReason};
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Event {
-    /// What it says, in order. Used like a list; that of a whole answer may be read when somebody
-    /// first looks into it.
-    pub deltas: EventDeltas,
+    /// What it says, in order.
+    pub deltas: Deltas,
     /// The frame it was read from; `None` once the event has been changed or when a layer made it.
     pub frame: Option<Frame>,
 }
@@ -157,6 +155,17 @@ impl Delta {
             | Delta::Ping => false,
         }
     }
+
+    /// The bytes of what it says.
+    fn size(&self) -> usize {
+        match self {
+            Delta::Text { text, .. } | Delta::Thinking { text, .. } => text.len(),
+            Delta::Arguments { json, .. } => json.len(),
+            Delta::Redacted { data, .. } => data.len(),
+            Delta::Opaque { block, .. } => block.json.get().len(),
+            _ => 0,
+        }
+    }
 }
 
 impl Event {
@@ -170,50 +179,23 @@ impl Event {
         Self { deltas: deltas.into_iter().collect(), frame: Some(frame) }
     }
 
-    /// The event that is the whole answer `body`, of which only the `gist` has been told, and where
-    /// all of its text stands (`said`) if that is one piece without escapes. `read` reads what it says, when somebody looks into it. Whoever makes it knows that `body` can be
-    /// read, and that it is what `gist` says.
-    #[doc(hidden)]
-    pub fn unread(
-        dialect: Dialect,
-        body: Bytes,
-        gist: Gist,
-        said: Option<Range<usize>>,
-        read: fn(&Bytes) -> SmallVec<[Delta; 1]>,
-    ) -> Self {
-        let deltas = EventDeltas::unread(body.clone(), gist, said, read);
-        Self { deltas, frame: Some(Frame::body(dialect, body)) }
-    }
-
     /// Whether the caller waits for something in it.
     pub fn is_content(&self) -> bool {
-        match self.deltas.gist() {
-            Some(gist) => gist.content,
-            None => self.deltas.iter().any(Delta::is_content),
-        }
+        self.deltas.iter().any(Delta::is_content)
     }
 
     /// Whether the answer is complete with it.
     pub fn is_end(&self) -> bool {
-        match self.deltas.gist() {
-            Some(gist) => gist.end,
-            None => self.deltas.iter().any(|delta| matches!(delta, Delta::End)),
-        }
+        self.deltas.iter().any(|delta| matches!(delta, Delta::End))
     }
 
     /// Whether a block, such as a tool call, is complete with it.
     pub fn ends_block(&self) -> bool {
-        match self.deltas.gist() {
-            Some(gist) => gist.ends_block,
-            None => self.deltas.iter().any(|delta| matches!(delta, Delta::BlockEnd { .. })),
-        }
+        self.deltas.iter().any(|delta| matches!(delta, Delta::BlockEnd { .. }))
     }
 
     /// The usage it reports; the last report, when several.
     pub fn usage(&self) -> Option<&Usage> {
-        if let Some(gist) = self.deltas.gist() {
-            return gist.usage.as_ref();
-        }
         self.deltas.iter().rev().find_map(|delta| match delta {
             Delta::Usage(usage) => Some(usage),
             _ => None,
@@ -222,9 +204,6 @@ impl Event {
 
     /// Why the model stopped, when it says so.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        if let Some(gist) = self.deltas.gist() {
-            return gist.stop;
-        }
         self.deltas.iter().rev().find_map(|delta| match delta {
             Delta::Stop(stop) => Some(stop.reason),
             _ => None,
@@ -232,9 +211,9 @@ impl Event {
     }
 
     /// What it says, to be changed: lets go of the frame.
-    pub fn deltas_mut(&mut self) -> &mut SmallVec<[Delta; 1]> {
+    pub fn deltas_mut(&mut self) -> &mut Deltas {
         self.frame = None;
-        self.deltas.make_mut()
+        &mut self.deltas
     }
 
     /// The frame it was read from, when that was in `dialect`.
@@ -245,7 +224,7 @@ impl Event {
     /// About how much memory it holds, for bounds on buffers.
     pub fn size(&self) -> usize {
         let frame = self.frame.as_ref().map_or(0, |frame| frame.bytes.len());
-        size_of::<Self>() + self.deltas.size() + frame
+        size_of::<Self>() + self.deltas.iter().map(Delta::size).sum::<usize>() + frame
     }
 }
 
@@ -253,44 +232,20 @@ impl Event {
 mod tests {
     use super::*;
 
-    fn unread() -> Event {
-        let mut gist = Gist::default();
-        (gist.content, gist.end, gist.stop) = (true, true, Some(StopReason::EndTurn));
-        gist.usage = Some(Usage::new(3, 1));
-        Event::unread(Dialect::OpenAi, Bytes::from_static(b"hi"), gist, Some(0..2), |body| {
-            let text = String::from_utf8(body.to_vec()).unwrap();
-            [
-                Delta::Text { index: 0, text },
-                Delta::Stop(StopReason::EndTurn.into()),
-                Delta::Usage(Usage::new(3, 1)),
-                Delta::End,
-            ]
-            .into_iter()
-            .collect()
-        })
-    }
-
     #[test]
-    fn the_gist_is_told_without_reading() {
-        let event = unread();
-        let read = Event::from_frame(Frame::body(Dialect::OpenAi, "hi"), unread().deltas);
-        assert!(!read.deltas.is_unread());
-        for event in [&event, &read] {
-            assert!(event.is_content() && event.is_end() && !event.ends_block());
-            assert_eq!(event.usage(), Some(&Usage::new(3, 1)));
-            assert_eq!(event.stop_reason(), Some(StopReason::EndTurn));
-            assert!(event.size() > size_of::<Event>());
-        }
-        assert_eq!((event.deltas.said(), read.deltas.said()), (Some("hi"), None));
-        assert!(event.deltas.is_unread(), "none of that looks into it");
-        assert_eq!(event, read);
-        assert!(!event.deltas.is_unread());
-    }
-
-    #[test]
-    fn what_is_changed_is_no_longer_what_was_told() {
-        let mut event = unread();
+    fn what_it_says_is_found_in_its_deltas_and_a_change_lets_go_of_the_frame() {
+        let deltas = [
+            Delta::Text { index: 0, text: "hi".into() },
+            Delta::Usage(Usage::new(3, 1)),
+            Delta::Stop(StopReason::EndTurn.into()),
+            Delta::End,
+        ];
+        let mut event = Event::from_frame(Frame::body(Dialect::OpenAi, "{}"), deltas);
         let before = event.clone();
+        assert!(event.is_content() && event.is_end() && !event.ends_block());
+        assert_eq!(event.usage(), Some(&Usage::new(3, 1)));
+        assert_eq!(event.stop_reason(), Some(StopReason::EndTurn));
+        assert_eq!(event.size(), size_of::<Event>() + 4);
         event.deltas_mut().clear();
         assert!(event.frame.is_none() && event.deltas.is_empty());
         assert!(!event.is_content() && !event.is_end());

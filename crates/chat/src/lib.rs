@@ -8,11 +8,11 @@
 
 mod adapt;
 mod completion;
-mod deltas;
 mod event;
 mod headers;
 mod json;
 mod message;
+mod model_name;
 mod params;
 mod part;
 mod request;
@@ -24,11 +24,11 @@ pub mod transcript;
 
 pub use self::{
     completion::Completion,
-    deltas::{EventDeltas, Gist},
-    event::{Delta, Event, Frame, FrameKind},
+    event::{Delta, Deltas, Event, Frame, FrameKind},
     headers::ReplyHeaders,
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
+    model_name::ModelName,
     params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},
     request::{ChatRequest, Origin},

@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
 
-use crate::{Message, Part, SharedParams, SharedVec, Tool};
+use crate::{Message, ModelName, Part, SharedParams, SharedVec, Tool};
+use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
 
 /// A conversation to be continued by a model. Cheap to clone.
 ///
@@ -26,7 +26,7 @@ pub struct ChatRequest {
     /// What travels with the request.
     pub context: CallContext,
     /// The model asked for; failover maps it to each target's own.
-    pub model: String,
+    pub model: ModelName,
     /// The conversation, oldest first. Instructions are messages of [`Role::System`](crate::Role).
     pub messages: SharedVec<Message>,
     /// What the model may call.
@@ -65,7 +65,7 @@ impl ChatRequest {
     pub fn new(messages: impl Into<SharedVec<Message>>) -> Self {
         Self {
             context: CallContext::recording(),
-            model: String::new(),
+            model: ModelName::default(),
             messages: messages.into(),
             tools: SharedVec::default(),
             params: SharedParams::default(),
@@ -82,7 +82,7 @@ impl ChatRequest {
 
     /// With this model.
     #[must_use]
-    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+    pub fn with_model(mut self, model: impl Into<ModelName>) -> Self {
         self.model = model.into();
         self
     }
@@ -131,11 +131,10 @@ impl ChatRequest {
         self.origin.as_deref().filter(|origin| origin.dialect == dialect)
     }
 
-    /// The body it was read from, when nobody has looked into its conversation or changed that.
-    pub fn unread(&self) -> Option<&Bytes> {
+    /// The body it was read from, when its conversation is still the one in it.
+    pub fn unchanged_body(&self) -> Option<&Bytes> {
         let origin = self.origin.as_deref()?;
-        let is_unread = self.messages.is_unread() && origin.read.messages.same(&self.messages);
-        is_unread.then_some(&origin.body)
+        origin.read.messages.same(&self.messages).then_some(&origin.body)
     }
 
     /// The dialect it was read in.
@@ -233,5 +232,6 @@ mod tests {
         let read = request.origin(Dialect::OpenAi).unwrap().read();
         assert_eq!((read.model.as_str(), read.messages.len()), ("m", 1));
         assert!(!read.messages.same(&request.messages));
+        assert_eq!(request.unchanged_body(), None);
     }
 }

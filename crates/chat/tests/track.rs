@@ -13,21 +13,25 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
-use steadfast_chat::{ChatResponse, Delta, Event, Head, Look, Stop, StopReason};
+use steadfast_chat::{ChatResponse, ContentBuffer, Delta, Event, Head, Stop, StopReason};
 use steadfast_core::{
-    Dialect, Failure, Lease, Outcome, Peek, Reason, RecoveryLog, Settle, Settled, Token, Track,
-    Usage,
+    BufferLimits, Dialect, Failure, Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason,
+    RecoveryLog, Track, UntilEnd, Usage,
 };
 use tokio_test::{assert_pending, assert_ready, task};
 
-/// Writes down how each lease ended.
+/// Writes down when content came and how each lease ended.
 #[derive(Default)]
-struct Book(Mutex<Vec<String>>);
+struct Ends(Mutex<Vec<String>>);
 
-impl Settle for Book {
-    fn settle(&self, settled: Settled<'_>) {
-        let outcome = match settled.outcome {
-            Outcome::Success => format!("success {:?}", settled.usage.and_then(Usage::total)),
+impl Observer for Ends {
+    fn first_content(&self, _: Permit, after: Duration, _: &RecoveryLog) {
+        self.0.lock().push(format!("content after {after:?}"));
+    }
+
+    fn ended(&self, end: LeaseEnd<'_>) {
+        let outcome = match end.outcome {
+            Outcome::Success => "success".to_owned(),
             Outcome::Failure(failure) => failure.reason().to_string(),
             _ => "cancelled".to_owned(),
         };
@@ -35,14 +39,23 @@ impl Settle for Book {
     }
 }
 
-impl Book {
+impl Ends {
     fn lease(self: &Arc<Self>) -> Lease {
-        Lease::new(self.clone(), Token::default(), RecoveryLog::disabled()).metered()
+        let permit = Permit::new(PermitKind::Ordinary, 1);
+        Lease::new(self.clone(), permit, RecoveryLog::disabled())
     }
 
-    fn told(&self) -> Vec<String> {
+    fn seen(&self) -> Vec<String> {
         self.0.lock().clone()
     }
+}
+
+/// A reply with a lease on it, of which nothing has been read.
+fn track<R>(reply: R, lease: Lease) -> <UntilEnd as Track<R>>::Tracked
+where
+    UntilEnd: Track<R>,
+{
+    UntilEnd.track(reply, Default::default(), lease)
 }
 
 /// What a script does next.
@@ -129,10 +142,16 @@ fn answer(acts: impl IntoIterator<Item = Act<Event>>) -> ChatResponse<Script<Eve
 }
 
 /// Waits for the first content, as a layer does.
-async fn commit<R: Track>(mut reply: R, peek: Peek) -> Result<R::Committed, Failure> {
-    let mut look = R::Look::default();
-    poll_fn(|cx| reply.poll_content(&mut look, peek, cx)).await?;
-    Ok(reply.commit(look, Lease::idle()))
+async fn wait<R>(
+    mut reply: R,
+    limits: BufferLimits,
+) -> Result<<UntilEnd as Track<R>>::Tracked, Failure>
+where
+    UntilEnd: Track<R>,
+{
+    let mut buffer = Default::default();
+    poll_fn(|cx| UntilEnd.poll_content(&mut reply, &mut buffer, limits, cx)).await?;
+    Ok(UntilEnd.track(reply, buffer, Lease::idle()))
 }
 
 async fn drain<S>(stream: &mut S) -> Vec<Result<Event, Reason>>
@@ -147,18 +166,18 @@ where
 }
 
 #[tokio::test]
-async fn events_settle_at_their_end_with_usage() {
-    let book = Arc::new(Book::default());
-    let mut response = answer([start(), say("hi"), end()]).track(book.lease());
-    assert!(book.told().is_empty(), "not at the head");
+async fn events_end_their_lease_with_themselves() {
+    let ends = Arc::new(Ends::default());
+    let mut response = track(answer([start(), say("hi"), end()]), ends.lease());
+    assert!(ends.seen().is_empty(), "not at the head");
     drain(&mut response).await;
-    assert_eq!(book.told(), ["success Some(5)"]);
+    assert_eq!(ends.seen(), ["success"]);
 }
 
 #[tokio::test]
 async fn a_reader_that_stops_at_the_terminal_event_has_had_it_all() {
-    let book = Arc::new(Book::default());
-    let mut response = answer([say("hi"), end(), Act::Wait]).track(book.lease());
+    let ends = Arc::new(Ends::default());
+    let mut response = track(answer([say("hi"), end(), Act::Wait]), ends.lease());
     let mut task = task::spawn(async {
         for _ in 0..2 {
             poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await;
@@ -167,34 +186,34 @@ async fn a_reader_that_stops_at_the_terminal_event_has_had_it_all() {
     assert_ready!(task.poll());
     drop(task);
     drop(response);
-    assert_eq!(book.told(), ["success Some(5)"]);
+    assert_eq!(ends.seen(), ["success"]);
 }
 
 #[tokio::test]
 async fn a_stream_that_breaks_is_a_failure_and_stays_ended() {
-    let book = Arc::new(Book::default());
-    let mut response = answer([say("hi"), Act::Fail, say("zombie")]).track(book.lease());
+    let ends = Arc::new(Ends::default());
+    let mut response = track(answer([say("hi"), Act::Fail, say("zombie")]), ends.lease());
     let seen = drain(&mut response).await;
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[1], Err(Reason::Network));
     assert!(drain(&mut response).await.is_empty(), "polled again it stays ended");
-    assert_eq!(book.told(), ["network"]);
+    assert_eq!(ends.seen(), ["network"]);
 }
 
 #[tokio::test]
 async fn a_dropped_answer_is_cancelled() {
-    let book = Arc::new(Book::default());
-    drop(answer([say("hi")]).track(book.lease()));
-    drop(http::Response::new(Script::new([data("a")])).track(book.lease()));
-    assert_eq!(book.told(), ["cancelled", "cancelled"]);
+    let ends = Arc::new(Ends::default());
+    drop(track(answer([say("hi")]), ends.lease()));
+    drop(track(http::Response::new(Script::new([data("a")])), ends.lease()));
+    assert_eq!(ends.seen(), ["cancelled", "cancelled"]);
 }
 
 #[tokio::test]
-async fn bodies_settle_at_their_last_byte_even_when_nobody_asks_for_more() {
-    let book = Arc::new(Book::default());
+async fn bodies_end_at_their_last_byte_even_when_nobody_asks_for_more() {
+    let ends = Arc::new(Ends::default());
     let mut script = Script::new([data("ab"), data("c")]);
     script.knows_end = true;
-    let mut body = http::Response::new(script).track(book.lease()).into_body();
+    let mut body = track(http::Response::new(script), ends.lease()).into_body();
     assert_eq!(body.size_hint().exact(), Some(7), "the length passes through");
     for _ in 0..2 {
         poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap().unwrap();
@@ -203,41 +222,41 @@ async fn bodies_settle_at_their_last_byte_even_when_nobody_asks_for_more() {
     drop(body);
     let mut empty = Script::<Bytes>::new([]);
     empty.knows_end = true;
-    drop(http::Response::new(empty).track(book.lease()));
-    assert_eq!(book.told(), ["success None", "success None"]);
+    drop(track(http::Response::new(empty), ends.lease()));
+    assert_eq!(ends.seen(), ["success", "success"]);
 }
 
 #[tokio::test]
 async fn a_body_is_fused_after_its_first_error() {
-    let book = Arc::new(Book::default());
+    let ends = Arc::new(Ends::default());
     let script = Script::new([data("a"), Act::Fail, data("zombie")]);
-    let mut body = http::Response::new(script).track(book.lease()).into_body();
+    let mut body = track(http::Response::new(script), ends.lease()).into_body();
     let mut next = async || poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
     assert!(next().await.unwrap().is_ok());
     assert!(next().await.unwrap().is_err());
     assert!(next().await.is_none());
-    assert_eq!(book.told(), ["network"]);
+    assert_eq!(ends.seen(), ["network"]);
 }
 
 #[tokio::test]
-async fn commit_loses_nothing_and_waits_for_content_alone() {
+async fn waiting_loses_nothing_and_is_for_content_alone() {
     let acts = [start(), Act::Item(Event::new([Delta::Ping])), say(""), say("hi"), end()];
-    let mut response = commit(answer(acts), Peek::default()).await.unwrap();
+    let mut response = wait(answer(acts), BufferLimits::default()).await.unwrap();
     let seen = drain(&mut response).await;
     assert_eq!(seen.len(), 5);
     assert_eq!(seen[3], Ok(Event::new([Delta::Text { index: 0, text: "hi".into() }])));
 }
 
 #[tokio::test]
-async fn commit_fails_with_what_fails_before_content() {
-    let failure = commit(answer([start(), Act::Fail]), Peek::default()).await.unwrap_err();
+async fn waiting_fails_with_what_fails_before_content() {
+    let failure = wait(answer([start(), Act::Fail]), BufferLimits::default()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Network);
     assert!(!failure.is_delivered());
 }
 
 #[tokio::test]
 async fn what_fails_after_content_says_so() {
-    let mut response = commit(answer([say("hi"), Act::Fail]), Peek::default()).await.unwrap();
+    let mut response = wait(answer([say("hi"), Act::Fail]), BufferLimits::default()).await.unwrap();
     let mut failed = None;
     while let Some(item) = poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await {
         failed = item.err();
@@ -246,45 +265,56 @@ async fn what_fails_after_content_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commit_is_bounded_in_time() {
-    let peek = Peek { time: Duration::from_secs(5), ..Peek::default() };
-    let mut commit = task::spawn(commit(answer([start(), Act::Wait]), peek));
-    assert_pending!(commit.poll());
+async fn waiting_is_bounded_in_time() {
+    let limits = BufferLimits { time: Duration::from_secs(5), ..BufferLimits::default() };
+    let mut waiting = task::spawn(wait(answer([start(), Act::Wait]), limits));
+    assert_pending!(waiting.poll());
     tokio::time::advance(Duration::from_millis(4_999)).await;
-    assert_pending!(commit.poll());
+    assert_pending!(waiting.poll());
     tokio::time::advance(Duration::from_millis(2)).await;
-    assert!(assert_ready!(commit.poll()).is_ok());
+    assert!(assert_ready!(waiting.poll()).is_ok());
 }
 
 #[tokio::test]
-async fn commit_is_bounded_in_bytes() {
-    let peek = Peek { bytes: 2_000, ..Peek::default() };
+async fn waiting_is_bounded_in_bytes() {
+    let limits = BufferLimits { bytes: 2_000, ..BufferLimits::default() };
     let pings = (0..1_000).map(|_| Act::Item(Event::new([Delta::Ping])));
-    let mut response = commit(answer(pings), peek).await.unwrap();
+    let mut response = wait(answer(pings), limits).await.unwrap();
     assert_eq!(drain(&mut response).await.len(), 1_000);
 }
 
 #[tokio::test]
 async fn an_answer_that_ends_without_content_is_handed_on() {
-    let mut response = commit(answer([start(), end()]), Peek::default()).await.unwrap();
+    let mut response = wait(answer([start(), end()]), BufferLimits::default()).await.unwrap();
     assert_eq!(drain(&mut response).await.len(), 2);
 }
 
 #[tokio::test]
-async fn whoever_looks_second_finds_it_at_hand() {
+async fn content_that_was_waited_for_further_in_is_at_hand() {
     // What lets everything through changes nothing; what is put between might hold something back.
-    for (between, seen) in [(false, "seen: 0"), (true, "seen: 2")] {
-        let inner = commit(answer([start(), say("hi"), Act::Wait]), Peek::default()).await.unwrap();
-        let mut outer = inner.track(Lease::idle());
+    for (between, held) in [(false, "events: 0"), (true, "events: 2")] {
+        let inner =
+            wait(answer([start(), say("hi"), Act::Wait]), BufferLimits::default()).await.unwrap();
+        let mut outer = track(inner, Lease::idle());
         if between {
             outer = outer.map(|events| events);
         }
-        let mut look = Look::default();
-        poll_fn(|cx| outer.poll_content(&mut look, Peek::default(), cx)).await.unwrap();
-        assert!(format!("{look:?}").contains(seen), "{look:?}");
-        let mut response = outer.commit(look, Lease::idle());
+        let (mut buffer, limits) = (ContentBuffer::default(), BufferLimits::default());
+        poll_fn(|cx| UntilEnd.poll_content(&mut outer, &mut buffer, limits, cx)).await.unwrap();
+        assert!(format!("{buffer:?}").contains(held), "{buffer:?}");
+        let mut response = UntilEnd.track(outer, buffer, Lease::idle());
         let first = poll_fn(|cx| Pin::new(&mut response).poll_next(cx)).await;
         let start = Event::new([Delta::Start { id: None, model: None }]);
         assert_eq!(first.unwrap().unwrap(), start);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_content_is_observed_once_where_that_is_asked_for() {
+    let ends = Arc::new(Ends::default());
+    let lease = ends.lease().observing_content(tokio::time::Instant::now());
+    let mut response = track(answer([start(), say(""), say("hi"), say("ho"), end()]), lease);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    drain(&mut response).await;
+    assert_eq!(ends.seen(), ["content after 2s", "success"]);
 }

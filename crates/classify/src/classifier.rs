@@ -17,12 +17,12 @@ use crate::{Evidence, Transport, Verdict, engine};
 /// let classifier = Classifier::default().with(|evidence: &Evidence<'_>| {
 ///     evidence.body.starts_with(b"E1042").then_some(Reason::Overloaded)
 /// });
-/// let verdict = classifier.judge(&Evidence::new(b"E1042 try later")).unwrap();
+/// let verdict = classifier.judge(&Evidence::new(b"E1042 try again")).unwrap();
 /// assert_eq!(verdict.reason, Reason::Overloaded);
 /// ```
 pub trait Classify: Send + Sync {
     /// Judges `evidence`, or has no opinion. Called for every refusal, error event and transport
-    /// error, and over HTTP for whole JSON answers too: look at the status before judging one of
+    /// error, and over HTTP for whole JSON answers too: check the status before judging one of
     /// those. Must not block.
     fn classify(&self, evidence: &Evidence<'_>) -> Option<Verdict>;
 }
@@ -56,7 +56,8 @@ impl fmt::Debug for Classifier {
 impl Classifier {
     /// The built-in rules and the default table.
     ///
-    /// Builds the tables of phrases once a process, in about a millisecond.
+    /// Reads the tables (`data/` in the crate) once a process, in a few milliseconds; all classifiers
+    /// share them.
     pub fn new() -> Self {
         engine::warm();
         Self::default()
@@ -97,7 +98,7 @@ impl Classifier {
             let mut evidence = Evidence::from_upstream(upstream);
             evidence.provider = target.map(Target::provider);
             let verdict = self.judge(&evidence).or_else(|| {
-                // Whoever made a failure of an answer that looks fine had a reason to: an error
+                // Whoever made a failure of an answer that seems fine had a reason to: an error
                 // event is one whatever is in it.
                 evidence.status = None;
                 self.judge(&evidence)

@@ -38,12 +38,13 @@ use crate::{Classifier, Classify};
 /// * An answer that is no 2xx becomes a [`Failure`](steadfast_core::Failure) with its first
 ///   64 KiB kept as evidence. Up to 64 KiB more are read and dropped so that the connection can be
 ///   used again; longer bodies cost the connection.
-/// * A 2xx of JSON is looked at before it is handed out, up to 64 KiB of it, so that an error
+/// * A 2xx of JSON is inspected before it is handed out, up to 64 KiB of it, so that an error
 ///   object in it can be retried. A 2xx that is a web page is a failure.
-/// * A 2xx event stream is passed on as it comes; after an error event, or an end without the
-///   dialect's terminal event, the body ends with the failure.
+/// * A 2xx event stream, or one of JSON lines, is handed on as it comes; after an error event, an
+///   error between the events, or an end without the dialect's terminal event, the body ends with
+///   the failure.
 /// * Transport errors of the call and of the body are judged by their types.
-/// * 101 and 304 are passed on; other redirects are failures, because no LLM API redirects a call.
+/// * 101 and 304 are handed on; other redirects are failures, because no LLM API redirects a call.
 ///
 /// Bodies with a `content-encoding` are judged by status and headers alone: put the layer outside
 /// one that decodes them.

@@ -10,7 +10,7 @@ use crate::{Classifier, Classify, http::HttpClassifyLayer, service::ClassifyServ
 /// A target's window in tokens, if known.
 pub(crate) type Windows = Arc<dyn Fn(&Target) -> Option<u64> + Send + Sync>;
 
-/// Judges the failures of a chat service, and answers that only look like one.
+/// Judges the failures of a chat service, and answers that only seem to be one.
 ///
 /// See the [crate's documentation](crate) for what it does and where to put it;
 /// [`ClassifyLayer::http`] is the same for a raw HTTP service.
@@ -67,7 +67,7 @@ impl ClassifyLayer {
         self
     }
 
-    /// Tells the window of a target, in tokens. With it, an answer whose reported input is larger
+    /// States the window of a target, in tokens. With it, an answer whose reported input is larger
     /// than the window is a [`ContextOverflow`](steadfast_core::Reason::ContextOverflow): the
     /// provider cut the conversation without saying so.
     pub fn with_windows(

@@ -1,6 +1,6 @@
 //! Turn any provider error, status, body or stream event into one typed failure.
 //!
-//! Providers say the same thing in many ways and different things in the same way: a 429 is a
+//! Providers state the same thing in many forms and different things in the same form: a 429 is a
 //! rate limit, a bill, an overload or a request that never fits; a 200 carries an error; a 500
 //! means the conversation is too long. This crate reads all of it and says what happened
 //! ([`Reason`](steadfast_core::Reason)), whether the same target is worth asking again, whether
@@ -14,14 +14,17 @@
 //!
 //! # The order of evidence
 //!
-//! A typed transport error; the innermost structured code or type; headers; rules of the status;
-//! message patterns with vetoes; the status alone; unknown. Errors that relays and SDKs wrapped
+//! A typed transport error; the innermost structured code or type; headers; phrases of messages,
+//! with vetoes and statuses; a stated wait; the status alone; unknown. Errors that relays and SDKs wrapped
 //! into strings are unwrapped, at most eight deep, except that a relay's own 401, 402 or 403
 //! stands. A status is never read out of prose except where SDKs put one.
 //!
 //! A success is inspected as well: an error object or error event in a 200, a stream without its
 //! terminal event, an answer with nothing in it, a web page, and, where the windows are known,
 //! more input than fits.
+//!
+//! What providers' codes, phrases and keys mean is data, one line an entry: `data/` in the crate,
+//! which `docs/classify.md` in the repository explains.
 //!
 //! Your own rules come first: a closure that may have no opinion ([`ClassifyLayer::with`]). What
 //! follows from a reason is a table you can change ([`ClassifyLayer::with_table`]).
@@ -39,7 +42,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! // A client that reports what the provider said.
+//! // A client that reports what the provider answered.
 //! let client = service_fn(|_: ChatRequest| async {
 //!     let body = r#"{"error":{"message":"Rate limit reached. Please try again in 4.77s",
 //!         "type":"tokens","code":"rate_limit_exceeded"}}"#;
@@ -73,15 +76,16 @@
 //!
 //! # Streaming, cancellation, errors
 //!
-//! Events and bytes pass as they come; nothing is held back but the terminal event of an empty
+//! Events and bytes are handed on as they come; nothing is held back but the terminal event of an empty
 //! answer and, over HTTP, JSON answers of up to 64 KiB. Dropping a future or a body drops what is
 //! inside. Failures that some layer has judged already (timeouts, refusals, the safety guard)
-//! pass untouched. Each judgement emits the `tracing` event `steadfast::classify::classified` at
+//! are handed on untouched. Each judgement emits the `tracing` event `steadfast::classify::classified` at
 //! debug level. An answer that is fine allocates nothing.
 //!
 //! # Features
 //!
-//! * `hyper` (default): recognises `hyper::Error` by its type.
+//! * `hyper`: recognises `hyper::Error` by its type. Without it the crate does not depend on
+//!   hyper, and recognises its errors by their causes and texts.
 //! * `tower`: recognises the timeouts of `tower::timeout` by their type.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -68,19 +68,12 @@ impl Progress {
         let explains = |reason| {
             !matches!(reason, StopReason::EndTurn | StopReason::StopSequence | StopReason::ToolUse)
         };
-        // Of a whole answer the gist is enough, which is known without reading it.
-        if let Some(gist) = event.deltas.gist() {
-            used = gist.usage.and_then(|usage| usage.input);
-            self.explained = gist.stop.map_or(self.explained, explains);
-            self.complete |= gist.end;
-        } else {
-            for delta in &event.deltas {
-                match delta {
-                    Delta::Usage(usage) => used = usage.input.or(used),
-                    Delta::Stop(stop) => self.explained = explains(stop.reason),
-                    Delta::End => self.complete = true,
-                    _ => {}
-                }
+        for delta in &event.deltas {
+            match delta {
+                Delta::Usage(usage) => used = usage.input.or(used),
+                Delta::Stop(stop) => self.explained = explains(stop.reason),
+                Delta::End => self.complete = true,
+                _ => {}
             }
         }
         if delivered {

@@ -19,7 +19,7 @@ pub struct Verdict {
     pub failover: Option<Failover>,
     /// What it says something about. `None`: as the table says.
     pub scope: Option<Scope>,
-    /// It does not pass by itself.
+    /// It does not clear by itself.
     pub permanent: bool,
     /// How long the provider asked to wait; kept even where a retry is not worth it.
     pub retry_after: Option<Duration>,
@@ -84,7 +84,7 @@ impl Verdict {
     }
 
     /// Whether the answer is whole and only its stop reason was judged (cut off, filtered): an
-    /// HTTP layer passes such answers on.
+    /// HTTP layer hands such answers on.
     pub fn is_stop(&self) -> bool {
         self.stop
     }
@@ -111,7 +111,7 @@ impl Verdict {
     }
 
     /// Judges `failure` anew. What the verdict does not know (target, usage, source, provider's
-    /// answer) stays; so does a message when the verdict has none.
+    /// answer) is kept; so is a message when the verdict has none.
     pub fn apply(self, failure: Failure, table: &RecoveryTable) -> Failure {
         let mut failure = failure.with_reason(self.reason).with_table(table);
         if let Some(retry) = self.retry {

@@ -1,4 +1,4 @@
-//! The chat layer, driven by hand around a plain service of foreign types.
+//! The chat layer, driven by hand around a simple service of foreign types.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -120,7 +120,7 @@ async fn a_refusal_is_judged_in_full_and_names_its_target() {
     assert_eq!(failure.target().unwrap().to_string(), "anthropic/claude");
     assert_eq!(failure.message(), "You exceeded your current quota");
     assert_eq!(failure.status(), Some(StatusCode::TOO_MANY_REQUESTS));
-    assert!(failure.upstream().is_some(), "the evidence stays");
+    assert!(failure.upstream().is_some(), "the evidence is kept");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The HTTP layer, driven by hand around plain services.
+//! The HTTP layer, driven by hand around simple services.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -185,7 +185,7 @@ async fn good_answers_pass_with_every_byte_and_their_size() {
         assert_eq!(
             response.body().size_hint().lower(),
             text.len() as u64,
-            "what was looked at counts"
+            "what was read ahead counts"
         );
         assert!(!response.body().is_end_stream());
         let (got, end) = drain(response.into_body()).await;
@@ -240,7 +240,7 @@ async fn sizes_and_trailers_pass_through() {
     assert_eq!(collected.trailers(), Some(&trailers));
     assert_eq!(collected.to_bytes(), "abc");
 
-    // The same when it was looked at first.
+    // The same when it was read ahead.
     let body = Script::new([data("{\"data\":1}"), Step::Trailers(trailers.clone())]);
     let response = call(crate::response(200, "application/json", body)).await.unwrap();
     assert_eq!(response.into_body().collect().await.unwrap().trailers(), Some(&trailers));
@@ -254,10 +254,46 @@ async fn an_error_event_passes_and_then_ends_the_body() {
     let answer = call(response(200, "text/event-stream", body)).await.unwrap();
     let (text, end) = drain(answer.into_body()).await;
     let failure = end.unwrap();
-    assert_eq!(text, format!("{first}{error}"), "the bytes are passed on");
+    assert_eq!(text, format!("{first}{error}"), "the bytes are handed on");
     assert_eq!(failure.reason(), Reason::ServerError);
     assert!(failure.is_delivered());
     assert_eq!(failure.target().unwrap().provider(), "openai");
+}
+
+#[tokio::test]
+async fn an_error_between_the_events_ends_the_body() {
+    let first = "data: {\"choices\":[{\"delta\":{\"content\":\"hel\"}}]}\n\n";
+    let error = "{\"error\":{\"message\":\"x\",\"code\":\"server_is_overloaded\"}}";
+    for (kind, first) in
+        [("text/event-stream", first), ("application/x-ndjson", "{\"done\":false}\n")]
+    {
+        let body = Script::new([data(first), data(error)]);
+        let answer = call(response(200, kind, body)).await.unwrap();
+        let (text, end) = drain(answer.into_body()).await;
+        assert_eq!(text, format!("{first}{error}"), "the bytes are handed on");
+        let failure = end.unwrap();
+        assert_eq!(
+            (failure.reason(), failure.evidence()),
+            (Reason::Overloaded, "code:server_is_overloaded")
+        );
+        assert!(failure.is_delivered());
+    }
+}
+
+#[tokio::test]
+async fn an_error_envelope_in_a_success_is_found() {
+    for (text, reason) in [
+        (r#"{"errors":[{"code":"insufficient_quota"}]}"#, Reason::Billing),
+        (
+            r#"{"Response":{"Error":{"Code":"RequestLimitExceeded","Message":"x"}}}"#,
+            Reason::RateLimit,
+        ),
+        (r#"{"error":"the server is overloaded"}"#, Reason::Overloaded),
+    ] {
+        let body = Script::new([data(text)]);
+        let failure = call(response(200, "application/json", body)).await.unwrap_err();
+        assert_eq!(failure.reason(), reason, "{text}");
+    }
 }
 
 #[tokio::test]
@@ -297,8 +333,8 @@ async fn a_body_that_breaks_is_judged_by_its_error() {
 #[tokio::test]
 async fn other_statuses() {
     for status in [304, 101] {
-        let passed = call(response(status, "text/plain", Script::new([data("x")]))).await.unwrap();
-        assert_eq!(passed.status().as_u16(), status);
+        let answer = call(response(status, "text/plain", Script::new([data("x")]))).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
     }
     let mut moved = response(302, "text/html", Script::new([]));
     moved.headers_mut().insert("location", HeaderValue::from_static("https://login.example"));
@@ -325,6 +361,13 @@ async fn errors_of_the_connection() {
     let failure = service.oneshot(Request::new(())).await.unwrap_err();
     assert_eq!((failure.reason(), failure.evidence()), (Reason::Network, "transport:connect"));
     assert_eq!(failure.retry(), Retry::Yes);
+
+    // A number of Windows that the standard library has no kind for.
+    let service = ClassifyLayer::http().layer(service_fn(|_: Request<()>| async {
+        Err::<Response<Full<Bytes>>, BoxError>(std::io::Error::from_raw_os_error(11_001).into())
+    }));
+    let failure = service.oneshot(Request::new(())).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.evidence()), (Reason::Network, "transport:dns"));
 }
 
 #[tokio::test(start_paused = true)]

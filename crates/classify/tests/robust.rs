@@ -20,7 +20,7 @@ fn judge(status: Option<u16>, headers: &HeaderMap, body: &[u8]) -> Option<Reason
     assert!(failure.message().len() <= 1_200, "bounded");
     assert!(!verdict.reason.is_refusal() && verdict.reason != Reason::Safety, "not ours to say");
     if verdict.retry_after.is_some_and(|wait| wait > Duration::from_secs(60)) {
-        assert_ne!(failure.retry(), Retry::Yes, "a long wait is no retry in place");
+        assert_ne!(failure.retry(), Retry::Yes, "a long wait is no retry at the same target");
     }
     Some(verdict.reason)
 }
@@ -69,8 +69,8 @@ proptest! {
         byte in any::<u8>(),
     ) {
         let mut body = which.get(&BODIES).clone();
-        let place = at.index(body.len());
-        body[place] = byte;
+        let position = at.index(body.len());
+        body[position] = byte;
         body.truncate(cut.index(body.len()) + 1);
         judge(status, &HeaderMap::new(), &body);
     }
@@ -123,7 +123,7 @@ fn nesting_without_end() {
 
 #[test]
 fn large_bodies_cost_no_more_than_their_head() {
-    // Not a benchmark: it would take minutes if a pass were quadratic.
+    // Not a benchmark: it would take minutes if anything were quadratic.
     for unit in ["model ", "{ ", "\\\"", "rate limit ", "error code: ", "429 ", "[{", "a: b: "] {
         let body = unit.repeat(1_024 * 1_024 / unit.len());
         judge(Some(400), &HeaderMap::new(), body.as_bytes());
@@ -146,14 +146,23 @@ fn typed_transport_errors_decide_before_any_text() {
     }
     let certificate = Evidence::new(b"").with_transport(Transport::Certificate);
     let verdict = Classifier::default().judge(&certificate).unwrap();
-    assert_eq!(verdict.retry, Some(Retry::No), "a certificate does not mend itself");
+    assert_eq!(verdict.retry, Some(Retry::No), "a certificate does not become valid by itself");
+    for (text, retry) in [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] x", Some(Retry::No)),
+        ("received fatal alert: UnknownIssuer", Some(Retry::No)),
+        ("received fatal alert: bad certificate status response", None),
+        ("received fatal alert: InternalError", None),
+    ] {
+        let evidence = Evidence::new(text.as_bytes()).with_transport(Transport::Tls);
+        assert_eq!(Classifier::default().judge(&evidence).unwrap().retry, retry, "{text}");
+    }
 }
 
 #[test]
 fn the_providers_own_word_on_retries_is_obeyed() {
-    let judge = |word: &'static str, status: u16, body: &str| {
+    let judge = |value: &'static str, status: u16, body: &str| {
         let mut headers = HeaderMap::new();
-        headers.insert("x-should-retry", HeaderValue::from_static(word));
+        headers.insert("x-should-retry", HeaderValue::from_static(value));
         let evidence = Evidence::new(body.as_bytes())
             .with_headers(&headers)
             .with_status(StatusCode::from_u16(status).unwrap());
@@ -221,7 +230,7 @@ fn a_wait_of_hours_is_kept_as_a_hint() {
 }
 
 #[test]
-fn a_body_of_control_characters_is_told_as_an_empty_one() {
+fn a_body_of_control_characters_is_reported_as_an_empty_one() {
     let upstream = steadfast_core::Upstream::response(
         StatusCode::BAD_GATEWAY,
         HeaderMap::new(),

@@ -34,9 +34,9 @@ const USER_AGENT: HeaderValue =
 /// How much of an answer is read, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct AnswerLimits {
     /// What is kept of an error's body. 64 KiB: errors worth reading are a few hundred bytes, and
-    /// pages of HTML stay below it.
+    /// pages of HTML are smaller.
     pub error: usize,
     /// How much more of an error's body is read and thrown away, so that the connection can be
     /// used again: 64 KiB, about what a new TLS connection costs in time.
@@ -47,7 +47,7 @@ pub struct Limits {
     pub event: usize,
 }
 
-impl Default for Limits {
+impl Default for AnswerLimits {
     fn default() -> Self {
         Self {
             error: 64 * 1024,
@@ -66,7 +66,7 @@ impl Default for Limits {
 ///
 /// What comes back ends well only after the provider's terminal event. A refusal, a 200 with an
 /// error or a page of HTML in it, a broken connection: all are a [`Failure`], with what the
-/// provider said as evidence for a classifier. Dropping the future or the answer closes the
+/// provider sent as evidence for a classifier. Dropping the future or the answer closes the
 /// connection, or the HTTP/2 stream, under it.
 ///
 /// ```no_run
@@ -88,18 +88,18 @@ impl Default for Limits {
 pub struct LlmClient<S> {
     providers: Providers,
     service: S,
-    limits: Limits,
+    limits: AnswerLimits,
 }
 
 impl<S> LlmClient<S> {
     /// A client that sends through `service`: an axum `Router`, a simulator, a client of one's own.
     pub fn with_service(providers: Providers, service: S) -> Self {
-        Self { providers, service, limits: Limits::default() }
+        Self { providers, service, limits: AnswerLimits::default() }
     }
 
     /// With these limits.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: AnswerLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -125,7 +125,7 @@ impl<S> LlmClient<S> {
         if let Some(model) = target.as_ref().and_then(Target::model)
             && request.model != model
         {
-            model.clone_into(&mut request.model);
+            request.model = model.into();
         }
         if request.model.is_empty() {
             let message = "the request names no model, and its target neither";
@@ -188,7 +188,7 @@ fn http_request(
     let accept = if request.stream { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::USER_AGENT, USER_AGENT);
-    for (name, value) in codec.fixed_headers() {
+    for (name, value) in codec.facts().headers {
         headers.insert(name, value.clone());
     }
     // The caller's own, where they mean to the provider what they meant to the caller.
@@ -201,7 +201,7 @@ fn http_request(
         }
     }
     for name in endpoint.headers.keys() {
-        // Betas add up; every other header of the operator's takes the caller's place.
+        // Betas add up; every other header of the operator's replaces the caller's.
         if name != "anthropic-beta" {
             headers.remove(name);
         }

@@ -7,23 +7,22 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use steadfast_chat::{Event, Head, ReplyHeaders};
 use steadfast_core::{BoxError, Failure, Reason, RecoveryLog, Target, Upstream};
 
 use crate::{
-    Limits,
+    AnswerLimits,
+    body::AnswerBody,
     dialect::{Codec, StreamDecoder},
-    gather::Gather,
     headers::{is_event_stream, kept, request_id},
-    source::Source,
     transport_failure,
 };
 
-/// How much of a body is looked at to tell what it is: only white space may come before that.
+/// How much of a body is read to recognise what it is: only white space may come before that.
 const SNIFF: usize = 4 * 1024;
 
 /// A chunk that is copied rather than kept where it was read, in bytes: 1 KiB, an event or a few. To
@@ -39,12 +38,12 @@ pub(crate) struct Asked {
     /// Attempts made for the request, this one included.
     pub(crate) attempts: u32,
     pub(crate) log: RecoveryLog,
-    pub(crate) limits: Limits,
+    pub(crate) limits: AnswerLimits,
 }
 
 impl Asked {
-    /// Says where and when it happened.
-    pub(crate) fn blame(&self, failure: Failure, headers: &HeaderMap) -> Failure {
+    /// Adds where and when it happened.
+    pub(crate) fn locate(&self, failure: Failure, headers: &HeaderMap) -> Failure {
         // One, whatever came before: each layer adds up what is below it.
         let failure = failure.with_target(self.target.clone()).with_attempts(1);
         match request_id(headers) {
@@ -77,7 +76,7 @@ pub struct ClientEvents<B>(Box<Reader<B>>);
 /// Reads an answer.
 struct Reader<B> {
     /// `None` once it has been read, or is of no more use.
-    body: Option<Source<B>>,
+    body: Option<AnswerBody<B>>,
     mode: Mode,
     asked: Asked,
     status: StatusCode,
@@ -88,9 +87,9 @@ struct Reader<B> {
 
 enum Mode {
     /// Nothing but white space has come.
-    Unknown(Gather),
+    Unknown(BytesMut),
     Stream(StreamDecoder),
-    Whole(Gather),
+    Whole(BytesMut),
     /// A whole answer that has been read and not been taken.
     Read(Option<Event>),
     Over,
@@ -106,12 +105,11 @@ where
         asked: Asked,
         status: StatusCode,
         headers: HeaderMap,
-        version: Version,
         extensions: &Extensions,
     ) -> Self {
-        let body = Some(Source::new(body, version, extensions));
-        let mode = Mode::Unknown(Gather::default());
-        let headers = Arc::new(if asked.stream { apart(headers) } else { headers });
+        let body = Some(AnswerBody::new(body, extensions));
+        let mode = Mode::Unknown(BytesMut::new());
+        let headers = Arc::new(if asked.stream { unshared_headers(headers) } else { headers });
         Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
     }
 
@@ -123,9 +121,9 @@ where
         head
     }
 
-    /// Whether the answer is a stream by its own word and was asked to be one: then nothing is
+    /// Whether the answer is a stream by its content type and was asked to be one: then nothing is
     /// gained by waiting for its first byte.
-    pub(crate) fn is_plain_stream(&self) -> bool {
+    pub(crate) fn is_declared_stream(&self) -> bool {
         self.0.asked.stream && is_event_stream(&self.0.headers)
     }
 
@@ -187,16 +185,15 @@ where
     fn take(&mut self, chunk: Option<Bytes>) -> Result<(), Failure> {
         match (&mut self.mode, chunk) {
             (Mode::Unknown(seen), Some(chunk)) => {
-                seen.push(chunk);
-                let Some(is_stream) = looks_like_stream(seen, is_event_stream(&self.headers))
-                else {
+                seen.extend_from_slice(&chunk);
+                let Some(is_stream) = is_stream(seen, is_event_stream(&self.headers)) else {
                     return Ok(());
                 };
-                let mut seen = std::mem::take(seen);
+                let seen = std::mem::take(seen);
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
-                    stream.push(lone(seen.take()));
+                    stream.push(seen.freeze());
                     Mode::Stream(stream)
                 } else {
                     Mode::Whole(seen)
@@ -204,11 +201,11 @@ where
                 self.check_size()
             }
             (Mode::Whole(body), Some(chunk)) => {
-                body.push(chunk);
+                body.extend_from_slice(&chunk);
                 self.check_size()
             }
             (Mode::Whole(body) | Mode::Unknown(body), None) => {
-                let body = body.take();
+                let body = std::mem::take(body).freeze();
                 let event = self.whole(&body)?;
                 self.mode = Mode::Read(Some(event));
                 Ok(())
@@ -240,12 +237,12 @@ where
             return Err(Failure::new(Reason::ServerError, "the provider answered with nothing")
                 .with_evidence("empty"));
         }
-        // A page, or a line of plain text, from something before the provider.
+        // A page, or a line of text, from something before the provider.
         if !matches!(text.first(), Some(b'{' | b'[')) {
             return Err(self.refusal(body));
         }
         self.asked.codec.decode_answer(body).map_err(|failure| {
-            // What the provider said is judged with its status and headers.
+            // What the provider reports is judged with its status and headers.
             match failure.upstream() {
                 Some(_) if failure.evidence() == "event" => self.refusal(body),
                 _ => failure,
@@ -261,7 +258,7 @@ where
         Failure::from_upstream(upstream)
     }
 
-    /// Ends for good, and says where it happened.
+    /// Ends for good, and adds where it happened.
     fn fail(&mut self, failure: Failure) -> Failure {
         self.mode = Mode::Over;
         self.body = None;
@@ -273,7 +270,7 @@ where
             }
             _ => failure,
         };
-        self.asked.blame(failure, &self.headers)
+        self.asked.locate(failure, &self.headers)
     }
 
     /// After the answer: reads what is there of the body's end without waiting for it, so that the
@@ -283,13 +280,7 @@ where
         while self.body.is_some() {
             match self.poll_chunk(cx) {
                 Poll::Ready(Ok(Some(chunk))) if chunk.len() <= left => left -= chunk.len(),
-                Poll::Pending => {
-                    // Nobody may ask again; the connection goes on by itself.
-                    if let Some(body) = &mut self.body {
-                        body.release();
-                    }
-                    return;
-                }
+                Poll::Pending => return,
                 Poll::Ready(_) => self.body = None,
             }
         }
@@ -324,7 +315,7 @@ where
                 }
                 Mode::Stream(stream) => {
                     if let Some(read) = stream.next_event() {
-                        return Poll::Ready(Some(this.settle(read, cx)));
+                        return Poll::Ready(Some(this.emit(read, cx)));
                     }
                     let usage = *stream.usage();
                     match ready!(this.poll_chunk(cx)) {
@@ -337,7 +328,7 @@ where
                                 return Poll::Ready(Some(Err(this.fail(failure))));
                             }
                             if let Mode::Stream(stream) = &mut this.mode {
-                                stream.push(lone(chunk));
+                                stream.push(unshared(chunk));
                             }
                         }
                         Ok(None) => {
@@ -346,7 +337,7 @@ where
                                 _ => None,
                             };
                             match read {
-                                Some(read) => return Poll::Ready(Some(this.settle(read, cx))),
+                                Some(read) => return Poll::Ready(Some(this.emit(read, cx))),
                                 None => this.mode = Mode::Over,
                             }
                         }
@@ -369,7 +360,7 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    fn settle(
+    fn emit(
         &mut self,
         read: Result<Event, Failure>,
         cx: &mut Context<'_>,
@@ -387,15 +378,15 @@ where
     }
 }
 
-/// A small chunk in memory of its own. While it is on its way the connection reads on, and would
+/// A small chunk in memory of its own. Until it is sent the connection reads on, and would
 /// have to find another buffer of 8 KiB for that.
-fn lone(chunk: Bytes) -> Bytes {
+fn unshared(chunk: Bytes) -> Bytes {
     if chunk.len() <= SMALL { Bytes::copy_from_slice(&chunk) } else { chunk }
 }
 
 /// `headers` in memory of their own: those that were read share the connection's buffer, which
 /// would stay as long as a stream does.
-fn apart(mut headers: HeaderMap) -> HeaderMap {
+fn unshared_headers(mut headers: HeaderMap) -> HeaderMap {
     for value in headers.values_mut() {
         // It was one before.
         if let Ok(mut own) = HeaderValue::from_bytes(value.as_bytes()) {
@@ -406,19 +397,19 @@ fn apart(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Whether a body that begins with `seen` is a stream; `None` when that can not be told yet.
-/// `said` when its content type says so: then only what can not be one is not.
-fn looks_like_stream(seen: &[u8], said: bool) -> Option<bool> {
+/// Whether a body that begins with `seen` is a stream; `None` when that is not known yet. With
+/// `declared`, its content type is that of one: then only what can not be one is not.
+fn is_stream(seen: &[u8], declared: bool) -> Option<bool> {
     let text = seen.strip_prefix(b"\xef\xbb\xbf").unwrap_or(seen).trim_ascii_start();
     let first = match text.first() {
-        None if seen.len() > SNIFF => return Some(said),
+        None if seen.len() > SNIFF => return Some(declared),
         None => return None,
         Some(first) => first,
     };
     if matches!(first, b'{' | b'[' | b'<') {
         return Some(false);
     }
-    if said {
+    if declared {
         return Some(true);
     }
     let mut maybe = false;
@@ -445,8 +436,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_stream_by_its_first_bytes() {
-        for (seen, said, wanted) in [
+    fn recognises_a_stream_by_its_first_bytes() {
+        for (seen, declared, wanted) in [
             ("{", false, Some(false)),
             ("\n [", true, Some(false)),
             ("<!doctype", true, Some(false)),
@@ -460,7 +451,7 @@ mod tests {
             ("", true, None),
             ("\n\n", false, None),
         ] {
-            assert_eq!(looks_like_stream(seen.as_bytes(), said), wanted, "{seen:?} {said}");
+            assert_eq!(is_stream(seen.as_bytes(), declared), wanted, "{seen:?} {declared}");
         }
     }
 }

@@ -86,7 +86,7 @@ where
                     match (asked.take(), response) {
                         (None, _) => Err(polled_again()),
                         (Some(asked), Err(error)) => {
-                            Err(asked.blame(transport_failure(error.into()), &HeaderMap::new()))
+                            Err(asked.locate(transport_failure(error.into()), &HeaderMap::new()))
                         }
                         (Some(asked), Ok(response)) => {
                             let next = answered(response, asked);
@@ -99,7 +99,7 @@ where
                 StateProj::Opening { events } => match events {
                     None => Err(polled_again()),
                     Some(waiting) => {
-                        let opened = if waiting.is_plain_stream() {
+                        let opened = if waiting.is_declared_stream() {
                             Ok(())
                         } else {
                             ready!(waiting.poll_open(cx))
@@ -126,7 +126,7 @@ where
 {
     let (parts, body) = response.into_parts();
     if let Some(encoding) = encoding(&parts.headers) {
-        // What is compressed can not be read: neither an answer nor an error is looked for in it.
+        // What is compressed can not be read: neither as an answer nor as an error.
         let failure = if parts.status.is_success() {
             let message = format!(
                 "the provider sent its answer with content-encoding `{encoding}`, though none was \
@@ -139,12 +139,11 @@ where
                     .with_dialect(asked.codec.dialect());
             Failure::from_upstream(upstream)
         };
-        return State::Refused { failure: Some(asked.blame(failure, &parts.headers)) };
+        return State::Refused { failure: Some(asked.locate(failure, &parts.headers)) };
     }
     if parts.status.is_success() {
-        let (version, extensions) = (parts.version, &parts.extensions);
-        let events =
-            ClientEvents::new(body, asked, parts.status, parts.headers, version, extensions);
+        let (status, headers) = (parts.status, parts.headers);
+        let events = ClientEvents::new(body, asked, status, headers, &parts.extensions);
         State::Opening { events: Some(events) }
     } else {
         let reading = Reading {
@@ -213,7 +212,7 @@ where
         let body = std::mem::take(&mut self.kept).freeze();
         let upstream = Upstream::response(self.status, self.headers.clone(), body)
             .with_dialect(self.asked.codec.dialect());
-        Poll::Ready(self.asked.blame(Failure::from_upstream(upstream), &self.headers))
+        Poll::Ready(self.asked.locate(Failure::from_upstream(upstream), &self.headers))
     }
 }
 

@@ -60,16 +60,9 @@ pub(crate) fn may_pass(name: &HeaderName) -> bool {
     !OWN.contains(&name.as_str()) && !name.as_str().starts_with("x-steadfast-")
 }
 
-/// Whether a name may be one of those above: any of them begins with one of these letters.
-fn may_matter(name: &str) -> bool {
-    name.starts_with(['a', 'c', 'o', 'r', 'x'])
-}
-
 /// The headers worth passing on.
 pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
-    let worth = |name: &str| {
-        may_matter(name) && (KEPT.iter().any(|kept| name.starts_with(kept)) || IDS.contains(&name))
-    };
+    let worth = |name: &str| KEPT.iter().any(|kept| name.starts_with(kept)) || IDS.contains(&name);
     // Usually there are one or two, if any.
     let mut out = HeaderMap::new();
     for (name, value) in headers.iter().filter(|(name, _)| worth(name.as_str())) {
@@ -80,30 +73,24 @@ pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
 
 /// The id of the request.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
-    // One look at each header is less than nine at all of them.
-    let rank = |(name, value)| {
-        let name = HeaderName::as_str(name);
-        let rank = IDS.iter().position(|id| may_matter(name) && *id == name)?;
-        Some((rank, value))
-    };
-    // The first one of several with the same name.
-    let (_, value) = headers.iter().filter_map(rank).min_by_key(|(rank, _)| *rank)?;
+    let value = IDS.iter().find_map(|name| headers.get(*name))?;
     let id = value.to_str().ok()?;
     // Bounded: it goes into logs and errors.
     Some(id.get(..128).unwrap_or(id).to_owned())
 }
 
-/// What the body is said to be.
+/// Whether the content type is that of an event stream.
 pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     const WANTED: &str = "text/event-stream";
-    let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    said.and_then(|value| value.trim_start().get(..WANTED.len()))
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value
+        .and_then(|value| value.trim_start().get(..WANTED.len()))
         .is_some_and(|word| word.eq_ignore_ascii_case(WANTED))
 }
 
-/// How a body is encoded, when it is: the word for it, bounded for messages.
+/// How a body is encoded, when it is, bounded for messages.
 pub(crate) fn encoding(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim();
-    let plain = value.is_empty() || value.eq_ignore_ascii_case("identity");
-    (!plain).then(|| value.chars().take(32).collect())
+    let identity = value.is_empty() || value.eq_ignore_ascii_case("identity");
+    (!identity).then(|| value.chars().take(32).collect())
 }

@@ -35,7 +35,7 @@
 //!
 //! # Where to put this service
 //!
-//! At the bottom, directly under `ClassifyLayer`. What it returns is the provider's word and a
+//! At the bottom, directly under `ClassifyLayer`. What it returns is the provider's own report and a
 //! first guess by status; the classifier reads the rest of the evidence. With a retry layer
 //! directly on top, and no classifier between, an account without credit (a 429 by status) is asked
 //! ten times over.
@@ -47,6 +47,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod body;
 mod client;
 pub mod dialect;
 #[cfg(feature = "hyper")]
@@ -54,12 +55,10 @@ mod drive;
 mod events;
 mod fail;
 mod future;
-mod gather;
 mod headers;
 mod json;
 mod provider;
 mod secret;
-mod source;
 pub mod sse;
 #[cfg(feature = "hyper")]
 pub mod transport;
@@ -68,7 +67,7 @@ use self::fail::transport_failure;
 #[cfg(feature = "hyper")]
 pub use self::transport::Transport;
 pub use self::{
-    client::{ClientBody, Limits, LlmClient},
+    client::{AnswerLimits, ClientBody, LlmClient},
     events::ClientEvents,
     future::ResponseFuture,
     provider::{Provider, ProviderError, Providers},

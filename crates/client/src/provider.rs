@@ -52,7 +52,7 @@ pub enum ProviderError {
     Duplicate(Box<str>),
     /// No credential.
     #[error(
-        "the provider `{0}` has no credential; give it one, or say that it needs none with \
+        "the provider `{0}` has no credential; give it one, or declare that it needs none with \
          `without_credential`"
     )]
     NoCredential(Box<str>),
@@ -128,7 +128,7 @@ impl Provider {
         self
     }
 
-    /// With this header on every request; it takes the place of one this crate would send.
+    /// With this header on every request; it replaces one this crate would send.
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -168,7 +168,7 @@ impl fmt::Debug for Provider {
 #[derive(Clone)]
 pub struct Providers(Arc<[Endpoint]>);
 
-/// A provider that has been looked over.
+/// A provider that has been checked.
 pub(crate) struct Endpoint {
     pub(crate) name: Box<str>,
     pub(crate) codec: &'static dyn Codec,
@@ -189,7 +189,7 @@ pub(crate) struct Key {
 }
 
 impl Providers {
-    /// Looks the providers over.
+    /// Checks the providers.
     ///
     /// # Errors
     ///
@@ -277,9 +277,9 @@ impl Endpoint {
     fn new(provider: Provider) -> Result<Self, ProviderError> {
         let Provider { name, dialect, base_url, credentials, open, headers, wire } = provider;
         let codec = codec(dialect);
-        let base_url = base_url.as_deref().unwrap_or(codec.default_base_url());
+        let base_url = base_url.as_deref().unwrap_or(codec.facts().base_url);
         let (base_url, host) = checked_url(base_url, codec).map_err(|problem| {
-            let example = codec.default_base_url();
+            let example = codec.facts().base_url;
             ProviderError::BadUrl { provider: name.clone(), problem, example }
         })?;
         if credentials.is_empty() && !open {
@@ -291,7 +291,8 @@ impl Endpoint {
                 let credential = credential.name;
                 return Err(ProviderError::DuplicateCredential { provider: name, credential });
             }
-            let (header, value) = codec.auth(credential.secret.expose());
+            let (header, prefix) = codec.facts().credential.clone();
+            let value = format!("{prefix}{}", credential.secret.expose());
             let Ok(mut value) = HeaderValue::try_from(value) else {
                 let credential = credential.name;
                 return Err(ProviderError::BadSecret { provider: name, credential });
@@ -338,7 +339,7 @@ fn checked_url(url: &str, codec: &dyn Codec) -> Result<(String, String), &'stati
         return Err("has a credential in it, which belongs into the credentials");
     }
     let mut base = url.trim_end_matches('/');
-    for suffix in codec.redundant_suffixes() {
+    for suffix in codec.facts().redundant_suffixes {
         if let Some(shorter) = base.strip_suffix(suffix) {
             base = shorter.trim_end_matches('/');
         }

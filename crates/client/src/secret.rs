@@ -48,7 +48,7 @@ pub struct Credential {
     pub secret: Secret,
 }
 
-/// A credential that could not be had. It names the place, never the secret.
+/// A credential that could not be had. It names the source, never the secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
@@ -131,11 +131,11 @@ impl Credential {
     fn read(
         name: &str,
         value: &str,
-        place: impl FnOnce() -> String,
+        source: impl FnOnce() -> String,
     ) -> Result<Self, CredentialError> {
         let value = value.trim();
         if value.is_empty() {
-            return Err(CredentialError::Empty(place()));
+            return Err(CredentialError::Empty(source()));
         }
         Ok(Self::new(name, value))
     }

@@ -45,11 +45,11 @@ pub struct SseFrame {
     /// Whether it has a comment, as keep-alives do.
     pub comment: bool,
     /// Whether it has a line that is no field of the specification, or no data and bytes that are
-    /// no text. Without data that is what a damaged frame looks like.
+    /// no text. Without data that is a damaged frame.
     pub stray: bool,
 }
 
-/// An event larger than the parser was told to hold.
+/// An event larger than the parser's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is larger than {limit} bytes")]
 pub struct EventTooLarge {
@@ -136,7 +136,7 @@ impl SseParser {
     }
 
     /// Ends the input: what is left. [`Rest::Incomplete`] when the last frame was not ended by an
-    /// empty line, which is how a cut connection looks.
+    /// empty line, as after a cut connection.
     pub fn finish(&mut self) -> Rest {
         if self.partial.is_empty() {
             return Rest::Nothing;
@@ -170,10 +170,10 @@ impl SseParser {
 pub enum Rest {
     /// Nothing.
     Nothing,
-    /// An empty line, of which it could not be told before that it was over: it ends with a
+    /// An empty line whose end could not be recognised before: it ends with a
     /// carriage return, and a line feed might have followed.
     Blank(Bytes),
-    /// A whole frame whose end could not be told before: its last line ends with a carriage
+    /// A whole frame whose end could not be recognised before: its last line ends with a carriage
     /// return, and a line feed might have followed.
     Frame(SseFrame),
     /// A frame that was cut.

@@ -18,7 +18,8 @@ use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, transcript::Rules,
 };
 use steadfast_compact::{
-    CompactionLayer, Compactor, Counter, Limits, Policy, Tape, TargetFacts, Task, Tier,
+    CompactionLayer, CompactionPolicy, CompactionTask, Compactor, CountedHistory, Counter,
+    TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{CallContext, Dialect, Failure, Target, Usage};
 use tokio::time::Instant;
@@ -30,9 +31,9 @@ const MODEL: &str = "claude-sonnet-4-5";
 #[derive(Clone)]
 struct Bare;
 
-struct Words(u8);
+struct Pieces(u8);
 
-impl Stream for Words {
+impl Stream for Pieces {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -48,7 +49,7 @@ impl Stream for Words {
 }
 
 impl Service<ChatRequest> for Bare {
-    type Response = ChatResponse<Words>;
+    type Response = ChatResponse<Pieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -58,7 +59,7 @@ impl Service<ChatRequest> for Bare {
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         drop(black_box(request));
-        ready(Ok(ChatResponse::new(Head::new(Dialect::Anthropic), Words(0))))
+        ready(Ok(ChatResponse::new(Head::new(Dialect::Anthropic), Pieces(0))))
     }
 }
 
@@ -108,8 +109,8 @@ fn idle() {
                 context = context.with_tenant("t").with_session(session);
             }
             let request = ChatRequest::new(history(length)).with_model(MODEL).with_context(context);
-            let layer = CompactionLayer::plain()
-                .targets(|_| TargetFacts::default().with_limits(Limits::new(1_000_000)));
+            let layer = CompactionLayer::rules_only()
+                .targets(|_| TargetFacts::default().with_limits(TokenLimits::new(1_000_000)));
             let mut service = layer.layer(Bare);
             let bare = least(1_000, 60, || call(&mut Bare, &request));
             let layered = least(1_000, 60, || call(&mut service, &request));
@@ -138,21 +139,21 @@ fn compaction() {
     let request = ChatRequest::new(large()).with_model(MODEL);
     let counter = Counter::default();
     let first = least(1, 1, || {
-        black_box(counter.count(&mut Tape::default(), &request, MODEL));
+        black_box(counter.count(&mut CountedHistory::default(), &request, MODEL));
     });
-    let count = counter.count(&mut Tape::default(), &request, MODEL);
+    let count = counter.count(&mut CountedHistory::default(), &request, MODEL);
     println!("counted for the first time, {} tokens: {first:?}", count.tokens);
     let again = least(1, 20, || {
-        black_box(counter.count(&mut Tape::default(), &request, MODEL));
+        black_box(counter.count(&mut CountedHistory::default(), &request, MODEL));
     });
-    println!("counted again, by content: {again:?}");
+    println!("counted again, with nothing remembered: {again:?}");
 
-    let policy = Policy::default();
+    let policy = CompactionPolicy::default();
     let compactor = Compactor::new(policy.clone()).unwrap();
     let rules = Rules::for_dialect(Dialect::Anthropic);
     let weigh = |message: &Message| counter.message(message, MODEL);
-    let mut task = Task::new(&rules, &weigh);
-    task.room = policy.room(Limits::new(220_000), None, true);
+    let mut task = CompactionTask::new(&rules, &weigh);
+    task.room = policy.room(TokenLimits::new(220_000), None, true);
     task.fixed = count.fixed;
     task.measured = Some(count.upper);
     let mut tier = Tier::None;
@@ -173,14 +174,14 @@ fn compaction() {
         .chain([Message::user("and now?")])
         .collect();
     let talk = ChatRequest::new(list).with_model(MODEL);
-    task.measured = Some(counter.count(&mut Tape::default(), &talk, MODEL).upper);
-    let plain = least(1, 10, || {
+    task.measured = Some(counter.count(&mut CountedHistory::default(), &talk, MODEL).upper);
+    let fallback = least(1, 10, || {
         let mut request = talk.clone();
         let run = compactor.run(&mut request, &task, &mut rng).unwrap();
         tier = run.map_or(Tier::None, |run| run.report.tier);
         black_box(request);
     });
-    println!("tier 4 (`{}`), 2,000 messages: {plain:?}", tier.as_str());
+    println!("tier 4 (`{}`), 2,000 messages: {fallback:?}", tier.as_str());
 }
 
 fn main() {

@@ -1,195 +1,136 @@
-//! What the layer tells the log and the traces. Never what a conversation says.
+//! What the layer writes to the recovery log and traces. Never what a conversation says.
 
-use steadfast_core::{Reason, RecoveryLog, Step, Target, Window};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Reason, RecoveryLog, Step, Target, Window, circuit::CircuitState};
 
-use crate::{Degraded, Effect, GateState, Report, TooLarge};
+use crate::{CompactionReport, Degraded, Effect, TooLarge};
 
 /// What an event is about.
 #[derive(Clone, Copy)]
 pub(crate) struct About<'a> {
-    pub(crate) log: &'a RecoveryLog,
-    pub(crate) target: Option<&'a Target>,
-    pub(crate) tenant: Option<&'a str>,
-    pub(crate) session: Option<&'a str>,
+    log: &'a RecoveryLog,
+    target: Option<&'a Target>,
+    tenant: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
-impl About<'_> {
-    fn step(&self, action: &'static str, detail: impl FnOnce() -> String) {
+impl<'a> About<'a> {
+    /// An event about this request.
+    pub(crate) fn of(request: &'a ChatRequest) -> Self {
+        let context = &request.context;
+        let (tenant, session) = (context.tenant(), context.session());
+        Self { log: &context.log, target: context.target.as_ref(), tenant, session }
+    }
+
+    fn step(self, action: &'static str, detail: impl FnOnce() -> String) {
         self.log.record(|| Step::new("compact", action).target(self.target).detail(detail()));
     }
 }
 
 macro_rules! event {
-    ($level:ident, $name:literal, $about:expr, $($rest:tt)*) => {
+    ($about:expr, $level:ident $action:literal $message:literal, $($field:ident),*) => {
         tracing::event!(
-            name: $name,
+            name: concat!("steadfast::compact::", $action),
             target: "steadfast::compact",
             tracing::Level::$level,
             target = $about.target.map(tracing::field::display),
             tenant = $about.tenant,
             session = $about.session,
-            $($rest)*
+            $($field,)*
+            $message
         )
     };
 }
 
-/// The window is filling. Told in every answer, and as an event when it begins.
+/// The window is filling. Recorded for every answer, and traced when it begins.
 pub(crate) fn warned(about: About<'_>, tokens: u64, window: u64, is_new: bool) {
     if is_new {
-        event!(INFO, "steadfast::compact::warned", about, tokens, window, "the window is filling");
+        event!(about, INFO "warned" "the window is filling", tokens, window);
     }
     about.step("warned", || format!("tokens={tokens} window={window}"));
 }
 
 /// A compaction was made, or taken back for not having helped.
-pub(crate) fn compacted(about: About<'_>, report: &Report) {
-    let Report { before, after, floor, target, kept, dropped, stripped, .. } = *report;
+pub(crate) fn compacted(about: About<'_>, report: &CompactionReport) {
+    let CompactionReport { before, after, floor, target, kept, dropped, stripped, .. } = *report;
     let (tier, effect) = (report.tier.as_str(), report.effect.as_str());
-    if report.effect == Effect::Ineffective {
-        event!(
-            WARN,
-            "steadfast::compact::ineffective",
-            about,
-            before,
-            floor,
-            target,
-            "a compaction did not help and was taken back"
-        );
-        about.step("ineffective", || report.to_string());
+    let action = if report.effect == Effect::Ineffective {
+        event!(about, WARN "ineffective" "a compaction did not help and was taken back",
+            before, floor, target);
+        "ineffective"
     } else {
-        event!(
-            INFO,
-            "steadfast::compact::compacted",
-            about,
-            tier,
-            effect,
-            before,
-            after,
-            floor,
-            target,
-            kept,
-            dropped,
-            stripped,
-            "a conversation was compacted"
-        );
-        about.step("compacted", || report.to_string());
-    }
+        event!(about, INFO "compacted" "a conversation was compacted",
+            tier, effect, before, after, floor, target, kept, dropped, stripped);
+        "compacted"
+    };
+    about.step(action, || report.to_string());
 }
 
-/// A compaction does without the summariser's words.
+/// A compaction is made without a summary.
 pub(crate) fn degraded(about: About<'_>, why: Degraded) {
     let cause = why.as_str();
     let reason = match why {
         Degraded::Failed(reason) => Some(reason.as_str()),
         _ => None,
     };
-    event!(
-        WARN,
-        "steadfast::compact::degraded",
-        about,
-        cause,
-        reason,
-        "a conversation is compacted without a summary"
-    );
+    event!(about, WARN "degraded" "a conversation is compacted without a summary", cause, reason);
     about.step("degraded", || reason.map_or_else(|| cause.to_owned(), |r| format!("{cause}={r}")));
 }
 
 /// The provider refused a request as too large, and it is compacted harder.
 pub(crate) fn overflow(about: About<'_>, window: Window, times: u32) {
     let (limit, requested) = (window.limit, window.requested);
-    event!(
-        WARN,
-        "steadfast::compact::overflow",
-        about,
-        limit,
-        requested,
-        times,
-        "the provider refused a conversation as too large"
-    );
-    about.log.record(|| {
-        Step::new("compact", "overflow").target(about.target).reason(Reason::ContextOverflow)
-    });
+    event!(about, WARN "overflow" "the provider refused a conversation as too large",
+        limit, requested, times);
+    let step = || Step::new("compact", "overflow").reason(Reason::ContextOverflow);
+    about.log.record(|| step().target(about.target));
 }
 
 /// What is never touched is too large.
 pub(crate) fn too_large(about: About<'_>, error: &TooLarge) {
     let TooLarge { before, floor, required, limit, .. } = *error;
-    event!(
-        WARN,
-        "steadfast::compact::too_large",
-        about,
-        before,
-        floor,
-        required,
-        limit,
-        "a conversation can not be made to fit"
-    );
+    event!(about, WARN "too_large" "a conversation can not be made to fit",
+        before, floor, required, limit);
     about.step("too_large", || format!("floor={floor} required={required} limit={limit}"));
 }
 
 /// Compactions of a conversation have stopped helping.
 pub(crate) fn thrashing(about: About<'_>, times: u32) {
-    event!(
-        WARN,
-        "steadfast::compact::thrashing",
-        about,
-        times,
-        "a conversation is not summarised any more: it did not help"
-    );
+    event!(about, WARN "thrashing" "a conversation is not summarised any more: it did not help",
+        times);
     about.step("thrashing", || format!("times={times}"));
 }
 
 /// The layer made an error of its own.
 pub(crate) fn threw(about: About<'_>, what: &'static str, times: u32) {
-    event!(
-        ERROR,
-        "steadfast::compact::threw",
-        about,
-        what,
-        times,
-        "a compaction failed by an error of its own and was taken back"
-    );
+    event!(about, ERROR "threw" "a compaction failed by an error of its own and was taken back",
+        what, times);
     about.step("threw", || what.to_owned());
 }
 
 /// The layer leaves a conversation alone from now on.
 pub(crate) fn switched_off(about: About<'_>, is_new: bool) {
     if is_new {
-        event!(
-            ERROR,
-            "steadfast::compact::switched_off",
-            about,
-            "a conversation is not compacted any more, after errors of the layer's own"
-        );
+        event!(about, ERROR "switched_off"
+            "a conversation is not compacted any more, after errors of the layer's own",);
     }
     about.step("switched_off", String::new);
 }
 
-/// A compaction was begun for the next turn.
+/// A compaction was started for the next turn.
 pub(crate) fn deferred(about: About<'_>) {
-    event!(
-        INFO,
-        "steadfast::compact::deferred",
-        about,
-        "a conversation is compacted in the background"
-    );
+    event!(about, INFO "deferred" "a conversation is compacted in the background",);
     about.step("deferred", String::new);
 }
 
 /// A compaction is used and not kept.
 pub(crate) fn dropped(about: About<'_>, why: &'static str) {
-    event!(
-        WARN,
-        "steadfast::compact::dropped",
-        about,
-        why,
-        "a compaction is not kept for the next turn"
-    );
+    event!(about, WARN "dropped" "a compaction is not kept for the next turn", why);
     about.step("dropped", || why.to_owned());
 }
 
 /// The summariser's breaker changed.
-pub(crate) fn gate(state: GateState) {
+pub(crate) fn summariser(state: CircuitState) {
     let state = state.as_str();
     tracing::event!(
         name: "steadfast::compact::summariser",

@@ -2,76 +2,110 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Failure, Lease, Reason, Track};
+use steadfast_chat::{ChatRequest, ChatResponse, ContentBuffer, Events};
+use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Spare, Track, UntilEnd};
 use tower_service::Service;
 
 use crate::{
-    course::{Sent, Working, compact_again, finish, is_ours, is_overflow, peek, refused_ours},
-    events::CompactionEvents,
-    state::Own,
+    body::CompactionEvents,
+    decide::{CallState, NextAction, Refusals, compact_refused, is_overflow, refused_compacted},
+    resend::{KeptRequest, polled_twice},
+    state::LayerState,
 };
 
+/// A compaction before a call is made; with the service to make it with, which is ready.
+type Preparing<S> =
+    Pin<Box<dyn Future<Output = Result<(S, ChatRequest, CallState), Failure>> + Send>>;
+
 pin_project! {
-    /// The future of a call through a [`Compaction`](crate::Compaction): the inner call's, which is
-    /// looked at until its first content; boxed only where a conversation is compacted.
+    /// The future of a call through a [`Compaction`](crate::Compaction): the inner call's, whose answer
+    /// is held back until its first content; boxed only where a conversation is compacted.
     ///
-    /// Dropping it drops the call, and whatever is asked of a summariser; what was set aside for
-    /// that and not used is given back.
+    /// Dropping it drops the call, and whatever is asked of a summariser; what was reserved for that
+    /// and not used is given back.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, E>
     where
         S: Service<ChatRequest>,
     {
         #[pin]
-        state: State<S::Future, E>,
-        own: Arc<Own<S>>,
-        // `None` on the slow way, and once ready.
-        sent: Option<Sent>,
+        state: State<S, S::Future, E>,
+        layer: Arc<LayerState>,
+        spare: Spare<S>,
+        // `None` while the call is prepared.
+        kept: Option<KeptRequest>,
+        refusals: Refusals,
     }
 }
 
-type Look<E> = <ChatResponse<E> as Track>::Look;
-
 pin_project! {
-    #[project = StateProj]
-    enum State<F, E> {
-        Calling {
-            #[pin]
-            call: F,
-        },
-        // The answer has begun and its first content has not come.
-        Looking {
-            // `None` once it has.
-            reply: Option<ChatResponse<E>>,
-            look: steadfast_chat::Look,
-        },
-        Working {
-            work: Working<E>,
-        },
+    #[project = StateProjection]
+    enum State<S, F, E> {
+        Preparing { work: Preparing<S> },
+        Calling { #[pin] call: FirstContent<F, ChatResponse<E>, ContentBuffer> },
         Done,
     }
 }
 
 impl<S, E> ResponseFuture<S, E>
 where
-    S: Service<ChatRequest>,
+    S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    E: Events + Unpin + Send + 'static,
 {
+    /// The call of a request that goes as it is.
     #[inline]
-    pub(crate) fn calling(call: S::Future, own: Arc<Own<S>>, sent: Sent) -> Self {
-        Self { state: State::Calling { call }, own, sent: Some(sent) }
+    pub(crate) fn calling(
+        layer: Arc<LayerState>,
+        spare: Spare<S>,
+        kept: KeptRequest,
+        call: S::Future,
+    ) -> Self {
+        let state = State::Calling { call: FirstContent::new(call) };
+        Self { state, layer, spare, kept: Some(kept), refusals: Refusals::default() }
     }
 
-    pub(crate) fn working(work: Working<E>, own: Arc<Own<S>>) -> Self {
-        Self { state: State::Working { work }, own, sent: None }
+    /// The call of a request that is compacted first, with `service`, which is ready.
+    pub(crate) fn preparing(
+        layer: Arc<LayerState>,
+        spare: Spare<S>,
+        service: S,
+        request: ChatRequest,
+        action: NextAction,
+    ) -> Self {
+        let preparing = layer.clone();
+        let work = Box::pin(async move {
+            let (request, state) = preparing.prepare(request, action).await?;
+            Ok((service, request, state))
+        });
+        let refusals = Refusals::default();
+        Self { state: State::Preparing { work }, layer, spare, kept: None, refusals }
     }
+}
+
+/// Compacts a request that was refused as too large, and makes a service ready to send it again.
+async fn prepare_resend<S>(
+    layer: Arc<LayerState>,
+    mut service: S,
+    kept: KeptRequest,
+    failure: Failure,
+    refusals: Refusals,
+) -> Result<(S, ChatRequest, CallState), Failure>
+where
+    S: Service<ChatRequest, Error: Into<Failure>>,
+{
+    let (request, state) = compact_refused(&layer, kept, failure, refusals).await?;
+    poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+    Ok((service, request, state))
 }
 
 impl<S, E> Future for ResponseFuture<S, E>
@@ -87,70 +121,54 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let found = match this.state.as_mut().project() {
-                StateProj::Calling { call } => match ready!(call.poll(cx)) {
-                    Ok(mut reply) => {
-                        let mut look = Look::<E>::default();
-                        match reply.poll_content(&mut look, peek(), cx) {
-                            Poll::Ready(found) => found.map(|()| (reply, look)),
-                            Poll::Pending => {
-                                this.state.set(State::Looking { reply: Some(reply), look });
-                                return Poll::Pending;
-                            }
-                        }
+            let answer = match this.state.as_mut().project() {
+                StateProjection::Preparing { work } => match ready!(work.as_mut().poll(cx)) {
+                    Ok((mut service, request, state)) => {
+                        *this.kept = Some(KeptRequest { request: request.clone(), state });
+                        let call = FirstContent::new(service.call(request));
+                        this.state.set(State::Calling { call });
+                        continue;
                     }
-                    Err(error) => Err(error.into()),
+                    Err(failure) => {
+                        this.state.set(State::Done);
+                        return Poll::Ready(Err(failure));
+                    }
                 },
-                StateProj::Looking { reply: place, look } => {
-                    let Some(reply) = place else { return Poll::Ready(Err(polled_twice())) };
-                    match ready!(reply.poll_content(look, peek(), cx)) {
-                        Ok(()) => {
-                            let look = std::mem::take(look);
-                            match place.take() {
-                                Some(reply) => Ok((reply, look)),
-                                None => return Poll::Ready(Err(polled_twice())),
-                            }
-                        }
-                        Err(failure) => Err(failure),
-                    }
+                StateProjection::Calling { call } => {
+                    ready!(call.poll(&UntilEnd, BufferLimits::default(), cx))
                 }
-                StateProj::Working { work } => {
-                    let done = ready!(work.as_mut().poll(cx));
-                    this.state.set(State::Done);
-                    return Poll::Ready(done);
-                }
-                StateProj::Done => return Poll::Ready(Err(polled_twice())),
+                StateProjection::Done => return Poll::Ready(Err(polled_twice())),
             };
-            let Some(sent) = this.sent.take() else {
-                this.state.set(State::Done);
-                return Poll::Ready(Err(polled_twice()));
-            };
-            match found {
-                Ok((reply, look)) => {
-                    this.state.set(State::Done);
-                    let reply = reply.commit(look, Lease::idle());
-                    return Poll::Ready(Ok(finish(this.own, reply, sent.sight)));
-                }
-                // The call that failed is dropped before another is made.
-                Err(failure) if is_overflow(&failure) && !this.own.shared.config.off => {
-                    this.state.set(State::Done);
-                    let work = Box::pin(compact_again(this.own.clone(), sent, failure));
-                    this.state.set(State::Working { work });
-                }
-                Err(failure) => {
-                    this.state.set(State::Done);
-                    if is_ours(&failure, &sent.sight) {
-                        refused_ours(this.own, &sent);
+            // A call that failed is dropped before another is made.
+            this.state.set(State::Done);
+            let Some(mut kept) = this.kept.take() else { return Poll::Ready(Err(polled_twice())) };
+            let failure = match answer {
+                Ok((answer, buffer)) => {
+                    let mut answer = UntilEnd.track(answer, buffer, Lease::idle());
+                    answer.head.attempts = this.refusals.attempts(answer.head.attempts);
+                    if let Some(notice) = kept.state.notice {
+                        notice.put(&mut answer.head);
                     }
-                    return Poll::Ready(Err(failure));
+                    let observer =
+                        kept.state.observer.map(|observer| (this.layer.clone(), observer));
+                    let events = |events| CompactionEvents::new(events, observer);
+                    return Poll::Ready(Ok(answer.map_through(events)));
                 }
+                Err(failed) => failed.failure,
+            };
+            refused_compacted(this.layer, &kept, &failure);
+            if !is_overflow(&failure) || this.layer.config.off {
+                let attempts = this.refusals.attempts(failure.attempts());
+                return Poll::Ready(Err(failure.with_attempts(attempts)));
             }
+            if !this.refusals.may_resend(&mut kept.request, &failure) {
+                return Poll::Ready(Err(failure.with_attempts(this.refusals.attempts(0))));
+            }
+            let (layer, service) = (this.layer.clone(), this.spare.get());
+            let work = Box::pin(prepare_resend(layer, service, kept, failure, *this.refusals));
+            this.state.set(State::Preparing { work });
         }
     }
-}
-
-fn polled_twice() -> Failure {
-    Failure::refused_fixed(Reason::Unknown, "`ResponseFuture` was polled after it was ready")
 }
 
 impl<S, E> fmt::Debug for ResponseFuture<S, E>
@@ -159,9 +177,8 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
+            State::Preparing { .. } => "compacting",
             State::Calling { .. } => "calling",
-            State::Looking { .. } => "looking",
-            State::Working { .. } => "compacting",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()

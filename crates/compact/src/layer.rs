@@ -1,6 +1,6 @@
 //! The layer and its settings.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message};
 use steadfast_core::{Failure, KeyedPolicy, Target};
@@ -8,35 +8,32 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    Compaction, CompactionHandle, Compactor, Counter, Models, Policy, PolicyError, SpendPolicy,
+    Compaction, CompactionHandle, CompactionPolicy, Counter, Models, PolicyError, SpendPolicy,
     SummaryPolicy, TargetFacts,
-    state::{Config, Shared},
-    summariser::Summariser,
+    state::{Config, LayerState},
+    summarise::Summariser,
 };
-
-/// Conversations that are remembered when nobody says, at most.
-const CONVERSATIONS: usize = 1_024;
 
 /// Keeps conversations inside the window of the model behind it. See the
 /// [crate's documentation](crate).
 ///
 /// Every service of a layer value, and of its clones, shares its state. The setters begin a new state:
 /// take the [`handle`](Self::handle) last.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct CompactionLayer {
-    shared: Arc<Shared>,
+    state: Arc<LayerState>,
 }
 
 impl Default for CompactionLayer {
-    /// The same as [`plain`](Self::plain).
+    /// The same as [`rules_only`](Self::rules_only).
     fn default() -> Self {
-        Self::plain()
+        Self::rules_only()
     }
 }
 
 impl CompactionLayer {
-    /// With the words of `summariser` in place of older messages (tiers 1 to 4): any service for
+    /// With summaries of `summariser` instead of older messages (tiers 1 to 4): any service for
     /// chats, with whatever layers it wants; this layer's own breaker and budget are around it. It
     /// is asked on behalf of the tenant, without a session, and with
     /// [background](steadfast_core::Priority::Background) priority. Its requests name no model: a
@@ -50,38 +47,25 @@ impl CompactionLayer {
         E: Events + Unpin + Send + 'static,
     {
         let summariser = Some(Arc::new(Summariser::new(summariser)));
-        Self::plain().with(|config| config.summariser = summariser)
+        Self::rules_only().with(|config| config.summariser = summariser)
     }
 
     /// Without a summariser: markers (tier 1), and lists of facts (tier 4).
-    pub fn plain() -> Self {
-        Self::of(Config {
-            compactor: Compactor::usual(),
-            models: Arc::default(),
-            counter: Arc::default(),
-            summaries: SummaryPolicy::default(),
-            spend: SpendPolicy::default(),
-            off: false,
-            deferred: false,
-            fail_closed_rollover: true,
-            targets: None,
-            summariser: None,
-            seed: None,
-            remember: KeyedPolicy { capacity: CONVERSATIONS, ..KeyedPolicy::default() },
-        })
+    pub fn rules_only() -> Self {
+        Self::of(Config::default())
     }
 
-    /// Passes everything on as it is.
+    /// Sends every request as it is.
     pub fn off() -> Self {
-        Self::plain().with(|config| config.off = true)
+        Self::rules_only().with(|config| config.off = true)
     }
 
     fn of(config: Config) -> Self {
-        Self { shared: Arc::new(Shared::new(config)) }
+        Self { state: Arc::new(LayerState::new(config)) }
     }
 
     fn with(self, change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = self.shared.config.clone();
+        let mut config = self.state.config.clone();
         change(&mut config);
         Self::of(config)
     }
@@ -91,8 +75,8 @@ impl CompactionLayer {
     /// # Errors
     ///
     /// When it contradicts itself.
-    pub fn policy(self, policy: Policy) -> Result<Self, PolicyError> {
-        let compactor = self.shared.config.compactor.clone().with_policy(policy)?;
+    pub fn policy(self, policy: CompactionPolicy) -> Result<Self, PolicyError> {
+        let compactor = self.state.config.compactor.clone().with_policy(policy)?;
         Ok(self.with(|config| config.compactor = compactor))
     }
 
@@ -123,17 +107,17 @@ impl CompactionLayer {
         self.with(|config| config.counter = counter)
     }
 
-    /// What is to be known of a target where its name does not tell. Asked once for each target and
+    /// What is to be known of a target where its name is not enough. Asked once for each target and
     /// service, and again when a window is learned.
     ///
     /// ```
-    /// use steadfast_compact::{CompactionLayer, Limits, TargetFacts};
+    /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};
     /// use steadfast_core::Dialect;
     ///
-    /// let layer = CompactionLayer::plain().targets(|target| match target.provider() {
+    /// let layer = CompactionLayer::rules_only().targets(|target| match target.provider() {
     ///     "house" => TargetFacts::default()
     ///         .with_dialect(Dialect::OpenAi)
-    ///         .with_limits(Limits::new(32_768).with_output(4_096)),
+    ///         .with_limits(TokenLimits::new(32_768).with_output(4_096)),
     ///     _ => TargetFacts::default(),
     /// });
     /// ```
@@ -143,7 +127,7 @@ impl CompactionLayer {
 
     /// Keeps whole every message that `pinned` says so of.
     pub fn pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
-        let compactor = self.shared.config.compactor.clone().with_pins(pinned);
+        let compactor = self.state.config.compactor.clone().with_pins(pinned);
         self.with(|config| config.compactor = compactor)
     }
 
@@ -157,14 +141,14 @@ impl CompactionLayer {
     /// two histories at a time, is compacted without anything being kept of it. On by default: the
     /// alternative is to put one conversation's summary into another.
     pub fn fail_closed_rollover(self, fail_closed: bool) -> Self {
-        self.with(|config| config.fail_closed_rollover = fail_closed)
+        self.with(|config| config.keep_ambiguous = !fail_closed)
     }
 
-    /// Remembers so many conversations, for so long. 1,024, and an hour: those that are too long for a
-    /// glance hold on to their messages, or to hashes of what was read from the wire, so that a thousand
+    /// Remembers so many conversations, for so long. 1,024, and an hour: those that are long enough to be
+    /// counted hold on to their messages, or to hashes of what was read from the wire, so that a thousand
     /// of half a megabyte are the most that a process should spend on it.
     pub fn remember(self, policy: KeyedPolicy) -> Self {
-        self.with(|config| config.remember = policy)
+        self.with(|config| config.remember = Some(policy))
     }
 
     /// Makes the delimiters of summaries from this seed. For tests: whoever knows the seed can forge
@@ -173,9 +157,9 @@ impl CompactionLayer {
         self.with(|config| config.seed = Some(seed))
     }
 
-    /// Looks at the layer's state and resets it.
+    /// Shows the layer's state and resets it.
     pub fn handle(&self) -> CompactionHandle {
-        CompactionHandle(self.shared.clone())
+        CompactionHandle(self.state.clone())
     }
 }
 
@@ -183,12 +167,6 @@ impl<S: Clone> Layer<S> for CompactionLayer {
     type Service = Compaction<S>;
 
     fn layer(&self, inner: S) -> Compaction<S> {
-        Compaction::new(inner, self.shared.clone())
-    }
-}
-
-impl fmt::Debug for CompactionLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompactionLayer").field("config", &self.shared.config).finish()
+        Compaction::new(inner, self.state.clone())
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A conversation grows until the provider refuses it, in the middle of the work. [`CompactionLayer`]
 //! counts each request against the window of the target it goes to, warns when that fills, makes older
-//! parts smaller before it is full, and mends a request that was refused as too large.
+//! parts smaller before it is full, and repairs a request that was refused as too large.
 //!
 //! ```
-//! use steadfast_compact::{CompactionLayer, Limits, Notice, TargetFacts};
+//! use steadfast_compact::{CompactionLayer, TokenLimits, Notice, TargetFacts};
 //! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, StopReason};
 //! use steadfast_core::{Dialect, Failure, Target};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -20,7 +20,7 @@
 //!     Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
 //! });
 //! let layer = CompactionLayer::new(client("The user counts; all is well so far."))
-//!     .targets(|_| TargetFacts::default().with_limits(Limits::new(8_192)));
+//!     .targets(|_| TargetFacts::default().with_limits(TokenLimits::new(8_192)));
 //! let llm = ServiceBuilder::new().layer(layer).service(client("One hundred."));
 //!
 //! let mut history = vec![Message::user("Count with me.")];
@@ -55,7 +55,7 @@
 //! model the caller named; the fallback with a quarter of its window refuses it, and a refusal for
 //! size goes to targets with larger windows only: the whole chain fails for want of a compaction.
 //!
-//! **Wrong too:** inside `RetryBackoff`. Each attempt would look at the request again, and the wait for
+//! **Wrong too:** inside `RetryBackoff`. Each attempt would count the request again, and the wait for
 //! a summariser would count as the attempt's own.
 //!
 //! # What it does when
@@ -70,7 +70,7 @@
 //! | tier | what becomes of older messages |
 //! |---|---|
 //! | 1 | large results and arguments become markers |
-//! | 2 | a summariser's words stand in their place, asked in chunks side by side |
+//! | 2 | a summariser's summary replaces them, asked for in chunks side by side |
 //! | 3 | the same for the oldest half, where all of it is too much for the budget or for [`max_chunks`](SummaryPolicy::max_chunks) |
 //! | 4 | a list of facts, marked as an emergency truncation |
 //!
@@ -81,13 +81,13 @@
 //! ([`UNKNOWN`]) the layer refuses nothing: the provider decides.
 //!
 //! A summary that a summariser got wrong (see [`Unusable`]), did not finish in
-//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](GateState), the
+//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](CompactionSnapshot::summariser), the
 //! [tenant's cap](SpendPolicy)) is not asked for again: tiers 1 and 4 do the work, and
 //! [`Notice::degraded`] says why.
 //!
 //! # Conversations
 //!
-//! Callers send their whole history in every turn. What was compacted stands in place of its beginning
+//! Callers send their whole history in every turn. What was compacted replaces its beginning
 //! in every turn after, byte for byte, so that the provider's prompt cache holds until the next
 //! compaction; the caller's own list is never changed. A conversation is known by tenant, agent and
 //! session; without a session, by the beginning of its first message. Whatever it is known by, a
@@ -104,54 +104,67 @@
 //!
 //! # What it costs
 //!
-//! A request far from the limit is let through at a glance: by the length of its body where nobody has
-//! looked into that, or of its texts. Else its new messages are counted, and of the old ones some are
-//! looked at, whatever their number ([`Counter::follow`]). A provider's reported usage is where the next
-//! count starts.
+//! A request far from the limit is let through by an upper bound: the length of its body, or of its texts.
+//! Else its new messages are counted, and the old ones recognised. A provider's reported usage is where
+//! the next count starts.
 //!
 //! # Cancellation
 //!
 //! Dropping the future drops the call and the summariser's calls; what was set aside for those and not
-//! used goes back into the tenant's budget, and the next request of the conversation takes its place.
+//! used goes back into the tenant's budget, and the next request of the conversation is compacted.
 //! An answer that is dropped teaches nothing.
+//!
+//! # Features
+//!
+//! `exact-tokens`: the tokens of OpenAI's models are counted exactly, by tables of 47 MB. Off by default: the
+//! count is then an estimate that learns from reported usage ([`Encoding`]).
+//!
+//! # How the crate is laid out
+//!
+//! | module | |
+//! |---|---|
+//! | `measure` | counting tokens: schemes, calibration, limits of models and targets |
+//! | `decide` | when to compact and how far, the plan of a cut, the compaction of one request |
+//! | `summarise` | asking a summariser: prompts, budget, breaker |
+//! | `apply` | markers, summaries as messages, facts kept by rule, what is reported |
+//! | `state` | what is remembered, of the layer and of each conversation |
 //!
 //! # Without a service
 //!
 //! The parts that need no model and no clock can be used alone:
 //!
-//! * [`Counter`] and [`Tape`] count tokens, each message once, and learn from reported usage.
+//! * [`Counter`] and [`CountedHistory`] count tokens, each message once, and learn from reported usage.
 //! * [`Models`] knows windows and output limits.
-//! * [`Policy`] says when to compact and how far, [`Plan`] what may go and where to cut.
+//! * [`CompactionPolicy`] says when to compact and how far.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
-//! * [`Digest`] (tier 4) and [`Ledger`] keep what can be kept by rule; [`render`] makes a message of
-//!   it that can not pass for an instruction.
+//! * [`Ledger`] (tier 4) keeps what can be kept by rule; [`render`] makes a message of
+//!   it that can not be taken for an instruction.
 //! * [`Applied`] repeats a compaction for callers who send their whole history in every turn.
 //! * [`chunks`], [`ask`] and [`accept`] (tiers 2 and 3) say what a summariser is asked and which of
 //!   its answers may replace history.
-//! * [`SpendCap`] says whether a tenant may pay for another summary.
 //! * [`Compactor`] puts them together: a request goes in, and one that fits comes out, or an error
-//!   that says why it can not. What a summariser wrote is handed to it ([`Task::written`]).
+//!   that says why it can not. What a summariser wrote is handed to it ([`CompactionTask::written`]).
 //!
 //! ```
-//! use steadfast_compact::{Compactor, Counter, Models, Policy, Tape, Task};
+//! use steadfast_compact::{Compactor, Counter, Models, CompactionPolicy, CountedHistory, CompactionTask};
 //! use steadfast_chat::{ChatRequest, transcript::Rules};
 //! use steadfast_core::Dialect;
 //!
 //! let (models, counter) = (Models::default(), Counter::default());
-//! let compactor = Compactor::new(Policy::default())?;
+//! let compactor = Compactor::new(CompactionPolicy::default())?;
 //! let (model, rules) = ("claude-sonnet-4-5", Rules::for_dialect(Dialect::Anthropic));
 //!
-//! // Once a turn; the tape belongs to the conversation.
-//! let mut tape = Tape::default();
+//! // Once a turn; the history belongs to the conversation.
+//! let mut history = CountedHistory::default();
 //! let mut request = ChatRequest::user("hello").with_model(model);
-//! let count = counter.count(&mut tape, &request, model);
-//! let weigh = |message: &_| counter.message(message, model);
-//! let mut task = Task::new(&rules, &weigh);
+//! let count = counter.count(&mut history, &request, model);
+//! let count_message = |message: &_| counter.message(message, model);
+//! let mut task = CompactionTask::new(&rules, &count_message);
 //! let asked = request.params.max_output;
 //! task.room = compactor.policy().room(models.limits(model), asked, rules.output_counts);
 //! task.fixed = count.fixed;
 //! task.measured = Some(count.upper);
-//! task.growth = tape.growth(&counter.calibration(model));
+//! task.growth = history.growth(&counter.calibration(model));
 //! let run = compactor.run(&mut request, &task, &mut fastrand::Rng::new())?;
 //! assert!(run.is_none(), "there is room enough");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -165,63 +178,41 @@
 //! # What comes out
 //!
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_chat::transcript::validate):
-//! ways to cut are tried until one is valid. A request that needs nothing is not changed by a byte.
+//! cuts are tried until one is valid. A request that needs nothing is not changed by a byte.
 
-mod applied;
-mod compactor;
-mod count;
-mod course;
+mod apply;
+mod body;
+mod decide;
+mod error;
 mod event;
-mod events;
 pub mod future;
-mod gate;
-mod glance;
 mod handle;
-mod job;
+mod id;
 mod layer;
-mod ledger;
-mod look;
-mod mark;
-mod memory;
-mod models;
-mod notice;
-mod plain;
-mod plan;
-mod policy;
-mod refusal;
-mod render;
-mod report;
-mod scope;
+mod measure;
+mod resend;
 mod service;
-mod spend;
 mod state;
-mod strip;
 mod summarise;
-mod summariser;
-mod summary_policy;
 
 pub use self::{
-    applied::Applied,
-    compactor::{Compactor, Pending, Run, Summary, Task},
-    count::{Calibration, Count, Counter, Encoding, Sample, Scheme, Tape, Weight},
-    events::CompactionEvents,
-    gate::GateState,
-    handle::{CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    apply::{
+        Applied, Compacted, CompactionReport, EMERGENCY, Effect, Ledger, Notice, Stripped, Summary,
+        SummaryHeader, Tier, escape, render, strip,
+    },
+    body::CompactionEvents,
+    decide::{
+        CompactionPolicy, CompactionResult, CompactionTask, Compactor, Goal, Level, Room,
+        SummaryInput,
+    },
+    error::{PolicyError, TooLarge},
+    handle::{CompactionCounts, CompactionHandle, CompactionSnapshot, ConversationSnapshot},
+    id::ConversationId,
     layer::CompactionLayer,
-    ledger::Ledger,
-    models::{Limits, Models, UNKNOWN},
-    notice::{Compacted, Notice},
-    plain::Digest,
-    plan::{Conversation, Cut, Plan},
-    policy::{Goal, Level, Policy, PolicyError, Room},
-    render::{EMERGENCY, Heading, escape, render},
-    report::{Effect, Report, Tier, TooLarge},
-    scope::ConversationId,
+    measure::{
+        Calibration, Count, CountedHistory, Counter, Encoding, Models, Scheme, TargetFacts,
+        TokenLimits, UNKNOWN,
+    },
     service::Compaction,
-    spend::{OverBudget, Reservation, SpendCap, SpendPolicy},
-    state::TargetFacts,
-    strip::{Stripped, strip},
-    summarise::{Unusable, accept, ask, chunks},
-    summariser::Degraded,
-    summary_policy::SummaryPolicy,
+    summarise::{Degraded, SpendPolicy, SummaryPolicy, Unusable, accept, ask, chunks},
 };

@@ -1,22 +1,17 @@
 //! The service around the inner one.
 
 use std::{
-    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::Failure;
+use steadfast_core::{Failure, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
-    CompactionHandle,
-    course::{Sent, compact_and_send},
-    events::CompactionEvents,
-    future::ResponseFuture,
-    look::{Look, look},
-    state::{Own, Shared},
+    CompactionHandle, body::CompactionEvents, decide::NextAction, future::ResponseFuture,
+    resend::KeptRequest, state::LayerState,
 };
 
 /// Keeps conversations inside the window of the model behind it; see
@@ -25,29 +20,28 @@ use crate::{
 /// The first call is the inner service's, which is ready; one that is compacted first takes that
 /// ready service with it. A request that was refused as too large is sent again with a clone, polled
 /// ready before.
+#[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct Compaction<S> {
     inner: S,
-    own: Arc<Own<S>>,
+    layer: Arc<LayerState>,
+    spare: Spare<S>,
 }
 
+inner_service!(Compaction<S>);
+
 impl<S> Compaction<S> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self
+    pub(crate) fn new(inner: S, layer: Arc<LayerState>) -> Self
     where
         S: Clone,
     {
-        let own = Arc::new(Own::new(shared, inner.clone()));
-        Self { inner, own }
+        let spare = Spare::of(&inner);
+        Self { inner, layer, spare }
     }
 
-    /// Looks at the layer's state and resets it.
+    /// Shows the layer's state and resets it.
     pub fn handle(&self) -> CompactionHandle {
-        CompactionHandle(self.own.shared.clone())
-    }
-
-    /// The inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
+        CompactionHandle(self.layer.clone())
     }
 }
 
@@ -69,32 +63,17 @@ where
 
     #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        match look(&self.own, &mut request) {
-            Look::Pass(sight) => {
-                let sent = Sent::keep(&mut request, sight);
-                ResponseFuture::calling(self.inner.call(request), self.own.clone(), sent)
+        let (layer, spare) = (self.layer.clone(), self.spare.clone());
+        match layer.next_action(&mut request, None) {
+            NextAction::Send(state) => {
+                let kept = KeptRequest { request: request.clone(), state };
+                ResponseFuture::calling(layer, spare, kept, self.inner.call(request))
             }
-            Look::Work => {
-                let spare = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, spare);
-                let work = Box::pin(compact_and_send(self.own.clone(), ready, request));
-                ResponseFuture::working(work, self.own.clone())
+            action => {
+                let next = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, next);
+                ResponseFuture::preparing(layer, spare, ready, request, action)
             }
         }
-    }
-}
-
-impl<S: Clone> Clone for Compaction<S> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), own: self.own.clone() }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Compaction<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compaction")
-            .field("inner", &self.inner)
-            .field("shared", &self.own.shared)
-            .finish()
     }
 }

@@ -14,10 +14,10 @@ fn too_large(request: &mut ChatRequest) {
 
 contract!(
     chat,
-    Contract::new(Chat, CompactionLayer::plain).refuses(|_, request| too_large(request))
+    Contract::new(Chat, CompactionLayer::rules_only).refuses(|_, request| too_large(request))
 );
 
-/// Chat in a session whose history is too long to be let through at a glance.
+/// Chat in a session whose history is too long for the upper bound.
 #[derive(Clone, Copy, Debug)]
 struct InSession;
 
@@ -49,7 +49,11 @@ impl Exchange for InSession {
 
 contract!(
     in_a_session,
-    Contract::new(InSession, CompactionLayer::plain)
+    Contract::new(InSession, CompactionLayer::rules_only)
         .refuses(|_, request| too_large(request))
-        .state(Act::fail(Reason::ContextOverflow), |layer| layer.handle().snapshot().overflows)
+        .state(Act::fail(Reason::ContextOverflow), |layer| layer
+            .handle()
+            .snapshot()
+            .counts
+            .overflows)
 );

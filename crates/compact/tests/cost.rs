@@ -1,4 +1,4 @@
-//! What a request that needs nothing pays, in allocations, and how many messages it looks at.
+//! What a request that needs nothing pays, in allocations, and for histories of every length.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -9,19 +9,19 @@ use std::{
 
 use allocation_counter::measure;
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message};
-use steadfast_compact::{CompactionLayer, Limits, TargetFacts};
+use steadfast_compact::{CompactionLayer, TargetFacts, TokenLimits};
 use steadfast_core::{CallContext, Dialect, Failure, Target, Usage};
 use tokio_stream::Stream;
 use tower::{Layer, Service};
 
 /// Answers at once with heads made before.
 #[derive(Clone, Default)]
-struct Free(std::sync::Arc<parking_lot::Mutex<Vec<ChatResponse<Words>>>>);
+struct Free(std::sync::Arc<parking_lot::Mutex<Vec<ChatResponse<Pieces>>>>);
 
 /// Events made before.
-struct Words(std::vec::IntoIter<Event>);
+struct Pieces(std::vec::IntoIter<Event>);
 
-impl Stream for Words {
+impl Stream for Pieces {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -30,7 +30,7 @@ impl Stream for Words {
 }
 
 impl Service<ChatRequest> for Free {
-    type Response = ChatResponse<Words>;
+    type Response = ChatResponse<Pieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -45,12 +45,12 @@ impl Service<ChatRequest> for Free {
     }
 }
 
-fn answer(input: u64) -> ChatResponse<Words> {
+fn answer(input: u64) -> ChatResponse<Pieces> {
     let piece = |at| Event::new([Delta::Text { index: 0, text: format!("Sentence {at}. ") }]);
     let mut all: Vec<_> = (0..100).map(piece).collect();
     all.push(Event::new([Delta::Usage(Usage::new(input, 100))]));
     all.push(Event::new([Delta::End]));
-    ChatResponse::new(Head::new(Dialect::Anthropic), Words(all.into_iter()))
+    ChatResponse::new(Head::new(Dialect::Anthropic), Pieces(all.into_iter()))
 }
 
 fn history(length: usize) -> Vec<Message> {
@@ -66,13 +66,13 @@ fn history(length: usize) -> Vec<Message> {
 fn a_request_that_needs_nothing_allocates_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
-    let limits = || TargetFacts::default().with_limits(Limits::new(400_000));
+    let limits = || TargetFacts::default().with_limits(TokenLimits::new(400_000));
     let session = CallContext::new().with_tenant("t").with_session("s");
-    // At a glance; counted; and without a name.
+    // By the upper bound; counted; and without a name.
     for (length, context) in
         [(9, session.clone()), (9, CallContext::new()), (999, session), (999, CallContext::new())]
     {
-        let layer = CompactionLayer::plain().targets(move |_| limits());
+        let layer = CompactionLayer::rules_only().targets(move |_| limits());
         let free = Free::default();
         let mut service = layer.layer(free.clone());
         let context = context.with_target(Target::new("anthropic").with_model("claude-x"));
@@ -93,7 +93,8 @@ fn a_request_that_needs_nothing_allocates_nothing() {
                 }
             });
             assert_eq!(count, 102);
-            // The first turn makes the conversation's state.
+            // The first turn makes the conversation's state. After that none is the upper bound: a
+            // layer that has nothing to do allocates nothing.
             if turn > 0 {
                 assert_eq!(counted.count_total, 0, "{length} messages, turn {turn}");
             }

@@ -17,7 +17,7 @@ use steadfast_chat::{ChatRequest, ChatResponse, Message, Part, Role};
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
-    CompactionLayer, Counter, Encoding, Limits, Notice, Scheme, TargetFacts, Tier,
+    CompactionLayer, Counter, Encoding, Notice, Scheme, TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{CallContext, Dialect, Failure, Reason, Target};
 use steadfast_sim::{Answer, Journal, Model, SimProvider};
@@ -108,13 +108,13 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     let is_damaged = dice.u8(..5) == 0;
     let thinking = dialect != Dialect::OpenAi && dice.bool();
     let window = if dice.u8(..5) > 0 { dice.u64(4_096..6_000) } else { dice.u64(6_000..16_000) };
-    // One in five has a provider that takes less than it is said to.
+    // One in five has a provider that takes less than is stated.
     let context_size = if dice.u8(..5) == 0 { window * 3 / 4 } else { 100_000_000 };
     let layer = match dice.u8(..3) {
-        0 => CompactionLayer::plain(),
+        0 => CompactionLayer::rules_only(),
         kind => {
             CompactionLayer::new(Summariser::at_once(move |number, _| match (kind, number % 3) {
-                (1, _) | (2, 0) => Ok(say("This and that was said, and much was done.")),
+                (1, _) | (2, 0) => Ok(say("This and that was asked, and much was done.")),
                 (_, 1) => Ok(say("")),
                 _ => Err(Failure::new(Reason::Overloaded, "busy")),
             }))
@@ -122,7 +122,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
     };
     let layer = layer
         .targets(move |_| {
-            TargetFacts::default().with_limits(Limits::new(window).with_output(8_192))
+            TargetFacts::default().with_limits(TokenLimits::new(window).with_output(8_192))
         })
         .counter(Counter::default().with_scheme(
             MODEL,
@@ -157,8 +157,8 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
                     list.remove(at);
                 }
             }
-            // This model goes on with no words of its own, and OpenAI's dialect leaves that to the
-            // model: no rule mends it.
+            // This model goes on with no text of its own, and OpenAI's dialect leaves that to the
+            // model: no rule repairs it.
             let list = request.messages.make_mut();
             let ends = list.last().is_some_and(|last| last.role() == Role::Assistant);
             if dialect == Dialect::OpenAi && ends {
@@ -187,7 +187,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
                 seen.refused += u64::from(!is_ours);
                 assert!(is_ours || context_size < window, "{case}: {failure}");
             }
-            // What is damaged and had room is the caller's to mend.
+            // What is damaged and had room is the caller's to repair.
             Err(_) if damaged && !was_compacted(&journal, sent) => {}
             Err(failure) => {
                 let body = journal.last().map(|entry| entry.body).unwrap_or_default();
@@ -238,7 +238,7 @@ fn the_simulator_accepts_whatever_comes_out() {
             "{} answers, tiers {:?}, {} too large, {} refused, {} damaged",
             seen.answers, seen.tiers, seen.too_large, seen.refused, seen.damaged
         );
-        for tier in [Tier::Strip, Tier::Summary, Tier::Plain] {
+        for tier in [Tier::Strip, Tier::Summary, Tier::Fallback] {
             let count = seen.tiers.get(&tier).copied().unwrap_or(0);
             assert!(count * 20 >= histories, "{} was hardly tried: {count}", tier.as_str());
         }

@@ -6,7 +6,10 @@ mod history;
 
 use history::{total, weigh};
 use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult, transcript::Rules};
-use steadfast_compact::{Compactor, Effect, Limits, Policy, Run, Summary, Task, Tier};
+use steadfast_compact::{
+    CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
+    TokenLimits,
+};
 use steadfast_core::Dialect;
 
 struct Session {
@@ -22,7 +25,7 @@ struct Session {
 impl Session {
     fn new(window: u64) -> Self {
         Self {
-            compactor: Compactor::new(Policy::default()).unwrap(),
+            compactor: Compactor::new(CompactionPolicy::default()).unwrap(),
             rules: Rules::for_dialect(Dialect::OpenAi),
             window,
             growth: None,
@@ -43,9 +46,9 @@ impl Session {
         self.say(Message::new(Role::Tool, vec![Part::ToolResult(result)]));
     }
 
-    fn turn(&mut self) -> Option<Run> {
-        let mut task = Task::new(&self.rules, &weigh);
-        task.room = self.compactor.policy().room(Limits::new(self.window), None, true);
+    fn turn(&mut self) -> Option<CompactionResult> {
+        let mut task = CompactionTask::new(&self.rules, &weigh);
+        task.room = self.compactor.policy().room(TokenLimits::new(self.window), None, true);
         task.growth = self.growth;
         task.summary = self.summary.as_ref();
         let run = self.compactor.run(&mut self.request, &task, &mut self.rng).unwrap()?;
@@ -85,7 +88,7 @@ fn planted_facts_survive_compaction_after_compaction() {
         session.say(Message::user(format!("And what about part {}?", "so it is ".repeat(20))));
         session.say(Message::assistant("It goes like this. ".repeat(10 + turn % 7)));
         if let Some(run) = session.turn()
-            && run.report.tier == Tier::Plain
+            && run.report.tier == Tier::Fallback
         {
             cut += 1;
             let text = session.summary.as_ref().unwrap().message().text();
@@ -108,7 +111,7 @@ fn what_does_not_fit_is_made_to_for_every_window() {
         (1_000_000, 1_200_000),
     ] {
         let mut session = Session::new(window);
-        let filler = "some words that say nothing much. ".repeat(60);
+        let filler = "some filler that says nothing much. ".repeat(60);
         let mut number = 0;
         while total(&session.request.messages) < tokens {
             number += 1;
@@ -148,7 +151,7 @@ fn over_two_hundred_turns_the_prefix_changes_six_times_at_most() {
             Some(run) => {
                 changes += 1;
                 assert_ne!(run.report.effect, Effect::Ineffective, "{}", run.report);
-                assert_eq!(session.request.messages[0], before[0], "instructions stay in front");
+                assert_eq!(session.request.messages[0], before[0], "instructions stay first");
             }
         }
         last_size = total(&session.request.messages);
@@ -166,8 +169,8 @@ fn a_refusal_compacts_below_what_was_refused_whatever_the_numbers_say() {
     session.say(Message::user("go on"));
     assert!(session.turn().is_none(), "by our numbers there is room");
     let before = total(&session.request.messages);
-    let mut task = Task::new(&session.rules, &weigh);
-    task.room = session.compactor.policy().room(Limits::new(100_000), None, true);
+    let mut task = CompactionTask::new(&session.rules, &weigh);
+    task.room = session.compactor.policy().room(TokenLimits::new(100_000), None, true);
     task.refused = true;
     let run =
         session.compactor.run(&mut session.request, &task, &mut session.rng).unwrap().unwrap();
@@ -177,7 +180,7 @@ fn a_refusal_compacts_below_what_was_refused_whatever_the_numbers_say() {
 #[test]
 fn pinned_messages_are_never_summarised() {
     let mut session = Session::new(4_096);
-    session.compactor = Compactor::new(Policy::default())
+    session.compactor = Compactor::new(CompactionPolicy::default())
         .unwrap()
         .with_pins(|message| message.text().starts_with("PIN"));
     let pinned = Message::user("PIN this as it is");
@@ -190,7 +193,7 @@ fn pinned_messages_are_never_summarised() {
             session.say(Message::assistant("an answer of some length. ".repeat(8)));
         }
         session.say(Message::user("go on"));
-        assert_eq!(session.turn().unwrap().report.tier, Tier::Plain);
+        assert_eq!(session.turn().unwrap().report.tier, Tier::Fallback);
         assert_eq!(session.request.messages.iter().filter(|one| **one == pinned).count(), 1);
     }
 }
@@ -207,8 +210,8 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
             session.say(Message::assistant("an answer of some length. ".repeat(14)));
         }
         session.say(Message::user("go on"));
-        let mut task = Task::new(&session.rules, &weigh);
-        task.room = session.compactor.policy().room(Limits::new(session.window), None, true);
+        let mut task = CompactionTask::new(&session.rules, &weigh);
+        task.room = session.compactor.policy().room(TokenLimits::new(session.window), None, true);
         task.summary = session.summary.as_ref();
         let pending = session.compactor.pending(&session.request, &task).unwrap().unwrap();
         assert_eq!(pending.messages.len(), pending.tokens.len());
@@ -216,7 +219,7 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
         let marked = |message: &Message| message.text().starts_with("[Summary of");
         assert!(!pending.messages.iter().any(marked), "an earlier summary is not summarised again");
         records.push(pending.earlier.clone());
-        let written = format!("Round {round}: PROJ-4711 is under way.");
+        let written = format!("Round {round}: PROJ-4711 is in progress.");
         task.written = Some(&written);
         let gone = pending.messages.len();
         let run =
@@ -229,12 +232,15 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
         for fact in ["src/engine.rs", "Never touch the tests."] {
             assert!(text.contains(fact), "{fact} is completed from the ledger: {text}");
         }
-        assert_eq!(text.matches("PROJ-4711").count(), 1, "and what is said is not said twice");
+        assert_eq!(text.matches("PROJ-4711").count(), 1, "and no fact is stated twice");
         assert_eq!(session.request.messages.iter().filter(|one| marked(one)).count(), 1);
         session.summary = Some(summary);
     }
-    let expected =
-        [None, Some("Round 0: PROJ-4711 is under way."), Some("Round 1: PROJ-4711 is under way.")];
+    let expected = [
+        None,
+        Some("Round 0: PROJ-4711 is in progress."),
+        Some("Round 1: PROJ-4711 is in progress."),
+    ];
     assert_eq!(records.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
 }
 
@@ -242,8 +248,8 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
 fn nobody_is_asked_where_no_summary_is_needed_or_would_help() {
     let mut session = Session::new(8_192);
     let pending = |session: &Session| {
-        let mut task = Task::new(&session.rules, &weigh);
-        task.room = session.compactor.policy().room(Limits::new(session.window), None, true);
+        let mut task = CompactionTask::new(&session.rules, &weigh);
+        task.room = session.compactor.policy().room(TokenLimits::new(session.window), None, true);
         session.compactor.pending(&session.request, &task).map(|pending| pending.is_some())
     };
     session.say(Message::user("go"));

@@ -10,19 +10,12 @@ use steadfast_chat::{Message, Part, RawJson, Role, Tool, transcript::Rules, tran
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
-    CompactionLayer, Counter, Encoding, Limits, Notice, Scheme, SpendPolicy, SummaryPolicy,
-    TargetFacts, Tier,
+    CompactionLayer, Notice, SpendPolicy, SummaryPolicy, TargetFacts, Tier, TokenLimits,
 };
 use steadfast_core::{Dialect, Failure, Reason};
 use steadfast_sim::{Answer, Journal, SimProvider, count_tokens};
 use support::*;
 use tower::{Layer, ServiceExt};
-
-/// Four bytes to a token: for histories too long to be counted exactly in a debug build.
-fn quick() -> Counter {
-    let scheme = Scheme { encoding: Encoding::Bytes(4), ..Scheme::for_model(MODEL) };
-    Counter::default().with_scheme(MODEL, scheme)
-}
 
 fn summariser() -> Model {
     Model::at_once(|_, _| Ok(say("Much was asked, and much was done; the work goes on.")))
@@ -46,9 +39,9 @@ async fn two_hundred_turns_take_at_most_six_compactions() {
     for with_summaries in [false, true] {
         let layer = match with_summaries {
             true => CompactionLayer::new(summariser()),
-            false => CompactionLayer::plain(),
+            false => CompactionLayer::rules_only(),
         };
-        let layer = layer.targets(window(64_000)).counter(quick()).seed(3);
+        let layer = layer.targets(window(64_000)).counter(four_bytes()).seed(3);
         let model = Model::at_once(|_, request| {
             Ok(say_used("ok", size(&request.messages) as u64 / 4 + 600, 20))
         });
@@ -97,8 +90,8 @@ async fn every_window_is_fitted_whatever_the_summariser_does() {
             ("good", Some(summariser())),
             ("failing", Some(Model::at_once(|_, _| Err(Failure::new(Reason::Timeout, "late"))))),
         ] {
-            let layer = summariser.map_or_else(CompactionLayer::plain, CompactionLayer::new);
-            let layer = layer.targets(support::window(window)).counter(quick());
+            let layer = summariser.map_or_else(CompactionLayer::rules_only, CompactionLayer::new);
+            let layer = layer.targets(support::window(window)).counter(four_bytes());
             let model = Model::fine();
             let asked = request(list.clone(), session("s")).with_tools(tools());
             let answer = ask(&stacked(&layer, &model), asked).await.unwrap();
@@ -126,9 +119,9 @@ const FACTS: [&str; 7] = [
 #[tokio::test(start_paused = true)]
 async fn planted_facts_survive_every_tier() {
     // Which tier: no summariser, one that may be asked about all, and one about half only.
-    for (tier, hour) in [(Tier::Plain, 0), (Tier::Summary, 0), (Tier::Partial, 11_000)] {
+    for (tier, hour) in [(Tier::Fallback, 0), (Tier::Summary, 0), (Tier::Partial, 11_000)] {
         let layer = match tier {
-            Tier::Plain => CompactionLayer::plain(),
+            Tier::Fallback => CompactionLayer::rules_only(),
             _ => CompactionLayer::new(summariser()),
         };
         let mut policy = SummaryPolicy::default();
@@ -178,8 +171,8 @@ async fn counts_come_within_three_percent_of_the_provider_after_two_turns() {
         let provider = Provider::new(PROVIDER, Dialect::Anthropic)
             .with_credential(Credential::new("main", "sk-anything"));
         let client = LlmClient::with_service(Providers::new([provider]).unwrap(), sim);
-        let layer = CompactionLayer::plain().targets(|_| {
-            TargetFacts::default().with_limits(Limits::new(60_000).with_output(1_000))
+        let layer = CompactionLayer::rules_only().targets(|_| {
+            TargetFacts::default().with_limits(TokenLimits::new(60_000).with_output(1_000))
         });
         let handle = layer.handle();
         let service = layer.layer(ClassifyLayer::default().layer(client));
@@ -190,9 +183,9 @@ async fn counts_come_within_three_percent_of_the_provider_after_two_turns() {
         list.insert(1, Message::user("Read them."));
         for turn in 0..12 {
             step(&mut list, 100 + turn, dice.usize(100..3_000));
-            let words = dice.usize(10..300);
-            list.push(Message::assistant("this and that, and more of it; ".repeat(words / 8)));
-            list.push(Message::user(format!("question {turn}: {}", "why? ".repeat(words))));
+            let length = dice.usize(10..300);
+            list.push(Message::assistant("this and that, and more of it; ".repeat(length / 8)));
+            list.push(Message::user(format!("question {turn}: {}", "why? ".repeat(length))));
             let asked = request(list.clone(), session("s")).with_tools(tools());
             let answer = service.clone().oneshot(asked).await.unwrap();
             let counted = handle.snapshot().conversations[0].tokens;

@@ -6,10 +6,8 @@ mod support;
 use std::time::Duration;
 
 use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
-use steadfast_compact::{
-    CompactionLayer, Degraded, GateState, SpendPolicy, SummaryPolicy, Tier, Unusable,
-};
-use steadfast_core::{Failure, Priority, Reason, Usage};
+use steadfast_compact::{CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable};
+use steadfast_core::{Failure, Priority, Reason, Usage, circuit::CircuitState};
 use support::*;
 use tokio::time::Instant;
 
@@ -50,7 +48,7 @@ async fn its_words_stand_in_place_of_what_is_gone() {
     assert_eq!(asked.context.priority, Priority::Background);
     assert!(asked.context.deadline.is_some() && asked.tools.is_empty());
     assert_eq!(layer.handle().spent(Some("acme")), (5_020, 5_020), "what it did cost");
-    assert_eq!(layer.handle().snapshot().summarised, 1);
+    assert_eq!(layer.handle().snapshot().counts.summarised, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,7 +71,7 @@ async fn a_record_is_brought_up_to_date_and_not_made_anew() {
     for (number, request) in asked.iter().enumerate().skip(1) {
         let text = request.messages[1].text();
         assert!(text.contains(&format!("Record number {}.", number - 1)), "{text}");
-        assert!(!text.contains("question 3\n"), "what is in the record is not told again");
+        assert!(!text.contains("question 3\n"), "what is in the record is not answered again");
     }
     let summaries = |one: &Message| one.text().contains("[Summary of");
     assert_eq!(model.last().messages.iter().filter(|one| summaries(one)).count(), 1);
@@ -117,7 +115,7 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
             "an error in the middle",
             at_once(|| {
                 let failure = Failure::new(Reason::Network, "reset");
-                Ok(events(vec![Ok(Event::new([said("The user")])), Err(failure)]))
+                Ok(events(vec![Ok(Event::new([text_delta("The user")])), Err(failure)]))
             }),
             Degraded::Failed(Reason::Network),
         ),
@@ -146,18 +144,20 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
         ),
         (
             "half an answer",
-            at_once(|| Ok(answer(vec![said("The"), stop(StopReason::MaxTokens), Delta::End]))),
+            at_once(|| {
+                Ok(answer(vec![text_delta("The"), stop(StopReason::MaxTokens), Delta::End]))
+            }),
             unusable(Unusable::Truncated),
         ),
         (
             "a stream that ends without saying so",
-            at_once(|| Ok(answer(vec![said("The user")]))),
+            at_once(|| Ok(answer(vec![text_delta("The user")]))),
             unusable(Unusable::Unfinished),
         ),
         (
             "an answer without end",
             at_once(|| {
-                let more = || Ok(Event::new([said(&"and on ".repeat(1_000))]));
+                let more = || Ok(Event::new([text_delta(&"and on ".repeat(1_000))]));
                 let endless = Box::pin(tokio_stream::iter(std::iter::repeat_with(more)));
                 let head = steadfast_chat::Head::new(steadfast_core::Dialect::OpenAi);
                 Ok(steadfast_chat::ChatResponse::new(head, endless as steadfast_chat::EventStream))
@@ -168,7 +168,7 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
         (
             "silence in the middle",
             at_once(|| {
-                let first = tokio_stream::iter([Ok(Event::new([said("The user")]))]);
+                let first = tokio_stream::iter([Ok(Event::new([text_delta("The user")]))]);
                 let silent = tokio_stream::StreamExt::chain(first, tokio_stream::pending());
                 let head = steadfast_chat::Head::new(steadfast_core::Dialect::OpenAi);
                 let events = Box::pin(silent) as steadfast_chat::EventStream;
@@ -187,10 +187,10 @@ async fn whatever_it_does_wrong_the_rules_do_its_work() {
         let answer = turn(&layer, "s").await.unwrap();
         let notice = notice(&answer);
         assert_eq!(notice.degraded, Some(expected), "{what}");
-        assert_eq!(notice.reports[0].tier, Tier::Plain, "{what}");
+        assert_eq!(notice.reports[0].tier, Tier::Fallback, "{what}");
         assert_eq!(summariser.calls(), 1, "{what}: nobody asks again");
         assert!(began.elapsed() <= Duration::from_secs(60), "{what}");
-        assert_eq!(layer.handle().snapshot().degraded, 1);
+        assert_eq!(layer.handle().snapshot().counts.degraded, 1);
     }
 }
 
@@ -206,19 +206,19 @@ async fn five_failures_rest_it_for_a_minute_and_one_tries_it_again() {
         (notice.reports[0].tier, notice.degraded)
     };
     for number in 0..5 {
-        assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+        assert_eq!(layer.handle().snapshot().summariser, CircuitState::Closed);
         let failed = Some(Degraded::Failed(Reason::ServerError));
-        assert_eq!(tier(&format!("s{number}")).await, (Tier::Plain, failed));
+        assert_eq!(tier(&format!("s{number}")).await, (Tier::Fallback, failed));
     }
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
-    assert_eq!(tier("s5").await, (Tier::Plain, Some(Degraded::Resting)));
+    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Open);
+    assert_eq!(tier("s5").await, (Tier::Fallback, Some(Degraded::BreakerOpen)));
     assert_eq!(failing.calls(), 5, "nobody was asked");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(tier("s6").await.1, Some(Degraded::Failed(Reason::ServerError)));
-    assert_eq!(tier("s7").await.1, Some(Degraded::Resting), "one was enough");
+    assert_eq!(tier("s7").await.1, Some(Degraded::BreakerOpen), "one was enough");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(tier("s8").await, (Tier::Summary, None));
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Closed);
+    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Closed);
     assert_eq!(tier("s9").await, (Tier::Summary, None));
 }
 
@@ -239,7 +239,7 @@ async fn the_one_that_tries_has_thirty_seconds() {
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).degraded, Some(Degraded::TimedOut));
     assert_eq!(began.elapsed(), Duration::from_secs(30));
-    assert_eq!(layer.handle().snapshot().summariser, GateState::Open);
+    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Open);
 }
 
 #[tokio::test(start_paused = true)]
@@ -261,9 +261,9 @@ async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
     assert!((2..5).contains(&summaries), "{summaries}");
     assert_eq!(handle.spent(Some("acme")).0, summaries * 5_020);
     assert_eq!(handle.spent(Some("umbrella")), (0, 0));
-    assert_eq!(handle.snapshot().summariser, GateState::Closed, "that is not its fault");
+    assert_eq!(handle.snapshot().summariser, CircuitState::Closed, "that is not its fault");
     tokio::time::advance(Duration::from_secs(3_661)).await;
-    assert_eq!(notice(&turn(&layer, "later").await.unwrap()).degraded, None);
+    assert_eq!(notice(&turn(&layer, "afterwards").await.unwrap()).degraded, None);
     // Zero is no cap.
     let free = self::layer(&summariser).spend(SpendPolicy { hour: 0, day: 0 });
     for number in 0..5 {
@@ -282,7 +282,7 @@ async fn where_all_is_too_much_the_older_half_is_summarised() {
         let notice = notice(&turn(&layer, "s").await.unwrap());
         tiers.push((notice.reports[0].tier, notice.degraded));
     }
-    assert_eq!(tiers[0], (Tier::Plain, Some(Degraded::OverBudget)));
+    assert_eq!(tiers[0], (Tier::Fallback, Some(Degraded::OverBudget)));
     assert_eq!(tiers[2], (Tier::Summary, None));
     assert_eq!(tiers[1], (Tier::Partial, None));
 
@@ -305,14 +305,14 @@ async fn a_caller_who_goes_away_frees_everything() {
         let mut asked = Box::pin(asked);
         let polled = tokio::time::timeout(Duration::from_secs(wait), asked.as_mut()).await;
         assert!(polled.is_err());
-        assert_eq!(summariser.under_way(), 1);
+        assert_eq!(summariser.running(), 1);
         assert!(handle.spent(Some("acme")).0 > 0, "set aside");
         assert!(handle.snapshot().conversations[0].is_busy);
         drop(asked);
-        assert_eq!(summariser.under_way(), 0);
+        assert_eq!(summariser.running(), 0);
         assert_eq!(handle.spent(Some("acme")), (0, 0));
         assert!(!handle.snapshot().conversations[0].is_busy);
-        assert_eq!(handle.snapshot().summariser, GateState::Closed);
+        assert_eq!(handle.snapshot().summariser, CircuitState::Closed);
         assert_eq!(model.calls(), 0);
     }
 }
@@ -338,7 +338,7 @@ async fn one_compacts_and_the_others_wait_for_it() {
     let of_s: Vec<_> = asked.iter().filter(|one| one.context.session() == Some("s")).collect();
     assert!(of_s.iter().all(|one| one.messages == of_s[0].messages), "all send the same prefix");
 
-    // Who waits for one that goes away takes its place.
+    // Who waits for one that goes away is next.
     let stuck = Model::new(|number, _| async move {
         match number {
             0 => std::future::pending().await,
@@ -364,17 +364,20 @@ async fn deferred_it_compacts_for_the_next_turn() {
         Ok(say("The record."))
     });
     // Full to nine tenths, and it fits.
-    let layer = CompactionLayer::new(summariser.clone()).targets(window(14_000)).deferred(true);
+    let layer = CompactionLayer::new(summariser.clone())
+        .targets(window(14_000))
+        .counter(four_bytes())
+        .deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     let mut list = talk(120, 20);
     let began = Instant::now();
     let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
-    let told = notice(&answer);
-    assert!(told.deferred && told.reports.is_empty(), "{told:?}");
+    let answered = notice(&answer);
+    assert!(answered.deferred && answered.reports.is_empty(), "{answered:?}");
     assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits");
     assert_eq!(model.last().messages[..], list[..], "all of it is sent");
-    // While it is under way, others go as they are.
+    // While it is running, others go as they are.
     let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
     assert!(!notice(&answer).deferred);
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -398,7 +401,10 @@ async fn deferred_what_does_not_fit_is_compacted_at_once_and_what_moved_on_is_dr
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).reports.len(), 1);
 
-    let layer = CompactionLayer::new(summariser).targets(window(14_000)).deferred(true);
+    let layer = CompactionLayer::new(summariser)
+        .targets(window(14_000))
+        .counter(four_bytes())
+        .deferred(true);
     let model = Model::fine();
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
@@ -452,7 +458,7 @@ async fn it_has_half_of_what_is_left_to_the_deadline() {
 async fn what_was_used_counts_even_where_it_came_to_nothing() {
     let summariser = Model::at_once(|_, _| {
         Ok(answer(vec![
-            said("The"),
+            text_delta("The"),
             Delta::Usage(Usage::new(700, 7)),
             stop(StopReason::MaxTokens),
             Delta::End,

@@ -18,7 +18,7 @@ fn names(heard: &Heard) -> Vec<String> {
     let lines = heard.take();
     for line in &lines {
         for content in ["question", "all is well", "and now", "busy"] {
-            assert!(!line.contains(content), "what is said is nobody's business: {line}");
+            assert!(!line.contains(content), "what is written is nobody's business: {line}");
         }
     }
     lines.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
@@ -30,30 +30,33 @@ async fn every_action_is_traced_once_under_its_name() {
     let _listening = tracing::subscriber::set_default(heard.clone());
     let model = Model::fine();
 
-    // Nothing to tell.
-    let plain = CompactionLayer::plain().targets(window(8_192));
-    let service = stacked(&plain, &model);
+    // Nothing to report.
+    let layer = CompactionLayer::rules_only().targets(window(8_192));
+    let service = stacked(&layer, &model);
     ask(&service, request(talk(3, 3), session("s"))).await.unwrap();
     assert!(names(&heard).is_empty());
 
     // By rule.
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
-    let told = heard.take();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let events = heard.take();
+    assert_eq!(events.len(), 1, "{events:?}");
     for field in [
         "steadfast::compact::compacted target=anthropic/claude-test",
         "tenant=\"acme\" session=\"s\"",
-        "tier=\"plain\" effect=\"effective\" before=",
+        "tier=\"fallback\" effect=\"effective\" before=",
         "after=",
         "target=",
         "kept=",
         "dropped=",
     ] {
-        assert!(told[0].contains(field), "{field}: {}", told[0]);
+        assert!(events[0].contains(field), "{field}: {}", events[0]);
     }
 
     // A warning when it begins, and not again.
-    let service = stacked(&CompactionLayer::plain().targets(window(16_500)), &model);
+    let service = stacked(
+        &CompactionLayer::rules_only().targets(window(16_500)).counter(four_bytes()),
+        &model,
+    );
     for _ in 0..3 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
@@ -68,60 +71,64 @@ async fn every_action_is_traced_once_under_its_name() {
         async move { ask(&service, request(talk(120, 20), session(&format!("s{number}")))).await }
     };
     one(0).await.unwrap();
-    let told = heard.take();
+    let events = heard.take();
     let degraded = "steadfast::compact::degraded target=anthropic/claude-test tenant=\"acme\" \
                     session=\"s0\" cause=\"failed\" reason=\"overloaded\"";
-    assert_eq!(told[0], degraded);
-    assert!(told[1].starts_with("steadfast::compact::compacted"));
+    assert_eq!(events[0], degraded);
+    assert!(events[1].starts_with("steadfast::compact::compacted"));
     for number in 1..5 {
         one(number).await.unwrap();
     }
-    let told = heard.take();
-    assert!(told.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()), "{told:?}");
+    let events = heard.take();
+    assert!(
+        events.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()),
+        "{events:?}"
+    );
     one(6).await.unwrap();
-    assert!(heard.take()[0].contains("cause=\"resting\""));
+    assert!(heard.take()[0].contains("cause=\"breaker_open\""));
 
     // A refusal.
     let tight = Model::at_once(|number, _| match number {
         0 => Err(overflow(Some(6_000), Some(9_000))),
         _ => Ok(say("ok")),
     });
-    let service = stacked(&CompactionLayer::plain().targets(window(100_000)), &tight);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(100_000)), &tight);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
-    let told = heard.take();
-    assert!(told[0].starts_with("steadfast::compact::overflow"), "{told:?}");
-    assert!(told[0].ends_with("limit=6000 requested=9000 times=1"), "{told:?}");
-    assert!(told[1].starts_with("steadfast::compact::compacted"));
+    let events = heard.take();
+    assert!(events[0].starts_with("steadfast::compact::overflow"), "{events:?}");
+    assert!(events[0].ends_with("limit=6000 requested=9000 times=1"), "{events:?}");
+    assert!(events[1].starts_with("steadfast::compact::compacted"));
 
     // What can not fit.
-    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
     let huge = vec![Message::user("why? ".repeat(20_000))];
     assert!(ask(&service, request(huge, session("s"))).await.is_err());
     assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
 
     // In the background.
-    let layer = CompactionLayer::plain().targets(window(14_000)).deferred(true);
+    let layer =
+        CompactionLayer::rules_only().targets(window(14_000)).counter(four_bytes()).deferred(true);
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let told = names(&heard);
+    let events = names(&heard);
     for name in ["deferred", "warned", "compacted"] {
-        assert!(told.contains(&format!("steadfast::compact::{name}")), "{told:?}");
+        assert!(events.contains(&format!("steadfast::compact::{name}")), "{events:?}");
     }
 
     // A name that means nothing.
-    let service = stacked(&CompactionLayer::plain().targets(window(8_192)), &model);
+    let service = stacked(&CompactionLayer::rules_only().targets(window(8_192)), &model);
     ask(&service, request(talk(120, 20), session(" "))).await.unwrap();
     assert_eq!(names(&heard), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
 
     // Errors of its own.
-    let layer = CompactionLayer::plain().targets(window(8_192)).pins(|_| panic!("no idea"));
+    let layer = CompactionLayer::rules_only().targets(window(8_192)).pins(|_| panic!("no idea"));
     let service = stacked(&layer, &model);
     for _ in 0..4 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
     let threw = "steadfast::compact::threw".to_owned();
-    let told = names(&heard);
-    assert_eq!(told.iter().filter(|name| **name == threw).count(), 3, "{told:?}");
-    assert_eq!(told.iter().filter(|name| name.ends_with("switched_off")).count(), 1);
+    let events = names(&heard);
+    assert_eq!(events.iter().filter(|name| **name == threw).count(), 3, "{events:?}");
+    assert_eq!(events.iter().filter(|name| name.ends_with("switched_off")).count(), 1);
 }

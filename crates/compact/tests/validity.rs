@@ -11,7 +11,10 @@ use steadfast_chat::{
     ChatRequest, Message, Role,
     transcript::{Rules, repair, validate},
 };
-use steadfast_compact::{Compactor, Effect, Limits, Policy, Run, Summary, Task, Tier};
+use steadfast_compact::{
+    CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
+    TokenLimits,
+};
 use steadfast_core::Dialect;
 
 fn compact(
@@ -20,10 +23,10 @@ fn compact(
     window: u64,
     summary: Option<&Summary>,
     refused: bool,
-) -> Result<Option<Run>, steadfast_compact::TooLarge> {
-    let compactor = Compactor::new(Policy::default()).unwrap();
-    let mut task = Task::new(rules, &weigh);
-    task.room = compactor.policy().room(Limits::new(window), None, true);
+) -> Result<Option<CompactionResult>, steadfast_compact::TooLarge> {
+    let compactor = Compactor::new(CompactionPolicy::default()).unwrap();
+    let mut task = CompactionTask::new(rules, &weigh);
+    task.room = compactor.policy().room(TokenLimits::new(window), None, true);
     task.summary = summary;
     task.refused = refused;
     compactor.run(request, &task, &mut fastrand::Rng::with_seed(7))
@@ -72,10 +75,10 @@ proptest! {
                     }
                     let report = run.report;
                     // An open loop of which the head alone thought can only be cut where thinking
-                    // is then turned off for it: nothing else is ever mended.
+                    // is then turned off for it: nothing else is ever repaired.
                     let thought = thinking && dialect == Dialect::Anthropic;
                     let is_off = thought && request.params.thinking.is_none();
-                    prop_assert_eq!(report.repaired, usize::from(is_off), "cut, not mended");
+                    prop_assert_eq!(report.repaired, usize::from(is_off), "cut, not repaired");
                     prop_assert_eq!(report.before, total(&before));
                     prop_assert_eq!(report.after, total(&request.messages));
                     prop_assert!(report.after <= report.target || report.effect == Effect::Ineffective, "{}", report);
@@ -89,7 +92,7 @@ proptest! {
                         list.iter().filter(|message| message.role() == Role::System).count()
                     };
                     prop_assert_eq!(instructions(&before), instructions(&request.messages));
-                    prop_assert_eq!(run.summary.is_some(), run.report.tier == Tier::Plain || summary.as_ref().is_some_and(|s| request.messages.contains(s.message())));
+                    prop_assert_eq!(run.summary.is_some(), run.report.tier == Tier::Fallback || summary.as_ref().is_some_and(|s| request.messages.contains(s.message())));
                     if let Some(summary) = &run.summary {
                         let marked = request.messages.iter().filter(|m| m.text().starts_with("[Summary of"));
                         prop_assert_eq!(marked.count(), 1, "an earlier summary is taken up");
@@ -130,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_histories_come_out_mended(
+    fn damaged_histories_come_out_repaired(
         dialect in dialect(),
         start in stretches(6),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
@@ -174,7 +177,7 @@ fn a_long_agent_run_on_one_request_is_cut_inside_it() {
     let tools = vec![steadfast_chat::Tool::function("read_file", "reads", schema)];
     let mut request = ChatRequest::new(messages.clone()).with_tools(tools);
     let run = compact(&mut request, &rules, 4_096, None, false).unwrap().unwrap();
-    assert_eq!((run.report.tier, run.report.effect), (Tier::Plain, Effect::Effective));
+    assert_eq!((run.report.tier, run.report.effect), (Tier::Fallback, Effect::Effective));
     assert_eq!(request.messages[..2], messages[..2], "the prefix stays, with the request in it");
     assert!(request.messages[2].text().contains("fallback=emergency-truncation"));
     assert!(is_kept(&messages, &request.messages));

@@ -5,6 +5,9 @@ use std::time::Duration;
 /// What is added to, or drawn from, a computed delay so that callers who failed together do not
 /// come back together.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum Jitter {
     /// `delay + uniform(0..fraction x delay)`: never earlier than computed.
@@ -22,6 +25,9 @@ pub enum Jitter {
 /// Default: 500 ms, doubling, capped at 32 s, up to a quarter added. These are what the SDKs of
 /// the large providers start with, with a cap long enough to outlast a deploy on their side.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "keys::BackoffKeys", into = "keys::BackoffKeys"))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Backoff {
     base: Duration,
     cap: Duration,
@@ -66,6 +72,15 @@ impl Backoff {
             return Err(BackoffError::BaseAboveCap { base, cap });
         }
         Ok(Self { base, cap, ..Self::default() })
+    }
+
+    /// Checks that the numbers agree: those of a configuration may not.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new) and [`jitter`](Self::jitter).
+    pub fn validate(&self) -> Result<(), BackoffError> {
+        Self::new(self.base, self.cap)?.jitter(self.jitter).map(drop)
     }
 
     /// With this jitter.
@@ -129,6 +144,50 @@ impl Backoff {
             Jitter::Full | Jitter::Decorrelated => {
                 hint.saturating_add(scale(hint.min(self.base), 0.25 * rng.f64()))
             }
+        }
+    }
+}
+
+/// The keys of a configuration.
+#[cfg(feature = "serde")]
+mod keys {
+    use std::time::Duration;
+
+    use super::{Backoff, Jitter};
+    use crate::config::Millis;
+
+    #[derive(serde::Deserialize, serde::Serialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(default, deny_unknown_fields)]
+    pub(super) struct BackoffKeys {
+        /// The wait before the first retry, where the provider named none; it doubles with each.
+        #[serde(rename = "base_ms", with = "Millis")]
+        base: Duration,
+        /// The longest of these waits; at least the first.
+        #[serde(rename = "cap_ms", with = "Millis")]
+        cap: Option<Duration>,
+        /// What is added to a wait by chance, or drawn from it: `{ additive = SHARE }`, `"full"`,
+        /// `"decorrelated"` or `"none"`.
+        jitter: Jitter,
+    }
+
+    impl Default for BackoffKeys {
+        fn default() -> Self {
+            let Backoff { base, jitter, .. } = Backoff::default();
+            Self { base, cap: None, jitter }
+        }
+    }
+
+    impl From<BackoffKeys> for Backoff {
+        fn from(BackoffKeys { base, cap, jitter }: BackoffKeys) -> Self {
+            let cap = cap.unwrap_or_else(|| Backoff::default().cap.max(base));
+            Self { base, cap, jitter }
+        }
+    }
+
+    impl From<Backoff> for BackoffKeys {
+        fn from(Backoff { base, cap, jitter }: Backoff) -> Self {
+            Self { base, cap: Some(cap), jitter }
         }
     }
 }

@@ -16,17 +16,25 @@ use crate::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, Reco
 /// errors, so that a dead provider costs a bounded share of traffic and not a multiple of it.
 /// Throttling is cheaper, because a throttled provider works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BudgetPolicy {
-    /// What the bucket holds when full.
+    /// What the bucket that retries, failovers and resumes draw from holds when full.
+    #[cfg_attr(feature = "serde", serde(rename = "budget"))]
     pub capacity: u32,
     /// What a retry after anything but throttling takes out.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_transient"))]
     pub transient: u32,
     /// What a retry after `rate_limit` or `overloaded` takes out.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_throttling"))]
     pub throttling: u32,
     /// What a retry after `network` takes out. Connections that never came about cost the provider
     /// nothing, so they are cheap.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_network"))]
     pub network: u32,
     /// What a first attempt that succeeds puts back.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_refill"))]
     pub refill: u32,
 }
 

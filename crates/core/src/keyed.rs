@@ -19,8 +19,11 @@ use tokio::time::Instant;
 /// an insertion from stopping everyone.
 const SHARDS: usize = 8;
 
-/// How many keys are kept and for how long.
+/// How many keys are kept and for how long. A configuration says how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "usize", into = "usize"))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct KeyedPolicy {
     /// The most keys kept. Beyond it the longest unused goes, in use or not: memory is bounded
     /// even when keys come from callers.
@@ -34,6 +37,18 @@ impl Default for KeyedPolicy {
     /// process; an hour, so that a state outlives the longest cooldown that is usual.
     fn default() -> Self {
         Self { capacity: 4_096, idle: Duration::from_secs(3_600) }
+    }
+}
+
+impl From<usize> for KeyedPolicy {
+    fn from(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
+    }
+}
+
+impl From<KeyedPolicy> for usize {
+    fn from(policy: KeyedPolicy) -> Self {
+        policy.capacity
     }
 }
 

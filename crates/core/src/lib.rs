@@ -18,6 +18,8 @@ mod axum;
 mod backoff;
 mod budget;
 pub mod circuit;
+#[cfg(feature = "serde")]
+pub mod config;
 mod context;
 mod dialect;
 mod failure;

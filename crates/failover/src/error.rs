@@ -1,6 +1,6 @@
-//! What is wrong with a chain.
+//! What is wrong with a chain or a policy.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::chain::MAX_CANDIDATES;
 
@@ -49,6 +49,28 @@ pub enum ChainError {
         "the chain has {0} combinations of model and credential for one request, more than {MAX_CANDIDATES}; use fewer credentials or downgrades"
     )]
     TooMany(usize),
+}
+
+/// A [`FailoverPolicy`](crate::FailoverPolicy) that makes no sense, and what would.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A number or duration that must be more than nothing.
+    #[error("`{0}` is zero; it must be above zero")]
+    Zero(
+        /// The field.
+        &'static str,
+    ),
+    /// A cap below what it caps.
+    #[error(
+        "`permanent` {permanent:?} is above `permanent_cap` {permanent_cap:?}; lower the one or raise the other"
+    )]
+    PermanentAboveCap {
+        /// The first cooldown after a permanent failure.
+        permanent: Duration,
+        /// The longest.
+        permanent_cap: Duration,
+    },
 }
 
 /// What in a target can lack a name.

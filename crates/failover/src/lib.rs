@@ -121,7 +121,7 @@ mod snapshot;
 pub use self::{
     chain::{Capabilities, Chain, MAX_CANDIDATES, TargetSpec},
     choose::{ChooseChain, OneChain},
-    error::{ChainError, ChainPart},
+    error::{ChainError, ChainPart, PolicyError},
     handle::FailoverHandle,
     health::{Cooldown, LastError, Status},
     layer::CooldownFailoverLayer,

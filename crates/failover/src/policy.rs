@@ -7,12 +7,18 @@ use steadfast_core::{
     circuit::{Blame, Weight},
 };
 
+use crate::PolicyError;
+
 /// Everything that can be set about failover; plain fields.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct FailoverPolicy {
     /// Cooldown, scope and direction by reason. A cell that differs from the reason's default
     /// overrides what a failure says of itself; *forbidden* stays forbidden.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub table: RecoveryTable,
     /// Failures in a row after which a target counts as down. 3: one is an accident, two a
     /// coincidence.
@@ -20,24 +26,54 @@ pub struct FailoverPolicy {
     /// How long before the end of a cooldown one call is let through to see. 30 s, but never more
     /// than half of the cooldown, and not at all while a provider asked to be left alone. Zero:
     /// never early.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_window_s", with = "steadfast_core::config::Seconds")
+    )]
     pub probe_window: Duration,
     /// How long a probe may be silent before another one may take its place. 180 s, the default
     /// stall limit: a stream without content for so long is not going to have any.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_limit_s", with = "steadfast_core::config::Seconds")
+    )]
     pub probe_limit: Duration,
     /// The first cooldown after a failure that does not pass by itself. 1 h.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "permanent_s", with = "steadfast_core::config::Seconds")
+    )]
     pub permanent: Duration,
     /// The longest such cooldown; each one in a row is twice as long as the one before. 24 h: a
     /// target is never dead until a restart.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "permanent_cap_s", with = "steadfast_core::config::Seconds")
+    )]
     pub permanent_cap: Duration,
     /// The longest wait a provider may ask for. 24 h: beyond that, what it says is a mistake.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "longest_hint_s", with = "steadfast_core::config::Seconds")
+    )]
     pub longest_hint: Duration,
     /// What happens when every target is cooling.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub when_exhausted: WhenExhausted,
-    /// The longest wait a provider asked for that [`WhenExhausted::TrySoonest`] waits out. 20 s, what
+    /// The longest wait a provider asked for that [`try_soonest`](WhenExhausted::TrySoonest) waits
+    /// out. 20 s, what
     /// a retry in place waits: long enough for a token window, short enough for a person.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "soft_wait_ms", with = "steadfast_core::config::Millis")
+    )]
     pub soft_wait: Duration,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "sticky_s", with = "steadfast_core::config::Seconds")
+    )]
     pub sticky: Duration,
     /// The most sessions remembered. 4,096, at about 200 bytes each.
     pub sessions: usize,
@@ -45,8 +81,13 @@ pub struct FailoverPolicy {
     pub downgrade_on_overload: bool,
     /// After how long without content one more target is asked as well. Off by default: it costs
     /// a second answer.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "hedge_ms", with = "steadfast_core::config::Millis")
+    )]
     pub hedge: Option<Duration>,
     /// How much of an answer is held back while waiting for its first content.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub buffer: BufferLimits,
 }
 
@@ -74,6 +115,9 @@ impl Default for FailoverPolicy {
 /// What happens when every target that could take a call is cooling. Never more than the call's
 /// deadline allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "keys::Exhausted", into = "keys::Exhausted"))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum WhenExhausted {
     /// The call fails at once and says when to come back.
@@ -90,6 +134,67 @@ pub enum WhenExhausted {
     /// ([`FailoverPolicy::soft_wait`]) is waited out, a longer one fails the call with that hint.
     #[default]
     TrySoonest,
+}
+
+/// The keys of a configuration.
+#[cfg(feature = "serde")]
+mod keys {
+    use std::time::Duration;
+
+    use steadfast_core::config::Millis;
+
+    use super::WhenExhausted;
+
+    #[derive(serde::Deserialize, serde::Serialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(default, deny_unknown_fields)]
+    pub(super) struct Exhausted {
+        /// What happens when every provider is cooling down.
+        when_exhausted: Action,
+        /// How long `"wait"` waits at most.
+        #[serde(rename = "wait_ms", with = "Millis")]
+        wait: Duration,
+    }
+
+    #[derive(Clone, Copy, serde::Deserialize, serde::Serialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    enum Action {
+        /// The call fails and says when to come back.
+        Fail,
+        /// The call waits for the first to come back.
+        Wait,
+        /// The one that comes back first is asked, unless it asked to be left alone.
+        TrySoonest,
+    }
+
+    impl Default for Exhausted {
+        /// A minute: as long as the usual rate window of a provider.
+        fn default() -> Self {
+            Self { when_exhausted: Action::TrySoonest, wait: Duration::from_secs(60) }
+        }
+    }
+
+    impl From<Exhausted> for WhenExhausted {
+        fn from(keys: Exhausted) -> Self {
+            match keys.when_exhausted {
+                Action::Fail => WhenExhausted::Fail,
+                Action::Wait => WhenExhausted::Wait(keys.wait),
+                Action::TrySoonest => WhenExhausted::TrySoonest,
+            }
+        }
+    }
+
+    impl From<WhenExhausted> for Exhausted {
+        fn from(action: WhenExhausted) -> Self {
+            let default = Self::default();
+            match action {
+                WhenExhausted::Fail => Self { when_exhausted: Action::Fail, ..default },
+                WhenExhausted::Wait(wait) => Self { when_exhausted: Action::Wait, wait },
+                WhenExhausted::TrySoonest => default,
+            }
+        }
+    }
 }
 
 /// What one failure means under a policy.
@@ -111,6 +216,32 @@ fn cell<T: PartialEq>(own: T, standard: &T, table: T) -> T {
 }
 
 impl FailoverPolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not, and what would.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        for (field, zero) in [
+            ("down_after", self.down_after == 0),
+            ("probe_limit", self.probe_limit.is_zero()),
+            ("permanent", self.permanent.is_zero()),
+            ("longest_hint", self.longest_hint.is_zero()),
+            ("when_exhausted", self.when_exhausted == WhenExhausted::Wait(Duration::ZERO)),
+            ("sessions", self.sessions == 0),
+            ("buffer", self.buffer.bytes == 0 || self.buffer.time.is_zero()),
+        ] {
+            if zero {
+                return Err(PolicyError::Zero(field));
+            }
+        }
+        if self.permanent > self.permanent_cap {
+            let Self { permanent, permanent_cap, .. } = *self;
+            return Err(PolicyError::PermanentAboveCap { permanent, permanent_cap });
+        }
+        Ok(())
+    }
+
     /// Whether a target that has failed may be asked again after a wait.
     pub(crate) fn may_wait(&self) -> bool {
         matches!(self.when_exhausted, WhenExhausted::Wait(_))
@@ -159,6 +290,25 @@ mod tests {
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        type Change = fn(&mut FailoverPolicy);
+        FailoverPolicy::default().validate().unwrap();
+        let cases: [(Change, &str); 5] = [
+            (|p| p.down_after = 0, "`down_after` is zero"),
+            (|p| p.probe_limit = Duration::ZERO, "`probe_limit` is zero"),
+            (|p| p.when_exhausted = WhenExhausted::Wait(Duration::ZERO), "`when_exhausted`"),
+            (|p| p.sessions = 0, "`sessions` is zero"),
+            (|p| p.permanent_cap = secs(60), "is above `permanent_cap`"),
+        ];
+        for (change, message) in cases {
+            let mut policy = FailoverPolicy::default();
+            change(&mut policy);
+            let error = policy.validate().unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
     }
 
     #[test]

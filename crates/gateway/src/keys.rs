@@ -11,7 +11,7 @@ use crate::config::{Auth, Config, ConfigError, ConfigErrors, Source};
 /// key.
 #[derive(Clone, Default)]
 pub struct KeyRing {
-    /// By the hash of the key: the lookup compares hashes, so its time tells nothing of a key.
+    /// By the hash of the key: the lookup compares hashes, so its time reveals nothing of a key.
     tenants: BTreeMap<[u8; 32], Arc<str>>,
     admin: Option<[u8; 32]>,
     open: bool,

@@ -4,6 +4,7 @@
 pub mod cli;
 pub mod config;
 pub mod keys;
+mod logs;
 pub mod metrics;
 pub mod server;
 pub mod stack;

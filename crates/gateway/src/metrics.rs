@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Write},
-    sync::{Arc, OnceLock, atomic::AtomicI64},
+    sync::{Arc, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -16,10 +16,12 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 use serde::Serialize;
 use steadfast_core::{Dialect, Failure, RecoveryLog, Usage};
+
+use crate::logs;
 
 /// The counters, shared by cloning.
 #[derive(Clone)]
@@ -35,22 +37,6 @@ struct Inner {
     head: Family<DialectLabel, Histogram, fn() -> Histogram>,
     whole: Family<DialectLabel, Histogram, fn() -> Histogram>,
     in_flight: Gauge<i64, AtomicI64>,
-    /// Found once, since a family looks its metrics up by hashing every label.
-    usual: Vec<(Dialect, Usual)>,
-    /// Likewise, by provider: input and output.
-    used: Mutex<Vec<Used>>,
-}
-
-/// What a provider reported: input and output.
-type Used = (Box<str>, [Option<Counter>; 2]);
-
-/// What nearly every request moves.
-#[derive(Default)]
-struct Usual {
-    /// Requests that ended well: whole and streamed.
-    ok: [OnceLock<Counter>; 2],
-    head: OnceLock<Histogram>,
-    whole: OnceLock<Histogram>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,60 +84,42 @@ fn seconds() -> Histogram {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("steadfast");
-        let requests = Family::default();
-        let failures = Family::default();
-        let tokens = Family::default();
-        let head: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
-        let whole: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(seconds);
-        let in_flight = Gauge::default();
-        registry.register("requests", "Requests by how they ended", Family::clone(&requests));
-        registry.register("failures", "Failures that reached a caller", Family::clone(&failures));
-        registry.register("tokens", "Tokens that providers reported", Family::clone(&tokens));
-        registry.register(
-            "time_to_head_seconds",
-            "Time until the answer began",
-            Family::clone(&head),
-        );
-        registry.register(
-            "time_to_end_seconds",
-            "Time until the answer ended",
-            Family::clone(&whole),
-        );
-        registry.register("in_flight", "Requests under way", Gauge::clone(&in_flight));
+        let mut all = Registry::with_prefix("steadfast");
+        let histogram = || Family::new_with_constructor(seconds as fn() -> Histogram);
         Self(Arc::new(Inner {
-            registry,
-            requests,
-            failures,
+            requests: add(&mut all, "requests", "Requests by how they ended", Family::default()),
+            failures: add(
+                &mut all,
+                "failures",
+                "Failures that reached a caller",
+                Family::default(),
+            ),
+            tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
+            head: add(&mut all, "time_to_head_seconds", "Time until the answer began", histogram()),
+            whole: add(&mut all, "time_to_end_seconds", "Time until the answer ended", histogram()),
+            in_flight: add(&mut all, "in_flight", "Requests in progress", Gauge::default()),
             steps: Mutex::default(),
-            tokens,
-            head,
-            whole,
-            in_flight,
-            usual: Dialect::ALL.map(|dialect| (dialect, Usual::default())).into(),
-            used: Mutex::default(),
+            registry: all,
         }))
     }
 }
 
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Metrics {
-    /// A request has come; it is under way until the guard is dropped.
+    /// A request has come; it is in progress until the guard is dropped.
     pub fn begin(&self) -> InFlight {
         self.0.in_flight.inc();
         InFlight(self.clone())
     }
 
-    /// An answer has begun after `took`.
+    /// An answer has started after `took`.
     pub fn head(&self, dialect: Dialect, took: Duration) {
-        let find = || self.0.head.get_or_create_owned(&DialectLabel { dialect: dialect.as_str() });
-        match self.usual(dialect) {
-            Some(usual) => usual.head.get_or_init(find).observe(took.as_secs_f64()),
-            None => find().observe(took.as_secs_f64()),
-        }
-    }
-
-    fn usual(&self, dialect: Dialect) -> Option<&Usual> {
-        self.0.usual.iter().find(|(known, _)| *known == dialect).map(|(_, usual)| usual)
+        let label = DialectLabel { dialect: dialect.as_str() };
+        self.0.head.get_or_create(&label).observe(took.as_secs_f64());
     }
 
     /// A request has ended after `took`, and the layers did what `log` says.
@@ -164,21 +132,10 @@ impl Metrics {
         log: &RecoveryLog,
     ) {
         let inner = &*self.0;
-        let request = || {
-            let stream = if stream { "true" } else { "false" };
-            let labels = RequestLabels { dialect: dialect.as_str(), stream, outcome };
-            inner.requests.get_or_create_owned(&labels)
-        };
-        let whole = || inner.whole.get_or_create_owned(&DialectLabel { dialect: dialect.as_str() });
-        let usual = self.usual(dialect);
-        match usual.filter(|_| outcome == "ok") {
-            Some(usual) => usual.ok[usize::from(stream)].get_or_init(request).inc(),
-            None => request().inc(),
-        };
-        match usual {
-            Some(usual) => usual.whole.get_or_init(whole).observe(took.as_secs_f64()),
-            None => whole().observe(took.as_secs_f64()),
-        }
+        let dialect = dialect.as_str();
+        let stream = if stream { "true" } else { "false" };
+        inner.requests.get_or_create(&RequestLabels { dialect, stream, outcome }).inc();
+        inner.whole.get_or_create(&DialectLabel { dialect }).observe(took.as_secs_f64());
         if log.is_empty() {
             return;
         }
@@ -215,22 +172,10 @@ impl Metrics {
 
     /// A provider has reported what an answer used.
     pub fn tokens(&self, provider: &str, usage: &Usage) {
-        let both = [("input", usage.input), ("output", usage.output)];
-        if both.iter().all(|(_, tokens)| tokens.is_none()) {
-            return;
-        }
-        let mut used = self.0.used.lock();
-        let at = used.iter().position(|(known, _)| **known == *provider).unwrap_or_else(|| {
-            used.push((provider.into(), [None, None]));
-            used.len() - 1
-        });
-        for ((direction, tokens), counter) in both.into_iter().zip(&mut used[at].1) {
+        for (direction, tokens) in [("input", usage.input), ("output", usage.output)] {
             if let Some(tokens) = tokens {
-                let find = || {
-                    let labels = TokenLabels { provider: provider.to_owned(), direction };
-                    self.0.tokens.get_or_create_owned(&labels)
-                };
-                counter.get_or_insert_with(find).inc_by(tokens);
+                let labels = TokenLabels { provider: provider.to_owned(), direction };
+                self.0.tokens.get_or_create(&labels).inc_by(tokens);
             }
         }
     }
@@ -250,6 +195,13 @@ impl Metrics {
                 "steadfast_steps_total{{layer=\"{layer}\",action=\"{action}\",reason=\"{reason}\"}} {times}"
             );
         }
+        let _ = writeln!(
+            text,
+            "# HELP steadfast_log_lines_dropped Lines of the log that nobody read in time.\n\
+             # TYPE steadfast_log_lines_dropped counter\n\
+             steadfast_log_lines_dropped_total {}",
+            logs::dropped()
+        );
         text
     }
 }
@@ -262,7 +214,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Debug)]
 #[must_use = "the request counts as ended when this is dropped"]
 pub struct InFlight(Metrics);

@@ -61,7 +61,7 @@ fn pause() {
     thread::sleep(Duration::from_millis(10));
 }
 
-/// A command that runs until it is told to stop.
+/// A command that runs until it is stopped.
 struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -237,14 +237,14 @@ fn check_says_what_is_wrong_and_where() {
         ),
         ("dialect.toml", good.replace("\"openai\"", "\"cobol\""), "6:11", "providers[0].dialect: "),
     ];
-    for (name, content, place, key) in cases {
+    for (name, content, position, key) in cases {
         let path = file(&folder, name, &content);
         for args in [&["check", "--config", &path][..], &["check", "--json", "--config", &path]] {
             let output = run(args);
             let errors = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{name}: {errors}");
             assert!(output.stdout.is_empty(), "{name}");
-            assert!(errors.contains(&format!("{path}:{place}: {key}")), "{name}: {errors}");
+            assert!(errors.contains(&format!("{path}:{position}: {key}")), "{name}: {errors}");
             assert!(!errors.contains(PROVIDER_KEY) && !errors.contains("sk-inline"), "{errors}");
         }
     }
@@ -295,7 +295,7 @@ fn classify_answers_every_line() {
     assert_eq!(by_stdin.status.code(), Some(0));
     assert_eq!(by_stdin.stdout, by_file.stdout);
 
-    // Lines that are none do not stop it, and are answered in their place.
+    // Lines that are none do not stop it, and are answered in order.
     let bad = [
         lines.lines().next().unwrap().as_bytes(),
         b"nonsense",
@@ -353,7 +353,7 @@ fn sim_serves_three_dialects_until_it_is_told_to_stop() {
 
 #[test]
 fn serve_answers_and_stops_when_told() {
-    // Pieces come slowly, so that an answer is under way when it is told to stop.
+    // Pieces come slowly, so that an answer is in progress when it is stopped.
     let plan = "[[rules]]\nstream = true\nfault = { drip = { bytes = 40, every_ms = 10 } }\n";
     let folder = folder("serve");
     let path = file(&folder, "plan.toml", plan);
@@ -384,13 +384,13 @@ fn serve_answers_and_stops_when_told() {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(chat("gpt-4o", true, GATEWAY_KEY).as_bytes()).unwrap();
-    let mut begun = [0; 15];
-    stream.read_exact(&mut begun).unwrap();
-    assert_eq!(&begun, b"HTTP/1.1 200 OK");
+    let mut head = [0; 15];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
     gateway.terminate();
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("data: [DONE]"), "the answer under way ends well: {rest}");
+    assert!(rest.contains("data: [DONE]"), "the answer in progress ends well: {rest}");
 
     let output = finish(gateway);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -403,8 +403,8 @@ fn serve_answers_and_stops_when_told() {
     assert_eq!(acme, 3, "those with a key have a tenant: {over:#?}");
     for secret in [PROVIDER_KEY, GATEWAY_KEY, "gw-wrong-key-6021"] {
         assert!(!log.contains(secret), "{secret} is in the log");
-        for told in [&answer, &refused, &unknown, &rest] {
-            assert!(!told.contains(secret), "{secret} is in {told}");
+        for text in [&answer, &refused, &unknown, &rest] {
+            assert!(!text.contains(secret), "{secret} is in {text}");
         }
     }
     sim.terminate();
@@ -508,7 +508,7 @@ fn replay_says_what_the_guard_makes_of_each_call() {
         text(&output.stderr)
             .contains("session.json: is no request body of the dialect `anthropic`")
     );
-    assert_eq!(run(&["replay", &path]).status.code(), Some(2), "the dialect has to be said");
+    assert_eq!(run(&["replay", &path]).status.code(), Some(2), "the dialect has to be given");
     assert_eq!(run(&["replay", "/nowhere.json", "--dialect", "openai"]).status.code(), Some(2));
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod reference;
+
 use std::path::Path;
 
 use steadfast_gateway::{
@@ -10,6 +12,10 @@ use steadfast_gateway::{
 };
 
 const PAGE: &str = include_str!("../../../docs/gateway.md");
+
+/// What stands on the page before and behind what is made from the types of the configuration.
+const MADE: (&str, &str) =
+    ("<!-- Made from the types of the configuration. -->\n\n", "<!-- End of what is made. -->");
 
 /// The example as it stands in the repository.
 fn example() -> (String, Config, Source) {
@@ -63,10 +69,8 @@ fn every_key_of_the_example_is_on_the_page() {
     assert!(found.len() > 50, "the example is to be complete, it has {}", found.len());
     for key in found {
         let (section, name) = key.rsplit_once('.').unwrap();
-        // One table, whose fields are told in its row.
-        let section = section.strip_suffix(".tools").unwrap_or(section);
         let title = match section {
-            "tenants" | "providers" => format!("### `[[{section}]]`"),
+            "tenants" | "providers" | "guard.tools" => format!("### `[[{section}]]`"),
             _ => format!("### `[{section}]`"),
         };
         let (_, rest) = PAGE.split_once(&title).unwrap_or_else(|| panic!("no {title} on the page"));
@@ -76,13 +80,18 @@ fn every_key_of_the_example_is_on_the_page() {
 }
 
 #[test]
-fn the_defaults_are_those_on_the_page() {
+fn the_page_shows_what_check_prints_and_has_all_keys() {
     let source = Source::text(block("```toml\n"));
     let report = Report::of(&source.parse().unwrap(), &source).unwrap().to_string();
     let shown = block("$ steadfast check --config minimal.toml\n");
-    assert_eq!(
-        shown.trim_end(),
-        report.trim_end(),
-        "run `steadfast check` and show what it prints"
-    );
+    let (before, rest) = PAGE.split_once(MADE.0).unwrap();
+    let (_, after) = rest.split_once(MADE.1).unwrap();
+    let page = [before, MADE.0, &reference::reference(), MADE.1, after].concat();
+    let page = page.replace(shown.trim_end(), report.trim_end());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/gateway.md");
+        std::fs::write(path, page).unwrap();
+    } else {
+        assert!(page == PAGE, "docs/gateway.md is stale; run this test with UPDATE_DOCS=1");
+    }
 }

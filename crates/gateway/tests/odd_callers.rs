@@ -31,7 +31,7 @@ fn app() -> App {
     App::new(&config, &source, gateway).unwrap()
 }
 
-async fn said(response: Response) -> String {
+async fn text(response: Response) -> String {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap();
     body["error"]["message"].as_str().unwrap().to_owned()
@@ -50,8 +50,8 @@ async fn what_is_no_name_of_a_model_is_refused_and_remembered_nowhere() {
         let answer = app.router().oneshot(request).await.unwrap();
         assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
         assert_eq!(answer.headers()["x-steadfast-attempts"], "0");
-        let said = said(answer).await;
-        assert!(said.contains(expected), "{said}");
+        let text = text(answer).await;
+        assert!(text.contains(expected), "{text}");
     }
     assert!(app.gateway().handles().breaker.snapshot().is_empty());
     assert!(app.gateway().handles().failover.snapshot().targets().is_empty());
@@ -65,7 +65,7 @@ async fn a_compressed_request_is_named_as_one() {
         .unwrap();
     let answer = app().router().oneshot(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    assert!(said(answer).await.contains("compressed"));
+    assert!(text(answer).await.contains("compressed"));
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn an_address_that_is_not_text_is_refused_in_the_callers_dialect() {
     let request = Request::post("/v1beta/models/%ff:generateContent").body(Body::empty()).unwrap();
     let answer = app().router().oneshot(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
-    assert!(said(answer).await.contains("UTF-8"));
+    assert!(text(answer).await.contains("UTF-8"));
 }
 
 /// Waits for the server to end the connection, at most `wait` on the paused clock.
@@ -128,9 +128,9 @@ async fn only_what_is_still_busy_at_the_end_was_cut() {
 }
 
 /// A body that begins and never goes on.
-struct Begun(bool);
+struct Unfinished(bool);
 
-impl http_body::Body for Begun {
+impl http_body::Body for Unfinished {
     type Data = bytes::Bytes;
     type Error = std::convert::Infallible;
 
@@ -148,11 +148,11 @@ impl http_body::Body for Begun {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_never_ends_is_given_up() {
     let began = tokio::time::Instant::now();
-    let request = Request::post("/v1/messages").body(Body::new(Begun(false))).unwrap();
+    let request = Request::post("/v1/messages").body(Body::new(Unfinished(false))).unwrap();
     let answer = app().router().oneshot(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
     assert_eq!(began.elapsed().as_secs(), 60);
-    assert!(said(answer).await.contains("in time"));
+    assert!(text(answer).await.contains("in time"));
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
     let older = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let confusing = b"PRI /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for piece in [1, 7, 24, 25, 1_000] {
-        for (said, wanted) in [
+        for (sent, wanted) in [
             // Its settings: the type of the frame stands behind its length.
             (&newer[..], &b"\x04"[..]),
             (older, b"HTTP/1.1 200"),
@@ -172,7 +172,7 @@ async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
         ] {
             let mut stream = TcpStream::connect(at).await.unwrap();
             stream.set_nodelay(true).unwrap();
-            for bytes in said.chunks(piece) {
+            for bytes in sent.chunks(piece) {
                 stream.write_all(bytes).await.unwrap();
                 tokio::task::yield_now().await;
             }
@@ -182,7 +182,7 @@ async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
             assert!(
                 answer.starts_with(wanted),
                 "{answer:?} to {:?}",
-                String::from_utf8_lossy(said)
+                String::from_utf8_lossy(sent)
             );
         }
     }

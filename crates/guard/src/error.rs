@@ -40,7 +40,7 @@ pub enum PolicyError {
     /// A tool without a name.
     #[error("tool {0} of the table has no name; give it the one that the model calls it by")]
     Unnamed(
-        /// Its place in the table, counted from 0.
+        /// Its index in the table, counted from 0.
         usize,
     ),
     /// One name that stands for two tools.

@@ -1,4 +1,4 @@
-//! What the guard tells the log and the traces.
+//! What the guard reports to the log and the traces.
 
 use steadfast_core::{Reason, RecoveryLog, Step};
 

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use steadfast_chat::{ChatResponse, Events, Head};
 use steadfast_core::{Dialect, Failure, Reason, RecoveryLog};
 
-use crate::{GuardEvents, Stop, StopAs, watch::Watch};
+use crate::{GuardEvents, Stop, StopAs, events::Guarded};
 
 pin_project! {
     /// The future of a call through a [`SafetyGuardService`](crate::SafetyGuardService): the inner
@@ -19,9 +19,9 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F> {
         #[pin]
-        call: Option<F>,
-        watch: Option<Watch>,
-        refused: Option<Box<Refused>>,
+        pub(crate) call: Option<F>,
+        // How the answer is to be guarded, or why nobody is asked; `None` once ready.
+        pub(crate) admitted: Option<Result<Guarded, Box<Refused>>>,
     }
 }
 
@@ -35,17 +35,6 @@ pub(crate) struct Refused {
     pub(crate) log: RecoveryLog,
 }
 
-impl<F> ResponseFuture<F> {
-    #[inline]
-    pub(crate) fn asking(call: F, watch: Watch) -> Self {
-        Self { call: Some(call), watch: Some(watch), refused: None }
-    }
-
-    pub(crate) fn refused(refused: Box<Refused>) -> Self {
-        Self { call: None, watch: None, refused: Some(refused) }
-    }
-}
-
 impl<F, S, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<ChatResponse<S>, E>>,
@@ -56,22 +45,23 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Some(call) = this.call.as_mut().as_pin_mut() else {
-            return Poll::Ready(match this.refused.take() {
-                Some(refused) => refused.answer(),
-                None => Err(polled_again()),
-            });
+        let result = match this.call.as_mut().as_pin_mut() {
+            Some(call) => Some(ready!(call.poll(cx))),
+            None => None,
         };
-        let result = ready!(call.poll(cx));
         this.call.set(None);
-        Poll::Ready(match (result, this.watch.take()) {
-            (Ok(response), Some(watch)) => {
-                watch.begun();
+        Poll::Ready(match (result, this.admitted.take()) {
+            (Some(Ok(response)), Some(Ok(guarded))) => {
+                guarded.begin();
                 let stream = response.head.stream;
-                Ok(response.map(|events| GuardEvents::new(events, watch, stream)))
+                Ok(response.map(|events| GuardEvents::new(Some(events), Some(guarded), stream)))
             }
-            (Ok(_), None) => Err(polled_again()),
-            (Err(error), _) => Err(error.into()),
+            (Some(Err(error)), _) => Err(error.into()),
+            (_, Some(Err(refused))) => refused.answer(),
+            _ => Err(Failure::refused_fixed(
+                Reason::Unknown,
+                "`ResponseFuture` was polled after it was ready",
+            )),
         })
     }
 }
@@ -82,25 +72,19 @@ impl Refused {
             StopAs::Failure => Err(self.stop.failure()),
             StopAs::Answer => {
                 let mut head = Head::new(self.dialect.unwrap_or(Dialect::OpenAi));
-                head.stream = self.stream;
                 // Nobody was asked.
-                head.attempts = 0;
-                head.log = self.log;
-                Ok(ChatResponse::new(head, GuardEvents::last_words(&self.stop, self.stream)))
+                (head.stream, head.attempts, head.log) = (self.stream, 0, self.log);
+                Ok(ChatResponse::new(head, GuardEvents::stopped(&self.stop, self.stream)))
             }
         }
     }
-}
-
-fn polled_again() -> Failure {
-    Failure::refused_fixed(Reason::Unknown, "`ResponseFuture` was polled after it was ready")
 }
 
 impl<F> fmt::Debug for ResponseFuture<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture")
             .field("over", &self.call.is_none())
-            .field("refused", &self.refused)
+            .field("admitted", &self.admitted)
             .finish_non_exhaustive()
     }
 }

@@ -1,17 +1,20 @@
 //! The guard itself: what its layers share, and the handle to it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use steadfast_chat::{ChatRequest, ToolCall, ToolResult};
-use steadfast_core::Keyed;
+use steadfast_core::RecoveryLog;
 use tokio::time::Instant;
 
 use crate::{
-    Advice, GuardPolicy, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
-    history::{self, From},
-    ledger::Ledger,
-    signature::{Compiled, Facts},
-    state::Shared,
+    Advice, GuardPolicy, MARK, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
+    history,
+    signature::{CallFacts, Compiled},
+    state::{TaskEvent, TaskState},
+    tasks::{Task, Tasks},
 };
 
 /// The safety guard: one handle for the layer around the model, the layer around the tools and the
@@ -40,9 +43,9 @@ use crate::{
 /// guard.extend("task 7");
 /// assert!(guard.check_call("task 7", &call).is_ok());
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SafetyGuard {
-    shared: Arc<Shared>,
+    tasks: Arc<Tasks>,
 }
 
 /// What a call with its result means.
@@ -51,7 +54,7 @@ pub struct SafetyGuard {
 pub enum Verdict {
     /// Nothing.
     Fine,
-    /// The model should be told.
+    /// The model should be advised.
     Warn(Advice),
     /// The task is stopped.
     Stop(Stop),
@@ -92,14 +95,12 @@ impl SafetyGuard {
     ///
     /// When the policy makes no sense; see [`GuardPolicy::validate`].
     pub fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
-        let tasks = Keyed::new(policy.tasks);
-        let c = Compiled::new(policy)?;
-        Ok(Self { shared: Arc::new(Shared::new(c, tasks)) })
+        Ok(Self { tasks: Arc::new(Tasks::new(Compiled::new(policy)?)) })
     }
 
     /// What it goes by.
     pub fn policy(&self) -> &GuardPolicy {
-        &self.shared.c.policy
+        &self.tasks.c.policy
     }
 
     /// The layer around the model.
@@ -110,8 +111,8 @@ impl SafetyGuard {
     /// The layer around the tools. From now on the guard's layers around models take it that every
     /// call of a named task is seen here, and do not read it out of histories.
     pub fn tool_layer(&self) -> ToolGuardLayer {
-        self.shared.by_hand();
-        ToolGuardLayer::new(self.clone())
+        self.tasks.use_tool_half();
+        ToolGuardLayer { guard: self.clone() }
     }
 
     /// Counts a call that is about to be made. From the first that may not be made on the task is
@@ -123,21 +124,24 @@ impl SafetyGuard {
     /// Why it may not be made; to be given to the model as the call's result
     /// ([`refusal`](Self::refusal)), so that every call has one.
     pub fn check_call<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
-        self.admit(task.into(), &self.shared.c.facts(call))
+        self.admit(&self.task(task), &self.tasks.c.call(call))
     }
 
-    /// What [`check_call`](Self::check_call) would say. Changes nothing, not even that somebody
+    /// What [`check_call`](Self::check_call) would answer. Changes nothing, not even that somebody
     /// asked.
     ///
     /// # Errors
     ///
     /// Why the call may not be made.
-    pub fn look<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
-        let now = Instant::now();
-        let facts = self.shared.c.facts(call);
-        match self.shared.tasks.get(&self.shared.key(task.into())) {
-            Some(task) => task.book.lock().ledger.look(&self.shared.c, &facts, now),
-            None => Ledger::new(Some(now)).look(&self.shared.c, &facts, now),
+    pub fn would_allow<'a>(
+        &self,
+        task: impl Into<TaskId<'a>>,
+        call: &ToolCall,
+    ) -> Result<(), Stop> {
+        let (c, now) = (&self.tasks.c, Instant::now());
+        match self.tasks.get(task.into()) {
+            Some(task) => task.state.lock().check(c, &c.call(call), now),
+            None => TaskState::new(Some(now)).check(c, &c.call(call), now),
         }
     }
 
@@ -146,7 +150,7 @@ impl SafetyGuard {
         ToolResult {
             id: call.id.clone(),
             name: Some(call.name.clone()),
-            content: vec![steadfast_chat::Part::text(stop.note())],
+            content: vec![steadfast_chat::Part::text(format!("{MARK} {stop}"))],
             is_error: true,
             extra: None,
         }
@@ -160,33 +164,31 @@ impl SafetyGuard {
         call: &ToolCall,
         result: &ToolResult,
     ) -> Verdict {
-        self.observe(task.into(), &self.shared.c.facts(call), result, false)
+        self.observe(&self.task(task), &self.tasks.c.call(call), result, false)
     }
 
     /// The model has answered: an event, and the end of a round. It has seen all advice given
     /// before, so that what it does now is new evidence. The layer around the model says so itself.
     pub fn answered<'a>(&self, task: impl Into<TaskId<'a>>) {
-        self.shared.task(task.into(), Instant::now()).book.lock().ledger.answered();
+        self.on(&self.task(task), TaskEvent::Answer, false);
     }
 
     /// The user has spoken: going in circles is judged anew; what was counted stays. The layer around
     /// the model says so itself.
     pub fn user_turn<'a>(&self, task: impl Into<TaskId<'a>>) {
-        self.shared.task(task.into(), Instant::now()).book.lock().ledger.user_turn(false, None);
+        self.on(&self.task(task), TaskEvent::UserTurn, false);
     }
 
     /// Gives a task its limits anew: everything counted begins at zero together, and a stop is
     /// lifted. For operators, never for agents; it is logged. Says whether the task was known.
     pub fn extend<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
         let task = task.into();
-        let Some(found) = self.shared.tasks.get(&self.shared.key(task)) else { return false };
+        let Some(found) = self.tasks.get(task) else { return false };
         let (events, calls) = {
-            let mut book = found.book.lock();
-            let was = (book.ledger.counters.events, book.ledger.counters.calls);
-            let was = book.read.take().map_or(was, |(events, calls, _)| (events, calls));
-            book.ledger = Ledger::new(Some(Instant::now()));
-            book.extended = true;
-            was
+            let mut state = found.state.lock();
+            let used = (state.events, state.calls);
+            state.extend(Instant::now());
+            used
         };
         event::extended(task, events, calls);
         true
@@ -194,113 +196,94 @@ impl SafetyGuard {
 
     /// Forgets a task that is over. Says whether it was known.
     pub fn forget<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
-        self.shared.tasks.remove(&self.shared.key(task.into())).is_some()
+        self.tasks.keyed.remove(&self.tasks.c.hash(task.into())).is_some()
     }
 
     /// A task as it stands, if it is known.
     pub fn get<'a>(&self, task: impl Into<TaskId<'a>>) -> Option<TaskSnapshot> {
-        let task = self.shared.tasks.get(&self.shared.key(task.into()))?;
-        Some(task.snapshot(Instant::now()))
+        Some(self.tasks.get(task.into())?.snapshot(Instant::now()))
     }
 
     /// Every task as it stands, in no order.
     pub fn snapshot(&self) -> Vec<TaskSnapshot> {
-        let now = Instant::now();
-        self.shared.tasks.entries().iter().map(|(_, task)| task.snapshot(now)).collect()
+        let (now, all) = (Instant::now(), self.tasks.keyed.entries());
+        all.iter().map(|(_, task)| task.snapshot(now)).collect()
     }
 
     /// How many stops there have been.
     pub fn stops(&self) -> u64 {
-        self.shared.stops()
+        self.tasks.stops.load(Ordering::Relaxed)
     }
 
     /// What a request's own history says of the task since the user last spoke: the same verdict
     /// that the same calls would have had one by one. Remembers nothing. For whoever does not see
     /// the tools run, such as a gateway; the layer around the model does it by itself.
     pub fn from_history(&self, request: &ChatRequest) -> Verdict {
-        let now = Instant::now();
-        let c = &self.shared.c;
-        let Some(mut ledger) = history::read(c, request, From::LastTurn, None, now) else {
-            return Verdict::Fine;
-        };
-        // The gravest of what is to be said.
-        let gravest = ledger.pending().iter().max_by_key(|advice| advice.weight());
-        let gravest = gravest.cloned();
-        match (ledger.may_answer(c, now), gravest) {
-            (Err(stop), _) => Verdict::Stop(stop),
-            (Ok(()), Some(advice)) => Verdict::Warn(advice),
-            (Ok(()), None) => Verdict::Fine,
+        let (c, now) = (&self.tasks.c, Instant::now());
+        let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));
+        history::feed(c, turn, 0, &mut state, now, |_, _, _, _| {});
+        let stop = state.on(c, TaskEvent::Ask, now);
+        // The gravest of what is to be reported.
+        let gravest = state.pending.into_iter().max_by_key(Advice::weight);
+        match (stop, gravest) {
+            (Verdict::Fine, Some(advice)) => Verdict::Warn(advice),
+            (stop, _) => stop,
         }
     }
 
-    pub(crate) fn admit(&self, task: TaskId<'_>, facts: &Facts<'_>) -> Result<(), Stop> {
-        self.shared.by_hand();
-        let now = Instant::now();
-        let task = self.shared.task(task, now);
-        let mut book = task.book.lock();
-        let first = book.ledger.stopped(now).is_none();
-        let admitted = book.ledger.admit(&self.shared.c, facts, now);
-        drop(book);
-        if let Err(stop) = &admitted
-            && first
-        {
-            self.shared.stopped(task.id(), stop, false, &Default::default());
+    /// Counts a call that is about to be made.
+    pub(crate) fn admit(&self, task: &Task, facts: &CallFacts<'_>) -> Result<(), Stop> {
+        self.tasks.use_tool_half();
+        match self.on(task, TaskEvent::Call(facts), false) {
+            Verdict::Stop(stop) => Err(stop),
+            Verdict::Fine | Verdict::Warn(_) => Ok(()),
         }
-        admitted
     }
 
-    /// `told` says that the caller passes the advice on to the model.
+    /// Takes note of a call's result. `passed_on` says that the caller gives advice to the model
+    /// itself.
     pub(crate) fn observe(
         &self,
-        task: TaskId<'_>,
-        facts: &Facts<'_>,
+        task: &Task,
+        facts: &CallFacts<'_>,
         result: &ToolResult,
-        told: bool,
+        passed_on: bool,
     ) -> Verdict {
         if history::is_ours(result) {
             return Verdict::Fine;
         }
-        let now = Instant::now();
-        let outcome = self.shared.c.outcome(result);
-        let task = self.shared.task(task, now);
-        let mut book = task.book.lock();
-        let first = book.ledger.stopped(now).is_none();
-        let advice = book.ledger.observe(&self.shared.c, facts, outcome);
-        if let Some(advice) = &advice
-            && told
+        let event = TaskEvent::Result(facts, self.tasks.c.result(result));
+        let verdict = self.on(task, event, passed_on);
+        if let Verdict::Warn(advice) = &verdict
+            && passed_on
         {
-            book.ledger.told(advice);
+            event::advised(task.id(), std::slice::from_ref(advice), &RecoveryLog::default());
         }
-        let stop = book.ledger.stopped(now);
-        drop(book);
-        let log = Default::default();
-        match (stop, advice) {
-            (Some(stop), _) => {
-                if first {
-                    self.shared.stopped(task.id(), &stop, false, &log);
-                }
-                Verdict::Stop(stop)
-            }
-            (None, Some(advice)) => {
-                if told {
-                    event::advised(task.id(), std::slice::from_ref(&advice), &log);
-                }
-                Verdict::Warn(advice)
-            }
-            (None, None) => Verdict::Fine,
-        }
+        verdict
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn task<'a>(&self, id: impl Into<TaskId<'a>>) -> Arc<Task> {
+        self.tasks.task(id.into(), Instant::now())
     }
-}
 
-impl fmt::Debug for SafetyGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SafetyGuard")
-            .field("tasks", &self.shared.tasks.len())
-            .field("stops", &self.stops())
-            .finish_non_exhaustive()
+    /// Feeds the state of a task, and reports the stop when it is a new one.
+    fn on(&self, task: &Task, event: TaskEvent<'_>, passed_on: bool) -> Verdict {
+        let now = Instant::now();
+        let mut state = task.state.lock();
+        let first = state.stopped.is_none();
+        let verdict = state.on(&self.tasks.c, event, now);
+        match &verdict {
+            Verdict::Warn(advice) if passed_on => state.pending.retain(|known| known != advice),
+            Verdict::Stop(stop) if first => {
+                drop(state);
+                self.tasks.stopped(task.id(), stop, false, &RecoveryLog::default());
+            }
+            _ => {}
+        }
+        verdict
+    }
+
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.tasks
     }
 }

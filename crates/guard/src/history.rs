@@ -1,37 +1,28 @@
-//! A task as its own conversation tells it.
+//! A task as its own conversation shows it.
 
 use steadfast_chat::{ChatRequest, Message, Part, Role, ToolCall, ToolResult};
 use tokio::time::Instant;
 
 use crate::{
-    MARK,
-    ledger::Ledger,
-    signature::{Compiled, Facts},
+    MARK, Verdict,
+    signature::{CallFacts, Compiled},
+    state::{TaskEvent, TaskState},
 };
 
 /// Calls of one answer whose results are waited for. Those of a longer batch are counted, and say nothing
 /// of progress: reading stays linear, whatever a caller sends.
-pub(crate) const MOST_OPEN: usize = 128;
-
-/// From where on a history is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
-    /// What happened since the user last spoke.
-    LastTurn,
-    /// What happened since so many answers; the user's turns in between stay part of the task.
-    Answer(usize),
-}
+const MOST_OPEN: usize = 128;
 
 /// Whether a person speaks in it: neither a tool's result nor a note of ours.
 pub(crate) fn is_user_turn(message: &Message) -> bool {
-    let says = |part: &Part| match part {
+    let speaks = |part: &Part| match part {
         Part::Text(text) => !text.text.trim().is_empty() && !text.text.starts_with(MARK),
         Part::Media(_) => true,
         _ => false,
     };
     message.role() == Role::User
         && message.tool_results().next().is_none()
-        && message.parts().iter().any(says)
+        && message.parts().iter().any(speaks)
 }
 
 /// Whether the user speaks last in it.
@@ -52,41 +43,37 @@ pub(crate) fn answers(request: &ChatRequest) -> (usize, usize) {
     (all, before)
 }
 
+/// What happened since the user last spoke.
+pub(crate) fn last_turn(messages: &[Message]) -> &[Message] {
+    let start = messages.iter().rposition(is_user_turn).map_or(0, |at| at + 1);
+    &messages[start..]
+}
+
 /// Neighbours of the model's are one answer.
-pub(crate) fn begins_answer(message: &Message, before: Role) -> bool {
+fn begins_answer(message: &Message, before: Role) -> bool {
     message.role() == Role::Assistant && before != Role::Assistant
 }
 
-/// Reads the book of a task out of its history; `None` when there is nothing in it.
-pub(crate) fn read(
+/// Feeds a history, without its first `skip` answers, to the `state` of its task. `judged` is given the
+/// number of each call, counted from 0, the call, whether it is its result that was fed, and what follows.
+pub(crate) fn feed<'a>(
     c: &Compiled,
-    request: &ChatRequest,
-    from: From,
-    began: Option<Instant>,
+    messages: &'a [Message],
+    mut skip: usize,
+    state: &mut TaskState,
     now: Instant,
-) -> Option<Ledger> {
-    let messages = &request.messages[..];
-    let (start, mut skip) = match from {
-        From::LastTurn => (messages.iter().rposition(is_user_turn).map_or(0, |at| at + 1), 0),
-        From::Answer(skip) => (0, skip),
-    };
-    let messages = &messages[start..];
-    // Most requests end here.
-    if messages.iter().all(|message| message.role() != Role::Assistant) {
-        return None;
-    }
-    let mut ledger = Ledger::new(began);
+    mut judged: impl FnMut(usize, &'a ToolCall, bool, Verdict),
+) {
     // Calls that have no result yet.
-    let mut open: Vec<(&ToolCall, Facts<'_>)> = Vec::new();
-    let mut last = Role::System;
-    let mut counts = skip == 0;
+    let mut open: Vec<(usize, &ToolCall, CallFacts<'_>)> = Vec::new();
+    let (mut last, mut counts, mut calls) = (Role::System, skip == 0, 0);
     for message in messages {
         if begins_answer(message, last) {
             counts = skip == 0;
             skip = skip.saturating_sub(1);
             open.clear();
             if counts {
-                ledger.answered();
+                state.on(c, TaskEvent::Answer, now);
             }
         }
         last = message.role();
@@ -94,40 +81,44 @@ pub(crate) fn read(
             continue;
         }
         if is_user_turn(message) {
-            ledger.user_turn(false, None);
+            state.on(c, TaskEvent::UserTurn, now);
             continue;
         }
         for part in message.parts() {
             match part {
                 Part::ToolCall(call) => {
-                    // Once stopped it stays so, and says it when the next answer is asked for.
-                    let facts = c.facts(call);
-                    let _ = ledger.admit(c, &facts, now);
+                    let (number, facts) = (calls, c.call(call));
+                    calls += 1;
+                    let verdict = state.on(c, TaskEvent::Call(&facts), now);
+                    judged(number, call, false, verdict);
                     if open.len() < MOST_OPEN {
-                        open.push((call, facts));
+                        open.push((number, call, facts));
                     }
                 }
                 Part::ToolResult(result) => {
-                    if let Some(facts) = answered(&mut open, result)
-                        && !is_ours(result)
-                    {
-                        ledger.observe(c, &facts, c.outcome(result));
+                    let Some((number, call, facts)) = answered(&mut open, result) else { continue };
+                    if !is_ours(result) {
+                        let event = TaskEvent::Result(&facts, c.result(result));
+                        let verdict = state.on(c, event, now);
+                        judged(number, call, true, verdict);
                     }
                 }
                 _ => {}
             }
         }
     }
-    (ledger.used() != (0, 0)).then_some(ledger)
 }
 
 /// The call that `result` answers: by its id, else by the tool's name, else the oldest.
-pub(crate) fn answered<T>(open: &mut Vec<(&ToolCall, T)>, result: &ToolResult) -> Option<T> {
-    let at = open.iter().position(|(call, _)| match result.id.is_empty() {
+fn answered<'a, T>(
+    open: &mut Vec<(usize, &'a ToolCall, T)>,
+    result: &ToolResult,
+) -> Option<(usize, &'a ToolCall, T)> {
+    let at = open.iter().position(|(_, call, _)| match result.id.is_empty() {
         true => result.name.as_ref().is_none_or(|name| *name == call.name),
         false => call.id == result.id,
     })?;
-    Some(open.remove(at).1)
+    Some(open.remove(at))
 }
 
 /// Whether the guard itself answered the call.

@@ -108,7 +108,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             }
             (Reading::Arguments, _) => self.c.hash((3_u8, text)),
             (Reading::Result, _) => {
-                let mut hash = self.c.hasher().build_hasher();
+                let mut hash = self.c.hasher.build_hasher();
                 stable(text, |piece| piece.hash(&mut hash));
                 hash.finish()
             }
@@ -116,7 +116,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<u64, A::Error> {
-        let mut hash = self.c.hasher().build_hasher();
+        let mut hash = self.c.hasher.build_hasher();
         let mut length = 0_usize;
         while let Some(item) = items.next_element_seed(Node { field: Field::Plain, ..self })? {
             hash.write_u64(item);

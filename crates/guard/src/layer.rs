@@ -48,6 +48,6 @@ impl<S> Layer<S> for SafetyGuardLayer {
     type Service = SafetyGuardService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SafetyGuardService::new(inner, Arc::clone(self.guard.shared()))
+        SafetyGuardService::new(inner, Arc::clone(self.guard.tasks()))
     }
 }

@@ -76,7 +76,7 @@
 //! other call; ids, times and temporary paths make no other result; but every digit of an argument
 //! counts, so paging through a file is progress. Counts begin anew after a word of the user, after a
 //! successful call that changes something or may have ([`Kind`]), and after much that is new
-//! ([`Rules::forget_after`]). Polls may find nothing new four times as often, and are told how long
+//! ([`Rules::forget_after`]). Polls may find nothing new four times as often, and are advised how long
 //! to wait. A stop needs new evidence from after the advice: a batch of calls, however long, is only
 //! advised.
 //!
@@ -90,7 +90,7 @@
 //! |---|---|---|
 //! | a task | that, over all its turns | limits, time, operator's `extend` |
 //! | a session | what happens since the user last spoke | the same |
-//! | neither | what happens since the user last spoke, as the request tells it | limits without time |
+//! | neither | what happens since the user last spoke, as the request shows it | limits without time |
 //!
 //! A task is known by its name and its tenant ([`TaskId`]): two tenants' tasks of one name are two.
 //!
@@ -100,8 +100,8 @@
 //!
 //! Where they run elsewhere, as behind a gateway, nothing more is needed: the guard reads calls and
 //! results out of each request's own history and comes to the same verdicts, without any state. The
-//! answers' own calls are counted as they pass: one beyond a limit is replaced, in its place, by
-//! words that say so, and those before it are let through. So the caller runs no more than the
+//! answers' own calls are counted as they pass: one beyond a limit is replaced, by text that says
+//! so, and those before it are let through. So the caller runs no more than the
 //! limit, and each call that it saw has its result. An edit that may be beyond its file's limit is
 //! held back until its file is known.
 //!
@@ -120,15 +120,15 @@
 //!
 //! **Wrong:** `SafetyGuard` inside `RetryBackoff` or `CooldownFailover`. Each attempt is then an
 //! event of the task: three providers that are overloaded use up a third more of it than the agent
-//! did, and an answer that failed half way is counted beside the one that took its place. A stop is
+//! did, and an answer that failed half way is counted beside the one that replaced it. A stop is
 //! still final there, since a failure of [`Reason::Safety`](steadfast_core::Reason::Safety) can not
 //! be retried by any layer; it is only reached too early.
 //!
 //! # Streaming and cancellation
 //!
 //! A stop inside an answer drops the stream under it, which closes its connection, and ends with
-//! one failure, or ([`StopAs::Answer`]) with the open block's end, the words, a stop reason and the
-//! end. Once a call of a tool has begun, time and repeated text no longer cut the answer off; the
+//! one failure, or ([`StopAs::Answer`]) with the open block's end, the message, a stop reason and the
+//! end. After the beginning of a call, time and repeated text no longer cut the answer off; the
 //! next request is stopped. An answer that its caller drops stays counted.
 //!
 //! # What it costs
@@ -137,33 +137,29 @@
 //! allocation; nor does an event that calls no tool. A history is read with every request, in a time
 //! that grows with its calls; long results that were read before are only recognised.
 
-mod counters;
-mod detector;
+mod admission;
+mod data;
 mod error;
 mod event;
 mod events;
 pub mod future;
-mod gate;
 mod handle;
 mod history;
 mod json;
 mod layer;
-mod ledger;
-mod memo;
-mod memory;
 mod path;
 mod policy;
+mod progress;
 mod repeat;
 mod replay;
 mod service;
 mod signature;
 mod state;
 mod stop;
-mod task;
+mod tasks;
 mod tool;
 mod tools;
 mod volatile;
-mod watch;
 
 pub use self::{
     error::PolicyError,
@@ -174,7 +170,7 @@ pub use self::{
     replay::Replayed,
     service::SafetyGuardService,
     stop::{Advice, LoopRule, MARK, Stop, StopCause},
-    task::TaskId,
+    tasks::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},
 };

@@ -9,11 +9,11 @@ pub(crate) fn canonical<'a>(path: &'a str, roots: &[String]) -> Cow<'a, str> {
     if is_plain(path) && (roots.is_empty() || !path.starts_with('/')) {
         return Cow::Borrowed(path);
     }
-    let plain = normal(path);
+    let path = normal(path);
     for root in roots {
         let root = normal(root);
         if !root.is_empty()
-            && let Some(rest) = plain.strip_prefix(root.as_str())
+            && let Some(rest) = path.strip_prefix(root.as_str())
         {
             if rest.is_empty() {
                 return ".".into();
@@ -26,7 +26,7 @@ pub(crate) fn canonical<'a>(path: &'a str, roots: &[String]) -> Cow<'a, str> {
             }
         }
     }
-    plain.into()
+    path.into()
 }
 
 /// Whether a path is in the one spelling already, as most are.

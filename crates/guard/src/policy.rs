@@ -1,55 +1,82 @@
-//! What the guard goes by: plain data.
+//! What the guard goes by, as data.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast_core::KeyedPolicy;
 
-use crate::{Kind, PolicyError, ToolSpec, repeat, tools};
+use crate::{
+    Kind, PolicyError, ToolSpec,
+    data::{self, strings},
+    repeat, tools,
+};
 
 /// What the guard goes by. Plain fields; the default is what the tables of the
 /// [crate's documentation](crate) say.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct GuardPolicy {
     /// How much of everything a task may have.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub limits: Limits,
     /// The tools that are known, with their other names, kinds and limits. A tool that is not in
-    /// the table is of [`Kind::Other`] and has the limit [`Limits::per_tool`].
+    /// the table is of the kind [`other`](Kind::Other) and has the limit [`per_tool`](Limits::per_tool).
+    /// A configuration's are added; names that the built-in table has too are taken out of it.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "tools::read"))]
     pub tools: Vec<ToolSpec>,
     /// What counts as going in circles.
+    #[cfg_attr(feature = "serde", serde(rename = "loops"))]
     pub rules: Rules,
-    /// How much a stop tells whom.
+    /// What the caller gets of a stop.
     pub stop_as: StopAs,
-    /// Names of arguments that are a path, so that spellings of one file are one file.
+    /// Names of arguments that are a path, so that spellings of one file are one file. A
+    /// configuration's are added, here and in the lists below.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::path_fields"))]
     pub path_fields: Vec<String>,
     /// Names of arguments that are a patch, in which the files are named.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::patch_fields"))]
     pub patch_fields: Vec<String>,
     /// Where relative paths begin, such as `/home/me/project`: with it `/home/me/project/a.rs` and
     /// `a.rs` are one file. Empty by default: the guard can not know.
     pub roots: Vec<String>,
     /// Names of fields in results that say nothing new by being different: times and ids.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::volatile_fields"))]
     pub volatile_fields: Vec<String>,
     /// How results begin that are failures, in dialects that do not say so otherwise. Lower case.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::error_prefixes"))]
     pub error_prefixes: Vec<String>,
-    /// How many tasks are remembered, and for how long when idle.
+    /// How many tasks are remembered.
     pub tasks: KeyedPolicy,
 }
 
 /// How much of everything a task may have. A limit of n lets exactly n through; `None` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Limits {
     /// Events: an answer of the model, a call of a tool, a result of one. 2,000: five for each of
     /// the 400 calls, where three are usual.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub events: Option<u64>,
     /// Calls of tools. 400: sessions of hundreds of calls are healthy, thousands have not been.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub calls: Option<u64>,
-    /// From the task's first request on. 10 minutes: after that somebody should look.
+    /// From the task's first request on. 10 minutes: after that somebody should check.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "time_s", with = "steadfast_core::config::Seconds")
+    )]
     pub time: Option<Duration>,
     /// Calls of one tool, where the table of tools names no other number. 20.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub per_tool: Option<u32>,
     /// Edits of one file. 4: the edit after that is usually the one that undoes the first.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub edits_per_file: Option<u32>,
 }
 
@@ -95,18 +122,26 @@ impl Strikes {
 
 /// What counts as going in circles. `None` turns a rule off.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Rules {
     /// The same call with the same result. 3 and 5: twice is checking.
+    #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_result: Option<Strikes>,
     /// The same call, failing with the same error. 2 and 4: it has failed already.
+    #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_error: Option<Strikes>,
     /// Two or three calls in turn with unchanged results, in cycles. 3 and 4.
+    #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub cycle: Option<Strikes>,
     /// One tool with the same non-trivial result to different arguments. 5 and 8: several ways to
     /// the same answer are usual, eight are guessing.
+    #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_answer: Option<Strikes>,
     /// The same piece of text, of the size of a sentence, so often among the last 64 of them. 10.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub repeated_text: Option<u32>,
     /// A count begins anew when so many new things were learned since it last went up. 10: what
     /// comes back rarely, between new results, is a habit and not a loop.
@@ -115,6 +150,7 @@ pub struct Rules {
     pub poll_factor: u32,
     /// How long to wait before the next poll after each that found nothing new; the last one for
     /// all further. 5, 10, 30 and 60 s.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub poll_waits: Vec<Duration>,
 }
 
@@ -149,10 +185,11 @@ impl Default for Rules {
 
 /// What the caller gets of a stop. In configuration `failure` or `answer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopAs {
-    /// A failure of [`Reason::Safety`](steadfast_core::Reason::Safety), which no layer retries.
+    /// A failure with the reason [`safety`](steadfast_core::Reason::Safety), which no layer retries.
     #[default]
     Failure,
     /// The model's last message, which says that the task was stopped, with a proper end: for
@@ -164,68 +201,14 @@ impl Default for GuardPolicy {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            tools: tools::known(),
+            tools: data::tools(),
             rules: Rules::default(),
             stop_as: StopAs::default(),
-            path_fields: strings(&[
-                "path",
-                "file_path",
-                "filepath",
-                "filename",
-                "file",
-                "target_file",
-                "notebook_path",
-                "relative_path",
-                "abs_path",
-                "dir",
-                "directory",
-            ]),
-            patch_fields: strings(&["patch", "input", "diff"]),
+            path_fields: strings("path_fields"),
+            patch_fields: strings("patch_fields"),
             roots: Vec::new(),
-            volatile_fields: strings(&[
-                "timestamp",
-                "time",
-                "datetime",
-                "date",
-                "now",
-                "created_at",
-                "updated_at",
-                "started_at",
-                "finished_at",
-                "checked_at",
-                "request_id",
-                "requestid",
-                "trace_id",
-                "span_id",
-                "correlation_id",
-                "session_id",
-                "nonce",
-                "etag",
-                "pid",
-                "uptime",
-                "took",
-                "took_ms",
-                "duration",
-                "duration_ms",
-                "elapsed",
-                "elapsed_ms",
-                "latency_ms",
-            ]),
-            error_prefixes: strings(&[
-                "error:",
-                "error[",
-                "err:",
-                "failed to ",
-                "failure:",
-                "exception",
-                "traceback",
-                "fatal:",
-                "panic:",
-                "command failed",
-                "permission denied",
-                "{\"error\"",
-                "{\"is_error\":true",
-            ]),
+            volatile_fields: strings("volatile_fields"),
+            error_prefixes: strings("error_prefixes"),
             tasks: KeyedPolicy::default(),
         }
     }
@@ -289,7 +272,7 @@ impl GuardPolicy {
                 return Err(PolicyError::Strikes { rule, warn, stop });
             }
         }
-        // Once is no repetition, and no further is looked back.
+        // Once is no repetition, and no more are remembered.
         let (least, most) = (2, repeat::RING);
         if let Some(value) = rules.repeated_text
             && !(least..=most).contains(&value)
@@ -314,6 +297,66 @@ impl GuardPolicy {
     }
 }
 
-fn strings(all: &[&str]) -> Vec<String> {
-    all.iter().map(|one| (*one).to_owned()).collect()
+/// How a configuration spells the policy.
+#[cfg(feature = "serde")]
+mod keys {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    use super::{GuardPolicy, Strikes};
+
+    /// `[ADVISE, STOP]`, or `[]` for a rule that is off.
+    pub(super) struct AdviseStop;
+
+    impl AdviseStop {
+        pub(super) fn serialize<S: Serializer>(
+            rule: &Option<Strikes>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            let numbers = rule.map(|Strikes { warn, stop }| [warn, stop]);
+            numbers.as_ref().map_or(&[][..], |numbers| numbers).serialize(serializer)
+        }
+
+        pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Strikes>, D::Error> {
+            match Vec::deserialize(deserializer)?[..] {
+                [] => Ok(None),
+                [warn, stop] => Ok(Some(Strikes { warn, stop })),
+                _ => Err(D::Error::custom(
+                    "expected [ADVISE, STOP], such as [3, 5], or [] to switch the rule off",
+                )),
+            }
+        }
+    }
+
+    #[cfg(feature = "schemars")]
+    impl schemars::JsonSchema for AdviseStop {
+        fn schema_name() -> std::borrow::Cow<'static, str> {
+            "AdviseStop".into()
+        }
+
+        fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+            schemars::json_schema!({ "type": "array", "items": { "type": "integer" }, "maxItems": 2 })
+        }
+    }
+
+    /// The strings of a configuration, after those that are built in.
+    macro_rules! more {
+        ($($list:ident),*) => {$(
+            pub(super) fn $list<'de, D>(deserializer: D) -> Result<Vec<String>, D::Error>
+            where
+                D: Deserializer<'de>,
+            {
+                let mut all = GuardPolicy::default().$list;
+                for more in Vec::<String>::deserialize(deserializer)? {
+                    if !all.contains(&more) {
+                        all.push(more);
+                    }
+                }
+                Ok(all)
+            }
+        )*};
+    }
+
+    more!(path_fields, patch_fields, volatile_fields, error_prefixes);
 }

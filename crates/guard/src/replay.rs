@@ -1,14 +1,9 @@
 //! A recorded conversation, judged call by call.
 
-use steadfast_chat::{ChatRequest, Part, Role, ToolCall};
+use steadfast_chat::ChatRequest;
 use tokio::time::Instant;
 
-use crate::{
-    Advice, SafetyGuard, Verdict,
-    history::{MOST_OPEN, answered, begins_answer, is_ours, is_user_turn},
-    ledger::Ledger,
-    signature::Facts,
-};
+use crate::{Advice, SafetyGuard, Verdict, history, state::TaskState};
 
 /// One call of a recorded conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +11,7 @@ use crate::{
 pub struct Replayed {
     /// The tool, as the call names it.
     pub tool: Box<str>,
-    /// What the guard would have said, its result seen.
+    /// What the guard would have decided, its result seen.
     pub verdict: Verdict,
 }
 
@@ -43,9 +38,9 @@ impl Verdict {
 }
 
 impl SafetyGuard {
-    /// What the guard would have said to each call of a recorded conversation, had it been there:
+    /// What the guard would have decided on each call of a recorded conversation, had it been there:
     /// one verdict a call, in their order. The whole of it is one task; time is not counted, since a
-    /// recording tells none. From a stop on every call is stopped, until the user speaks where the
+    /// recording has none. From a stop on every call is stopped, until the user speaks where the
     /// stop was for going in circles. Remembers nothing.
     ///
     /// ```
@@ -59,60 +54,31 @@ impl SafetyGuard {
     ///     recorded.messages.make_mut().push(Message::new(Role::Assistant, vec![call]));
     ///     recorded.messages.make_mut().push(Message::tool(&*id, "a.rs  b.rs  c.rs"));
     /// }
-    /// let said = SafetyGuard::default().replay(&recorded);
-    /// let said: Vec<_> = said.iter().map(|call| call.verdict.as_str()).collect();
-    /// assert_eq!(said, ["ok", "ok", "advise", "advise", "stop"]);
+    /// let replayed = SafetyGuard::default().replay(&recorded);
+    /// let verdicts: Vec<_> = replayed.iter().map(|call| call.verdict.as_str()).collect();
+    /// assert_eq!(verdicts, ["ok", "ok", "advise", "advise", "stop"]);
     /// ```
     pub fn replay(&self, request: &ChatRequest) -> Vec<Replayed> {
-        let (c, now) = (&self.shared().c, Instant::now());
-        let mut ledger = Ledger::new(None);
-        let mut said: Vec<Replayed> = Vec::new();
-        // Calls that have no result yet, and where in `said` they stand.
-        let mut open: Vec<(&ToolCall, (usize, Facts<'_>))> = Vec::new();
-        let mut last = Role::System;
-        for message in &request.messages {
-            if begins_answer(message, last) {
-                open.clear();
-                ledger.answered();
-            }
-            last = message.role();
-            if is_user_turn(message) {
-                ledger.user_turn(false, None);
-                continue;
-            }
-            for part in message.parts() {
-                match part {
-                    Part::ToolCall(call) => {
-                        let facts = c.facts(call);
-                        let before = ledger.pending().len();
-                        let verdict = match ledger.admit(c, &facts, now) {
-                            Err(stop) => Verdict::Stop(stop),
-                            Ok(()) => ledger
-                                .pending()
-                                .get(before)
-                                .map_or(Verdict::Fine, |advice| Verdict::Warn(advice.clone())),
-                        };
-                        if open.len() < MOST_OPEN {
-                            open.push((call, (said.len(), facts)));
-                        }
-                        said.push(Replayed { tool: call.name.as_str().into(), verdict });
-                    }
-                    Part::ToolResult(result) => {
-                        let Some((at, facts)) = answered(&mut open, result) else { continue };
-                        if is_ours(result) || ledger.stopped(now).is_some() {
-                            continue;
-                        }
-                        let advice = ledger.observe(c, &facts, c.outcome(result));
-                        match (ledger.stopped(now), advice) {
-                            (Some(stop), _) => said[at].verdict = Verdict::Stop(stop),
-                            (None, Some(advice)) => said[at].verdict = Verdict::Warn(advice),
-                            (None, None) => {}
-                        }
-                    }
-                    _ => {}
+        let mut replayed: Vec<Replayed> = Vec::new();
+        let mut stopped = false;
+        let (c, mut state) = (&self.tasks().c, TaskState::default());
+        history::feed(
+            c,
+            &request.messages,
+            0,
+            &mut state,
+            Instant::now(),
+            |number, call, is_result, verdict| {
+                let stops = matches!(verdict, Verdict::Stop(_));
+                if !is_result {
+                    stopped = stops;
+                    replayed.push(Replayed { tool: call.name.as_str().into(), verdict });
+                } else if !stopped && verdict != Verdict::Fine {
+                    stopped = stops;
+                    replayed[number].verdict = verdict;
                 }
-            }
-        }
-        said
+            },
+        );
+        replayed
     }
 }

@@ -1,4 +1,4 @@
-//! The service: looks at a request before the model does.
+//! The service: judges a request before the model is asked.
 
 use std::{
     fmt,
@@ -6,35 +6,34 @@ use std::{
     task::{Context, Poll},
 };
 
-use memchr::memmem;
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
-use steadfast_core::{Call, Dialect, Failure, Near};
+use steadfast_core::Failure;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
-    Advice, Stop, TaskId, event,
-    events::GuardEvents,
+    Advice, TaskId, Verdict, event,
+    events::{GuardEvents, Guarded},
     future::{Refused, ResponseFuture},
-    history::{self, From},
-    ledger::Ledger,
-    state::{Shared, Task},
-    watch::{Sight, Watch},
+    history,
+    state::{TaskEvent, TaskState},
+    tasks::Tasks,
 };
 
 /// A model behind a safety guard; made by [`SafetyGuardLayer`](crate::SafetyGuardLayer).
 ///
 /// Whether a request passes is decided in `call`; one that does not leaves the inner service ready,
 /// for the next one.
+#[derive(Clone)]
 #[must_use = "services do nothing unless called"]
 pub struct SafetyGuardService<S> {
     inner: S,
-    shared: Near<Shared>,
+    tasks: Arc<Tasks>,
 }
 
 impl<S> SafetyGuardService<S> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self {
-        Self { inner, shared: Near::new(shared) }
+    pub(crate) fn new(inner: S, tasks: Arc<Tasks>) -> Self {
+        Self { inner, tasks: tasks }
     }
 
     /// The service inside.
@@ -67,152 +66,79 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        match admit(&self.shared, &mut request) {
-            Ok(watch) => ResponseFuture::asking(self.inner.call(request), watch),
-            Err(refused) => ResponseFuture::refused(refused),
-        }
+        let admitted = admit(&self.tasks, &mut request);
+        let call = admitted.is_ok().then(|| self.inner.call(request));
+        ResponseFuture { call, admitted: Some(admitted) }
     }
 }
 
-/// Whether no tool is called in the history of a request that nobody has read yet: then nothing has
-/// happened since the user last spoke.
-fn calls_nothing(request: &ChatRequest) -> bool {
-    let (Some(body), Some(dialect)) = (request.unread(), request.dialect()) else { return false };
-    let words: &[&str] = match dialect {
-        Dialect::OpenAi => &["tool_calls", "function_call"],
-        Dialect::Anthropic => &["tool_use"],
-        Dialect::Gemini => &["functionCall", "function_call"],
-    };
-    // Nobody writes a field's name with escapes; whoever does is read.
-    let has = |word: &&str| memmem::find(body, word.as_bytes()).is_some();
-    !words.iter().any(has) && !has(&"\\u00")
-}
-
-/// Whether the model may be asked, and how its answer is to be watched. Adds what the model should
+/// Whether the model may be asked, and how its answer is to be guarded. Adds what the model should
 /// know.
-#[inline]
-fn admit(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<Refused>> {
-    let context = request.context();
-    let Some(id) = TaskId::of(context) else {
-        let plain = |message: &Message| message.role() != Role::Assistant;
-        if calls_nothing(request) || request.messages.iter().all(plain) {
-            return Ok(Watch::new(shared.clone(), None, Sight::Answer(None), request));
-        }
-        return admit_unnamed(shared, request);
-    };
+fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<Refused>> {
+    let (c, now) = (&tasks.c, Instant::now());
     // A task by its name goes on over the user's turns, one by its conversation ends with them.
-    let per_turn = context.task().is_none();
-    let now = Instant::now();
-    let task = shared.task(id, now);
-    if shared.is_by_hand() {
-        admit_by_hand(shared, task, per_turn, request, now)
-    } else {
-        admit_read(shared, task, per_turn, request, now)
+    let per_turn = request.context.task().is_none();
+    let task = TaskId::of(&request.context).map(|id| tasks.task(id, now));
+    let user_speaks = history::ends_with_user(request);
+    let tool_half = tasks.has_tool_half() && task.is_some();
+    let mut began = None;
+    let (mut messages, mut skip) = (history::last_turn(&request.messages), 0);
+    let mut seen = None;
+    if let Some(task) = &task {
+        let mut state = task.state.lock();
+        if per_turn && user_speaks {
+            *state = TaskState::new(Some(now));
+        }
+        began = state.began;
+        if tool_half {
+            // Its calls are seen elsewhere one by one.
+            if user_speaks {
+                state.on(c, TaskEvent::UserTurn, now);
+            }
+            seen = Some((state.on(c, TaskEvent::Ask, now), state.pending.clone(), None));
+        } else {
+            let (all, before_turn) = history::answers(request);
+            (messages, skip) = (&request.messages, state.skips(all, before_turn, per_turn));
+        }
     }
-}
-
-/// The task of which nothing is known but the request.
-fn admit_unnamed(shared: &Near<Shared>, request: &mut ChatRequest) -> Result<Watch, Box<Refused>> {
-    let now = Instant::now();
-    let read = history::read(&shared.c, request, From::LastTurn, None, now);
-    let ledger = settle(shared, TaskId::default(), read, request, now)?;
-    Ok(Watch::new(shared.clone(), None, Sight::Answer(ledger.map(Box::new)), request))
-}
-
-/// A task whose calls are seen elsewhere one by one.
-fn admit_by_hand(
-    shared: &Near<Shared>,
-    task: Arc<Task>,
-    per_turn: bool,
-    request: &mut ChatRequest,
-    now: Instant,
-) -> Result<Watch, Box<Refused>> {
-    let mut book = task.book.lock();
-    if history::ends_with_user(request) {
-        book.ledger.user_turn(per_turn, Some(now));
-    }
-    let may = book.ledger.may_answer(&shared.c, now);
-    let notes = book.ledger.pending().to_vec();
-    drop(book);
-    if let Err(stop) = may {
-        return Err(refuse(shared, task.id(), stop, request));
-    }
-    advise(task.id(), &notes, request);
-    Ok(Watch::new(shared.clone(), Some(task), Sight::Elsewhere, request))
-}
-
-/// A task whose calls are read out of the request.
-fn admit_read(
-    shared: &Near<Shared>,
-    task: Arc<Task>,
-    per_turn: bool,
-    request: &mut ChatRequest,
-    now: Instant,
-) -> Result<Watch, Box<Refused>> {
-    let mut book = task.book.lock();
-    if per_turn && history::ends_with_user(request) {
-        book.anew(now);
-    }
-    let from = book.begins(request, per_turn);
-    let began = book.ledger.counters.began;
-    drop(book);
-    let read = history::read(&shared.c, request, from, began, now);
-    let had = read.is_some();
-    // Without a history there still is the time.
-    let read = read.or_else(|| Some(Ledger::new(began)));
-    let settled = settle(shared, task.id(), read, request, now);
-    let (counters, stop) = match &settled {
-        Ok(ledger) => (ledger.as_ref().map_or((0, 0), Ledger::used), None),
-        Err(refused) => ((refused.stop.events, refused.stop.calls), Some(refused.stop.clone())),
-    };
-    task.book.lock().was_read(counters.0, counters.1, stop);
-    let ledger = settled?.filter(|_| had);
-    Ok(Watch::new(shared.clone(), Some(task), Sight::Answer(ledger.map(Box::new)), request))
-}
-
-/// Refuses or advises by what was read.
-fn settle(
-    shared: &Near<Shared>,
-    task: TaskId<'_>,
-    read: Option<Ledger>,
-    request: &mut ChatRequest,
-    now: Instant,
-) -> Result<Option<Ledger>, Box<Refused>> {
-    let Some(mut ledger) = read else { return Ok(None) };
-    if let Err(stop) = ledger.may_answer(&shared.c, now) {
-        return Err(refuse(shared, task, stop, request));
-    }
-    advise(task, ledger.pending(), request);
-    // The answer that is asked for now.
-    ledger.answered();
-    Ok(Some(ledger))
-}
-
-fn refuse(shared: &Shared, task: TaskId<'_>, stop: Stop, request: &ChatRequest) -> Box<Refused> {
+    let (verdict, advice, state) = seen.unwrap_or_else(|| {
+        // Its calls are read out of the request.
+        let mut read = TaskState::new(began);
+        history::feed(c, messages, skip, &mut read, now, |_, _, _, _| {});
+        let verdict = read.on(c, TaskEvent::Ask, now);
+        if let Some(task) = &task {
+            task.state.lock().record(&read);
+        }
+        let advice = std::mem::take(&mut read.pending);
+        // The answer that is asked for now. The state is kept only if there is anything in it.
+        let state = (read.events > 0).then(|| {
+            read.on(c, TaskEvent::Answer, now);
+            Box::new(read)
+        });
+        (verdict, advice, state)
+    });
+    let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
     let log = request.context.log.clone();
-    shared.stopped(task, &stop, false, &log);
-    let (dialect, stream) = (request.dialect(), request.stream);
-    Box::new(Refused { stop, stop_as: shared.c.policy.stop_as, dialect, stream, log })
+    if let Verdict::Stop(stop) = verdict {
+        tasks.stopped(id, &stop, false, &log);
+        let (dialect, stream, stop_as) = (request.dialect(), request.stream, c.policy.stop_as);
+        return Err(Box::new(Refused { stop, stop_as, dialect, stream, log }));
+    }
+    advise(id, &advice, request);
+    Ok(Guarded { tasks: tasks.clone(), task, began, tool_half, state, log })
 }
 
 /// Adds advice behind everything else: what stands before stays as it is, for prompt caches.
 fn advise(task: TaskId<'_>, advice: &[Advice], request: &mut ChatRequest) {
     let last = request.messages.last().map(Message::role);
-    // Behind words of the model it would be an answer to them.
+    // Behind text of the model it would be an answer to it.
     if advice.is_empty() || last == Some(Role::Assistant) {
         return;
     }
     event::advised(task, advice, &request.context.log);
     let text: Vec<_> = advice.iter().map(ToString::to_string).collect();
     request.messages.make_mut().push(Message::user(text.join("\n")));
-}
-
-impl<S: Clone> Clone for SafetyGuardService<S> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: self.shared.clone() }
-    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for SafetyGuardService<S> {

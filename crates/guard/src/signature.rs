@@ -3,17 +3,19 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    hash::{BuildHasher, Hash, Hasher},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher},
 };
 
 use foldhash::quality::RandomState;
 use serde_json::Value;
 use steadfast_chat::{Media, MediaSource, Part, ToolCall, ToolResult};
+use steadfast_core::{Keep, Keyed, KeyedPolicy};
+use tokio::time::Instant;
 
 use crate::{
     GuardPolicy, Kind, PolicyError,
+    data::TRIVIAL_RESULTS,
     json::{self, Reading},
-    memo::Memo,
     path::{canonical, in_patch},
     tools,
     volatile::stable,
@@ -24,13 +26,15 @@ use crate::{
 pub(crate) struct Compiled {
     pub(crate) policy: GuardPolicy,
     names: HashMap<Box<str>, usize>,
-    hasher: RandomState,
-    memo: Memo,
+    pub(crate) hasher: RandomState,
+    /// What long results were found to be, by a hash of their bytes. A history comes again with every
+    /// request: of one with 900 kB of results, reading takes 3 ms and knowing them 0.3 ms.
+    results: Keyed<u64, ResultHash>,
 }
 
 /// What the guard wants to know of a call.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct CallFacts<'a> {
     /// The tool, by the name it is counted under.
     pub(crate) tool: Cow<'a, str>,
     pub(crate) kind: Kind,
@@ -42,16 +46,24 @@ pub(crate) struct Facts<'a> {
     pub(crate) files: Vec<String>,
 }
 
-impl Facts<'_> {
-    pub(crate) fn into_owned(self) -> Facts<'static> {
-        let Facts { tool, kind, limit, signature, files } = self;
-        Facts { tool: Cow::Owned(tool.into_owned()), kind, limit, signature, files }
+impl<'a> CallFacts<'a> {
+    /// What is known of a call before its arguments are.
+    pub(crate) fn named((tool, kind, limit): (Cow<'a, str>, Kind, Option<u32>)) -> Self {
+        Self { tool, kind, limit, signature: 0, files: Vec::new() }
+    }
+
+    pub(crate) fn tool_hash(&self) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(self.tool.as_ref())
+    }
+
+    pub(crate) fn into_owned(self) -> CallFacts<'static> {
+        CallFacts { tool: Cow::Owned(self.tool.into_owned()), ..self }
     }
 }
 
 /// What the guard wants to know of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct ResultFacts {
     /// Equal for equal results.
     pub(crate) hash: u64,
     pub(crate) failed: bool,
@@ -59,32 +71,26 @@ pub(crate) struct Outcome {
     pub(crate) trivial: bool,
 }
 
-/// Results that prove nothing by being the same, in lower case.
-const TRIVIAL: [&str; 14] = [
-    "[]",
-    "{}",
-    "null",
-    "none",
-    "success",
-    "no output",
-    "(no output)",
-    "no results",
-    "no results found",
-    "no results found.",
-    "no matches",
-    "no matches found",
-    "no matches found.",
-    "not found",
-];
-
 /// Results shorter than this prove nothing by being the same: `ok`, `done`, `42`.
 const SHORT: usize = 8;
+
+/// Long results that are known again: less than a megabyte.
+const MOST_RESULTS: usize = 8_192;
+
+/// Shorter texts are read again sooner than looked up.
+const LONG: usize = 256;
+
+#[derive(Debug)]
+struct ResultHash(u64);
+
+impl Keep for ResultHash {}
 
 impl Compiled {
     pub(crate) fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
         policy.validate()?;
         let names = tools::index(&policy.tools)?;
-        Ok(Self { policy, names, hasher: RandomState::default(), memo: Memo::default() })
+        let results = Keyed::new(KeyedPolicy { capacity: MOST_RESULTS, ..KeyedPolicy::default() });
+        Ok(Self { policy, names, hasher: RandomState::default(), results })
     }
 
     /// The tool of that name: what it is counted under, its kind and its limit.
@@ -104,7 +110,7 @@ impl Compiled {
     }
 
     /// What is to be known of a call.
-    pub(crate) fn facts<'a>(&'a self, call: &'a ToolCall) -> Facts<'a> {
+    pub(crate) fn call<'a>(&'a self, call: &'a ToolCall) -> CallFacts<'a> {
         let (tool, kind, limit) = self.tool(&call.name);
         let mut hash = self.hasher.build_hasher();
         tool.hash(&mut hash);
@@ -120,7 +126,7 @@ impl Compiled {
             Kind::Edit => self.files(&call.arguments),
             _ => Vec::new(),
         };
-        Facts { tool, kind, limit, signature, files }
+        CallFacts { tool, kind, limit, signature, files }
     }
 
     /// The files that a call with these arguments changes.
@@ -149,7 +155,7 @@ impl Compiled {
     }
 
     /// What is to be known of a result.
-    pub(crate) fn outcome(&self, result: &ToolResult) -> Outcome {
+    pub(crate) fn result(&self, result: &ToolResult) -> ResultFacts {
         let mut hash = self.hasher.build_hasher();
         let mut failed = result.is_error;
         let mut trivial = true;
@@ -179,7 +185,7 @@ impl Compiled {
             }
         }
         failed.hash(&mut hash);
-        Outcome { hash: hash.finish(), failed, trivial }
+        ResultFacts { hash: hash.finish(), failed, trivial }
     }
 
     fn is_failure(&self, text: &str) -> bool {
@@ -191,23 +197,23 @@ impl Compiled {
 
     /// The hash of what a text says that may be new.
     fn text(&self, text: &str) -> u64 {
-        self.memo.get(text, |text| self.hash(text), |text| self.read(text))
+        if text.len() < LONG {
+            return self.read(text);
+        }
+        let known = || ResultHash(self.read(text));
+        self.results.get_or_insert_with(&self.hash(text), Instant::now(), known).0
     }
 
     /// The same, read: as JSON, when it is an object or a list.
     fn read(&self, text: &str) -> u64 {
         if text.starts_with(['{', '['])
-            && let Some(said) = json::hash(self, Reading::Result, text)
+            && let Some(hash) = json::hash(self, Reading::Result, text)
         {
-            return said;
+            return hash;
         }
         let mut hash = self.hasher.build_hasher();
         stable(text, |piece| piece.hash(&mut hash));
         hash.finish()
-    }
-
-    pub(crate) fn hasher(&self) -> &RandomState {
-        &self.hasher
     }
 
     /// The hash of anything.
@@ -217,7 +223,7 @@ impl Compiled {
 }
 
 fn is_trivial(text: &str) -> bool {
-    text.len() < SHORT || TRIVIAL.iter().any(|known| text.eq_ignore_ascii_case(known))
+    text.len() < SHORT || TRIVIAL_RESULTS.iter().any(|known| text.eq_ignore_ascii_case(known))
 }
 
 #[cfg(test)]
@@ -250,7 +256,7 @@ mod tests {
             (call("x", " not json "), call("x", "not json")),
             (call("x", r#"{"a":{"b":1,"c":[1,2]}}"#), call("x", r#"{"a":{"c":[1,2],"b":1}}"#)),
         ] {
-            assert_eq!(c.facts(&one).signature, c.facts(&other).signature, "{one:?}");
+            assert_eq!(c.call(&one).signature, c.call(&other).signature, "{one:?}");
         }
     }
 
@@ -266,14 +272,14 @@ mod tests {
             (call("x", r#"{"at":"17:28:17"}"#), call("x", r#"{"at":"17:28:18"}"#)),
             (call("x", r#"{"a":null}"#), call("x", "{}")),
         ] {
-            assert_ne!(c.facts(&one).signature, c.facts(&other).signature, "{one:?}");
+            assert_ne!(c.call(&one).signature, c.call(&other).signature, "{one:?}");
         }
     }
 
     #[test]
     fn results_ignore_order_ids_and_times_and_nothing_else() {
         let c = compiled();
-        let hash = |text| c.outcome(&result(text)).hash;
+        let hash = |text| c.result(&result(text)).hash;
         assert_eq!(
             hash(r#"{"a":1,"took":5,"now":"x","id":"123e4567-e89b-12d3-a456-426614174000"}"#),
             hash(r#"{"now":"y","id":"123e4567-e89b-12d3-a456-426614174009","a":1,"took":6}"#),
@@ -283,29 +289,29 @@ mod tests {
         assert_ne!(hash("41 of 50 done"), hash("42 of 50 done"));
         assert_ne!(hash("same"), {
             let failed = ToolResult { is_error: true, ..result("same") };
-            c.outcome(&failed).hash
+            c.result(&failed).hash
         });
     }
 
     #[test]
     fn failures_and_nothings_are_known() {
         let c = compiled();
-        assert!(c.outcome(&result("Error: no such file")).failed);
-        assert!(!c.outcome(&result("no error")).failed);
+        assert!(c.result(&result("Error: no such file")).failed);
+        assert!(!c.result(&result("no error")).failed);
         for text in ["", "  ", "[]", "No matches found", "ok", "42"] {
-            assert!(c.outcome(&result(text)).trivial, "{text:?}");
+            assert!(c.result(&result(text)).trivial, "{text:?}");
         }
-        assert!(!c.outcome(&result("the file is empty")).trivial);
-        assert!(c.outcome(&ToolResult::default()).trivial);
+        assert!(!c.result(&result("the file is empty")).trivial);
+        assert!(c.result(&ToolResult::default()).trivial);
     }
 
     #[test]
     fn edits_name_their_files() {
         let c = compiled();
         let patch = r#"{"patch":"*** Update File: ./a.rs\n*** Delete File: /w/b.rs"}"#;
-        assert_eq!(c.facts(&call("apply_patch", patch)).files, ["a.rs", "b.rs"]);
+        assert_eq!(c.call(&call("apply_patch", patch)).files, ["a.rs", "b.rs"]);
         let bare = "*** Begin Patch\n*** Update File: c.rs\n";
-        assert_eq!(c.facts(&call("apply_patch", bare)).files, ["c.rs"]);
-        assert!(c.facts(&call("read", r#"{"path":"a"}"#)).files.is_empty(), "it edits nothing");
+        assert_eq!(c.call(&call("apply_patch", bare)).files, ["c.rs"]);
+        assert!(c.call(&call("read", r#"{"path":"a"}"#)).files.is_empty(), "it edits nothing");
     }
 }

@@ -1,14 +1,14 @@
-//! What the guard says: advice, and why it stopped.
+//! The messages of the guard: advice, and why it stopped.
 
 use std::{fmt, time::Duration};
 
 use steadfast_core::{Failure, Reason};
 
-/// How everything begins that the guard says in a conversation: so that it is never taken for the
-/// user, for progress or for repetition.
+/// How every message of the guard in a conversation begins: so that it is never taken for the user,
+/// for progress or for repetition.
 pub const MARK: &str = "[safety guard]";
 
-/// One way of going in circles.
+/// A kind of going in circles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoopRule {
@@ -25,16 +25,46 @@ pub enum LoopRule {
 }
 
 impl LoopRule {
-    /// The name used in logs.
-    pub const fn as_str(self) -> &'static str {
+    /// Its name in logs, what a stop for it says and what advice for it says.
+    const fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            LoopRule::SameResult => "same_result",
-            LoopRule::SameError => "same_error",
-            LoopRule::Cycle => "cycle",
-            LoopRule::SameAnswer => "same_answer",
-            LoopRule::RepeatedText => "repeated_text",
+            LoopRule::SameResult => (
+                "same_result",
+                "the agent goes in circles: the same call of `{tool}` returned the same result {count} times",
+                "This call of `{tool}` returned the same result {count} times.",
+            ),
+            LoopRule::SameError => (
+                "same_error",
+                "the agent goes in circles: the same call of `{tool}` failed with the same error {count} times",
+                "This call of `{tool}` failed {count} times with the same error.",
+            ),
+            LoopRule::Cycle => (
+                "cycle",
+                "the agent goes in circles: the same few calls, `{tool}` the last, were made in turn {count} \
+                 times with unchanged results",
+                "The same few calls, `{tool}` the last, were made in turn {count} times with unchanged results.",
+            ),
+            LoopRule::SameAnswer => (
+                "same_answer",
+                "the agent goes in circles: `{tool}` returned the same result to {count} different calls",
+                "`{tool}` returned the same result to {count} different calls.",
+            ),
+            LoopRule::RepeatedText => (
+                "repeated_text",
+                "the answer goes in circles: the same text came {count} times",
+                "The same text came {count} times.",
+            ),
         }
     }
+
+    /// The name used in logs.
+    pub const fn as_str(self) -> &'static str {
+        self.texts().0
+    }
+}
+
+fn filled(text: &str, tool: &str, count: u32) -> String {
+    text.replace("{count}", &count.to_string()).replace("{tool}", &Name(tool).to_string())
 }
 
 /// What was reached.
@@ -61,7 +91,7 @@ pub enum StopCause {
         /// The limit.
         limit: u32,
     },
-    /// The agent goes in circles, and was told so.
+    /// The agent goes in circles, and was advised of it.
     Loop {
         /// How.
         rule: LoopRule,
@@ -90,47 +120,19 @@ impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StopCause::Events(limit) => {
-                write!(f, "the task has used its {} events", Thousands(*limit))
+                write!(f, "the task has used its {} events", thousands(*limit))
             }
             StopCause::Calls(limit) => {
-                write!(f, "the task has used its {} tool calls", Thousands(*limit))
+                write!(f, "the task has used its {} tool calls", thousands(*limit))
             }
-            StopCause::Time(limit) => write!(f, "the task has used its time of {}", Spent(*limit)),
-            StopCause::Tool { tool, limit } => {
-                let limit = Thousands(u64::from(*limit));
-                write!(f, "the task has used its {limit} calls of `{}`", Name(tool))
-            }
-            StopCause::File { file, limit } => {
-                let limit = Thousands(u64::from(*limit));
-                write!(f, "the task has used its {limit} edits of `{}`", Name(file))
+            StopCause::Time(limit) => write!(f, "the task has used its time of {}", spent(*limit)),
+            StopCause::Tool { tool: name, limit } | StopCause::File { file: name, limit } => {
+                let what = if matches!(self, StopCause::Tool { .. }) { "calls" } else { "edits" };
+                let limit = thousands((*limit).into());
+                write!(f, "the task has used its {limit} {what} of `{}`", Name(name))
             }
             StopCause::Loop { rule, tool, count } => {
-                let tool = Name(tool);
-                match rule {
-                    LoopRule::SameResult => write!(
-                        f,
-                        "the agent goes in circles: the same call of `{tool}` returned the same result \
-                     {count} times"
-                    ),
-                    LoopRule::SameError => write!(
-                        f,
-                        "the agent goes in circles: the same call of `{tool}` failed with the same error \
-                     {count} times"
-                    ),
-                    LoopRule::Cycle => write!(
-                        f,
-                        "the agent goes in circles: the same few calls, `{tool}` the last, were made in \
-                     turn {count} times with unchanged results"
-                    ),
-                    LoopRule::SameAnswer => write!(
-                        f,
-                        "the agent goes in circles: `{tool}` returned the same result to {count} \
-                     different calls"
-                    ),
-                    LoopRule::RepeatedText => {
-                        write!(f, "the answer goes in circles: the same text came {count} times")
-                    }
-                }
+                f.write_str(&filled(rule.texts().1, tool, *count))
             }
         }
     }
@@ -151,15 +153,10 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// What the caller is told, in three lines: what was reached, how far the task had come, and
+    /// The message for the caller, in three lines: what was reached, how far the task had come, and
     /// what to do now.
     pub fn message(&self) -> String {
         self.to_string()
-    }
-
-    /// The same as an answer of the guard in a conversation.
-    pub(crate) fn note(&self) -> String {
-        format!("{MARK} {self}")
     }
 
     /// The stop as a failure, which no layer retries.
@@ -175,14 +172,14 @@ impl fmt::Display for Stop {
             "Safety limit reached: {}.\nEvents processed: {} | Tool calls: {} | Elapsed: {}\nPlease \
              review the work so far before going on.",
             self.cause,
-            Thousands(self.events),
-            Thousands(self.calls),
-            Spent(self.elapsed),
+            thousands(self.events),
+            thousands(self.calls),
+            spent(self.elapsed),
         )
     }
 }
 
-/// What the model is told before it is stopped.
+/// The message for the model before it is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
@@ -194,14 +191,14 @@ pub enum Advice {
         tool: Box<str>,
         /// How often.
         count: u32,
-        /// For a poll: when to look again.
+        /// For a poll: when to ask again.
         wait: Option<Duration>,
     },
     /// A poll found nothing new.
     Wait {
         /// The tool.
         tool: Box<str>,
-        /// When to look again.
+        /// When to ask again.
         wait: Duration,
     },
     /// The last edit of a file has been made.
@@ -229,12 +226,8 @@ impl fmt::Display for Advice {
         write!(f, "{MARK} ")?;
         match self {
             Advice::Wait { tool, wait } => {
-                let tool = Name(tool);
-                write!(
-                    f,
-                    "`{tool}` reports nothing new. Wait {} before asking again.",
-                    Spent(*wait)
-                )
+                let (tool, wait) = (Name(tool), spent(*wait));
+                write!(f, "`{tool}` reports nothing new. Wait {wait} before asking again.")
             }
             Advice::LastEdit { file, limit } => write!(
                 f,
@@ -243,23 +236,9 @@ impl fmt::Display for Advice {
                 Name(file),
             ),
             Advice::Loop { rule, tool, count, wait } => {
-                let tool = Name(tool);
-                match rule {
-                    LoopRule::SameError => {
-                        write!(f, "This call of `{tool}` failed {count} times with the same error.")
-                    }
-                    LoopRule::Cycle => write!(
-                        f,
-                        "The same few calls, `{tool}` the last, were made in turn {count} times with \
-                         unchanged results."
-                    ),
-                    LoopRule::SameAnswer => {
-                        write!(f, "`{tool}` returned the same result to {count} different calls.")
-                    }
-                    _ => write!(f, "This call of `{tool}` returned the same result {count} times."),
-                }?;
+                f.write_str(&filled(rule.texts().2, tool, *count))?;
                 if let Some(wait) = wait {
-                    write!(f, " Wait {} before asking again.", Spent(*wait))?;
+                    write!(f, " Wait {} before asking again.", spent(*wait))?;
                 }
                 f.write_str(
                     " Nothing has changed. Use what is known already, try another way, or say what \
@@ -274,53 +253,36 @@ impl fmt::Display for Advice {
 /// still read, and it begins no line of its own.
 pub(crate) struct Name<'a>(pub(crate) &'a str);
 
-/// Longer names lose their middle: of a path both ends tell most.
+/// Longer names lose their middle: of a path both ends say most.
 const LONGEST: usize = 80;
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |c: char| if c.is_control() || c == '`' { ' ' } else { c };
-        let length = self.0.chars().count();
-        let (head, tail) = match length > LONGEST {
-            true => (LONGEST / 2, LONGEST / 2 - 1),
-            false => (length, 0),
-        };
-        let mut chars = self.0.chars().map(plain);
-        chars.by_ref().take(head).try_for_each(|c| write!(f, "{c}"))?;
-        if tail > 0 {
-            write!(f, "\u{2026}")?;
+        let visible = |c: char| if c.is_control() || c == '`' { ' ' } else { c };
+        let name: Vec<char> = self.0.chars().map(visible).collect();
+        if name.len() <= LONGEST {
+            return f.write_str(&String::from_iter(name));
         }
-        chars.skip(length - head - tail).try_for_each(|c| write!(f, "{c}"))
+        let (head, tail) = (&name[..LONGEST / 2], &name[name.len() - (LONGEST / 2 - 1)..]);
+        write!(f, "{}\u{2026}{}", String::from_iter(head), String::from_iter(tail))
     }
 }
 
 /// A number with a comma at each thousand.
-struct Thousands(u64);
-
-impl fmt::Display for Thousands {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at).is_multiple_of(3) {
-                f.write_str(",")?;
-            }
-            write!(f, "{digit}")?;
-        }
-        Ok(())
+fn thousands(number: u64) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1_000), number % 1_000),
     }
 }
 
 /// A time in hours, minutes and whole seconds.
-struct Spent(Duration);
-
-impl fmt::Display for Spent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-            (0, 0, s) => write!(f, "{s}s"),
-            (0, m, s) => write!(f, "{m}m {s}s"),
-            (h, m, s) => write!(f, "{}h {m}m {s}s", Thousands(h)),
-        }
+fn spent(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m {s}s"),
+        (h, m, s) => format!("{}h {m}m {s}s", thousands(h)),
     }
 }
 
@@ -369,12 +331,12 @@ mod tests {
         for (number, wanted) in
             [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
         {
-            assert_eq!(Thousands(number).to_string(), wanted);
+            assert_eq!(thousands(number), wanted);
         }
         for (seconds, wanted) in
             [(0, "0s"), (59, "59s"), (60, "1m 0s"), (443, "7m 23s"), (3_661, "1h 1m 1s")]
         {
-            assert_eq!(Spent(Duration::from_secs(seconds)).to_string(), wanted);
+            assert_eq!(spent(Duration::from_secs(seconds)), wanted);
         }
     }
 }

@@ -11,10 +11,11 @@ use std::{
 use pin_project_lite::pin_project;
 use steadfast_chat::{Part, ToolCall, ToolResult};
 use steadfast_core::{Failure, Reason};
+use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{SafetyGuard, TaskId, Verdict, signature::Facts};
+use crate::{SafetyGuard, TaskId, Verdict, signature::CallFacts, tasks::Task};
 
 /// A request to run a tool, as far as the guard wants to know it.
 pub trait GuardedCall {
@@ -67,13 +68,7 @@ impl GuardedCall for TaskCall {
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct ToolGuardLayer {
-    guard: SafetyGuard,
-}
-
-impl ToolGuardLayer {
-    pub(crate) fn new(guard: SafetyGuard) -> Self {
-        Self { guard }
-    }
+    pub(crate) guard: SafetyGuard,
 }
 
 impl<S> Layer<S> for ToolGuardLayer {
@@ -113,17 +108,13 @@ where
         let Some(task) = request.task() else {
             return ToolFuture { inner: Some(self.inner.call(request)), seen: None, refused: None };
         };
-        let facts = self.guard.shared().c.facts(request.call());
-        if let Err(stop) = self.guard.admit(task, &facts) {
+        let tasks = self.guard.tasks();
+        let (facts, task) = (tasks.c.call(request.call()), tasks.task(task, Instant::now()));
+        if let Err(stop) = self.guard.admit(&task, &facts) {
             let refused = Some(SafetyGuard::refusal(request.call(), &stop));
             return ToolFuture { inner: None, seen: None, refused };
         }
-        let seen = Box::new(Seen {
-            guard: self.guard.clone(),
-            tenant: task.tenant.map(Into::into),
-            name: task.name.into(),
-            facts: facts.into_owned(),
-        });
+        let seen = Box::new(Seen { guard: self.guard.clone(), task, facts: facts.into_owned() });
         ToolFuture { inner: Some(self.inner.call(request)), seen: Some(seen), refused: None }
     }
 }
@@ -132,9 +123,8 @@ where
 #[derive(Debug)]
 struct Seen {
     guard: SafetyGuard,
-    tenant: Option<Box<str>>,
-    name: Box<str>,
-    facts: Facts<'static>,
+    task: Arc<Task>,
+    facts: CallFacts<'static>,
 }
 
 pin_project! {
@@ -159,24 +149,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            return Poll::Ready(this.refused.take().ok_or_else(|| {
-                Failure::refused_fixed(
-                    Reason::Unknown,
-                    "`ToolFuture` was polled after it was ready",
-                )
-            }));
+            let again = "`ToolFuture` was polled after it was ready";
+            let again = || Failure::refused_fixed(Reason::Unknown, again);
+            return Poll::Ready(this.refused.take().ok_or_else(again));
         };
         let result = ready!(inner.poll(cx));
         this.inner.set(None);
         let seen = this.seen.take();
         Poll::Ready(match (result, seen) {
             (Ok(mut result), Some(seen)) => {
-                let Seen { guard, tenant, name, facts } = &*seen;
-                let task = TaskId { tenant: tenant.as_deref(), name };
-                match guard.observe(task, facts, &result, true) {
-                    Verdict::Warn(advice) => result.content.push(Part::text(advice.to_string())),
-                    // What came is handed on; the next call, and the next answer, are not made.
-                    Verdict::Fine | Verdict::Stop(_) => {}
+                let Seen { guard, task, facts } = *seen;
+                // After a stop the result is handed on all the same; the next call is not made.
+                if let Verdict::Warn(advice) = guard.observe(&task, &facts, &result, true) {
+                    result.content.push(Part::text(advice.to_string()));
                 }
                 Ok(result)
             }

@@ -8,6 +8,7 @@ use crate::PolicyError;
 
 /// What a tool does to the world. In configuration its name in lower case: `read_only`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
@@ -15,18 +16,24 @@ pub enum Kind {
     /// or nothing, may have changed the world and is taken for it; more of the same is not.
     #[default]
     Other,
-    /// It looks.
+    /// It reads.
     ReadOnly,
     /// It changes something: after its success the world is another, and counts of what was seen
     /// before begin anew.
     Mutating,
     /// It changes a file, named in its arguments; counted for each file.
     Edit,
-    /// It looks whether something has happened yet.
+    /// It checks whether something has happened yet.
     Poll,
 }
 
 impl Kind {
+    /// The kind of that name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
+        Self::deserialize(name).ok()
+    }
+
     pub(crate) fn changes(self) -> bool {
         matches!(self, Kind::Mutating | Kind::Edit)
     }
@@ -34,6 +41,9 @@ impl Kind {
 
 /// One tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ToolSpec {
     /// Its name; compared without regard to case.
@@ -42,8 +52,8 @@ pub struct ToolSpec {
     pub aliases: Vec<String>,
     /// What it does to the world.
     pub kind: Kind,
-    /// How often a task may call it; `None` for [`Limits::per_tool`](crate::Limits::per_tool), 0
-    /// for never, [`u32::MAX`] for as often as it likes.
+    /// How often a task may call it, 0 for never. Without it as often as
+    /// [`per_tool`](crate::Limits::per_tool) says.
     pub limit: Option<u32>,
 }
 
@@ -74,49 +84,24 @@ impl ToolSpec {
     }
 }
 
-/// The tools that agents usually have.
-pub(crate) fn known() -> Vec<ToolSpec> {
-    use Kind::{Edit, Mutating, Other, Poll, ReadOnly};
-    let tool = ToolSpec::new;
-    vec![
-        tool("edit_file", Edit).with_limit(8).with_aliases([
-            "edit",
-            "str_replace",
-            "apply_patch",
-            "multiedit",
-            "multi_edit",
-            "replace_in_file",
-            "search_replace",
-            "notebookedit",
-        ]),
-        tool("write_file", Edit).with_limit(8).with_aliases(["write", "create_file"]),
-        tool("delete_file", Mutating).with_limit(3).with_aliases(["delete", "remove_file"]),
-        tool("run_command", Other).with_limit(10).with_aliases(["exec", "execute_command"]),
-        tool("run_terminal_command", Other).with_limit(100).with_aliases([
-            "bash",
-            "shell",
-            "run_terminal_cmd",
-            "local_shell",
-        ]),
-        tool("web_search", ReadOnly).with_limit(8).with_aliases(["websearch"]),
-        tool("web_fetch", ReadOnly).with_aliases(["webfetch", "fetch"]),
-        tool("read_file", ReadOnly).with_aliases(["read", "view_file", "cat"]),
-        tool("list_dir", ReadOnly).with_aliases(["ls", "list_files", "list_directory"]),
-        tool("grep", ReadOnly).with_aliases(["grep_search", "search_files", "codebase_search"]),
-        tool("glob", ReadOnly).with_aliases(["file_search", "find_files"]),
-        tool("move_file", Mutating).with_aliases(["rename_file"]),
-        tool("create_directory", Mutating).with_aliases(["mkdir"]),
-        tool("job_status", Poll).with_aliases([
-            "check_status",
-            "get_status",
-            "poll",
-            "bashoutput",
-            "bash_output",
-            "command_status",
-            "task_output",
-            "wait",
-        ]),
-    ]
+/// The tools of a configuration, and the built-in ones without the names that it uses.
+#[cfg(feature = "serde")]
+pub(crate) fn read<'de, D>(deserializer: D) -> Result<Vec<ToolSpec>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let own = Vec::<ToolSpec>::deserialize(deserializer)?;
+    let is_free = |name: &String| !own.iter().any(|tool| tool.is_called(name));
+    let built_in = crate::data::tools().into_iter().filter_map(|mut spec| {
+        let names = std::iter::once(spec.name).chain(spec.aliases);
+        let mut free = names.filter(is_free);
+        spec.name = free.next()?;
+        spec.aliases = free.collect();
+        Some(spec)
+    });
+    let mut all: Vec<ToolSpec> = built_in.collect();
+    all.extend(own);
+    Ok(all)
 }
 
 /// Every name in lower case, with its place in the table.

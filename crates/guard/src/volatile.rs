@@ -1,34 +1,8 @@
 //! What is different in a result without saying anything new: ids, times, temporary paths.
 
-/// Where temporary files live.
-const TEMPORARY: [&str; 6] =
-    ["/tmp/", "/var/tmp/", "/var/folders/", "/private/tmp/", "/private/var/folders/", "/dev/shm/"];
+use crate::data::{ID_PREFIXES, TEMPORARY_PATHS, TIME_UNITS};
 
-/// Prefixes under which services make ids.
-const ID_PREFIXES: [&str; 20] = [
-    "req", "request", "call", "toolu", "chatcmpl", "msg", "resp", "trace", "span", "txn", "evt",
-    "event", "sess", "session", "conn", "run", "corr", "id", "op", "fc",
-];
-
-/// Units after which a number is a time.
-const UNITS: [&str; 14] = [
-    "ms",
-    "s",
-    "sec",
-    "secs",
-    "second",
-    "seconds",
-    "millisecond",
-    "milliseconds",
-    "min",
-    "mins",
-    "minute",
-    "minutes",
-    "hour",
-    "hours",
-];
-
-/// Reads `text` and tells `sink` what in it stays the same from one call to the next: white space
+/// Reads `text` and gives `sink` what in it stays the same from one call to the next: white space
 /// is one space, and each volatile word is one mark.
 pub(crate) fn stable(text: &str, mut sink: impl FnMut(&str)) {
     let bytes = text.as_bytes();
@@ -91,7 +65,7 @@ fn temporary(text: &str, at: usize) -> Option<usize> {
         return None;
     }
     if is_slash {
-        let known = TEMPORARY.iter().any(|path| text[at..].starts_with(path));
+        let known = TEMPORARY_PATHS.iter().any(|path| text[at..].starts_with(*path));
         return known.then(|| path_end(text, at));
     }
     let end = path_end(text, at + 3);
@@ -126,49 +100,41 @@ pub(crate) fn is_volatile(word: &str, rest: &str) -> bool {
         || is_hex(word)
         || is_prefixed(word)
         || is_random(word)
-        || (is_number(word) && UNITS.contains(&next_word(rest)))
+        || (is_number(word) && TIME_UNITS.contains(&next_word(rest)))
 }
 
 fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-fn is_uuid(word: &str) -> bool {
-    let mut groups = word.split('-');
-    word.len() == 36
-        && [8, 4, 4, 4, 12].iter().all(|len| {
-            groups.next().is_some_and(|group| {
-                group.len() == *len && group.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Whether `text` is digits (`9`), hexadecimal digits (`f`) and other characters as `shape` says.
+fn has_shape(text: Option<&str>, shape: &str) -> bool {
+    text.is_some_and(|text| {
+        let mut pairs = text.bytes().zip(shape.bytes());
+        text.len() == shape.len()
+            && pairs.all(|(byte, shape)| match shape {
+                b'9' => byte.is_ascii_digit(),
+                b'f' => byte.is_ascii_hexdigit(),
+                other => byte == other,
             })
-        })
+    })
+}
+
+fn is_uuid(word: &str) -> bool {
+    has_shape(Some(word), "ffffffff-ffff-ffff-ffff-ffffffffffff")
 }
 
 /// `2026-11-21`, also with a time behind it.
 fn is_date(word: &str) -> bool {
-    let bytes = word.as_bytes();
-    bytes.len() >= 10
-        && bytes[..10].iter().enumerate().all(|(at, byte)| match at {
-            4 | 7 => *byte == b'-',
-            _ => byte.is_ascii_digit(),
-        })
-        && bytes.get(10).is_none_or(|byte| *byte == b'T')
+    has_shape(word.get(..10), "9999-99-99") && matches!(word.as_bytes().get(10), None | Some(b'T'))
 }
 
 /// `17:28:17`, also with a fraction. Not `12:34`, which is as often a line and a column.
 fn is_clock(word: &str) -> bool {
-    let mut parts = word.split(':');
-    let two = |part: Option<&str>| {
-        part.is_some_and(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let hours = parts.next().is_some_and(|h| h.len() <= 2 && h.bytes().all(|b| b.is_ascii_digit()));
-    hours
-        && two(parts.next())
-        && parts.next().is_some_and(|rest| {
-            let (seconds, fraction) = rest.split_at(rest.len().min(2));
-            two(Some(seconds))
-                && fraction.bytes().all(|b| b.is_ascii_digit() || b == b'.' || b == b'Z')
-        })
-        && parts.next().is_none()
+    ["99:99:99", "9:99:99"].iter().any(|shape| {
+        has_shape(word.get(..shape.len()), shape)
+            && word[shape.len()..].bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'Z'))
+    })
 }
 
 /// `12ms`, `3.42s`, `7m23s`.

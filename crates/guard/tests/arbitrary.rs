@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 /// Pieces of an answer, as no provider in its right mind would put them together.
 fn delta() -> impl Strategy<Value = Delta> {
     let index = 0..4_u32;
-    let words = prop::sample::select(vec![
+    let pieces = prop::sample::select(vec![
         "",
         "I will look at it again. ",
         "one ",
@@ -42,8 +42,8 @@ fn delta() -> impl Strategy<Value = Delta> {
         StopReason::ContentFilter,
     ]);
     prop_oneof![
-        4 => (index.clone(), words.clone()).prop_map(|(index, t)| text(index, t)),
-        1 => (index.clone(), words).prop_map(|(index, t)| Delta::Thinking { index, text: t.into() }),
+        4 => (index.clone(), pieces.clone()).prop_map(|(index, t)| text(index, t)),
+        1 => (index.clone(), pieces).prop_map(|(index, t)| Delta::Thinking { index, text: t.into() }),
         2 => (index.clone(), tool).prop_map(|(index, name)| Delta::ToolCall {
             index,
             id: "id".into(),
@@ -88,10 +88,10 @@ fn policy(stop_as: StopAs, tight: bool) -> GuardPolicy {
 fn read(
     guard: &SafetyGuard,
     request: ChatRequest,
-    said: &[Event],
+    shown: &[Event],
     failure: Option<&Failure>,
 ) -> Vec<Result<Event, Failure>> {
-    let events = said
+    let events = shown
         .iter()
         .cloned()
         .map(Ok)
@@ -118,8 +118,8 @@ fn read(
 }
 
 /// What the caller reads of it, without what the guard says.
-fn words<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Vec<(char, &'a str)> {
-    let said = |delta: &'a Delta| match delta {
+fn pieces<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Vec<(char, &'a str)> {
+    let shown = |delta: &'a Delta| match delta {
         Delta::Text { text, .. }
             if text.contains("Safety limit reached")
                 || text.ends_with("was not called either.") =>
@@ -132,7 +132,7 @@ fn words<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Vec<(char, &'a str)
         Delta::Arguments { json, .. } => Some(('a', json.as_str())),
         _ => None,
     };
-    deltas.into_iter().filter_map(said).collect()
+    deltas.into_iter().filter_map(shown).collect()
 }
 
 /// For the clock alone.
@@ -147,7 +147,7 @@ proptest! {
 
     #[test]
     fn any_events_pass_or_are_stopped_once(
-        (said, failure) in answer(),
+        (shown, failure) in answer(),
         answers in any::<bool>(),
         tight in any::<bool>(),
         task in 0..3_u8,
@@ -161,8 +161,8 @@ proptest! {
         if task == 2 {
             let _ = guard.tool_layer();
         }
-        let out = read(&guard, request, &said, failure.as_ref());
-        let gave: Vec<&Delta> = said.iter().flat_map(|event| &event.deltas).collect();
+        let out = read(&guard, request, &shown, failure.as_ref());
+        let gave: Vec<&Delta> = shown.iter().flat_map(|event| &event.deltas).collect();
         let got: Vec<&Delta> = out.iter().flatten().flat_map(|event| &event.deltas).collect();
         let failures = out.iter().filter(|item| item.is_err()).count();
         prop_assert!(failures <= 1 && (failures == 0 || out.last().unwrap().is_err()));
@@ -173,20 +173,20 @@ proptest! {
             return Ok(());
         }
         prop_assert_eq!(guard.stops(), 1);
-        let (given, gotten) = (words(gave.iter().copied()), words(got.iter().copied()));
+        let (given, gotten) = (pieces(gave.iter().copied()), pieces(got.iter().copied()));
         // What is left out is a call, or all that would have come after the stop.
         let mut rest = given.iter();
         for one in &gotten {
-            prop_assert!(rest.any(|other| other == one), "{:?} is not in its place", one);
+            prop_assert!(rest.any(|other| other == one), "{:?} is not where it was", one);
         }
         let texts = |all: &[(char, &str)]| -> String {
             all.iter().filter(|(kind, _)| "th".contains(*kind)).map(|(_, text)| *text).collect()
         };
         prop_assert!(texts(&given).starts_with(&texts(&gotten)), "no word is lost between others");
-        let told = got.iter().filter(|delta| matches!(delta, Delta::Text { text, .. } if text.contains("Safety limit reached"))).count();
+        let reported = got.iter().filter(|delta| matches!(delta, Delta::Text { text, .. } if text.contains("Safety limit reached"))).count();
         let safety = out.iter().flatten().count() < out.len() && out.last().unwrap().as_ref().is_err_and(|f| f.reason() == Reason::Safety);
-        prop_assert!(told + usize::from(safety) >= 1, "it is said why");
-        prop_assert!(told <= 1);
+        prop_assert!(reported + usize::from(safety) >= 1, "it is shown why");
+        prop_assert!(reported <= 1);
     }
 
     /// The history of a request is the caller's: whatever stands in it, reading it is safe.

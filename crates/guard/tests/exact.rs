@@ -197,10 +197,10 @@ async fn asking_again_changes_nothing() {
                     Ok(answer) => answer.collect().await.map(|answer| answer.text()),
                     Err(failure) => Err(failure),
                 };
-                let told = model.asked.lock().pop().map(|asked| asked.messages.len());
+                let reported = model.asked.lock().pop().map(|asked| asked.messages.len());
                 seen.push((
                     answer.map_err(|failure| failure.message().to_owned()),
-                    told,
+                    reported,
                     guard.snapshot(),
                     guard.from_history(&request),
                 ));
@@ -254,8 +254,8 @@ fn a_hundred_thousand_calls_later_nothing_costs_more() {
         let path = format!("src/{at:07}/{}.rs", at % 97);
         let tool = ["edit_file", "read_file", "bash", "unheard_of"][at as usize % 4];
         let tool = if at.is_multiple_of(5) { format!("{tool}_{at:07}") } else { tool.to_owned() };
-        let said = format!("{path} has {at:07} lines, and this is what is in the first of them");
-        did(&tool, &format!(r#"{{"path":"{path}","n":{at:07}}}"#), &said)
+        let shown = format!("{path} has {at:07} lines, and this is what is in the first of them");
+        did(&tool, &format!(r#"{{"path":"{path}","n":{at:07}}}"#), &shown)
     };
     let work = |calls: std::ops::Range<u32>| {
         let calls: Vec<_> = calls.map(call).map(|did| (did.call("x"), did.result("x"))).collect();
@@ -274,7 +274,10 @@ fn a_hundred_thousand_calls_later_nothing_costs_more() {
         work(from..from + 10_000);
     }
     let late = work(90_000..100_000);
-    assert!(late.bytes_current.unsigned_abs() < 4_096, "it keeps no more: {late:?}");
+    assert!(
+        late.bytes_current.unsigned_abs() < 4_096,
+        "it keeps no more, but for the lengths of names: {late:?}"
+    );
     assert!(late.count_total.abs_diff(early.count_total) < 100, "{early:?}, {late:?}");
     assert!(late.bytes_total.abs_diff(early.bytes_total) < 100_000, "{early:?}, {late:?}");
     assert_eq!(guard.get(TASK).unwrap().events, 300_000);

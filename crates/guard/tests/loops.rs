@@ -144,7 +144,7 @@ fn the_guards_own_answers_are_neither_progress_nor_repetition() {
 }
 
 #[test]
-fn a_word_of_the_user_begins_anew_and_a_note_of_ours_does_not() {
+fn a_turn_of_the_user_begins_anew_and_a_note_of_the_guard_does_not() {
     let guard = SafetyGuard::default();
     let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
     let mut messages = history(&cycle(std::slice::from_ref(&same), 4));
@@ -204,8 +204,9 @@ fn trace() -> impl Strategy<Value = Vec<Vec<Did>>> {
     let one = (0..4_usize, 0..3_u8, 0..3_u8, any::<bool>()).prop_map(
         move |(tool, arg, result, failed)| {
             let arguments = format!(r#"{{"path":"f{arg}","b":{{"x":1,"y":[1,2]}},"n":{arg}}}"#);
-            let said = format!(r#"{{"said":"something like {result}","took":7,"at":"10:00:00"}}"#);
-            Did { failed: failed && result == 0, ..did(kinds[tool], &arguments, &said) }
+            let shown =
+                format!(r#"{{"shown":"something like {result}","took":7,"at":"10:00:00"}}"#);
+            Did { failed: failed && result == 0, ..did(kinds[tool], &arguments, &shown) }
         },
     );
     prop::collection::vec(prop::collection::vec(one, 1..3), 1..30)
@@ -220,9 +221,9 @@ fn disguised(rounds: &[Vec<Did>]) -> Vec<Vec<Did>> {
         let path = did.arguments.split('"').nth(3).unwrap();
         let n = did.arguments.rsplit(':').next().unwrap().trim_end_matches('}');
         other.arguments = format!(r#"{{ "n":{n},"b":{{"y":[1,2],"x":1}},"path":"./x/../{path}"}}"#);
-        let said = did.result.split('"').nth(3).unwrap();
+        let shown = did.result.split('"').nth(3).unwrap();
         other.result =
-            format!(r#"{{"at":"1{}:0{}:00","took":{at},"said":"{said}"}}"#, at % 10, at % 7,);
+            format!(r#"{{"at":"1{}:0{}:00","took":{at},"shown":"{shown}"}}"#, at % 10, at % 7,);
         other
     };
     rounds.iter().map(|batch| batch.iter().map(&mut change).collect()).collect()
@@ -233,10 +234,10 @@ proptest! {
 
     #[test]
     fn both_readings_agree_and_disguise_changes_nothing(rounds in trace()) {
-        let plain = fate(&roomy(), &rounds);
+        let usual = fate(&roomy(), &rounds);
         let strict = fate(&GuardPolicy::default(), &rounds);
-        prop_assert!(strict.stopped.unwrap_or(usize::MAX) <= plain.stopped.unwrap_or(usize::MAX));
-        prop_assert_eq!(fate(&roomy(), &disguised(&rounds)), plain);
+        prop_assert!(strict.stopped.unwrap_or(usize::MAX) <= usual.stopped.unwrap_or(usize::MAX));
+        prop_assert_eq!(fate(&roomy(), &disguised(&rounds)), usual);
     }
 
     #[test]
@@ -249,8 +250,8 @@ proptest! {
             for did in batch {
                 let call = did.call("x");
                 let before = asked.get(TASK);
-                let looks = asked.look(TASK, &call).is_ok();
-                prop_assert_eq!(looks, asked.look(TASK, &call).is_ok());
+                let looks = asked.would_allow(TASK, &call).is_ok();
+                prop_assert_eq!(looks, asked.would_allow(TASK, &call).is_ok());
                 prop_assert_eq!(before.map(|s| (s.events, s.calls)), asked.get(TASK).map(|s| (s.events, s.calls)));
                 let (one, other) = (asked.check_call(TASK, &call), quiet.check_call(TASK, &call));
                 prop_assert_eq!(one.is_ok(), looks);

@@ -18,7 +18,7 @@ struct Step {
 }
 
 impl Step {
-    /// The same call in ever other words: the tool by another of its names, other keys first, the
+    /// The same call in ever other spellings: the tool by another of its names, other keys first, the
     /// file in another spelling; a result of other ids, times and places.
     fn disguised(&self, n: usize) -> Did {
         let tool = self.tool[n % self.tool.len()];
@@ -153,10 +153,10 @@ fn healthy(random: &mut fastrand::Rng) -> Vec<Vec<Did>> {
             // Waiting for a job that goes on.
             2 => {
                 for progress in 0..some(random, 5, 30) {
-                    let said = format!(
+                    let shown = format!(
                         r#"{{"job":{part},"done":{progress},"now":"17:{progress:02}:00"}}"#
                     );
-                    rounds.push(vec![did("job_status", &format!(r#"{{"id":{part}}}"#), &said)]);
+                    rounds.push(vec![did("job_status", &format!(r#"{{"id":{part}}}"#), &shown)]);
                 }
             }
             // And for one that says nothing for a while.
@@ -192,20 +192,20 @@ fn healthy(random: &mut fastrand::Rng) -> Vec<Vec<Did>> {
             }
             // Looking twice, once before and once after doing something.
             6 => {
-                let look = || {
+                let list = || {
                     did(
                         "bash",
                         &format!(r#"{{"command":"git status {part}"}}"#),
                         "nothing to commit, working tree clean",
                     )
                 };
-                rounds.push(vec![look()]);
+                rounds.push(vec![list()]);
                 rounds.push(vec![did(
                     "bash",
                     &format!(r#"{{"command":"git fetch {part}"}}"#),
                     &format!("fetched {part}"),
                 )]);
-                rounds.push(vec![look()]);
+                rounds.push(vec![list()]);
             }
             // Tests one by one, most of which say the same.
             _ => {
@@ -236,9 +236,9 @@ fn sessions_that_get_somewhere_are_never_stopped() {
     }
 }
 
-/// As a gateway sees it: the model is told first, and the caller is stopped then.
+/// As a gateway sees it: the model is advised first, and the caller is stopped then.
 #[tokio::test(start_paused = true)]
-async fn the_model_is_told_before_the_caller_is_stopped() {
+async fn the_model_is_advised_before_the_caller_is_stopped() {
     let step = |tool, failed| Step { tool, about: 7, failed };
     let read = step(&["read_file", "Read"], false);
     let build = step(&["bash", "shell"], true);
@@ -264,8 +264,8 @@ async fn the_model_is_told_before_the_caller_is_stopped() {
                 break;
             }
             answer.unwrap().collect().await.unwrap();
-            let told = model.last().messages.len() - sent.messages.len();
-            assert_eq!(told, usize::from(round >= advised), "{what}, round {round}");
+            let reported = model.last().messages.len() - sent.messages.len();
+            assert_eq!(reported, usize::from(round >= advised), "{what}, round {round}");
         }
         assert_eq!(model.times(), stopped - 1, "{what}");
     }

@@ -59,7 +59,7 @@ async fn a_stop_is_not_retried_nor_failed_over_whatever_the_order() {
     assert_eq!((failure.reason(), failure.retry()), (Reason::Safety, Retry::Forbidden));
     assert_eq!(failure.failover(), Failover::Forbidden);
 
-    // In the wrong place it is final all the same.
+    // Anywhere it is final all the same.
     let inside = ServiceBuilder::new()
         .layer(CooldownFailoverLayer::new(chain()))
         .layer(RetryBackoffLayer::transient())
@@ -96,7 +96,7 @@ async fn a_stop_inside_an_answer_is_not_retried_either() {
 
 type Whole = BoxCloneService<ChatRequest, Vec<Result<Event, Failure>>, Failure>;
 
-/// The whole stack, in its order, or with the guard in the worst place: under everything.
+/// The whole stack, in its order, or with the guard where it is worst: under everything.
 fn stack(guard: &SafetyGuard, model: &Model, worst: bool) -> Whole {
     let chain = || CooldownFailoverLayer::new(Chain::new(["one", "two", "three"]).unwrap());
     macro_rules! around {
@@ -153,7 +153,7 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
         || (0..3).map(|at| did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
     let at_its_limit = || request(&one_by_one(three()));
     let call = || calling(&[("delete_file", "{}")]);
-    for (what, asked, said, times) in [
+    for (what, asked, shown, times) in [
         ("refused", too_many(), Vec::new(), 0),
         ("after content", ChatRequest::user("hi"), repeats(), 1),
         ("before content", at_its_limit(), call(), 1),
@@ -167,7 +167,7 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
                 let mut model = Model { whole: !stream, ..Model::default() };
                 // As often as anybody might ask.
                 for _ in 0..40 {
-                    model = model.says(said.clone());
+                    model = model.says(shown.clone());
                 }
                 let llm = stack(&guard, &model, worst);
                 let log = RecoveryLog::enabled();
@@ -196,16 +196,16 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
                     _ => {
                         assert!(failures.is_empty(), "{case}: {failures:?}");
                         let deltas = || events.iter().flatten().flat_map(|event| &event.deltas);
-                        let said: String = deltas()
+                        let shown: String = deltas()
                             .filter_map(|delta| match delta {
                                 Delta::Text { text, .. } => Some(text.as_str()),
                                 _ => None,
                             })
                             .collect();
                         assert_eq!(
-                            said.matches("Safety limit reached").count(),
+                            shown.matches("Safety limit reached").count(),
                             1,
-                            "{case}: {said}"
+                            "{case}: {shown}"
                         );
                         assert_eq!(deltas().filter(|delta| matches!(delta, Delta::End)).count(), 1);
                     }
@@ -215,7 +215,7 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
                 let others: Vec<_> = steps
                     .iter()
                     .filter(|(layer, _)| ["retry", "recover", "breaker"].contains(layer))
-                    // That a stop is not resumed is said.
+                    // That a stop is not resumed is shown.
                     .filter(|step| **step != ("recover", "not_resumed"))
                     .collect();
                 assert!(others.is_empty(), "{case}: {steps:?}");

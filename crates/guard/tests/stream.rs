@@ -69,7 +69,7 @@ fn looping(times: usize) -> ChatRequest {
     request(&one_by_one(vec![same; times]))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stopped_task_asks_nobody() {
     let model = Model::default();
     let failure = ask(GuardPolicy::default(), &model, looping(5)).await.unwrap_err();
@@ -91,7 +91,7 @@ async fn a_stopped_task_asks_nobody() {
     assert_eq!(model.times(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn advice_comes_behind_everything_and_is_accepted() {
     for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini] {
         let rules = Rules::for_dialect(dialect);
@@ -120,10 +120,10 @@ async fn advice_comes_behind_everything_and_is_accepted() {
     assert!(model.last().messages.same(&quiet.messages), "not even copied");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn repeated_text_ends_an_answer() {
     let sentence = "I will now look at the file again. ";
-    let words = |times: usize| {
+    let pieces = |times: usize| {
         let mut all = vec![start()];
         all.extend((0..times).map(|_| text(0, sentence)));
         all.push(Delta::BlockEnd { index: 0 });
@@ -131,36 +131,36 @@ async fn repeated_text_ends_an_answer() {
         all
     };
     let user = || ChatRequest::user("hi").streaming();
-    let nine = Model::default().says(words(9));
+    let nine = Model::default().says(pieces(9));
     assert_eq!(
         ask(GuardPolicy::default(), &nine, user()).await.unwrap().text(),
         sentence.repeat(9)
     );
-    let ten = Model::default().says(words(500));
+    let ten = Model::default().says(pieces(500));
     let failure = ask(GuardPolicy::default(), &ten, user()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.is_delivered()), (Reason::Safety, true));
 
     for model in [Model::default(), Model::whole()] {
         let whole = model.whole;
-        let mut said = words(500);
+        let mut shown = pieces(500);
         if whole {
             // A whole answer is one event, and one piece of text.
-            said = text_answer(&sentence.repeat(500));
+            shown = text_answer(&sentence.repeat(500));
         }
-        let all = deltas(answering(), &model.says(said), user()).await;
-        let said: String = all
+        let all = deltas(answering(), &model.says(shown), user()).await;
+        let shown: String = all
             .iter()
             .filter_map(|delta| match delta {
                 Delta::Text { text, .. } => Some(text.as_str()),
                 _ => None,
             })
             .collect();
-        assert_eq!(said.matches(sentence).count(), if whole { 500 } else { 10 });
-        assert!(said.contains("the same text came"), "{}", &said[said.len() - 200..]);
+        assert_eq!(shown.matches(sentence).count(), if whole { 500 } else { 10 });
+        assert!(shown.contains("the same text came"), "{}", &shown[shown.len() - 200..]);
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_beyond_a_limit_are_answered_in_their_place() {
     let before = different("delete_file", 2);
     let three = [("delete_file", r#"{"path":"x"}"#); 3];
@@ -184,16 +184,16 @@ fn different(tool: &str, count: usize) -> Vec<Vec<Did>> {
     one_by_one((0..count).map(one))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_of_which_no_call_passes_is_the_stop() {
     let before = different("delete_file", 3);
-    let mut said = vec![start(), text(0, "Now the last one."), Delta::BlockEnd { index: 0 }];
-    said.push(Delta::ToolCall { index: 1, id: "x".into(), name: "delete_file".into() });
-    said.push(Delta::Arguments { index: 1, json: "{}".into() });
-    said.push(Delta::BlockEnd { index: 1 });
-    said.extend(end(StopReason::ToolUse));
+    let mut shown = vec![start(), text(0, "Now the last one."), Delta::BlockEnd { index: 0 }];
+    shown.push(Delta::ToolCall { index: 1, id: "x".into(), name: "delete_file".into() });
+    shown.push(Delta::Arguments { index: 1, json: "{}".into() });
+    shown.push(Delta::BlockEnd { index: 1 });
+    shown.extend(end(StopReason::ToolUse));
     for model in [Model::default(), Model::whole()] {
-        let model = model.says(said.clone()).says(said.clone());
+        let model = model.says(shown.clone()).says(shown.clone());
         let failure = ask(GuardPolicy::default(), &model, request(&before)).await.unwrap_err();
         assert_eq!(failure.reason(), Reason::Safety);
         let all = deltas(answering(), &model, request(&before)).await;
@@ -204,7 +204,7 @@ async fn an_answer_of_which_no_call_passes_is_the_stop() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_edit_is_judged_when_its_file_is_known() {
     let edit = |at: usize, path: &str| {
         did("edit_file", &format!(r#"{{"path":"{path}","n":{at}}}"#), "the file was edited")
@@ -249,13 +249,13 @@ async fn time_ends_an_answer_but_no_call() {
         })
     };
     let ask = || ChatRequest::user("hi").with_context(CallContext::new().with_task(TASK));
-    let words: Vec<_> = std::iter::once(start())
+    let pieces: Vec<_> = std::iter::once(start())
         .chain((0..9).map(|at| text(0, &format!("Piece {at}. "))))
         .collect();
     for policy in [GuardPolicy::default(), answering()] {
         let fails = policy.stop_as == StopAs::Failure;
         let guard = SafetyGuard::new(policy).unwrap();
-        let llm = guard.layer().layer(slowly(words.clone()));
+        let llm = guard.layer().layer(slowly(pieces.clone()));
         let answer = llm.oneshot(ask()).await.unwrap().collect().await;
         match answer {
             Ok(answer) => {
@@ -278,7 +278,7 @@ async fn time_ends_an_answer_but_no_call() {
 }
 
 /// An agent in one process: both halves, a batch beyond the limit, and the stop after it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_tool_half_answers_every_call() {
     let guard = SafetyGuard::default();
     let tools = ServiceBuilder::new().layer(guard.tool_layer()).service(service_fn(
@@ -307,11 +307,11 @@ async fn the_tool_half_answers_every_call() {
     assert_eq!((model.times(), guard.stops()), (1, 1 + 1));
 
     // Advice is a part of the result.
-    let look = || TaskCall::new("other", did("ls", "{}", "").call("1"));
+    let list = || TaskCall::new("other", did("ls", "{}", "").call("1"));
     let mut last = String::new();
     for _ in 0..3 {
         guard.answered("other");
-        let result = tools.clone().oneshot(look()).await.unwrap();
+        let result = tools.clone().oneshot(list()).await.unwrap();
         last = result.content.iter().filter_map(Part::as_text).collect();
     }
     assert!(last.contains(MARK) && last.contains("3 times"), "{last}");

@@ -95,7 +95,7 @@ impl Case {
     }
 
     /// What is reached, how far the task had come by then.
-    fn told(self) -> String {
+    fn reported(self) -> String {
         let (what, counts) = match self {
             Case::Asked => (
                 "the agent goes in circles: the same call of `read_file` returned the same result 5 \
@@ -155,16 +155,16 @@ async fn ask(case: Case, stop_as: StopAs, source: Dialect, stream: bool) -> Repl
     let mut policy = GuardPolicy::default();
     policy.stop_as = stop_as;
     let guard = SafetyGuard::new(policy).unwrap();
-    let said = match stream {
+    let shown = match stream {
         true => provider(source, case.says()),
         false => vec![Event::new(case.says())],
     };
     let model = service_fn(move |_: ChatRequest| {
-        let said = said.clone();
+        let shown = shown.clone();
         async move {
             let mut head = Head::new(source);
             head.stream = stream;
-            let events = tokio_stream::iter(said).then(move |event| async move {
+            let events = tokio_stream::iter(shown).then(move |event| async move {
                 if case == Case::Late {
                     tokio::time::sleep(Duration::from_secs(200)).await;
                 }
@@ -251,9 +251,9 @@ fn ends_well(dialect: Dialect, bytes: &[u8], reason: StopReason, case: &str) {
             assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
             let reasons: Vec<_> =
                 chunks.iter().map(|chunk| &chunk["choices"][0]["finish_reason"]).collect();
-            let said: Vec<_> = reasons.iter().filter(|reason| !reason.is_null()).collect();
-            assert_eq!(said.len(), 1, "{case}: {reasons:?}");
-            assert_eq!(**said[0], if tools { "tool_calls" } else { "stop" }, "{case}");
+            let shown: Vec<_> = reasons.iter().filter(|reason| !reason.is_null()).collect();
+            assert_eq!(shown.len(), 1, "{case}: {reasons:?}");
+            assert_eq!(**shown[0], if tools { "tool_calls" } else { "stop" }, "{case}");
         }
     }
 }
@@ -284,9 +284,9 @@ async fn a_stop_that_answers_ends_the_stream_as_the_dialect_does() {
             answer.push(&event.unwrap());
         }
         assert!(answer.ended, "{name}");
-        assert!(answer.text().ends_with(&case.told()), "{name}: {}", answer.text());
+        assert!(answer.text().ends_with(&case.reported()), "{name}: {}", answer.text());
         assert_eq!(answer.tool_calls().count(), case.passed(), "{name}");
-        let before = answer.text().len() - case.told().len();
+        let before = answer.text().len() - case.reported().len();
         match case {
             Case::Asked | Case::Late => assert_eq!(before, 0, "{name}: it stands alone"),
             Case::Repeats => {
@@ -325,7 +325,7 @@ async fn a_stop_that_answers_is_a_whole_answer_where_nothing_streams() {
         };
         assert_eq!(reason, wanted, "{name}");
         assert!(body.to_string().contains("Please review the work so far"), "{name}: {body}");
-        assert!(answer.text().ends_with(&case.told()), "{name}: {}", answer.text());
+        assert!(answer.text().ends_with(&case.reported()), "{name}: {}", answer.text());
     }
 }
 
@@ -333,7 +333,7 @@ async fn a_stop_that_answers_is_a_whole_answer_where_nothing_streams() {
 async fn a_stop_that_fails_is_the_dialects_own_error() {
     for (case, source, dialect) in all() {
         let name = format!("{case:?} from {source} for {dialect}");
-        let one_line = case.told().replace('\n', " ");
+        let one_line = case.reported().replace('\n', " ");
         let codec = codec(dialect);
         let (head, events) = match ask(case, StopAs::Failure, source, true).await {
             Ok(reply) => reply,
@@ -370,7 +370,7 @@ async fn a_stop_that_fails_is_the_dialects_own_error() {
         }
         let [failure] = &failures[..] else { panic!("{name}: {failures:?}") };
         assert_eq!((failure.reason(), failure.retry()), (Reason::Safety, Retry::Forbidden));
-        assert!(failure.is_delivered(), "{name}: words of the answer are the caller's already");
+        assert!(failure.is_delivered(), "{name}: pieces of the answer are the caller's already");
         let all = frames(&bytes);
         let (event, data) = all.last().unwrap();
         let error = json(data);

@@ -1,8 +1,12 @@
-//! Buffers for what is kept of an answer, used again.
+//! Buffers for the text that is kept of an answer, used again.
+//!
+//! Both layers keep the text of every answer while it streams, so that they can go on with it. The rule
+//! is that an answer that ends well costs no allocation of a layer; without this pool it would cost
+//! one each time its text doubles, in each of the two layers.
 
 use std::cell::RefCell;
 
-/// Buffers kept by a thread: two for each layer of as many answers as usually end before as many
+/// Buffers kept by a thread: one for each layer of as many answers as usually end before as many
 /// others begin.
 const MOST: usize = 16;
 
@@ -43,8 +47,8 @@ pub(crate) fn put(mut buffer: String) {
     buffer.clear();
     let _ = SPARE.try_with(|spare| {
         let spare = &mut *spare.borrow_mut();
-        if let Some(place) = spare.buffers.get_mut(spare.kept) {
-            *place = buffer;
+        if let Some(empty) = spare.buffers.get_mut(spare.kept) {
+            *empty = buffer;
             spare.kept += 1;
         }
     });

@@ -18,7 +18,7 @@ pub(crate) struct Calls {
 struct Call {
     block: u32,
     arguments: Balance,
-    /// The provider said that the block is complete.
+    /// The provider reported that the block is complete.
     closed: bool,
     /// It reads as if it were whole, and is not when the output limit is what comes next.
     doubtful: bool,
@@ -36,8 +36,8 @@ enum Doubt {
     /// None: their arguments are text, and half a JSON text is none.
     #[default]
     None,
-    /// Those without arguments, for which the wire has the same words as for arguments of which
-    /// nothing has come.
+    /// Those without arguments, which are on the wire the same as those of which no argument has come
+    /// yet.
     Empty,
     /// All: what had come of the arguments was made a whole object of.
     All,

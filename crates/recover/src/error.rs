@@ -12,9 +12,9 @@ pub enum PolicyError {
         /// How to turn it off, where that is meant.
         &'static str,
     ),
-    /// Less is held back than has to be read to find the seam.
+    /// Less is held back than has to be read to find the overlap.
     #[error(
-        "`seam.hold` is {hold}, below `{field}`, which is {wanted}: that could never be found; raise \
+        "`overlap.hold` is {hold}, below `{field}`, which is {wanted}: that could never be found; raise \
          the one or lower the other"
     )]
     Hold {
@@ -25,27 +25,27 @@ pub enum PolicyError {
         /// What is held back.
         hold: usize,
     },
-    /// The words that are asked for are shorter than what counts as an overlap: they would be found
-    /// by chance.
+    /// The text that is asked for is shorter than what counts as an overlap: it would be found by
+    /// chance.
     #[error(
-        "`seam.anchor` is {anchor}, below `seam.overlap`, which is {overlap}: words that short are \
+        "`overlap.anchor` is {anchor}, below `overlap.shortest`, which is {shortest}: text that short is \
          found by chance; raise it"
     )]
     Anchor {
-        /// The words that are asked for.
+        /// The text that is asked for.
         anchor: usize,
         /// What counts as an overlap.
-        overlap: usize,
+        shortest: usize,
     },
 }
 
 impl PolicyError {
-    /// The field it is about, as it is written in Rust, below the policy: `seam.hold`.
+    /// The field it is about, as it is written in Rust, below the policy: `overlap.hold`.
     pub const fn field(&self) -> &'static str {
         match self {
             PolicyError::Zero(field, _) => field,
-            PolicyError::Hold { .. } => "seam.hold",
-            PolicyError::Anchor { .. } => "seam.anchor",
+            PolicyError::Hold { .. } => "overlap.hold",
+            PolicyError::Anchor { .. } => "overlap.anchor",
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Two layers for what goes wrong *after* an answer has begun:
 //!
 //! * [`StreamResumeLayer`]: the connection dies half way. The same stream of the caller's goes on, from
-//!   another call: what had been said is sent back, and the place where the two answers meet is found
-//!   and cut, so that nothing is said twice and nothing is missing.
+//!   another call: what had been shown is sent back, and the overlap of the two answers is found and
+//!   cut, so that nothing comes twice and nothing is missing.
 //! * [`ContinuationLayer`]: the model runs into its output limit. The limit is raised once, where
 //!   nobody has seen anything yet; after that the answer is continued, and its pieces reach the
 //!   caller as one, with their usage added up.
@@ -27,7 +27,7 @@
 //! let client = service_fn(|request: ChatRequest| async move {
 //!     let last = request.messages.last().expect("it asks something").text();
 //!     let events = if last.contains("connection broke") {
-//!         // It was asked to begin with its last words, and does.
+//!         // It was asked to begin with the end of its text, and does.
 //!         vec![Ok(text("The stars are many")), Ok(text(", and f")), Ok(ends(StopReason::MaxTokens))]
 //!     } else if last.contains("output limit") {
 //!         vec![Ok(text("ar away.")), Ok(ends(StopReason::EndTurn))]
@@ -51,7 +51,7 @@
 //!
 //! ```text
 //! SafetyGuard
-//! Continuation        a piece that breaks is mended before it is judged to be cut
+//! Continuation        a piece that breaks is repaired before it is judged to be cut
 //! StreamResume
 //! CooldownFailover    each resume is a call of its own: it goes where the broken one failed not
 //! ...
@@ -72,21 +72,21 @@
 //!
 //! | where it broke | what happens |
 //! |---|---|
-//! | in text, or between blocks after it | it goes on, behind the seam |
-//! | in thinking, with nothing else said | a new block of thinking begins; the old one stays, unsigned |
+//! | in text, or between blocks after it | it goes on, behind the overlap |
+//! | in thinking, and nothing else is there | a new block of thinking begins; the old one is kept, unsigned |
 //! | in a tool call's arguments | the failure is passed on: half of the call is the caller's already |
-//! | after a whole tool call, or after the model said why it stopped | the failure is passed on: the turn is finished, and its end is never made up |
-//! | behind a block that only its own dialect has a word for | the failure is passed on |
+//! | after a whole tool call, or after the model reported why it stopped | the failure is passed on: the turn is finished, and its end is never made up |
+//! | behind a block that only its own dialect knows | the failure is passed on |
 //!
 //! What is [final](steadfast_core::Retry::Forbidden), the caller's own fault, or a time limit of the
-//! caller's own is never resumed. Where no [seam](Seam) is found the caller is told the failure that
+//! caller's own is never resumed. Where no [overlap](Overlap) is found the caller is given the failure that
 //! broke the stream, once; nothing of the other answer has been shown. There are at most 2 resumes,
 //! each within the request's deadline, attempts and [budget](steadfast_core::RetryBudget).
 //!
-//! The second answer is not begun again for the caller: its beginning is left out, its blocks are
+//! The second answer has no second beginning for the caller: its beginning is left out, its blocks are
 //! numbered on, its thinking about how to go on is dropped. What the broken part used was never
-//! reported; it is estimated (four bytes to a token), added to the usage and told in the recovery log.
-//! Events behind the seam have no wire frames, so they are encoded anew.
+//! reported; it is estimated (four bytes to a token), added to the usage and noted in the recovery log.
+//! Events behind the overlap have no wire frames, so they are encoded anew.
 //!
 //! # What is continued
 //!
@@ -101,16 +101,16 @@
 //!    Being cut off is never an error. A continuation that breaks half way is one.
 //!
 //! Tool calls of a stream are held back until their arguments are whole JSON, so that a call
-//! that is cut off is never seen, let alone executed: it is dropped, and the model is told to make it
-//! again, and how many bytes had come. What Anthropic's wire leaves open is taken to be cut: right at
-//! the limit a call without arguments looks there like one cut off before its first byte, and of an
+//! that is cut off is never seen, let alone executed: it is dropped, and the model is asked to make it
+//! again, and given how many bytes had come. What Anthropic's wire leaves open is taken to be cut: right at
+//! the limit a call without arguments is there the same as one cut off before its first byte, and of an
 //! answer that is not streamed half an object arrives as a whole one. A request for fewer than 256 tokens, or for several answers,
 //! is left alone.
 //!
 //! Continuations draw from no retry budget, as nothing failed; they keep the request's deadline and
 //! its number of attempts.
 //!
-//! # What is told
+//! # What is reported
 //!
 //! Each action is one step of layer `recover` in the recovery log and one `tracing` event:
 //! `steadfast::recover::resuming` (with the waste), `resumed`, `not_resumed` (with why), `escalated`,
@@ -126,34 +126,36 @@
 //! Both keep the text the caller has seen, in buffers that each thread uses again: an answer that needs
 //! nothing allocates nothing, up to 16 KiB of text; beyond, once each time the text doubles.
 
-mod again;
 mod buffers;
+mod call;
 mod calls;
 mod continuation;
 mod error;
-mod follow;
+mod event;
+mod events;
+mod hold_back;
+mod join;
+mod layer;
+mod overlap;
 mod partial;
+mod policy;
+mod request;
 mod resume;
-mod seam;
 mod service;
-mod splice;
 
 pub use self::{
     continuation::{
-        events::ContinuedEvents,
-        layer::{
-            Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
-            ContinuationSnapshot,
-        },
-        policy::{ContinuationPolicy, OutputLimits},
+        Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
+        ContinuationPolicy, ContinuationSnapshot, ContinuedEvents, OutputLimits,
     },
     error::PolicyError,
-    partial::{Partial, Standing},
+    events::RecoveredEvents,
+    layer::{RecoverHandle, RecoverLayer},
+    overlap::{Overlap, OverlapFound, OverlapPolicy},
+    partial::{Partial, ResumePoint},
     resume::{
-        events::ResumedEvents,
-        layer::{ResumeFuture, ResumeHandle, ResumeSnapshot, StreamResume, StreamResumeLayer},
-        policy::ResumePolicy,
+        ResumeFuture, ResumeHandle, ResumePolicy, ResumeSnapshot, ResumedEvents, StreamResume,
+        StreamResumeLayer,
     },
-    seam::{Found, Seam, SeamPolicy},
-    service::{Recover, RecoverFuture, Recovers},
+    service::{Recover, RecoverFuture},
 };

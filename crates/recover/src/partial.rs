@@ -1,9 +1,9 @@
-//! What a caller has seen of an answer so far.
+//! What a caller was shown of an answer so far.
 
 use std::fmt;
 
 use steadfast_chat::{Delta, Event, StopReason};
-use steadfast_core::{Dialect, Usage};
+use steadfast_core::Usage;
 
 use crate::calls::Calls;
 
@@ -15,49 +15,51 @@ pub(crate) const BYTES_PER_TOKEN: usize = 4;
 const FIRST_ROOM: usize = 128;
 
 /// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
-/// text is kept word for word; of thinking and of tool arguments it is enough to know how much
+/// text is kept as it is; of thinking and of tool arguments it is enough to know how much
 /// there was and whether it is complete.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Partial {
-    text: String,
+    pub(crate) text: String,
     /// The most text to keep, in bytes.
     limit: usize,
     too_long: bool,
-    /// A block only its own dialect has a word for.
+    /// A block only its own dialect can say.
     opaque: bool,
     /// Something the caller waits for has come.
     content: bool,
     /// The text block that goes on.
-    open_text: Option<u32>,
+    pub(crate) open_text: Option<u32>,
     /// The text block that ended, while nothing has come since.
     closed_text: Option<u32>,
     /// The thinking block that goes on.
-    open_thinking: Option<u32>,
+    pub(crate) open_thinking: Option<u32>,
     /// The number of the next block to begin.
-    next: u32,
-    calls: Calls,
+    pub(crate) next: u32,
+    /// The tool calls so far.
+    pub(crate) calls: Calls,
     stop: Option<StopReason>,
     ended: bool,
-    usage: Usage,
+    /// What the stream under way has reported.
+    pub(crate) usage: Usage,
     /// Bytes of content since the last [`piece`](Self::next_piece) began.
     bytes: usize,
 }
 
-/// Where an answer stands, as to going on with it.
+/// Whether and how an answer can be gone on with, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum ResumePoint {
     /// Nothing has come that a caller waits for.
     Nothing,
     /// There is thinking and nothing else: it can be done again.
     Thinking,
-    /// There is text, and what it said last is known.
+    /// There is text, and its end is known.
     Text,
-    /// A tool call has begun and is not complete.
+    /// A tool call is there and is not complete.
     InCall,
     /// A tool call is complete: the turn is finished.
     AfterCall,
-    /// The model has said why it stopped.
+    /// The model has reported why it stopped.
     Finished,
     /// There is a block that can neither be sent back nor done again.
     Opaque,
@@ -65,23 +67,23 @@ pub enum Standing {
     TooLong,
 }
 
-impl Standing {
-    /// Whether the answer can be gone on with in another stream, and nobody notices.
-    pub const fn is_seam(self) -> bool {
-        matches!(self, Standing::Thinking | Standing::Text)
+impl ResumePoint {
+    /// Whether the answer can be gone on with in another stream, unnoticed.
+    pub const fn is_resumable(self) -> bool {
+        matches!(self, ResumePoint::Thinking | ResumePoint::Text)
     }
 
     /// The name used in logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Standing::Nothing => "nothing_delivered",
-            Standing::Thinking => "in_thinking",
-            Standing::Text => "in_text",
-            Standing::InCall => "in_tool_call",
-            Standing::AfterCall => "after_tool_call",
-            Standing::Finished => "finished",
-            Standing::Opaque => "opaque_block",
-            Standing::TooLong => "too_long",
+            ResumePoint::Nothing => "nothing_delivered",
+            ResumePoint::Thinking => "in_thinking",
+            ResumePoint::Text => "in_text",
+            ResumePoint::InCall => "in_tool_call",
+            ResumePoint::AfterCall => "after_tool_call",
+            ResumePoint::Finished => "finished",
+            ResumePoint::Opaque => "opaque_block",
+            ResumePoint::TooLong => "too_long",
         }
     }
 }
@@ -89,38 +91,7 @@ impl Standing {
 impl Partial {
     /// Nothing yet; keeps at most `limit` bytes of text.
     pub fn new(limit: usize) -> Self {
-        Self {
-            text: String::new(),
-            limit,
-            too_long: false,
-            opaque: false,
-            content: false,
-            open_text: None,
-            closed_text: None,
-            open_thinking: None,
-            next: 0,
-            calls: Calls::default(),
-            stop: None,
-            ended: false,
-            usage: Usage::default(),
-            bytes: 0,
-        }
-    }
-
-    /// With this buffer for the text.
-    pub(crate) fn with_buffer(mut self, buffer: String) -> Self {
-        self.text = buffer;
-        self
-    }
-
-    /// In which dialect what comes now is, and whether it comes in pieces.
-    pub(crate) fn reads(&mut self, dialect: Dialect, streams: bool) {
-        self.calls.reads(dialect, streams);
-    }
-
-    /// The buffer of the text, for another answer.
-    pub(crate) fn take_buffer(&mut self) -> String {
-        std::mem::take(&mut self.text)
+        Self { limit, ..Self::default() }
     }
 
     /// Takes note of an event that the caller is given.
@@ -202,73 +173,33 @@ impl Partial {
         }
     }
 
-    /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    /// Whether and how it can be gone on with.
+    pub fn resume_point(&self) -> ResumePoint {
         if self.ended || self.stop.is_some() {
-            Standing::Finished
+            ResumePoint::Finished
         } else if !self.calls.is_empty() {
-            if self.calls.are_over() { Standing::AfterCall } else { Standing::InCall }
+            if self.calls.are_over() { ResumePoint::AfterCall } else { ResumePoint::InCall }
         } else if !self.content {
-            Standing::Nothing
+            ResumePoint::Nothing
         } else if self.opaque {
-            Standing::Opaque
+            ResumePoint::Opaque
         } else if self.too_long {
-            Standing::TooLong
+            ResumePoint::TooLong
         } else if self.text.is_empty() {
-            Standing::Thinking
+            ResumePoint::Thinking
         } else {
-            Standing::Text
+            ResumePoint::Text
         }
     }
 
-    /// All text so far. Empty when it was [too long](Standing::TooLong).
+    /// All text so far. Empty when it was [too long](ResumePoint::TooLong).
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Why the model stopped, when it has said so.
-    pub fn stop(&self) -> Option<StopReason> {
-        self.stop
-    }
-
     /// The terminal event has come.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.ended
-    }
-
-    /// The text block that goes on.
-    pub(crate) fn open_text(&self) -> Option<u32> {
-        self.open_text
-    }
-
-    /// The thinking block that goes on.
-    pub(crate) fn open_thinking(&self) -> Option<u32> {
-        self.open_thinking
-    }
-
-    /// The number of the next block.
-    pub(crate) fn next(&self) -> u32 {
-        self.next
-    }
-
-    /// A tool call has begun whose arguments are not whole JSON.
-    pub(crate) fn has_cut_call(&self) -> bool {
-        self.calls.has_cut()
-    }
-
-    /// A tool call has whole arguments.
-    pub(crate) fn has_whole_call(&self) -> bool {
-        self.calls.has_whole()
-    }
-
-    /// Whether `block` is a call whose arguments are not whole.
-    pub(crate) fn is_cut_call(&self, block: u32) -> bool {
-        self.calls.is_cut(block)
-    }
-
-    /// Bytes of arguments that came of calls which are not whole.
-    pub(crate) fn cut_bytes(&self) -> usize {
-        self.calls.cut_bytes()
     }
 
     /// The calls that are not whole never were, nor were their blocks.
@@ -285,7 +216,12 @@ impl Partial {
 
     /// Whether `event` says that the last text block is complete, and nothing else.
     pub(crate) fn is_text_end(&self, event: &Event) -> bool {
-        matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.closed_text == Some(*index))
+        matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.ends_text(*index))
+    }
+
+    /// Whether the last text block, of that number, has ended just now.
+    pub(crate) fn ends_text(&self, index: u32) -> bool {
+        self.closed_text == Some(index)
     }
 
     /// Whether anything has come of the stream under way.
@@ -296,11 +232,6 @@ impl Partial {
     /// Whether there is anything of a format or dialect that another request can not go on with.
     pub(crate) fn is_closed(&self) -> bool {
         self.opaque || self.too_long
-    }
-
-    /// What the stream under way has reported of its usage.
-    pub(crate) fn usage(&self) -> &Usage {
-        &self.usage
     }
 
     /// What the stream under way has used, from what it reported and from what came of it.
@@ -330,7 +261,7 @@ impl fmt::Debug for Partial {
     /// Shows shapes, not contents: answers are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Partial")
-            .field("standing", &self.standing())
+            .field("resume_point", &self.resume_point())
             .field("text", &format_args!("{} bytes", self.text.len()))
             .field("blocks", &self.next)
             .field("usage", &self.usage)
@@ -342,12 +273,12 @@ impl fmt::Debug for Partial {
 mod tests {
     use super::*;
 
-    fn standing(deltas: impl IntoIterator<Item = Delta>) -> Standing {
+    fn resume_point(deltas: impl IntoIterator<Item = Delta>) -> ResumePoint {
         let mut partial = Partial::new(100);
         for delta in deltas {
             partial.see(&Event::new([delta]));
         }
-        partial.standing()
+        partial.resume_point()
     }
 
     fn text(text: &str) -> Delta {
@@ -363,30 +294,33 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_standings() {
+    fn a_table_of_resume_points() {
         let thought = Delta::Thinking { index: 0, text: "hm".into() };
-        assert_eq!(standing([]), Standing::Nothing);
-        assert_eq!(standing([Delta::Start { id: None, model: None }]), Standing::Nothing);
-        assert_eq!(standing([text("")]), Standing::Nothing);
-        assert_eq!(standing([thought.clone()]), Standing::Thinking);
+        assert_eq!(resume_point([]), ResumePoint::Nothing);
+        assert_eq!(resume_point([Delta::Start { id: None, model: None }]), ResumePoint::Nothing);
+        assert_eq!(resume_point([text("")]), ResumePoint::Nothing);
+        assert_eq!(resume_point([thought.clone()]), ResumePoint::Thinking);
         let after = [thought, Delta::BlockEnd { index: 0 }];
-        assert_eq!(standing(after), Standing::Thinking);
-        assert_eq!(standing([text("a")]), Standing::Text);
-        assert_eq!(standing([text("a"), Delta::BlockEnd { index: 0 }]), Standing::Text);
-        assert_eq!(standing([text(&"a".repeat(101))]), Standing::TooLong);
-        assert_eq!(standing([text("a"), call(1)]), Standing::InCall);
-        assert_eq!(standing([text("a"), call(1), arguments(1, "{\"a\":{}")]), Standing::InCall);
+        assert_eq!(resume_point(after), ResumePoint::Thinking);
+        assert_eq!(resume_point([text("a")]), ResumePoint::Text);
+        assert_eq!(resume_point([text("a"), Delta::BlockEnd { index: 0 }]), ResumePoint::Text);
+        assert_eq!(resume_point([text(&"a".repeat(101))]), ResumePoint::TooLong);
+        assert_eq!(resume_point([text("a"), call(1)]), ResumePoint::InCall);
         assert_eq!(
-            standing([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
-            Standing::AfterCall
+            resume_point([text("a"), call(1), arguments(1, "{\"a\":{}")]),
+            ResumePoint::InCall
         );
-        assert_eq!(standing([call(0), Delta::BlockEnd { index: 0 }]), Standing::AfterCall);
-        assert_eq!(standing([call(0), arguments(0, "{}"), call(1)]), Standing::InCall);
         assert_eq!(
-            standing([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
-            Standing::Finished
+            resume_point([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
+            ResumePoint::AfterCall
         );
-        assert_eq!(standing([text("a"), Delta::End]), Standing::Finished);
+        assert_eq!(resume_point([call(0), Delta::BlockEnd { index: 0 }]), ResumePoint::AfterCall);
+        assert_eq!(resume_point([call(0), arguments(0, "{}"), call(1)]), ResumePoint::InCall);
+        assert_eq!(
+            resume_point([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
+            ResumePoint::Finished
+        );
+        assert_eq!(resume_point([text("a"), Delta::End]), ResumePoint::Finished);
     }
 
     #[test]
@@ -395,9 +329,9 @@ mod tests {
         partial.see_delta(&call(0));
         for (json, cut) in [("{\"a\"", true), (":\"}\\", true), ("\"}\"", true), ("}", false)] {
             partial.see_delta(&arguments(0, json));
-            assert_eq!(partial.has_cut_call(), cut, "{json}");
+            assert_eq!(partial.calls.has_cut(), cut, "{json}");
         }
-        assert_eq!(partial.cut_bytes(), 0);
+        assert_eq!(partial.calls.cut_bytes(), 0);
     }
 
     #[test]
@@ -406,9 +340,9 @@ mod tests {
         partial.see_delta(&Delta::Usage(Usage::new(50, 1)));
         partial.see_delta(&text(&"a".repeat(400)));
         assert_eq!(partial.used(7), Usage::new(50, 100));
-        let mut later = Usage::default();
-        later.output = Some(140);
-        partial.see_delta(&Delta::Usage(later));
+        let mut update = Usage::default();
+        update.output = Some(140);
+        partial.see_delta(&Delta::Usage(update));
         assert_eq!(partial.used(7), Usage::new(50, 140));
         partial.next_piece();
         assert_eq!(partial.used(7), Usage::new(7, 0));

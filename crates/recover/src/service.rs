@@ -1,4 +1,4 @@
-//! The service around the inner one, the same for both layers.
+//! The service around the inner one, the same for both policies.
 
 use std::{
     fmt,
@@ -8,60 +8,52 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Dialect, Failure, Reason, Target};
+use steadfast_core::{Failure, Reason};
 use tower_service::Service;
 
-use crate::{again::Spare, buffers};
-
-/// What [`ContinuationLayer`](crate::ContinuationLayer) and
-/// [`StreamResumeLayer`](crate::StreamResumeLayer) have in common: answers of the inner service are
-/// gone on with by further calls of it. Sealed.
-pub trait Recovers: Clone {
-    /// The events of an answer that began with the events `E`.
-    type Events<S: Service<ChatRequest>, E>;
-
-    #[doc(hidden)]
-    fn begin<S: Service<ChatRequest>, E>(events: E, begun: Begun<S, Self>) -> Self::Events<S, E>;
-}
+use crate::{
+    events::RecoveredEvents,
+    layer::RecoverState,
+    policy::{Answer, Recovery},
+};
 
 /// Goes on with answers of the inner service: a [`Continuation`](crate::Continuation) with those
 /// that were cut off, a [`StreamResume`](crate::StreamResume) with those that broke.
 ///
 /// The first call is the inner service's, which is ready. Further calls are made by clones of it,
 /// polled ready before each.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
-pub struct Recover<S, L> {
+pub struct Recover<S, P: Recovery> {
     inner: S,
-    own: Arc<Own<S, L>>,
+    source: Arc<Source<S, P>>,
 }
 
-/// What a service and its clones have in common.
-pub(crate) struct Own<S, L> {
-    pub(crate) layer: L,
-    pub(crate) spare: Spare<S>,
+/// What a service, its clones and their answers share.
+#[derive(Debug)]
+pub(crate) struct Source<S, P: Recovery> {
+    pub(crate) shared: Arc<RecoverState<P>>,
+    /// What further calls are made with clones of. Locked for the cloning.
+    service: Mutex<S>,
 }
 
-/// An answer that has begun, and what it takes to go on with it.
-pub struct Begun<S, L> {
-    pub(crate) request: ChatRequest,
-    pub(crate) own: Arc<Own<S, L>>,
-    /// Who answers, when that is known.
-    pub(crate) target: Option<Target>,
-    pub(crate) dialect: Dialect,
-    /// How often a provider was asked.
-    pub(crate) asked: u32,
+impl<S: Clone, P: Recovery> Source<S, P> {
+    /// A service for a further call.
+    pub(crate) fn service(&self) -> S {
+        self.service.lock().clone()
+    }
 }
 
-impl<S, L> Recover<S, L> {
-    pub(crate) fn new(inner: S, layer: L) -> Self
+impl<S, P: Recovery> Recover<S, P> {
+    pub(crate) fn new(inner: S, shared: Arc<RecoverState<P>>) -> Self
     where
         S: Clone,
     {
-        let own = Arc::new(Own { layer, spare: Spare::new(&inner) });
-        Self { inner, own }
+        let service = Mutex::new(inner.clone());
+        Self { inner, source: Arc::new(Source { shared, service }) }
     }
 
     /// The inner service.
@@ -70,47 +62,25 @@ impl<S, L> Recover<S, L> {
     }
 }
 
-impl<S, E, L> Service<ChatRequest> for Recover<S, L>
+impl<S, E, P> Service<ChatRequest> for Recover<S, P>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
     S::Error: Into<Failure>,
     E: Events + Unpin,
-    L: Recovers,
+    P: Recovery,
 {
-    type Response = ChatResponse<L::Events<S, E>>;
+    type Response = ChatResponse<RecoveredEvents<S, E, P>>;
     type Error = Failure;
-    type Future = RecoverFuture<S, S::Future, L>;
+    type Future = RecoverFuture<S, S::Future, P>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     #[inline]
-    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let kept = Some((keep(&mut request), self.own.clone()));
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let kept = Some((request.clone(), self.source.clone()));
         RecoverFuture { call: self.inner.call(request), kept }
-    }
-}
-
-/// A clone of `request`. Of all that is in it the model's name alone would be allocated anew.
-#[inline]
-fn keep(request: &mut ChatRequest) -> ChatRequest {
-    let model = std::mem::take(&mut request.model);
-    let mut kept = request.clone();
-    if !model.is_empty() {
-        kept.model = buffers::take();
-        kept.model.push_str(&model);
-    }
-    request.model = model;
-    kept
-}
-
-impl<S: fmt::Debug, L: fmt::Debug> fmt::Debug for Recover<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recover")
-            .field("inner", &self.inner)
-            .field("layer", &self.own.layer)
-            .finish()
     }
 }
 
@@ -118,27 +88,27 @@ pin_project! {
     /// Waits for the answer to begin. A call that fails before that is the affair of the layers
     /// inside: its failure is passed on. Dropping it drops the call.
     #[must_use = "futures do nothing unless polled"]
-    pub struct RecoverFuture<S, F, L> {
+    pub struct RecoverFuture<S, F, P: Recovery> {
         #[pin]
         call: F,
         // `None` once ready.
-        kept: Option<(ChatRequest, Arc<Own<S, L>>)>,
+        kept: Option<(ChatRequest, Arc<Source<S, P>>)>,
     }
 }
 
-impl<S, F, E, X, L> Future for RecoverFuture<S, F, L>
+impl<S, F, E, X, P> Future for RecoverFuture<S, F, P>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>>,
     F: Future<Output = Result<ChatResponse<E>, X>>,
     X: Into<Failure>,
-    L: Recovers,
+    P: Recovery,
 {
-    type Output = Result<ChatResponse<L::Events<S, E>>, Failure>;
+    type Output = Result<ChatResponse<RecoveredEvents<S, E, P>>, Failure>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let reply = ready!(this.call.poll(cx));
-        let Some((request, own)) = this.kept.take() else {
+        let Some((request, source)) = this.kept.take() else {
             return Poll::Ready(Err(Failure::refused_fixed(
                 Reason::Unknown,
                 "`RecoverFuture` was polled after it was ready",
@@ -146,30 +116,16 @@ where
         };
         Poll::Ready(match reply {
             Ok(reply) => {
-                let (target, dialect) = (reply.head.target.clone(), reply.head.dialect);
-                let asked = reply.head.attempts;
-                let begun = Begun { request, own, target, dialect, asked };
-                Ok(reply.map(|events| L::begin(events, begun)))
+                let answer = Answer::begin(&source.shared.policy, request, &reply.head);
+                Ok(reply.map(|events| RecoveredEvents::new(events, answer, source)))
             }
             Err(error) => Err(error.into()),
         })
     }
 }
 
-impl<S, F, L> fmt::Debug for RecoverFuture<S, F, L> {
+impl<S, F, P: Recovery> fmt::Debug for RecoverFuture<S, F, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecoverFuture").field("ready", &self.kept.is_none()).finish_non_exhaustive()
-    }
-}
-
-impl<S, L> fmt::Debug for Own<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").finish_non_exhaustive()
-    }
-}
-
-impl<S, L> fmt::Debug for Begun<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begun").field("target", &self.target).finish_non_exhaustive()
     }
 }

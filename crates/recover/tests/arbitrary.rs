@@ -1,5 +1,5 @@
 //! Whatever events come, in whatever order, and wherever they break off: nothing panics, nothing
-//! that was said is lost, nothing is made up, and no call comes twice.
+//! that was shown is lost, nothing is made up, and no call comes twice.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -17,7 +17,7 @@ use tower::{Layer, Service};
 /// Pieces of an answer, as no provider in its right mind would put them together.
 fn piece() -> impl Strategy<Value = Event> {
     let index = 0..4_u32;
-    let words = prop::sample::select(vec![
+    let pieces = prop::sample::select(vec![
         "",
         "the stars are many",
         "many, and far away",
@@ -35,8 +35,8 @@ fn piece() -> impl Strategy<Value = Event> {
         StopReason::MaxTokens,
     ]);
     let delta = prop_oneof![
-        6 => (index.clone(), words.clone()).prop_map(|(index, t)| Delta::Text { index, text: t.into() }),
-        1 => (index.clone(), words).prop_map(|(index, t)| Delta::Thinking { index, text: t.into() }),
+        6 => (index.clone(), pieces.clone()).prop_map(|(index, t)| Delta::Text { index, text: t.into() }),
+        1 => (index.clone(), pieces).prop_map(|(index, t)| Delta::Thinking { index, text: t.into() }),
         1 => index.clone().prop_map(|index| Delta::ToolCall { index, id: String::new(), name: "read".into() }),
         2 => (index.clone(), json).prop_map(|(index, json)| Delta::Arguments { index, json: json.into() }),
         2 => index.clone().prop_map(|index| Delta::BlockEnd { index }),
@@ -69,7 +69,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     (pieces(), end)
 }
 
-/// Once it is said why the model stopped, it says no more.
+/// Once it is shown why the model stopped, it says no more.
 fn pieces() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(piece(), 0..14).prop_map(|mut events| {
         let mut stopped = false;
@@ -84,7 +84,7 @@ fn pieces() -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
-/// Says `answers` one after the other. Its calls have ids that tell where they come from.
+/// Says `answers` one after the other. Its calls have ids that show where they come from.
 fn model(answers: &[Answer]) -> Model {
     let answers = answers.to_vec();
     Model::new(move |call, _| {
@@ -152,11 +152,11 @@ fn deltas<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<&'a Delta> {
 }
 
 fn text(deltas: &[&Delta]) -> String {
-    let words = |delta: &&Delta| match delta {
+    let pieces = |delta: &&Delta| match delta {
         Delta::Text { text, .. } => Some(text.clone()),
         _ => None,
     };
-    deltas.iter().filter_map(words).collect()
+    deltas.iter().filter_map(pieces).collect()
 }
 
 /// Whether `rest` is what is left of each of `texts`, in their order, after something was cut from
@@ -197,14 +197,14 @@ fn check(
     ids.sort_unstable();
     ids.dedup();
     prop_assert_eq!(ids.len(), all, "no call comes twice");
-    let said = text(&got);
+    let shown = text(&got);
     let texts: Vec<_> = answers.iter().map(|(events, _)| text(&deltas(events))).collect();
-    if let Some(rest) = said.strip_prefix(texts[0].as_str()) {
-        prop_assert!(is_made_of(rest, &texts[1..]), "{:?} is not made of {:?}", said, texts);
+    if let Some(rest) = shown.strip_prefix(texts[0].as_str()) {
+        prop_assert!(is_made_of(rest, &texts[1..]), "{:?} is not made of {:?}", shown, texts);
     } else if kept && ends == 1 {
-        prop_assert!(false, "{:?} was lost of {:?}", texts[0], said);
+        prop_assert!(false, "{:?} was lost of {:?}", texts[0], shown);
     } else {
-        prop_assert!(is_made_of(&said, &texts), "{:?} is not made of {:?}", said, texts);
+        prop_assert!(is_made_of(&shown, &texts), "{:?} is not made of {:?}", shown, texts);
     }
     Ok(())
 }

@@ -22,8 +22,8 @@ fn take(text: &str, chars: usize) -> &str {
 /// raises its limit.
 fn author(text: String, limit: usize, ends: bool) -> Model {
     Model::new(move |_, request| {
-        let said = said(request).unwrap_or_default();
-        let rest = &text[said.len()..];
+        let shown = shown(request).unwrap_or_default();
+        let rest = &text[shown.len()..];
         let limit =
             request.params.max_output.map_or(limit, |tokens| limit.max(tokens as usize * 4));
         let piece = take(rest, limit);
@@ -127,9 +127,9 @@ fn inner_script(
 
 #[tokio::test(start_paused = true)]
 async fn a_model_that_never_stops_is_left_after_its_continuations() {
-    let endless = |words: usize| {
+    let endless = |pieces: usize| {
         Model::new(move |call, _| {
-            let text = format!("{call} ").repeat(words);
+            let text = format!("{call} ").repeat(pieces);
             Ok(say(stream("a", &[Block::Text(text)], 99, true, StopReason::MaxTokens)))
         })
     };
@@ -142,11 +142,11 @@ async fn a_model_that_never_stops_is_left_after_its_continuations() {
     let snapshot = layer.handle().snapshot();
     assert_eq!((snapshot.cut, snapshot.continued, snapshot.truncated), (4, 3, 1));
     // A continuation of 499 tokens brings little, one of 500 does not.
-    for (words, calls) in [(998, 4), (1_000, 10)] {
+    for (pieces, calls) in [(998, 4), (1_000, 10)] {
         let layer = ContinuationLayer::default().tune(|policy| policy.continuations = 9).unwrap();
-        let model = endless(words);
+        let model = endless(pieces);
         ask(&model, &layer, recording()).await;
-        assert_eq!(model.calls(), calls, "{words}");
+        assert_eq!(model.calls(), calls, "{pieces}");
     }
 }
 
@@ -204,7 +204,7 @@ async fn a_whole_call_at_the_limit_is_no_cut() {
     model.dialects = vec![Dialect::OpenAi];
     let got = ask(&model, &ContinuationLayer::default(), recording()).await;
     assert_eq!((model.calls(), got.calls().len()), (1, 2));
-    assert_eq!(stop(&got), StopReason::MaxTokens, "as the model said it");
+    assert_eq!(stop(&got), StopReason::MaxTokens, "as the model reported it");
     // One is whole, the other is not: the turn is finished with the one.
     let model = calls("{\"b\":");
     let got = ask(&model, &ContinuationLayer::default(), recording()).await;
@@ -243,8 +243,8 @@ async fn a_call_that_only_reads_as_if_it_were_whole_is_made_anew() {
         let made = if calls == 2 { WHOLE } else { arguments };
         assert_eq!(got.calls(), [("write".to_owned(), made.to_owned())], "{case}");
         if calls == 2 {
-            let told = model.asked.lock()[1].messages.last().unwrap().text();
-            assert!(told.contains("in the middle of a tool call"), "{told}");
+            let reported = model.asked.lock()[1].messages.last().unwrap().text();
+            assert!(reported.contains("in the middle of a tool call"), "{reported}");
         }
     }
     // What is followed by something, or is all the model wanted, is whole.
@@ -341,7 +341,7 @@ async fn failures_on_the_way() {
                     fail(Reason::Network),
                 ));
             }
-            (_, words) => format!("{} you", words.unwrap()),
+            (_, pieces) => format!("{} you", pieces.unwrap()),
         };
         Ok(say(piece(&text, StopReason::EndTurn)))
     });

@@ -15,7 +15,7 @@ contract!(
 
 contract!(continuation, Contract::new(Chat, ContinuationLayer::default));
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_two_stack_around_a_boxed_service() {
     let inner = BoxCloneService::new(tower::service_fn(|_: ChatRequest| async {
         Err::<ChatResponse, _>(Failure::new(Reason::Network, "nobody is there"))

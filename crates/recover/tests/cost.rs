@@ -13,7 +13,7 @@ use common::{Block, stream};
 use futures_util::Stream;
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
 use steadfast_core::{Dialect, Failure};
-use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, Service};
 
 /// Answers at once with these events.
@@ -89,15 +89,28 @@ fn an_answer_that_needs_nothing_pays_for_its_text_alone_and_that_once() {
         let thought = Block::Thinking("hm ".repeat(999));
         stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
     };
-    // A buffer of 128 bytes, that doubles; the next answer has it, unless it is above 16 KiB.
-    let (texts, buffers): (Vec<usize>, Vec<u64>) =
-        [(0, 0), (9, 1), (1_000, 3), (2_000, 1), (16_000, 3), (16_000, 0), (100_000, 3), (9, 1)]
-            .into_iter()
-            .unzip();
+    // At most once each time the text doubles, from 128 bytes on: a buffer is kept for the next answer,
+    // unless it is above 16 KiB, and then an answer that is no longer pays nothing.
+    let answers = [
+        (0, 0, "nothing to keep"),
+        (9, 1, "the first buffer"),
+        (1_000, 3, "it doubles three times"),
+        (2_000, 1, "from 1,024 bytes"),
+        (16_000, 3, "from 2,048 bytes"),
+        (16_000, 0, "the buffer of the answer before"),
+        (100_000, 3, "from 16 KiB"),
+        (9, 1, "a buffer above 16 KiB was given back"),
+    ];
     for ends in [true, false] {
-        let answers: Vec<_> = texts.iter().map(|text| answer(*text, ends)).collect();
-        assert_eq!(one_by_one(StreamResumeLayer::default, answers.clone()), buffers);
-        assert_eq!(one_by_one(ContinuationLayer::default, answers), buffers);
+        let texts: Vec<_> = answers.iter().map(|(text, ..)| answer(*text, ends)).collect();
+        for paid in [
+            one_by_one(StreamResumeLayer::default, texts.clone()),
+            one_by_one(ContinuationLayer::default, texts),
+        ] {
+            for (paid, (text, most, why)) in paid.into_iter().zip(answers) {
+                assert!(paid <= most, "{text} bytes: {paid} allocations, {most} for {why}");
+            }
+        }
     }
 }
 
@@ -107,5 +120,5 @@ fn what_is_kept_is_bounded() {
     for _ in 0..2_000 {
         partial.see(&Event::new([Delta::Text { index: 0, text: "twelve chars".into() }]));
     }
-    assert_eq!((partial.standing(), partial.text()), (Standing::TooLong, ""));
+    assert_eq!((partial.resume_point(), partial.text()), (ResumePoint::TooLong, ""));
 }

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, StopReason};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{Dialect, Failure, Reason, TimeLimit};
-use steadfast_recover::{ContinuationLayer, Partial, Standing, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
 /// `events` as a provider of `dialect` says them: each with its frame.
@@ -54,7 +54,7 @@ impl Reader {
         }
     }
 
-    /// The answer, when the stream has ended, and what the caller was told of failures.
+    /// The answer, when the stream has ended, and what the caller was given of failures.
     fn finish(mut self) -> (Completion, Vec<Failure>) {
         let last = self.decoder.finish();
         self.take(last);
@@ -82,7 +82,7 @@ impl Reader {
     }
 }
 
-fn words(random: &mut fastrand::Rng, count: usize) -> String {
+fn pieces(random: &mut fastrand::Rng, count: usize) -> String {
     let mut text = String::new();
     for at in 0..count {
         for _ in 0..random.usize(1..8) {
@@ -110,10 +110,10 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (one, two, caller) = (dialect(&mut random), dialect(&mut random), dialect(&mut random));
         let count = random.usize(1..40);
-        let whole = words(&mut random, count);
+        let whole = pieces(&mut random, count);
         let mut blocks = vec![Block::Text(whole.clone())];
         if random.bool() {
-            blocks.insert(0, Block::Thinking(words(&mut random, 5)));
+            blocks.insert(0, Block::Thinking(pieces(&mut random, 5)));
         }
         if random.bool() {
             blocks.push(Block::Call("read", r#"{"path":"a {b}","n":[1,{"c":2}]}"#.into()));
@@ -138,11 +138,11 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
                 let events = first[..at].iter().cloned().map(Do::Say);
                 return Ok(events.chain(broke.as_ref().map(again).map(Do::Fail)).collect());
             }
-            let rest = match (said(request), asked_for(request)) {
+            let rest = match (shown(request), asked_for(request)) {
                 (Some(_), Some(_)) if !faithful => "AS I WAS SAYING, THERE IS MORE.".repeat(size),
-                (Some(said), Some(words)) => {
-                    let end = said.trim_end().len();
-                    format!("{words}{}", &text[end..])
+                (Some(shown), Some(pieces)) => {
+                    let end = shown.trim_end().len();
+                    format!("{pieces}{}", &text[end..])
                 }
                 _ => text.clone(),
             };
@@ -159,8 +159,8 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         }
         let case = format!("seed {seed}: {one} to {two} for {caller}, at {at}");
         let (answer, failures) = reader.finish();
-        let in_text = seen.standing() == Standing::Text;
-        if seen.standing().is_seam() && (faithful || !in_text) {
+        let in_text = seen.resume_point() == ResumePoint::Text;
+        if seen.resume_point().is_resumable() && (faithful || !in_text) {
             resumed += 1;
             assert!(failures.is_empty(), "{case}: {failures:?}");
             assert_eq!(answer.text(), whole, "{case}");
@@ -185,10 +185,10 @@ async fn cut_off_and_continued_in_every_dialect() {
     for provider in Dialect::ALL {
         for caller in Dialect::ALL {
             for limit in [5, 60, 200] {
-                let whole = words(&mut fastrand::Rng::with_seed(limit as u64), 30);
+                let whole = pieces(&mut fastrand::Rng::with_seed(limit as u64), 30);
                 let text = whole.clone();
                 let mut model = Model::new(move |_, request| {
-                    let rest = &text[said(request).unwrap_or_default().len()..];
+                    let rest = &text[shown(request).unwrap_or_default().len()..];
                     let (at, _) = rest.char_indices().nth(limit).unwrap_or((rest.len(), ' '));
                     let end =
                         if at == rest.len() { StopReason::EndTurn } else { StopReason::MaxTokens };
@@ -235,8 +235,11 @@ async fn a_call_that_is_cut_off_reaches_no_caller_in_any_dialect() {
                             &stream("a", &[text, Block::Call("write", cut)], 5, true, stop),
                         ),
                         _ => {
-                            let told = request.messages.last().unwrap().text();
-                            assert!(told.contains(&format!("after {bytes} bytes")), "{told}");
+                            let reported = request.messages.last().unwrap().text();
+                            assert!(
+                                reported.contains(&format!("after {bytes} bytes")),
+                                "{reported}"
+                            );
                             let call = Block::Call("write", WHOLE.into());
                             wire(provider, &stream("b", &[call], 5, true, StopReason::ToolUse))
                         }

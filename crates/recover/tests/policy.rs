@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use steadfast_recover::{
-    ContinuationLayer, ContinuationPolicy, ResumePolicy, SeamPolicy, StreamResumeLayer,
+    ContinuationLayer, ContinuationPolicy, OverlapPolicy, ResumePolicy, StreamResumeLayer,
 };
 
 #[test]
@@ -10,12 +10,12 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
     type Change = fn(&mut ResumePolicy);
     let cases: [(Change, &str, &str); 7] = [
         (|p| p.max_partial = 0, "max_partial", "or set `resumes` to 0"),
-        (|p| p.seam.overlap = 0, "seam.overlap", "at least 1"),
-        (|p| p.seam.tails.push(0), "seam.tails", "at least 1"),
-        (|p| p.seam.anchor = 5, "seam.anchor", "found by chance"),
-        (|p| p.seam.hold = 39, "seam.hold", "below `seam.anchor`, which is 40"),
-        (|p| p.seam.hold = 47, "seam.hold", "below `seam.tails`, which is 48"),
-        (|p| p.seam.tails = vec![usize::MAX], "seam.hold", "below `seam.tails`"),
+        (|p| p.overlap.shortest = 0, "overlap.shortest", "at least 1"),
+        (|p| p.overlap.tails.push(0), "overlap.tails", "at least 1"),
+        (|p| p.overlap.anchor = 5, "overlap.anchor", "found by chance"),
+        (|p| p.overlap.hold = 39, "overlap.hold", "below `overlap.anchor`, which is 40"),
+        (|p| p.overlap.hold = 47, "overlap.hold", "below `overlap.tails`, which is 48"),
+        (|p| p.overlap.tails = vec![usize::MAX], "overlap.hold", "below `overlap.tails`"),
     ];
     for (change, field, says) in cases {
         let mut policy = ResumePolicy::default();
@@ -33,8 +33,8 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
 
 #[test]
 fn what_makes_sense_is_kept() {
-    let seam = SeamPolicy { tails: Vec::new(), within: 0, overlap: 1, hold: 1, anchor: 1 };
-    for policy in [ResumePolicy::default(), ResumePolicy { resumes: 0, max_partial: 1, seam }] {
+    let overlap = OverlapPolicy { tails: Vec::new(), within: 0, shortest: 1, hold: 1, anchor: 1 };
+    for policy in [ResumePolicy::default(), ResumePolicy { resumes: 0, max_partial: 1, overlap }] {
         assert_eq!(*StreamResumeLayer::new(policy.clone()).unwrap().policy(), policy);
     }
     let off = ContinuationPolicy {

@@ -12,9 +12,9 @@ use steadfast_core::{Deadline, Reason, RetryBudget, Usage};
 use steadfast_recover::{Partial, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
-/// What is left of `blocks` after `said`, with `repeated` in front: what a faithful model says.
-fn rest(blocks: &[Block], said: &str, repeated: &str) -> Vec<Block> {
-    let mut skip = said.len();
+/// What is left of `blocks` after `shown`, with `repeated` in front: what a faithful model says.
+fn rest(blocks: &[Block], shown: &str, repeated: &str) -> Vec<Block> {
+    let mut skip = shown.len();
     let mut out = Vec::new();
     for block in blocks {
         match block {
@@ -28,7 +28,7 @@ fn rest(blocks: &[Block], said: &str, repeated: &str) -> Vec<Block> {
             call => out.push(call.clone()),
         }
     }
-    let space = &said[said.trim_end().len()..];
+    let space = &shown[shown.trim_end().len()..];
     let first = match out.first_mut() {
         Some(Block::Text(text)) => text,
         _ => {
@@ -49,9 +49,9 @@ fn faithful(blocks: Vec<Block>, at: usize, size: usize, ends: bool) -> Model {
         if call == 0 {
             return Ok(broken(&events, at, fail(Reason::Network)));
         }
-        Ok(match (said(request), asked_for(request)) {
-            (Some(said), Some(words)) => {
-                let rest = rest(&blocks, &said, &words);
+        Ok(match (shown(request), asked_for(request)) {
+            (Some(shown), Some(pieces)) => {
+                let rest = rest(&blocks, &shown, &pieces);
                 say(stream("b", &rest, size + 3, ends, StopReason::EndTurn))
             }
             _ => say(events),
@@ -98,7 +98,7 @@ async fn breaks_after_every_single_event() {
                 let model = faithful(blocks.clone(), at, size, ends);
                 let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
                 let case = format!("{blocks:?} at {at} of {size}: {got:?}");
-                if seen.standing().is_seam() {
+                if seen.resume_point().is_resumable() {
                     resumed += 1;
                     assert!(got.failures.is_empty(), "{case}");
                     assert_eq!(got.text(), whole, "{case}");
@@ -110,10 +110,10 @@ async fn breaks_after_every_single_event() {
                     assert_eq!(got.failures[0].reason(), Reason::Network);
                     assert_eq!(model.calls(), 1, "{case}");
                     assert_eq!(log(&got), ["not_resumed"]);
-                    let said = got.deltas.len();
+                    let shown = got.deltas.len();
                     let gave: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
-                    assert_eq!(said, gave, "what came before is the caller's: {case}");
-                    let delivered = seen.standing() != steadfast_recover::Standing::Nothing;
+                    assert_eq!(shown, gave, "what came before is the caller's: {case}");
+                    let delivered = seen.resume_point() != steadfast_recover::ResumePoint::Nothing;
                     assert_eq!(got.failures[0].is_delivered(), delivered, "{case}");
                 }
             }
@@ -128,8 +128,8 @@ async fn a_stream_breaks_twice_and_a_third_time() {
     for breaks in 1..=3 {
         let whole = text.clone();
         let model = Model::new(move |call, request| {
-            let blocks = match (said(request), asked_for(request)) {
-                (Some(said), Some(words)) => rest(&[Block::Text(whole.clone())], &said, &words),
+            let blocks = match (shown(request), asked_for(request)) {
+                (Some(shown), Some(pieces)) => rest(&[Block::Text(whole.clone())], &shown, &pieces),
                 _ => vec![Block::Text(whole.clone())],
             };
             let events = stream("x", &blocks, 9, true, StopReason::EndTurn);
@@ -185,7 +185,7 @@ async fn a_continuation_that_goes_on_with_something_else_is_one_failure() {
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_resume_itself() {
     // A call that fails is made once more, a refusal of our own is not, and what is final is final.
-    for (reason, calls, told) in [
+    for (reason, calls, reported) in [
         (Reason::Network, 3, Reason::Timeout),
         (Reason::Exhausted, 2, Reason::Timeout),
         (Reason::Format, 2, Reason::Timeout),
@@ -193,9 +193,9 @@ async fn failures_of_the_resume_itself() {
     ] {
         let model = after_text(move || Err(fail(reason)));
         let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
-        assert_eq!((model.calls(), got.failures[0].reason()), (calls, told), "{reason}");
+        assert_eq!((model.calls(), got.failures[0].reason()), (calls, reported), "{reason}");
     }
-    // Streams that end too early, or break before the seam.
+    // Streams that end too early, or break before the overlap.
     for end in [0, 1, 2, 3] {
         let events = stream("b", &[Block::Text("Word".into())], 4, true, StopReason::EndTurn);
         let model = after_text(move || Ok(say(events[..end].iter().cloned())));
@@ -224,7 +224,7 @@ async fn deadline_attempts_and_budget_are_kept() {
     let inner = model();
     assert_eq!(ask(&inner, &layer(), request).await.failures.len(), 1);
     assert_eq!(inner.calls(), 1);
-    // It passes while the seam is looked for.
+    // It passes while the overlap is searched for.
     let mut request = recording();
     request.context.deadline = Some(Deadline::after(Duration::from_secs(5)));
     let inner = after_text(|| Ok(vec![Do::Hang]));
@@ -249,7 +249,9 @@ async fn deadline_attempts_and_budget_are_kept() {
     let inner = after_text(|| Err(fail(Reason::Format)));
     ask(&inner, &layer().budget(budget.clone()), recording()).await;
     assert_eq!(budget.remaining(), 500 - budget.policy().transient);
-    while budget.withdraw(Reason::Timeout).is_some() {}
+    while let Some(cost) = budget.reserve(Reason::Timeout) {
+        let _ = cost.spend();
+    }
     let inner = after_text(|| Ok(Vec::new()));
     let mut request = recording();
     request.context.budget = Some(budget);
@@ -267,17 +269,17 @@ async fn a_prefill_goes_on_without_repeating() {
             if call == 0 {
                 return Ok(broken(&events, at, fail(Reason::Network)));
             }
-            let said = said(request).unwrap();
-            assert_eq!(said.trim_end(), said);
+            let shown = shown(request).unwrap();
+            assert_eq!(shown.trim_end(), shown);
             assert_eq!(request.messages.len(), 2, "nothing comes after it");
-            let rest = Block::Text(text[said.len()..].to_owned());
+            let rest = Block::Text(text[shown.len()..].to_owned());
             Ok(say(stream("b", &[rest], 9, false, StopReason::EndTurn)))
         });
         let layer = StreamResumeLayer::default().prefill(|_, _| true);
         let got = ask(&model, &layer, recording()).await;
         assert_eq!(got.text(), whole);
     }
-    // Another target answers, which does not take it: its words are not simply put behind.
+    // Another target answers, which does not take it: its text is not simply put behind.
     let model = after_text(|| {
         Ok(say(stream("b", &[Block::Text("Anew.".into())], 9, true, StopReason::EndTurn)))
     });

@@ -18,27 +18,40 @@ use crate::PolicyError;
 /// # Ok::<(), steadfast_retry::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RetryPolicy {
     /// How many times a call is made again at most; 0 for never. The call itself is not counted.
     pub retries: u32,
     /// The wait before each retry, when the provider named none.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub backoff: Backoff,
     /// The longest wait a provider may ask for; a call that would have to wait longer fails now,
     /// with the provider's hint. 60 s: every large provider's rate window is a minute wide.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "max_wait_ms", with = "steadfast_core::config::Millis")
+    )]
     pub max_wait: Duration,
     /// The longest wait a provider may ask for while another target could take the call; at most
     /// [`max_wait`](Self::max_wait). 20 s: up to that, waiting is cheaper than the prompt cache
     /// that a change of provider throws away.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "failover_wait_ms", with = "steadfast_core::config::Millis")
+    )]
     pub failover_wait: Duration,
     /// How many `overloaded` in a row end the retrying with a failure that asks for a fallback
     /// model; 0 for no such limit. 3: a provider that is full for three waits stays full for
     /// minutes.
     pub overloaded_limit: u32,
-    /// Whether a retried request gets a short message that says why it comes again, see
-    /// [`Nudge`](crate::Nudge).
+    /// Whether a retried request gets a short message that says why it comes again: a
+    /// [`nudge`](crate::Nudge).
     pub nudge: bool,
     /// How far to look into an answer for its first content. Up to that, a broken answer is
     /// retried unnoticed.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub buffer: BufferLimits,
 }
 
@@ -103,6 +116,7 @@ impl RetryPolicy {
     /// What does not, and what would.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let Self { backoff, max_wait, failover_wait, buffer, .. } = *self;
+        backoff.validate()?;
         if backoff.base().is_zero() {
             return Err(PolicyError::ZeroBase);
         }

@@ -41,7 +41,7 @@
 )]
 #![cfg_attr(
     feature = "client",
-    doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any |"
+    doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any; https by `tls`, a feature of its own |"
 )]
 #![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
 #![cfg_attr(
@@ -52,6 +52,9 @@
 //! Every layer speaks [`Failure`], says what it did in the [`RecoveryLog`] of the answer, and
 //! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served
 //! it, never a clean end.
+//!
+//! With the feature `exact-tokens` the compaction counts the tokens of OpenAI's models exactly, by tables
+//! of 47 MB; without it they are estimated, and learned from reported usage.
 //!
 //! # Order
 //!

@@ -112,8 +112,8 @@ impl<C> Stack<C> {
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().budget(budget.drawing()),
-            failover: failover.budget(budget.clone()),
-            compaction: CompactionLayer::plain(),
+            failover: failover.with_budget(budget.clone()),
+            compaction: CompactionLayer::rules_only(),
             retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
@@ -204,7 +204,7 @@ impl<C> Stack<C> {
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.retry = self.retry.with_budget(budget.drawing());
         self.resume = self.resume.budget(budget.drawing());
-        self.failover = self.failover.budget(budget);
+        self.failover = self.failover.with_budget(budget);
         self
     }
 
@@ -219,7 +219,7 @@ impl<C> Stack<C> {
 
     /// With the operator's own table of what each reason means, for failover and classifier.
     pub fn table(mut self, table: RecoveryTable) -> Self {
-        self.failover = self.failover.table(table.clone());
+        self.failover = self.failover.with_table(table.clone());
         self.classify = self.classify.with_table(table);
         self
     }

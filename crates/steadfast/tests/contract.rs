@@ -26,7 +26,7 @@ contract!(
             let handles = stack.handles();
             let breakers = handles.breaker.snapshot();
             let health = handles.failover.snapshot();
-            breakers.iter().map(|one| u64::from(one.probes + one.lone)).sum::<u64>()
+            breakers.iter().map(|one| u64::from(one.circuit.probes + one.circuit.lone)).sum::<u64>()
                 + health.targets().iter().filter(|one| one.probing).count() as u64
         })
 );

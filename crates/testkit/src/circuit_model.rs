@@ -251,7 +251,11 @@ impl CircuitModel {
     /// `probe_lead` before the end of the rest, never in its first half; a hint is waited out.
     fn probe_from(&self, rest: &Rest) -> Duration {
         let whole = rest.until - rest.since;
-        let lead = if rest.hinted || rest.unprobed { Duration::ZERO } else { self.policy.probe_lead.min(whole / 2) };
+        let lead = if rest.hinted || rest.unprobed {
+            Duration::ZERO
+        } else {
+            self.policy.probe_lead.min(whole / 2)
+        };
         rest.until - lead
     }
 

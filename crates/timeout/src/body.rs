@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Buf;
@@ -13,7 +13,7 @@ use steadfast_core::Failure;
 
 use crate::{
     Clocks,
-    hold::{Hold, Piece},
+    reply::{Limited, Pieces, Size},
     sse::Sse,
 };
 
@@ -29,9 +29,7 @@ pin_project! {
         // `None` once over.
         #[pin]
         body: Option<B>,
-        clocks: Clocks,
-        // Boxed: few have a floor.
-        hold: Option<Box<Hold<Frame<B::Data>>>>,
+        limited: Limited<Frame<B::Data>>,
         sse: Option<Sse>,
     }
 }
@@ -39,9 +37,8 @@ pin_project! {
 impl<B: Body> StallBody<B> {
     /// `body` under `clocks`; `sse` says that it is a stream of server-sent events.
     pub fn new(body: B, sse: bool, clocks: Clocks) -> Self {
-        let hold = clocks.floor().map(|floor| Box::new(Hold::new(floor)));
-        let sse = (sse && clocks.tells_content()).then(Sse::default);
-        Self { body: Some(body), clocks, hold, sse }
+        let sse = (sse && clocks.limits().need_content()).then(Sse::default);
+        Self { body: Some(body), limited: Limited::new(clocks), sse }
     }
 }
 
@@ -57,64 +54,17 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, Failure>>> {
-        let mut this = self.project();
-        let failure = loop {
-            if let Some(hold) = this.hold {
-                if let Some(frame) = hold.pop() {
-                    this.clocks.delivered();
-                    return Poll::Ready(Some(Ok(frame)));
-                }
-                if hold.is_over() {
-                    *this.hold = None;
-                }
-            }
-            let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-            if let Some(failure) = this.clocks.overdue() {
-                break failure;
-            }
-            match body.poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    let (content, size) = look(this.sse, &frame);
-                    this.clocks.came(content);
-                    let frame = match this.hold {
-                        None => Some(frame),
-                        Some(hold) => {
-                            let end = frame.is_trailers();
-                            let about = Piece { content, chars: size, bytes: size, end };
-                            hold.push(frame, about, this.clocks)
-                        }
-                    };
-                    if let Some(frame) = frame {
-                        if content {
-                            this.clocks.delivered();
-                        }
-                        return Poll::Ready(Some(Ok(frame)));
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => break error.into(),
-                Poll::Ready(None) => {
-                    this.body.set(None);
-                    if let Some(hold) = this.hold {
-                        hold.release(this.clocks);
-                    }
-                }
-                Poll::Pending => break ready!(this.clocks.poll_fired(cx)),
-            }
-        };
-        // What is held back was never seen and never will be.
-        this.body.set(None);
-        let held = this.hold.take().is_some_and(|hold| hold.is_holding());
-        Poll::Ready(Some(Err(this.clocks.told(failure, held))))
+        let this = self.project();
+        this.limited.poll_next(&mut Frames { body: this.body, sse: this.sse }, cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.hold.as_ref().is_none_or(|hold| hold.is_empty())
-            && self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.limited.held().next().is_none() && self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
-        let held = self.hold.as_ref().map_or(0, |hold| held(hold));
+        let held = self.limited.held().map(|frame| data_len(frame) as u64).sum();
         // The upper bound first: it must never be below the lower.
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(held));
@@ -124,30 +74,59 @@ where
     }
 }
 
-/// Whether there is content in a frame, and how many bytes of data.
-fn look<D: Buf>(sse: &mut Option<Sse>, frame: &Frame<D>) -> (bool, usize) {
-    let Some(data) = frame.data_ref() else { return (false, 0) };
-    let size = data.remaining();
-    let content = match sse {
-        None => size > 0,
-        Some(sse) => {
-            let chunk = data.chunk();
-            // What can not be read without taking it is taken for content.
-            sse.feed(chunk) || chunk.len() < size
-        }
-    };
-    (content, size)
+struct Frames<'a, B> {
+    body: Pin<&'a mut Option<B>>,
+    sse: &'a mut Option<Sse>,
 }
 
-fn held<D: Buf>(hold: &Hold<Frame<D>>) -> u64 {
-    hold.iter().filter_map(Frame::data_ref).map(|data| data.remaining() as u64).sum()
+impl<B> Pieces for Frames<'_, B>
+where
+    B: Body,
+    B::Error: Into<Failure>,
+{
+    type Piece = Frame<B::Data>;
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Self::Piece, Failure>>> {
+        let body = self.body.as_mut().as_pin_mut();
+        body.map_or(Poll::Ready(None), |body| body.poll_frame(cx).map_err(Into::into))
+    }
+
+    fn is_over(&self) -> bool {
+        self.body.is_none()
+    }
+
+    fn end(&mut self) {
+        self.body.set(None);
+    }
+
+    fn is_content(&mut self, frame: &Self::Piece) -> bool {
+        let Some(data) = frame.data_ref() else { return false };
+        match self.sse {
+            None => data.has_remaining(),
+            // What can not be read without taking it is taken for content.
+            Some(sse) => sse.feed(data.chunk()) || data.chunk().len() < data.remaining(),
+        }
+    }
+
+    fn is_progress(&self, _: &Self::Piece) -> bool {
+        false
+    }
+
+    fn size(frame: &Self::Piece) -> Size {
+        let bytes = data_len(frame);
+        Size { chars: bytes, bytes, end: frame.is_trailers() }
+    }
+}
+
+fn data_len<D: Buf>(frame: &Frame<D>) -> usize {
+    frame.data_ref().map_or(0, Buf::remaining)
 }
 
 impl<B: Body> fmt::Debug for StallBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StallBody")
             .field("over", &self.body.is_none())
-            .field("clocks", &self.clocks)
+            .field("clocks", &self.limited.clocks)
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use futures_core::Stream;
@@ -12,7 +12,7 @@ use steadfast_core::Failure;
 
 use crate::{
     Clocks,
-    hold::{Hold, Piece},
+    reply::{Limited, Pieces, Size},
 };
 
 /// Events under time limits. When a limit fires, the stream under it is dropped at once, which
@@ -20,41 +20,13 @@ use crate::{
 pub struct StallEvents<S> {
     /// `None` once over.
     events: Option<S>,
-    clocks: Clocks,
-    /// Boxed: few have a floor.
-    hold: Option<Box<Hold<Event>>>,
+    limited: Limited<Event>,
 }
 
 impl<S> StallEvents<S> {
     /// `events` under `clocks`.
     pub fn new(events: S, clocks: Clocks) -> Self {
-        let hold = clocks.floor().map(|floor| Box::new(Hold::new(floor)));
-        Self { events: Some(events), clocks, hold }
-    }
-
-    /// Takes note of what has come.
-    #[inline]
-    fn came(&mut self, event: &Event) -> bool {
-        let content = event.is_content();
-        self.clocks.came(content);
-        if !content && event.ends_block() {
-            self.clocks.progressed();
-        }
-        content
-    }
-
-    fn deliver(&mut self, event: Event) -> Poll<Option<Result<Event, Failure>>> {
-        if event.is_content() {
-            self.clocks.delivered();
-        }
-        Poll::Ready(Some(Ok(event)))
-    }
-
-    /// The end: whatever is held back was never seen and never will be.
-    fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Event, Failure>>> {
-        self.events = None;
-        let held = self.hold.take().is_some_and(|hold| hold.is_holding());
-        Poll::Ready(Some(Err(self.clocks.told(failure, held))))
+        Self { events: Some(events), limited: Limited::new(clocks) }
     }
 }
 
@@ -64,57 +36,10 @@ where
 {
     type Item = Result<Event, Failure>;
 
+    #[inline]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        loop {
-            if let Some(hold) = &mut this.hold {
-                if let Some(event) = hold.pop() {
-                    return this.deliver(event);
-                }
-                if hold.is_over() {
-                    this.hold = None;
-                }
-            }
-            let Some(events) = &mut this.events else { return Poll::Ready(None) };
-            if let Some(failure) = this.clocks.overdue() {
-                return this.fail(failure);
-            }
-            let polled = Pin::new(events).poll_next(cx);
-            if this.hold.is_none()
-                && let Poll::Ready(Some(Ok(event))) = &polled
-            {
-                if this.came(event) {
-                    this.clocks.delivered();
-                }
-                return polled;
-            }
-            match polled {
-                Poll::Ready(Some(Ok(event))) => {
-                    let content = this.came(&event);
-                    let Some(hold) = &mut this.hold else { return this.deliver(event) };
-                    let about = Piece {
-                        content,
-                        chars: chars(&event),
-                        bytes: event.size(),
-                        end: event.is_end(),
-                    };
-                    if let Some(event) = hold.push(event, about, &mut this.clocks) {
-                        return this.deliver(event);
-                    }
-                }
-                Poll::Ready(Some(Err(failure))) => return this.fail(failure),
-                Poll::Ready(None) => {
-                    this.events = None;
-                    if let Some(hold) = &mut this.hold {
-                        hold.release(&mut this.clocks);
-                    }
-                }
-                Poll::Pending => {
-                    let failure = ready!(this.clocks.poll_fired(cx));
-                    return this.fail(failure);
-                }
-            }
-        }
+        let Self { events, limited } = &mut *self;
+        limited.poll_next(events, cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -123,27 +48,51 @@ where
     }
 }
 
-/// Characters in it that a reader, or a tool, waits for.
-fn chars(event: &Event) -> usize {
-    event
-        .deltas
-        .iter()
-        .map(|delta| match delta {
+impl<S> Pieces for Option<S>
+where
+    S: Stream<Item = Result<Event, Failure>> + Unpin,
+{
+    type Piece = Event;
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
+        self.as_mut().map_or(Poll::Ready(None), |events| Pin::new(events).poll_next(cx))
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_none()
+    }
+
+    fn end(&mut self) {
+        *self = None;
+    }
+
+    fn is_content(&mut self, event: &Event) -> bool {
+        event.is_content()
+    }
+
+    fn is_progress(&self, event: &Event) -> bool {
+        event.ends_block()
+    }
+
+    fn size(event: &Event) -> Size {
+        let chars = |delta: &Delta| match delta {
             Delta::Text { text, .. } | Delta::Thinking { text, .. } => text.chars().count(),
             Delta::Arguments { json, .. } => json.chars().count(),
             Delta::ToolCall { name, .. } => name.chars().count(),
             Delta::Redacted { data, .. } => data.len(),
             Delta::Opaque { block, .. } => block.json.get().len(),
             _ => 0,
-        })
-        .sum()
+        };
+        let chars = event.deltas.iter().map(chars).sum();
+        Size { chars, bytes: event.size(), end: event.is_end() }
+    }
 }
 
 impl<S> fmt::Debug for StallEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StallEvents")
             .field("over", &self.events.is_none())
-            .field("clocks", &self.clocks)
+            .field("clocks", &self.limited.clocks)
             .finish_non_exhaustive()
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -10,7 +11,7 @@ use std::{
 use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Reason};
 
-use crate::{Clocks, Watching};
+use crate::{Clocks, TimeLimitedReply};
 
 pin_project! {
     /// Waits for the reply or a limit, whichever is first, and hands the clocks on to the reply.
@@ -20,21 +21,21 @@ pin_project! {
     pub struct ResponseFuture<F, W> {
         #[pin]
         call: Option<F>,
-        clocks: Option<Clocks>,
-        refused: Option<Failure>,
-        watching: W,
+        // The call's, or why there is none; `None` once ready.
+        clocks: Option<Result<Clocks, Failure>>,
+        reach: PhantomData<fn() -> W>,
     }
 }
 
 impl<F, W> ResponseFuture<F, W> {
     #[inline]
-    pub(crate) fn new(call: F, clocks: Clocks, watching: W) -> Self {
-        Self { call: Some(call), clocks: Some(clocks), refused: None, watching }
+    pub(crate) fn new(call: F, clocks: Clocks) -> Self {
+        Self { call: Some(call), clocks: Some(Ok(clocks)), reach: PhantomData }
     }
 
     /// Fails without a call.
-    pub(crate) fn refused(failure: Failure, watching: W) -> Self {
-        Self { call: None, clocks: None, refused: Some(failure), watching }
+    pub(crate) fn refused(failure: Failure) -> Self {
+        Self { call: None, clocks: Some(Err(failure)), reach: PhantomData }
     }
 }
 
@@ -42,34 +43,39 @@ impl<F, W, R, E> Future for ResponseFuture<F, W>
 where
     F: Future<Output = Result<R, E>>,
     E: Into<Failure>,
-    W: Watching<R>,
+    R: TimeLimitedReply<W>,
 {
-    type Output = Result<W::Watched, Failure>;
+    type Output = Result<R::Limited, Failure>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (Some(call), true) = (this.call.as_mut().as_pin_mut(), this.clocks.is_some()) else {
-            return Poll::Ready(Err(this.refused.take().unwrap_or_else(polled_twice)));
+        let (Some(call), Some(Ok(clocks))) = (this.call.as_mut().as_pin_mut(), &mut *this.clocks)
+        else {
+            return Poll::Ready(Err(match this.clocks.take() {
+                Some(Err(refused)) => refused,
+                _ => polled_again(),
+            }));
         };
         let result = match call.poll(cx) {
-            Poll::Ready(Ok(reply)) => Ok(this.watching.watch(reply, || {
-                this.clocks.take().unwrap_or_else(|| unreachable!("they were there just now"))
-            })),
-            Poll::Ready(Err(error)) => Err(error.into()),
-            Poll::Pending => match this.clocks {
-                Some(clocks) => Err(ready!(clocks.poll_fired(cx))),
-                None => return Poll::Pending,
-            },
+            Poll::Ready(result) => result.map_err(Into::into),
+            Poll::Pending => Err(ready!(clocks.poll_fired(cx))),
         };
         this.call.set(None);
-        *this.clocks = None;
-        Poll::Ready(result)
+        let clocks = this.clocks.take();
+        Poll::Ready(match (result, clocks) {
+            (Ok(reply), Some(Ok(clocks))) => Ok(reply.limited(clocks)),
+            (Ok(_), _) => Err(polled_again()),
+            (Err(failure), _) => Err(failure),
+        })
     }
 }
 
-fn polled_twice() -> Failure {
-    Failure::refused(Reason::Unknown, "the future of a limited call was polled after it was ready")
+fn polled_again() -> Failure {
+    Failure::refused_fixed(
+        Reason::Unknown,
+        "the future of a limited call was polled after it was ready",
+    )
 }
 
 impl<F, W> fmt::Debug for ResponseFuture<F, W> {

@@ -22,7 +22,7 @@
 //! | `pipeline` | 600 s, or the caller's deadline | nothing | no |
 //!
 //! They work on any request that is a [`Call`](steadfast_core::Call) and on any reply that is
-//! [`Watch`]; `.at_once()` limits the future alone, for replies that are plain values.
+//! a [`TimeLimitedReply`]; `.at_once()` limits the future alone, for replies that are values.
 //!
 //! ```
 //! use std::time::Duration;
@@ -88,27 +88,26 @@
 
 mod body;
 mod clocks;
-mod deadline;
 mod error;
+mod event;
 mod events;
-mod fired;
 pub mod future;
-mod hold;
+mod layer;
+mod limits;
 mod policy;
+mod reply;
+mod service;
 mod sse;
-mod stall;
 mod state;
-mod times;
-mod watch;
 
 pub use self::{
     body::StallBody,
     clocks::Clocks,
-    deadline::{DeadlineLayer, DeadlineService},
     error::PolicyError,
     events::StallEvents,
+    layer::{DeadlineLayer, StallTimeoutLayer, TimeLimitLayer},
     policy::{DeadlinePolicy, Floor, StallPolicy},
-    stall::{StallTimeout, StallTimeoutLayer},
+    reply::TimeLimitedReply,
+    service::{DeadlineService, StallTimeout, TimeLimited},
     state::{TimeoutHandle, TimeoutSnapshot},
-    watch::{Watch, Watching},
 };

@@ -2,11 +2,41 @@
 
 use std::time::Duration;
 
-use crate::{PolicyError, error::positive};
+use crate::{PolicyError, error::positive, limits::TimeLimits};
+
+/// What a layer needs of its policy. Sealed.
+pub trait TimePolicy: Copy + Default {
+    /// `validate`, of any policy.
+    fn check(&self) -> Result<(), PolicyError>;
+
+    fn limits(&self) -> TimeLimits;
+}
+
+impl TimePolicy for StallPolicy {
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn limits(&self) -> TimeLimits {
+        let Self { stall, attempt, first_content, floor, .. } = *self;
+        let (stall, makespan) = (Some(stall), self.makespan());
+        TimeLimits { stall, first_content, makespan, attempt, pipeline: None, floor }
+    }
+}
+
+impl TimePolicy for DeadlinePolicy {
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn limits(&self) -> TimeLimits {
+        TimeLimits { pipeline: Some(self.pipeline), ..TimeLimits::default() }
+    }
+}
 
 const NONE_IS_OFF: &str = ", or `None` for no limit";
 
-/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer); plain fields.
+/// The limits of one attempt, for a [`StallTimeoutLayer`](crate::StallTimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,22 +50,38 @@ const NONE_IS_OFF: &str = ", or `None` for no limit";
 /// # Ok::<(), steadfast_timeout::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StallPolicy {
     /// The longest without content, from the call on; every piece of content begins it anew.
     /// Pings, comments and empty pieces are no content. 180 s: models that think in silence do so
     /// for two minutes, and hardly ever for three.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "stall_ms", with = "steadfast_core::config::Millis")
+    )]
     pub stall: Duration,
     /// How many times [`stall`](Self::stall) the whole answer may take, however steadily it
     /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
-    /// loop. `None` for no such limit.
+    /// loop. Off: no such limit.
+    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub ceiling: Option<u32>,
-    /// The longest until the first content of a call that is not the first attempt of its request
-    /// ([`CallContext::attempts`](steadfast_core::CallContext::attempts)): of an answer that does
+    /// The longest until the first content of a call that is not the first attempt of its request, by
+    /// its [`attempts`](steadfast_core::CallContext::attempts): of an answer that does
     /// not come in pieces, the whole of it. 60 s: somebody has waited already. Once content is
-    /// there this limit ends, or it would cut healthy streams. `None` for no such limit.
+    /// there this limit ends, or it would cut healthy streams. Off: no such limit.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")
+    )]
     pub attempt: Option<Duration>,
     /// The longest until the first content; at most [`stall`](Self::stall). Off by default,
     /// because how long a model thinks is the model's affair.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "first_content_ms", with = "steadfast_core::config::Millis")
+    )]
     pub first_content: Option<Duration>,
     /// The slowest an answer may begin. Off by default.
     pub floor: Option<Floor>,
@@ -60,11 +106,18 @@ impl Default for StallPolicy {
 /// when the window is over fails, unseen by the caller, so that it can be asked for again. After
 /// that nothing is held back or measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Floor {
     /// Characters of text, thinking and tool arguments a second; bytes, for an HTTP body. People
     /// read about 20 a second.
     pub min_chars_per_s: f64,
     /// Over which time.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "window_ms", with = "steadfast_core::config::Millis")
+    )]
     pub window: Duration,
 }
 
@@ -101,11 +154,18 @@ impl StallPolicy {
 }
 
 /// The limit of a call with everything that is done for it, for a
-/// [`DeadlineLayer`](crate::DeadlineLayer); plain fields.
+/// [`DeadlineLayer`](crate::DeadlineLayer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct DeadlinePolicy {
     /// The longest a call may take with all its retries, fallbacks and the whole answer, unless
     /// the caller has less time. 600 s: what the SDKs of the large providers wait.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "pipeline_ms", with = "steadfast_core::config::Millis")
+    )]
     pub pipeline: Duration,
 }
 
@@ -131,14 +191,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_is_refused_with_words() {
+    fn nonsense_is_refused_with_a_reason() {
         let good = StallPolicy::default();
         good.validate().unwrap();
         let zero = Some(Duration::ZERO);
         let floor = |min_chars_per_s, secs| {
             Some(Floor { min_chars_per_s, window: Duration::from_secs(secs) })
         };
-        for (policy, words) in [
+        for (policy, reason) in [
             (StallPolicy { stall: Duration::ZERO, ..good }, "`stall` is zero"),
             (StallPolicy { ceiling: Some(0), ..good }, "`None` for no limit"),
             (StallPolicy { attempt: zero, ..good }, "`attempt` is zero"),
@@ -154,7 +214,7 @@ mod tests {
             (StallPolicy { floor: floor(5.0, 0), ..good }, "`floor.window` is zero"),
         ] {
             let error = policy.validate().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(reason), "{error}");
         }
         let none = StallPolicy { ceiling: None, attempt: None, floor: floor(5.0, 10), ..good };
         none.validate().unwrap();

@@ -1,4 +1,4 @@
-//! Content and signs of life in a stream of server-sent events, told apart as the bytes come.
+//! Content and signs of life in a stream of server-sent events, distinguished as the bytes come.
 
 /// Reads the bytes of a stream of server-sent events, cut anywhere.
 #[derive(Debug, Default)]
@@ -40,8 +40,8 @@ impl Name {
     /// Adds a byte, unless there is no room for it.
     fn push(&mut self, byte: u8) -> bool {
         match self.bytes.get_mut(self.len) {
-            Some(place) => {
-                *place = byte;
+            Some(free) => {
+                *free = byte;
                 self.len += 1;
                 true
             }

@@ -6,14 +6,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use steadfast_core::TimeLimit;
 
-use crate::{Floor, StallPolicy};
+use crate::limits::TimeLimits;
 
-/// Every limit, in the order in which the counters stand.
+/// Every limit, in the order of the counters.
 const LIMITS: [TimeLimit; 6] = [
     TimeLimit::Stall,
     TimeLimit::FirstContent,
@@ -26,36 +25,12 @@ const LIMITS: [TimeLimit; 6] = [
 /// What all services of one layer share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    pub(crate) limits: Limits,
+    pub(crate) limits: TimeLimits,
     fired: [AtomicU64; LIMITS.len()],
 }
 
-/// The limits of a layer; none by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Limits {
-    pub(crate) stall: Option<Duration>,
-    pub(crate) first_content: Option<Duration>,
-    pub(crate) makespan: Option<Duration>,
-    pub(crate) attempt: Option<Duration>,
-    pub(crate) pipeline: Option<Duration>,
-    pub(crate) floor: Option<Floor>,
-}
-
-impl From<&StallPolicy> for Limits {
-    fn from(policy: &StallPolicy) -> Self {
-        Self {
-            stall: Some(policy.stall),
-            first_content: policy.first_content,
-            makespan: policy.makespan(),
-            attempt: policy.attempt,
-            pipeline: None,
-            floor: policy.floor,
-        }
-    }
-}
-
 impl Shared {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: TimeLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 

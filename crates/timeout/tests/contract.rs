@@ -28,7 +28,7 @@ fn too_late(request: &mut impl Call) {
 }
 
 contract!(
-    deadline_of_plain_values,
+    deadline_of_values,
     Contract::new(Plain, || DeadlineLayer::default().at_once())
         .refuses(|_, request| too_late(request))
         .state(Act::hang(), |layer| fired(&layer.handle()))
@@ -49,7 +49,7 @@ contract!(
 );
 
 contract!(
-    stall_of_plain_values,
+    stall_of_values,
     Contract::new(Plain, || StallTimeoutLayer::default().at_once())
         .state(Act::hang(), |layer| fired(&layer.handle()))
 );
@@ -67,7 +67,7 @@ contract!(
 );
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_frees_the_place_while_its_future_is_still_held() {
+async fn a_limit_frees_the_permit_while_its_future_is_still_held() {
     let (inner, _handle) = mock::pair::<Ask, &'static str>();
     let service = ServiceBuilder::new()
         .layer(StallTimeoutLayer::default().at_once())
@@ -81,7 +81,7 @@ async fn a_limit_frees_the_place_while_its_future_is_still_held() {
     let mut call = task::spawn(service.call(ask(|_| ())));
     assert_pending!(call.poll());
     assert_pending!(clone.poll_ready(), "under way");
-    // The limit frees the place at once, though its future is still held.
+    // The limit frees the permit at once, though its future is still held.
     tokio::time::advance(secs(181)).await;
     assert!(call.poll().is_ready());
     assert!(clone.is_woken());

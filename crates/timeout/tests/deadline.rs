@@ -83,8 +83,8 @@ async fn it_runs_over_the_whole_answer_however_steadily_it_comes() {
     });
     let began = Instant::now();
     let mut answer = ten().layer(provider).oneshot(ask(|_| ())).await.unwrap();
-    let (said, failure) = read(&mut answer).await;
-    assert_eq!((said.as_str(), whole(began)), ("..", secs(10)));
+    let (shown, failure) = read(&mut answer).await;
+    assert_eq!((shown.as_str(), whole(began)), ("..", secs(10)));
     assert!(failure.unwrap().is_delivered());
     assert_eq!(Arc::strong_count(&alive), 1, "dropped");
     assert!(next(&mut answer).await.is_none(), "fused");

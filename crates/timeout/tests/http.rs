@@ -75,18 +75,18 @@ async fn watched(
 
 /// Reads to the end: the bytes, and the failure.
 async fn read(body: &mut Pin<Box<StallBody<Chunks>>>) -> (String, Option<Failure>) {
-    let mut said = String::new();
+    let mut shown = String::new();
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => {
                 if let Ok(data) = frame.into_data() {
-                    said += std::str::from_utf8(&data).unwrap();
+                    shown += std::str::from_utf8(&data).unwrap();
                 }
             }
-            Err(failure) => return (said, Some(failure)),
+            Err(failure) => return (shown, Some(failure)),
         }
     }
-    (said, None)
+    (shown, None)
 }
 
 const SSE: &str = "text/event-stream; charset=utf-8";
@@ -109,9 +109,9 @@ async fn data_is_content_and_comments_and_pings_of_a_stream_are_not() {
         let began = Instant::now();
         let frames = frames([data(secs(100), chunk)]).hanging();
         let mut body = watched(StallPolicy::default(), kind, frames).await;
-        let (said, failure) = read(&mut body).await;
+        let (shown, failure) = read(&mut body).await;
         let failure = failure.unwrap();
-        assert_eq!(said, chunk, "life or content, it is passed on");
+        assert_eq!(shown, chunk, "life or content, it is passed on");
         assert_eq!(whole(began), if content { secs(280) } else { secs(180) }, "{kind} {chunk:?}");
         assert_eq!(failure.time_limit(), Some(TimeLimit::Stall));
         assert_eq!(failure.is_delivered(), content, "{kind} {chunk:?}");
@@ -135,9 +135,9 @@ async fn a_body_that_stalls_is_dropped_and_stays_ended() {
 async fn an_error_of_the_body_ends_it_for_good() {
     let frames = frames([data(secs(1), "a"), (secs(1), Err(cut())), data(secs(1), "b")]);
     let mut body = watched(StallPolicy::default(), JSON, frames).await;
-    let (said, failure) = read(&mut body).await;
+    let (shown, failure) = read(&mut body).await;
     let failure = failure.unwrap();
-    assert_eq!((said.as_str(), failure.reason()), ("a", Reason::Network));
+    assert_eq!((shown.as_str(), failure.reason()), ("a", Reason::Network));
     assert!(failure.is_delivered());
     assert!(body.frame().await.is_none());
 }
@@ -164,9 +164,9 @@ async fn a_body_that_trickles_is_ended_unseen() {
     let began = Instant::now();
     let frames = frames((0..99).map(|_| data(ms(1_500), ".")));
     let mut body = watched(floored(), JSON, frames).await;
-    let (said, failure) = read(&mut body).await;
+    let (shown, failure) = read(&mut body).await;
     let failure = failure.unwrap();
-    assert_eq!((said.as_str(), whole(began)), ("", ms(11_500)));
+    assert_eq!((shown.as_str(), whole(began)), ("", ms(11_500)));
     assert_eq!(failure.time_limit(), Some(TimeLimit::Throughput));
     assert!(!failure.is_delivered());
     assert!(body.is_end_stream());
@@ -185,8 +185,8 @@ async fn a_body_held_back_has_not_ended_and_counts_in_its_size() {
     assert_eq!(body.size_hint().exact(), Some(105));
 
     let mut body = watched(floored(), JSON, frames([data(ms(1), "short")])).await;
-    let (said, failure) = read(&mut body).await;
-    assert_eq!((said.as_str(), failure.is_none()), ("short", true));
+    let (shown, failure) = read(&mut body).await;
+    assert_eq!((shown.as_str(), failure.is_none()), ("short", true));
 
     // Nor when the body under it has ended and part of it is still to be handed on.
     let mut body = watched(floored(), JSON, frames([data(ms(1), "sho"), data(ms(1), "rt")])).await;

@@ -7,7 +7,7 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{Events, Timed, cut, end, next, of, ping, read, reply, text};
-use steadfast_chat::{ChatResponse, Delta};
+use steadfast_chat::{ChatResponse, Delta, Event};
 use steadfast_core::{
     AtOnce, Deadline, Failure, Fault, Reason, RecoveryLog, Retry, Scope, TimeLimit, Usage,
 };
@@ -50,11 +50,11 @@ async fn run(
     events: Events,
 ) -> (String, Option<Failure>, Duration) {
     let began = Instant::now();
-    let (said, failure) = match answer(layer, request, after, events).await {
+    let (shown, failure) = match answer(layer, request, after, events).await {
         Ok(mut answer) => read(&mut answer).await,
         Err(failure) => (String::new(), Some(failure)),
     };
-    (said, failure, whole(began))
+    (shown, failure, whole(began))
 }
 
 fn every<T>(period: Duration, items: impl IntoIterator<Item = T>) -> Timed<T> {
@@ -120,20 +120,89 @@ async fn content_begins_the_stall_anew_and_signs_of_life_do_not() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_stall_counts_from_the_last_content_exactly() {
-    // Many pieces in quick succession, the last of them at 10.2 s.
-    let events = every(ms(100), (0..102).map(|_| text("."))).hanging();
-    let (said, failure, took) = run(&layer(|_| ()), ask(|_| ()), secs(0), events).await;
-    assert_eq!((said.len(), took), (102, ms(190_200)));
-    assert!(failure.unwrap().is_delivered());
+type Items = Vec<(Duration, Result<Event, Failure>)>;
+
+fn each(period: Duration, times: usize, item: fn() -> Result<Event, Failure>) -> Items {
+    (0..times).map(|_| (period, item())).collect()
 }
 
+fn both(mut one: Items, other: Items) -> Items {
+    one.extend(other);
+    one
+}
+
+fn dot() -> Result<Event, Failure> {
+    text(".")
+}
+
+/// Which limit ends which answer, when, and what of it the caller has by then. `None` for an answer that
+/// ends by itself; `Network` failures are the answer's own.
 #[tokio::test(start_paused = true)]
-async fn the_head_and_the_first_event_share_one_stall() {
-    let events = Timed::new([(secs(100), text("late"))]);
-    let (_, failure, took) = run(&layer(|_| ()), ask(|_| ()), secs(100), events).await;
-    assert_eq!((took, failure.unwrap().is_delivered()), (secs(180), false));
+async fn a_table_of_answers() {
+    type Change = fn(&mut StallPolicy);
+    let usual: Change = |_| ();
+    let no_attempt: Change = |policy| policy.attempt = None;
+    let strict: Change = |policy| policy.first_content = Some(secs(20));
+    let floor: Change =
+        |policy| policy.floor = Some(Floor { min_chars_per_s: 5.0, window: secs(10) });
+    let fast = || text(&"x".repeat(50));
+    let late = |pings: usize, after| {
+        both(each(secs(after), pings, ping), vec![(secs(after), text("late"))])
+    };
+    let ends = |last: Option<Result<Event, Failure>>| {
+        [(ms(1), text("yes"))].into_iter().chain(last.map(|last| (ms(1), last))).collect::<Items>()
+    };
+    let breaks = |item, delivered: bool| {
+        let cut = if delivered { cut().with_delivered() } else { cut() };
+        vec![(ms(1), item), (ms(1), Err(cut))]
+    };
+    let trickle = || both(each(secs(1), 2, ping), each(secs(1), 99, dot));
+    let then_slow = || both(vec![(ms(1), fast())], each(secs(9), 20, dot));
+    use TimeLimit::{Attempt, FirstContent, Stall, Throughput};
+    // What; the policy, attempts before, when the head comes; the answer, whether it then hangs; the characters
+    // that come, the limit that fires, when it is over, and whether anything was delivered.
+    type Row = (&'static str, Change, u32, u64, Items, bool, usize, Option<TimeLimit>, u64, bool);
+    #[rustfmt::skip]
+    let rows: Vec<Row> = vec![
+        ("many, the last at 10.2 s", usual, 0, 0, each(ms(100), 102, dot), true, 102, Some(Stall), 190_200, true),
+        ("head and first event share a stall", usual, 0, 100, late(0, 100), false, 0, Some(Stall), 180_000, false),
+        ("a first attempt may begin late", usual, 0, 1, late(20, 7), false, 4, None, 148_000, false),
+        ("a retry has a minute, in spite of pings", usual, 1, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
+        ("so has a seventh", usual, 7, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
+        ("unless that is off", no_attempt, 1, 1, each(secs(7), 20, ping), false, 0, None, 141_000, false),
+        ("a retry with content may go on", usual, 1, 1, each(secs(7), 20, dot), false, 20, None, 141_000, false),
+        ("no content in time", strict, 0, 1, late(2, 9), false, 0, Some(FirstContent), 20_000, false),
+        ("with content only the stall counts", strict, 0, 0, each(secs(19), 4, dot), false, 4, None, 76_000, false),
+        ("a trickle is ended unseen", floor, 0, 0, trickle(), false, 0, Some(Throughput), 13_000, false),
+        ("once fast enough it may trickle", floor, 0, 0, then_slow(), false, 70, None, 180_001, false),
+        ("a short answer is not slow", floor, 0, 0, ends(Some(end())), false, 3, None, 2, false),
+        ("nor without its end", floor, 0, 0, ends(None), false, 3, None, 1, false),
+    ];
+    for (what, change, attempts, head, items, hangs, chars, limit, at, delivered) in rows {
+        let events = Timed::new(items);
+        let events = if hangs { events.hanging() } else { events };
+        let request = ask(|context| context.attempts = attempts);
+        let (shown, failure, took) = run(&layer(change), request, secs(head), events).await;
+        assert_eq!((shown.len(), took), (chars, ms(at)), "{what}");
+        let fired = failure.as_ref().and_then(|failure| failure.time_limit());
+        assert_eq!((fired, failure.is_some()), (limit, limit.is_some()), "{what}");
+        if let Some(failure) = failure {
+            assert_eq!(
+                (failure.is_delivered(), failure.fault()),
+                (delivered, Fault::Provider),
+                "{what}"
+            );
+        }
+    }
+    // What was held back when the answer breaks was never delivered, also when what is under this layer,
+    // which had handed it on, says it was.
+    for (item, under, chars, delivered) in
+        [(text("half"), false, 0, false), (text("half"), true, 0, false), (fast(), true, 50, true)]
+    {
+        let events = Timed::new(breaks(item, under));
+        let (shown, failure, _) = run(&layer(floor), ask(|_| ()), secs(0), events).await;
+        assert_eq!((shown.len(), failure.unwrap().is_delivered()), (chars, delivered), "{under}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,10 +223,10 @@ async fn steady_content_meets_the_ceiling_which_is_not_the_providers_fault() {
     let layer = layer(|_| ());
     let mut answer = answer(&layer, ask(|_| ()), secs(0), events).await.unwrap();
     let began = Instant::now();
-    let (said, failure) = read(&mut answer).await;
+    let (shown, failure) = read(&mut answer).await;
     let failure = failure.unwrap();
     // The eighteenth piece is due at the very moment; it has come, so it is handed on first.
-    assert_eq!((said.len(), whole(began)), (18, secs(1_800)));
+    assert_eq!((shown.len(), whole(began)), (18, secs(1_800)));
     assert_eq!(failure.time_limit(), Some(TimeLimit::Makespan));
     assert_eq!((failure.scope(), failure.fault()), (Scope::Request, Fault::Local));
     assert!(failure.is_delivered());
@@ -172,48 +241,8 @@ async fn steady_content_meets_the_ceiling_which_is_not_the_providers_fault() {
 
     let endless = StallTimeoutLayer::new(StallPolicy { ceiling: None, ..StallPolicy::default() });
     let events = every(secs(100), (0..100).map(|_| text(".")));
-    let (said, failure, _) = run(&endless.unwrap(), ask(|_| ()), secs(0), events).await;
-    assert_eq!((said.len(), failure.is_none()), (100, true));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_retry_has_a_minute_to_begin() {
-    for (attempts, expected) in [(0, None), (1, Some(secs(60))), (7, Some(secs(60)))] {
-        let request = ask(|context| context.attempts = attempts);
-        // Signs of life are no beginning.
-        let events = every(secs(7), (0..20).map(|_| ping()).chain([text("late")]));
-        let (_, failure, took) = run(&layer(|_| ()), request, secs(1), events).await;
-        assert_eq!(failure.as_ref().map(|_| took), expected);
-        if let Some(failure) = failure {
-            assert_eq!(failure.time_limit(), Some(TimeLimit::Attempt));
-            assert_eq!(failure.fault(), Fault::Provider);
-        }
-    }
-    let request = ask(|context| context.attempts = 1);
-    let events = every(secs(7), (0..20).map(|_| ping()));
-    let free = layer(|policy| policy.attempt = None);
-    assert!(run(&free, request, secs(1), events).await.1.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_retry_that_has_begun_may_go_on_for_longer_than_a_minute() {
-    let request = ask(|context| context.attempts = 1);
-    let events = every(secs(7), (0..20).map(|_| text(".")));
-    let (said, failure, took) = run(&layer(|_| ()), request, secs(1), events).await;
-    assert_eq!((said.len(), failure.is_none()), (20, true));
-    assert!(took > secs(60));
-}
-
-#[tokio::test(start_paused = true)]
-async fn first_content() {
-    let strict = layer(|policy| policy.first_content = Some(secs(20)));
-    // The head, a start and pings are no content.
-    let events = every(secs(9), [of(Delta::Start { id: None, model: None }), ping(), text("late")]);
-    let (_, failure, took) = run(&strict, ask(|_| ()), secs(1), events).await;
-    assert_eq!((took, failure.unwrap().time_limit()), (secs(20), Some(TimeLimit::FirstContent)));
-    // Once it is there, only the stall counts.
-    let events = every(secs(19), [text("a"), text("b"), text("c"), end()]);
-    assert_eq!(run(&strict, ask(|_| ()), secs(0), events).await.0, "abc");
+    let (shown, failure, _) = run(&endless.unwrap(), ask(|_| ()), secs(0), events).await;
+    assert_eq!((shown.len(), failure.is_none()), (100, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,10 +294,10 @@ async fn failures_of_the_answer_pass_through_and_it_stays_ended() {
     let events = Timed::new([(secs(0), text("a")), (secs(1), Err(cut())), (secs(0), text("b"))]);
     let alive = events.alive.clone();
     let mut answer = answer(&layer(|_| ()), ask(|_| ()), secs(0), events).await.unwrap();
-    let (said, failure) = read(&mut answer).await;
+    let (shown, failure) = read(&mut answer).await;
     let failure = failure.unwrap();
     assert_eq!(
-        (said.as_str(), failure.reason(), failure.is_delivered()),
+        (shown.as_str(), failure.reason(), failure.is_delivered()),
         ("a", Reason::Network, true)
     );
     assert!(next(&mut answer).await.is_none());
@@ -277,18 +306,6 @@ async fn failures_of_the_answer_pass_through_and_it_stays_ended() {
 
 fn floored() -> StallTimeoutLayer {
     layer(|policy| policy.floor = Some(Floor { min_chars_per_s: 5.0, window: secs(10) }))
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_trickle_is_ended_unseen() {
-    // A character a second from the second second on, where fifty in ten were due.
-    let events = every(secs(1), [ping(), ping()].into_iter().chain((0..99).map(|_| text("."))));
-    let (said, failure, took) = run(&floored(), ask(|_| ()), secs(0), events).await;
-    let failure = failure.unwrap();
-    assert_eq!((said.as_str(), took), ("", secs(13)));
-    assert_eq!(failure.time_limit(), Some(TimeLimit::Throughput));
-    assert!(!failure.is_delivered(), "so it can be asked for again");
-    assert_eq!(failure.fault(), Fault::Provider);
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,24 +320,9 @@ async fn an_answer_of_usual_speed_is_held_back_for_a_moment_and_keeps_its_order(
     assert_eq!(whole(began), ms(250));
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), text("         0").unwrap());
     assert_eq!(whole(began), ms(1_500));
-    let said = read(&mut answer).await.0;
+    let shown = read(&mut answer).await.0;
     let expected: String = (1..40).map(|n| format!("{n:>10}")).collect();
-    assert_eq!(said, expected);
-    // Once met, a trickle is its own affair.
-    let events = Timed::new(
-        [(ms(1), text(&"x".repeat(50)))].into_iter().chain((0..20).map(|_| (secs(9), text(".")))),
-    );
-    assert!(run(&layer, ask(|_| ()), secs(0), events).await.1.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_short_answer_is_no_slow_one() {
-    for last in [Some(end()), None] {
-        let events = Timed::new([(ms(1), text("yes"))].into_iter().chain(last.map(|e| (ms(1), e))));
-        let (said, failure, took) = run(&floored(), ask(|_| ()), secs(0), events).await;
-        assert_eq!((said.as_str(), failure.is_none()), ("yes", true));
-        assert!(took <= ms(2));
-    }
+    assert_eq!(shown, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,20 +333,6 @@ async fn the_terminal_event_ends_the_holding_back_even_if_the_connection_stays()
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), text("yes").unwrap());
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), end().unwrap());
     assert_eq!(whole(began), ms(2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_held_back_when_the_answer_breaks_was_never_delivered() {
-    // Also when what is under this layer, which had handed it on, says it was.
-    for cut in [cut(), cut().with_delivered()] {
-        let events = Timed::new([(ms(1), text("half")), (ms(1), Err(cut))]);
-        let (said, failure, _) = run(&floored(), ask(|_| ()), secs(0), events).await;
-        assert_eq!((said.as_str(), failure.unwrap().is_delivered()), ("", false));
-    }
-    let fast = "x".repeat(50);
-    let events = Timed::new([(ms(1), text(&fast)), (ms(1), Err(cut().with_delivered()))]);
-    let (said, failure, _) = run(&floored(), ask(|_| ()), secs(0), events).await;
-    assert_eq!((said, failure.unwrap().is_delivered()), (fast, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -366,7 +354,7 @@ async fn what_fired_is_logged_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plain_values_are_limited_until_they_are_there() {
+async fn values_are_limited_until_they_are_there() {
     let layer: StallTimeoutLayer<AtOnce> = layer(|_| ()).at_once();
     let provider = service_fn(|_: Ask| async { Ok::<_, Failure>(42) });
     assert_eq!(layer.layer(provider).oneshot(ask(|_| ())).await.unwrap(), 42);

@@ -24,7 +24,8 @@ use futures_util::StreamExt;
 use reqwest::Body;
 use steadfast::{
     Backoff, Call, CallContext, Failure, Reason, RecoveryLog,
-    breaker::{BreakerHandle, CircuitBreakerLayer, State},
+    breaker::{BreakerHandle, CircuitBreakerLayer},
+    circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
     sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
@@ -121,7 +122,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ensure(refusal.reason() == Reason::CircuitOpen, "the breaker has opened")?;
     ensure(refusal.attempts() == 0, "a refused call reaches nobody")?;
     ensure(refusal.retry_after().is_some(), "a refusal says when to come back")?;
-    let open = breakers.snapshot().iter().all(|breaker| breaker.state == State::Open);
+    let open =
+        breakers.snapshot().iter().all(|breaker| breaker.circuit.state == CircuitState::Open);
     ensure(open, "and so does the breaker's handle")
 }
 

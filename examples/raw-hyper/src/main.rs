@@ -12,7 +12,8 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use steadfast::{
     Backoff, Call, CallContext, Failure, Reason,
-    breaker::{CircuitBreakerLayer, State},
+    breaker::CircuitBreakerLayer,
+    circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
     sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
@@ -30,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Short waits, because someone is watching: by default it is 10 retries from 500 ms on.
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200))?;
     let retry = RetryBackoffLayer::transient().with_retries(2).with_backoff(backoff)?;
-    let breaker = CircuitBreakerLayer::default().per(host).label(String::clone);
+    let breaker = CircuitBreakerLayer::default().with_key(host).with_label(String::clone);
     let breakers = breaker.handle();
     let mut http = ServiceBuilder::new()
         .layer(retry)
@@ -65,8 +66,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("what the breaker knows:");
     for host in breakers.snapshot() {
-        println!("  {}: {}, {} in a row failed", host.key, host.state, host.consecutive);
-        ensure(host.state == State::Open, "the breaker of the dead host is open")?;
+        println!("  {}: {}, {} in a row failed", host.key, host.circuit.state, host.circuit.consecutive);
+        ensure(host.circuit.state == CircuitState::Open, "the breaker of the dead host is open")?;
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ use http::{Request, Response, header};
 use http_body_util::BodyExt;
 use steadfast::{
     Backoff, Call, CallContext, Failure, Reason,
-    breaker::{CircuitBreakerLayer, State},
+    breaker::CircuitBreakerLayer,
+    circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
     sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
@@ -28,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Short waits, because someone is watching: by default it is 10 retries from 500 ms on.
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200))?;
     let retry = RetryBackoffLayer::transient().with_retries(2).with_backoff(backoff)?;
-    let breaker = CircuitBreakerLayer::default().per(host).label(String::clone);
+    let breaker = CircuitBreakerLayer::default().with_key(host).with_label(String::clone);
     let breakers = breaker.handle();
     let mut http = ServiceBuilder::new()
         .layer(retry)
@@ -65,12 +66,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (_, body) = ask(&mut http, &live).await?;
     println!("  {body}");
     let mut breakers = breakers.snapshot();
-    breakers.sort_by_key(|host| host.state != State::Closed);
+    breakers.sort_by_key(|host| host.circuit.state != CircuitState::Closed);
     for host in &breakers {
-        println!("  {}: {}", host.key, host.state);
+        println!("  {}: {}", host.key, host.circuit.state);
     }
-    let states: Vec<State> = breakers.iter().map(|host| host.state).collect();
-    ensure(states == [State::Closed, State::Open], "one breaker of two is open")
+    let states: Vec<CircuitState> = breakers.iter().map(|host| host.circuit.state).collect();
+    ensure(states == [CircuitState::Closed, CircuitState::Open], "one breaker of two is open")
 }
 
 /// Asks and reads the answer to its end, which is where a breaker judges it.

@@ -134,7 +134,9 @@ impl Breakers<'_> {
                 self.broken(format!("{key}: {id} was told to wait {hint:?}, not {wait:?}"));
             }
             (Decision::Passes(_) | Decision::Observed, Reason::CircuitOpen) => {
-                self.broken(format!("{key}: {id} was refused, and should have passed: {decision:?}"));
+                self.broken(format!(
+                    "{key}: {id} was refused, and should have passed: {decision:?}"
+                ));
             }
             (Decision::Refused(_), other) => {
                 self.broken(format!("{key}: {id} should have been refused, and got {other}"));

@@ -111,7 +111,7 @@ impl Seen {
                 }
                 What::Turned(turn) => {
                     let key = turn.key.as_ref().map(ToString::to_string).unwrap_or_default();
-                    seen.turns.push((note.at, format!("{key} {}", turn.to)));
+                    seen.turns.push((note.at, format!("{key} {}", turn.transition.to)));
                 }
                 What::Forbade { caller: Some(caller) } => seen.forbade.push((*caller, note.at)),
                 _ => {}

@@ -249,7 +249,12 @@ impl Cooldowns {
     }
 
     /// What is different in `seen`, if anything is.
-    pub(crate) fn differs(&self, seen: &FailoverSnapshot, now: Duration, began: Instant) -> Option<String> {
+    pub(crate) fn differs(
+        &self,
+        seen: &FailoverSnapshot,
+        now: Duration,
+        began: Instant,
+    ) -> Option<String> {
         seen.targets().iter().find_map(|target| {
             let since = |at: Instant| at.saturating_duration_since(began);
             let record = self.records.get(&target.target.to_string());

@@ -102,7 +102,7 @@ impl Parts<'_> {
     pub(crate) fn build(&self, layers: Layers, client: LlmClient<Rough>) -> Built {
         let Policies { retry, stall, breaker, pipeline, budget, .. } = self.policies;
         let failover = self.failover();
-        let retry = RetryBackoffLayer::new(*retry).unwrap().seed(1);
+        let retry = RetryBackoffLayer::new(*retry).unwrap().with_seed(1);
         let breaker = CircuitBreakerLayer::new(breaker.clone()).unwrap();
         let stall = StallTimeoutLayer::new(*stall).unwrap();
         let deadline = DeadlineLayer::after(*pipeline).unwrap();
@@ -125,7 +125,9 @@ impl Parts<'_> {
         }
 
         let (failover, retry) = match budget {
-            Some(budget) => (failover.budget(budget.clone()), retry.with_budget(budget.drawing())),
+            Some(budget) => {
+                (failover.with_budget(budget.clone()), retry.with_budget(budget.drawing()))
+            }
             None => (failover.without_budget(), retry.without_budget()),
         };
         let mut service = self.guarded(boxed(ClassifyLayer::default().layer(client)));
@@ -160,11 +162,12 @@ impl Parts<'_> {
 
     fn failover(&self) -> CooldownFailoverLayer<ByAgent> {
         let chain = Chain::new(self.specs.to_vec()).unwrap();
-        let mut layer = CooldownFailoverLayer::new(chain).policy(self.policies.failover.clone());
+        let mut layer =
+            CooldownFailoverLayer::new(chain).with_policy(self.policies.failover.clone());
         for spec in self.specs {
-            layer = layer.named(spec.provider.as_str(), Chain::new([spec.clone()]).unwrap());
+            layer = layer.with_chain(spec.provider.as_str(), Chain::new([spec.clone()]).unwrap());
         }
-        layer.chain_for(by_agent as ByAgent)
+        layer.with_chain_for(by_agent as ByAgent)
     }
 
     fn guarded(&self, service: ChatService) -> ChatService {

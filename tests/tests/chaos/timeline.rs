@@ -176,10 +176,10 @@ impl Timeline {
         let mut told: Vec<_> = std::iter::from_fn(|| turns.try_recv().ok()).collect();
         // What many breakers do at once, they do in the order of a hash map.
         told.sort_by_cached_key(|turn| {
-            (turn.at, turn.key.as_ref().map(ToString::to_string).unwrap_or_default())
+            (turn.transition.at, turn.key.as_ref().map(ToString::to_string).unwrap_or_default())
         });
         for turn in told {
-            notes.push(Note { at: self.since(turn.at), what: What::Turned(turn) });
+            notes.push(Note { at: self.since(turn.transition.at), what: What::Turned(turn) });
         }
     }
 

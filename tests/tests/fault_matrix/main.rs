@@ -223,7 +223,7 @@ async fn a_wait_that_was_asked_for_is_waited_not_less_and_not_a_second_more() {
             // Once limited, then well: it is worth the wait, and the spare is not asked.
             let pair = Pair::new(dialect, FaultPlan::first(1, fault.clone()));
             let sims = pair.both();
-            let retry = retry(Jitter::Additive(0.25)).seed(seed);
+            let retry = retry(Jitter::Additive(0.25)).with_seed(seed);
             let (got, _) = ask(&stack(harness::chain(&sims), retry), &sims, stream).await;
             let at = format!("{name}, {dialect}, stream: {stream}, seed {seed}");
             assert_answered_by(&got, &pair.primary, &at);

@@ -6,19 +6,20 @@ use serde_json::{Map, Value};
 use steadfast_classify::{Classifier, Evidence, Transport};
 
 /// Every file of the corpus.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     include_str!("../../tests/data/errors.jsonl"),
-    include_str!("../../tests/data/held_out.jsonl"),
-    include_str!("../../tests/data/held_out_second.jsonl"),
-    include_str!("../../tests/data/held_out_third.jsonl"),
-    include_str!("../../tests/data/held_out_fourth.jsonl"),
-    include_str!("../../tests/data/held_out_fifth.jsonl"),
-    include_str!("../../tests/data/held_out_sixth.jsonl"),
-    include_str!("../../tests/data/held_out_seventh.jsonl"),
-    include_str!("../../tests/data/held_out_eighth.jsonl"),
-    include_str!("../../tests/data/held_out_ninth.jsonl"),
-    include_str!("../../tests/data/held_out_tenth.jsonl"),
-    include_str!("../../tests/data/held_out_eleventh.jsonl"),
+    include_str!("../../tests/data/added.jsonl"),
+    include_str!("../../tests/data/collected_01.jsonl"),
+    include_str!("../../tests/data/collected_02.jsonl"),
+    include_str!("../../tests/data/collected_03.jsonl"),
+    include_str!("../../tests/data/collected_04.jsonl"),
+    include_str!("../../tests/data/collected_05.jsonl"),
+    include_str!("../../tests/data/collected_06.jsonl"),
+    include_str!("../../tests/data/collected_07.jsonl"),
+    include_str!("../../tests/data/collected_08.jsonl"),
+    include_str!("../../tests/data/collected_09.jsonl"),
+    include_str!("../../tests/data/collected_10.jsonl"),
+    include_str!("../../tests/data/collected_11.jsonl"),
 ];
 
 #[derive(Deserialize)]

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Events in a stream: few enough that some streams pass without the machine doing anything else.
+/// Events in a stream: few enough that the machine does nothing else during some streams.
 const EVENTS: u32 = 1_000;
 
 /// Streams of which the fastest counts.

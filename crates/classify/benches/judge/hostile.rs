@@ -23,7 +23,7 @@ const UNITS: [(&str, &str, &str, &str); 22] = [
     ("digits", "{\"message\":\"", "7", "\"}"),
     ("numbers", "{\"message\":\"", "429 ", "\"}"),
     ("near-misses", "{\"message\":\"", "rate limi prompt is too lon ", "\"}"),
-    ("words", "{\"message\":\"", "model not rate limit context length ", "\"}"),
+    ("phrases", "{\"message\":\"", "model not rate limit context length ", "\"}"),
     ("colons", "{\"message\":\"", "a: b: ", "\"}"),
     ("strings", "{\"errors\":[", "\"no error\",", "]}"),
     ("messages", "{\"errors\":[", "{\"message\":\"a\",\"code\":\"b_c\"},", "]}"),
@@ -31,7 +31,7 @@ const UNITS: [(&str, &str, &str, &str); 22] = [
     ("multi-byte", "{\"message\":\"", "错误“’", "\"}"),
 ];
 
-/// Sizes between which the cost of a byte has to stay the same: an error is read up to 64 KiB, an
+/// Sizes between which the cost of a byte has to be the same: an error is read up to 64 KiB, an
 /// answer to its end.
 const SIZES: [(&str, u16, usize, usize); 2] = [("error", 400, 16, 64), ("answer", 200, 128, 1_024)];
 

@@ -2,7 +2,7 @@
 //!
 //! Prints nanoseconds and allocations for typical error bodies, for the payloads of the test
 //! corpus, for an answer and for one event of a stream, and nanoseconds a byte for bodies of
-//! growing size, which have to stay the same. Words behind `--` choose rows by their names.
+//! growing size, which have to be the same. Names behind `--` choose rows.
 //!
 //! `-- instructions` counts instead of timing (with `valgrind`, which has to be installed): how
 //! many instructions a byte of a hostile body costs, at two sizes. It fails when the larger one
@@ -60,13 +60,13 @@ const TYPICAL: [(&str, u16, &str); 8] = [
 ];
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
+    let names: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match names[..] {
         ["instructions"] => std::process::exit(hostile::count()),
         ["judge-once", name, size] => hostile::judge_once(name, size),
         _ => {
-            let chosen = |row: &str| words.is_empty() || words.contains(&row);
+            let chosen = |row: &str| names.is_empty() || names.contains(&row);
             if chosen("typical") {
                 typical();
             }

@@ -1,49 +1,62 @@
-//! What providers' codes, types and status words mean.
-//!
-//! The tables are in the submodules. Names are compared without case and punctuation, so
-//! `insufficient_quota`, `InsufficientQuota` and `INSUFFICIENT-QUOTA` are one entry.
+//! What providers' codes, types, status strings and exceptions mean.
 
-mod names;
-mod roots;
-mod vendors;
+use std::{collections::HashMap, sync::LazyLock};
 
-use std::sync::LazyLock;
-
+use aho_corasick::AhoCorasick;
+use smallvec::SmallVec;
 use steadfast_core::Reason;
 
-pub(crate) use self::roots::guess;
-use self::{
-    names::GROUPS,
-    vendors::{VENDORS, Vendor},
+use super::{
+    sockets,
+    table::{Row, Table, TableError, automaton, built_in, table},
+    vendors::{self, Vendor},
 };
-use super::map::{Map, words};
 
-/// How much a code settles.
+const CODES: Table = table!("codes.txt");
+const PARTS: Table = table!("name_parts.txt");
+
+/// How much a code decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
-    /// Says no more than a status would; statuses and words decide first.
+    /// Says no more than a status would; statuses and rules decide first.
     Hint,
-    /// Decides unless exact words say otherwise: providers use it for more than one thing.
+    /// Decides unless an exact rule says otherwise: providers use it for more than one thing.
     Firm,
     /// Decides.
     Final,
 }
 
-/// What a code changes about the reason's default verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
-    /// Nothing.
-    Plain,
+/// What a code or a rule changes about the reason's default verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Effect {
+    #[default]
+    None,
     /// It does not clear within a minute.
-    Long,
-    /// A window that opens again by itself: hours later, unless it says that it is soon.
-    Later,
-    /// The model misbehaved, not the request: the same request may well pass.
-    Again,
-    /// It does not pass by itself.
+    NoRetry,
+    /// A window that opens again by itself: hours from now, unless a short wait is stated.
+    Reopens,
+    /// The model misbehaved, not the request: the same request may well succeed.
+    Retry,
+    /// It does not clear by itself.
     Permanent,
     /// The rule is one vendor's own: another one takes the same request.
     Elsewhere,
+}
+
+impl Effect {
+    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, TableError> {
+        row.one_of(
+            column,
+            &[
+                ("", Effect::None),
+                ("no-retry", Effect::NoRetry),
+                ("reopens", Effect::Reopens),
+                ("retry", Effect::Retry),
+                ("permanent", Effect::Permanent),
+                ("elsewhere", Effect::Elsewhere),
+            ],
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,136 +65,135 @@ pub(crate) struct Code {
     pub(crate) name: &'static str,
     pub(crate) reason: Reason,
     pub(crate) weight: Weight,
-    pub(crate) twist: Twist,
+    pub(crate) effect: Effect,
 }
 
-struct Group(Reason, Weight, Twist, &'static [&'static str]);
+/// A name in lower case without punctuation.
+type Normal = SmallVec<[u8; 64]>;
 
-/// The longest name in the table is far below; longer text is no code.
-const MAX_NAME: usize = 64;
+/// Codes by the vendor who alone means this by them, if any, and by their normal form.
+type Codes = HashMap<(Option<Vendor>, Normal), Code>;
 
-/// Codes by the normal form of their names.
-static TABLE: LazyLock<Map<{ MAX_NAME / 8 }, Code>> = LazyLock::new(|| {
-    let mut table = Vec::new();
-    for Group(reason, weight, twist, names) in GROUPS {
-        for &name in *names {
-            let code = Code { name, reason: *reason, weight: *weight, twist: *twist };
-            if let Some(key) = Name::of(name) {
-                table.push((words(&key.bytes), code));
-            }
-        }
-    }
-    Map::new(table)
-});
+static ALL: LazyLock<Codes> = LazyLock::new(|| built_in(read(CODES)));
 
-/// A name in lower case without punctuation; zeros behind it.
-struct Name {
-    bytes: [u8; MAX_NAME],
-    length: usize,
-}
-
-impl Name {
-    /// The normal form of `name`, unless it is none.
-    fn of(name: &str) -> Option<Self> {
-        let mut bytes = [0; MAX_NAME];
-        let mut length = 0;
-        for byte in name.bytes() {
-            match NORMAL[usize::from(byte)] {
-                0 => return None,
-                SKIPPED => {}
-                normal => {
-                    *bytes.get_mut(length)? = normal;
-                    length += 1;
-                }
-            }
-        }
-        (length > 0).then_some(Self { bytes, length })
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-/// What [`NORMAL`] has for punctuation.
-const SKIPPED: u8 = 1;
-
-/// What a byte is in a name's normal form: itself in lower case, [`SKIPPED`], or zero where it
-/// can not stand in a name.
-const NORMAL: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0u8;
-    loop {
-        table[byte as usize] = if byte.is_ascii_alphanumeric() {
-            byte.to_ascii_lowercase()
-        } else if matches!(byte, b'_' | b'-' | b'.' | b' ' | b'/') {
-            SKIPPED
-        } else {
-            0
+fn read(table: Table) -> Result<Codes, TableError> {
+    let mut codes = Codes::new();
+    for row in table.rows(3, 5)? {
+        let name = row.text(0);
+        let weights = [("hint", Weight::Hint), ("firm", Weight::Firm), ("final", Weight::Final)];
+        let code = Code {
+            name,
+            reason: row.reason(1)?,
+            weight: row.one_of(2, &weights)?,
+            effect: Effect::of(&row, 3)?,
         };
-        if byte == u8::MAX {
-            break table;
+        let vendor = match row.text(4) {
+            "" => None,
+            name => Some(
+                vendors::named(name)
+                    .ok_or_else(|| row.error(format!("`{name}` is no vendor of vendors.txt")))?,
+            ),
+        };
+        let normal = normal(name).ok_or_else(|| {
+            row.error(format!("`{name}` is too long for a code, or has a character no code has"))
+        })?;
+        if vendor.is_none() && normal.iter().all(u8::is_ascii_digit) {
+            return Err(row.error(format!("`{name}` is a number: whose?")));
         }
-        byte += 1;
+        row.insert(&mut codes, (vendor, normal), code)?;
     }
-};
-
-fn exact(name: &str) -> Option<Code> {
-    TABLE.get(&words(&Name::of(name)?.bytes)).copied()
+    // Clients put the name of a socket error where others put a code.
+    for (_, name, transport) in sockets::all() {
+        let reason = super::transport::reason(*transport);
+        let code = Code { name, reason, weight: Weight::Hint, effect: Effect::None };
+        if let Some(normal) = normal(name) {
+            codes.entry((None, normal)).or_insert(code);
+        }
+    }
+    Ok(codes)
 }
 
-/// Builds the tables now rather than at the first failure.
+/// What the parts of unknown names mean.
+#[derive(Debug)]
+struct NameParts {
+    automaton: AhoCorasick,
+    /// By the automaton's patterns; `None` for those that say nothing.
+    reasons: Vec<Option<Reason>>,
+}
+
+static NAME_PARTS: LazyLock<NameParts> = LazyLock::new(|| built_in(read_parts(PARTS)));
+
+fn read_parts(table: Table) -> Result<NameParts, TableError> {
+    let mut parts: Vec<&str> = Vec::new();
+    let mut reasons = Vec::new();
+    for row in table.rows(2, 2)? {
+        let part = row.text(0);
+        if !part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
+            return Err(row.error(format!("`{part}` has more than small letters and digits")));
+        }
+        if let Some(known) = parts.iter().find(|known| part.contains(**known)) {
+            return Err(row.error(format!("`{part}` is never reached: `{known}` is above it")));
+        }
+        parts.push(part);
+        reasons.push(if row.text(1) == "none" { None } else { Some(row.reason(1)?) });
+    }
+    Ok(NameParts { automaton: automaton(parts), reasons })
+}
+
+/// Reads the tables now rather than at the first failure.
 pub(crate) fn warm() {
-    LazyLock::force(&TABLE);
-    roots::warm();
+    LazyLock::force(&ALL);
+    LazyLock::force(&NAME_PARTS);
 }
 
-/// What `name` means, whatever vendor says it. A dotted name (`Throttling.RateQuota`,
+/// The normal form of `name`, unless it is none.
+fn normal(name: &str) -> Option<Normal> {
+    let mut normal = Normal::new();
+    if name.len() > normal.inline_size() {
+        return None;
+    }
+    for byte in name.bytes() {
+        match byte {
+            b'_' | b'-' | b'.' | b' ' | b'/' => {}
+            byte if byte.is_ascii_alphanumeric() => normal.push(byte.to_ascii_lowercase()),
+            _ => return None,
+        }
+    }
+    (!normal.is_empty()).then_some(normal)
+}
+
+/// What `name` means to `vendors`, or whoever says it. A dotted name (`Throttling.RateQuota`,
 /// `litellm.RateLimitError`) is tried whole, then by its last and its first part.
-pub(crate) fn lookup(name: &str) -> Option<Code> {
+pub(crate) fn lookup(name: &str, vendors: &[Vendor]) -> Option<Code> {
     // `channel:invalid_key` of new-api; `ThrottlingException:http://...` in Amazon's header;
     // `ns#Name` in its JSON.
     let name = name.strip_prefix("channel:").unwrap_or(name);
-    let end = name.bytes().position(|byte| matches!(byte, b':' | b','));
-    let name = end.map_or(name, |end| &name[..end]);
-    let start = name.bytes().rposition(|byte| byte == b'#');
-    let name = start.map_or(name, |start| &name[start + 1..]).trim();
-    if name.is_empty() || name.len() > MAX_NAME {
-        return None;
+    let name = name.split([':', ',']).next()?;
+    let name = name.rsplit('#').next()?.trim();
+    exact(name, vendors).or_else(|| {
+        let (_, last) = name.rsplit_once('.')?;
+        exact(last, vendors).or_else(|| exact(name.split('.').next()?, vendors))
+    })
+}
+
+fn exact(name: &str, vendors: &[Vendor]) -> Option<Code> {
+    let mut key = (None, normal(name)?);
+    for vendor in vendors {
+        key.0 = Some(*vendor);
+        if let Some(code) = ALL.get(&key) {
+            return Some(*code);
+        }
     }
-    exact(name).or_else(|| {
-        let last = name.rsplit_once('.')?.1;
-        exact(last).or_else(|| exact(name.split('.').next()?))
-    })
+    key.0 = None;
+    ALL.get(&key).copied()
 }
 
-/// What the number `code` means at `provider`.
-pub(crate) fn vendor(provider: &str, code: &str) -> Option<Code> {
-    if !is_number(code) {
-        return None;
-    }
-    let Vendor(_, codes) = VENDORS
-        .iter()
-        .find(|Vendor(names, _)| names.iter().any(|name| contains_ignore_case(provider, name)))?;
-    codes.iter().find(|(known, ..)| *known == code).map(|&(name, reason, weight, twist)| Code {
-        name,
-        reason,
-        weight,
-        twist,
-    })
-}
-
-/// Whether a code may be a vendor's own: all of those are numbers, and most names are none.
-fn is_number(code: &str) -> bool {
-    code.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-}
-
-/// Whether `part`, which is in lower case, is in `text` however that is written.
-pub(crate) fn contains_ignore_case(text: &str, part: &str) -> bool {
-    let Some(&first) = part.as_bytes().first() else { return true };
-    text.as_bytes().windows(part.len()).any(|window| {
-        window[0].eq_ignore_ascii_case(&first) && window.eq_ignore_ascii_case(part.as_bytes())
-    })
+/// What a name of no table seems to mean.
+pub(crate) fn guess(name: &str) -> Option<Reason> {
+    let normal = normal(name)?;
+    let NameParts { automaton, reasons } = &*NAME_PARTS;
+    let first = automaton.find_overlapping_iter(&normal).map(|hit| hit.pattern()).min()?;
+    reasons[first]
 }
 
 #[cfg(test)]
@@ -189,28 +201,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_has_two_meanings() {
-        let table = &*TABLE;
-        for (name, code) in table.entries() {
-            let known = table.get(name).unwrap();
-            assert_eq!(
-                (known.reason, known.weight, known.twist),
-                (code.reason, code.weight, code.twist),
-                "{} and {}",
-                known.name,
-                code.name
-            );
+    fn the_files_are_well_formed() {
+        read(CODES).unwrap();
+        read_parts(PARTS).unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, error) in [
+            ("a | auth | final\nA- | auth | final", "codes.txt:2: `A-` is listed twice"),
+            ("a | nope | final", "codes.txt:1: `nope` is no reason"),
+            ("a | auth | strong", "codes.txt:1: `strong` is none of: hint, firm, final"),
+            ("a | auth | final | | nobody", "codes.txt:1: `nobody` is no vendor of vendors.txt"),
+            ("1113 | auth | final", "codes.txt:1: `1113` is a number: whose?"),
+            (
+                "a! | auth | final",
+                "codes.txt:1: `a!` is too long for a code, or has a character no code has",
+            ),
+        ] {
+            let found = read(Table { file: "codes.txt", text }).unwrap_err();
+            assert_eq!(found.to_string(), format!("data/{error}"));
         }
-        let names: usize = GROUPS.iter().map(|group| group.3.len()).sum();
-        assert_eq!(
-            table.entries().len(),
-            names,
-            "a name is too long or has a character of its own"
-        );
-        for Vendor(_, codes) in VENDORS {
-            for (code, ..) in *codes {
-                assert!(is_number(code), "{code} is no number");
-            }
+        for (text, error) in [
+            (
+                "timeout | timeout\nreadtimeout | network",
+                "2: `readtimeout` is never reached: `timeout` is above it",
+            ),
+            ("time_out | timeout", "1: `time_out` has more than small letters and digits"),
+        ] {
+            let found = read_parts(Table { file: "name_parts.txt", text }).unwrap_err();
+            assert_eq!(found.to_string(), format!("data/name_parts.txt:{error}"));
         }
     }
 
@@ -224,18 +244,47 @@ mod tests {
             ("InternalError.Algo.DataInspectionFailed", Reason::ContentFilter),
             ("litellm.ContextWindowExceededError", Reason::ContextOverflow),
             ("permission-denied", Reason::Auth),
+            ("AuthFailure.SecretIdNotFound", Reason::Auth),
+            ("WSAECONNRESET", Reason::Network),
+            ("WSAETIMEDOUT", Reason::Timeout),
         ] {
-            assert_eq!(lookup(name).map(|code| code.reason), Some(reason), "{name}");
+            assert_eq!(lookup(name, &[]).map(|code| code.reason), Some(reason), "{name}");
         }
         for name in ["", ".", "cat", "insufficient quota!", &"x".repeat(500), "é"] {
-            assert!(lookup(name).is_none(), "{name}");
+            assert!(lookup(name, &[]).is_none(), "{name}");
         }
     }
 
     #[test]
     fn numbers_are_a_vendors_own() {
-        assert_eq!(vendor("zai-coding", "1113").map(|code| code.reason), Some(Reason::Billing));
-        assert_eq!(vendor("MiniMax", "1002").map(|code| code.reason), Some(Reason::RateLimit));
-        assert!(vendor("openai", "1113").is_none());
+        let reason = |provider: &str, code: &str| {
+            lookup(code, &vendors::of(provider)).map(|code| code.reason)
+        };
+        assert_eq!(reason("zai-coding", "1113"), Some(Reason::Billing));
+        assert_eq!(reason("MiniMax", "1002"), Some(Reason::RateLimit));
+        assert_eq!(reason("zai", "insufficient_quota"), Some(Reason::Billing));
+        assert_eq!(reason("openai", "1113"), None);
+    }
+
+    #[test]
+    fn names_are_taken_apart() {
+        for (name, expected) in [
+            ("request_quota_exceeded", Some(Reason::RateLimit)),
+            ("EngineDeadError", Some(Reason::ServerError)),
+            ("aiohttp.client_exceptions.ClientPayloadError", Some(Reason::Network)),
+            ("httpx.ConnectTimeout", Some(Reason::Timeout)),
+            ("SubscriptionExpired", Some(Reason::Billing)),
+            ("ApiKeyNotFound", Some(Reason::Auth)),
+            ("ModelDeploymentNotFound", Some(Reason::ModelNotFound)),
+            ("MissingSessionID", Some(Reason::Format)),
+            ("ServiceBusy", Some(Reason::Overloaded)),
+            ("System.InvalidOperationException", None),
+            ("ValueError", None),
+            ("SomeError", None),
+            ("", None),
+            ("not a name!", None),
+        ] {
+            assert_eq!(guess(name), expected, "{name}");
+        }
     }
 }

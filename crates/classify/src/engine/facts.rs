@@ -1,12 +1,18 @@
-//! What was found in a body: codes, statuses, texts, waits and numbers, each with how deep it
+//! What was found in an error: codes, statuses, texts, waits and numbers, each with how deep it
 //! was, because the innermost structured error decides.
 
 use std::{borrow::Cow, time::Duration};
 
 use smallvec::SmallVec;
-use steadfast_core::{Reason, Window};
+use steadfast_core::{Dialect, Reason, Window};
 
-use super::codes::{self, Code, Weight};
+use super::{
+    codes::{self, Code, Weight},
+    events::{self, Line},
+    headers, unwrap,
+    vendors::{self, Vendor},
+};
+use crate::Evidence;
 
 /// How deep something was: strings unwrapped first, then objects within one document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,10 +23,10 @@ pub(crate) struct Rank {
     pub(crate) depth: u8,
 }
 
-/// Which field a code stood in; later ones say more.
+/// Which field a code was in, the more specific one last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Field {
-    /// Found in prose at an anchored place.
+    /// Found in prose at an anchored position.
     Prose,
     /// A header.
     Header,
@@ -34,6 +40,7 @@ pub(crate) enum Field {
     Reason,
 }
 
+/// A known code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub(crate) rank: Rank,
@@ -50,7 +57,7 @@ pub(crate) struct Text<'a> {
 /// Most texts and codes kept: real errors have a handful of each; more is an echo.
 const MAX_TEXTS: usize = 12;
 const MAX_HITS: usize = 24;
-const MAX_STRANGE: usize = 6;
+const MAX_UNKNOWN: usize = 6;
 
 /// What a body's quota fields say about how long its limit lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,11 +68,12 @@ pub(crate) struct Quota {
 
 #[derive(Debug, Default)]
 pub(crate) struct Facts<'a> {
-    pub(crate) provider: Option<&'a str>,
+    /// Whose error it is, by the provider's name, the dialect and the body.
+    pub(crate) vendors: SmallVec<[Vendor; 2]>,
     pub(crate) hits: SmallVec<[Hit; 6]>,
     pub(crate) texts: SmallVec<[Text<'a>; 4]>,
     /// Names that are in no table.
-    pub(crate) strange: SmallVec<[(Rank, Box<str>); 2]>,
+    pub(crate) unknown: SmallVec<[(Rank, Box<str>); 2]>,
     /// The innermost status stated in the body.
     pub(crate) status: Option<(Rank, u16)>,
     pub(crate) quota: Quota,
@@ -77,29 +85,55 @@ pub(crate) struct Facts<'a> {
     pub(crate) reset_date: Option<Cow<'a, str>>,
     pub(crate) window: Window,
     pub(crate) request_id: Option<Cow<'a, str>>,
-    /// A finish reason was met.
+    /// A stop reason was met.
     pub(crate) stopped: bool,
     /// An object or string under `error`, or `success: false`: this is no success.
     pub(crate) is_error: bool,
-    /// Google's own error fields were met.
-    pub(crate) google: bool,
-    pub(crate) html: bool,
 }
 
 impl<'a> Facts<'a> {
-    /// Notes a code by its name, if it is known, at this provider or anywhere.
+    /// Everything that `text`, the body of `evidence`, and the headers state.
+    pub(crate) fn collect(evidence: &Evidence<'_>, text: &'a str) -> Self {
+        let mut facts = Self {
+            vendors: evidence.provider.map(vendors::of).unwrap_or_default(),
+            ..Self::default()
+        };
+        if evidence.dialect == Some(Dialect::Gemini) {
+            facts.vendor(vendors::GOOGLE);
+        }
+        if events::is_stream(text) {
+            for line in events::lines(text) {
+                if let Line::Data(document) | Line::Raw(document) = line {
+                    unwrap::read(&mut facts, document, 0, Cow::Borrowed);
+                }
+            }
+        } else {
+            unwrap::read(&mut facts, text, 0, Cow::Borrowed);
+        }
+        for name in headers::errors(evidence.headers) {
+            facts.code(Rank::default(), Field::Header, name);
+        }
+        // The innermost text first; equals keep their order.
+        facts.texts.sort_by_key(|text| std::cmp::Reverse(text.rank));
+        facts
+    }
+
+    /// Notes whose error it is.
+    pub(crate) fn vendor(&mut self, vendor: Vendor) {
+        if !self.vendors.contains(&vendor) {
+            self.vendors.push(vendor);
+        }
+    }
+
+    /// Notes a code by its name, if it is known, for one of the vendors or anywhere.
     pub(crate) fn code(&mut self, rank: Rank, field: Field, name: &str) -> bool {
-        let known = self
-            .provider
-            .and_then(|provider| codes::vendor(provider, name))
-            .or_else(|| codes::lookup(name));
-        let Some(code) = known else {
-            self.strange(rank, field, name);
+        let Some(code) = codes::lookup(name, &self.vendors) else {
+            self.unknown(rank, field, name);
             return false;
         };
         // Other gRPC servers write it `ResourceExhausted`.
         if code.name == "RESOURCE_EXHAUSTED" && name.contains('_') {
-            self.google = true;
+            self.vendor(vendors::GOOGLE);
         }
         if self.hits.len() < MAX_HITS {
             self.hits.push(Hit { rank, field, code });
@@ -107,21 +141,21 @@ impl<'a> Facts<'a> {
         true
     }
 
-    /// Keeps a name that no table has. In prose only exceptions are told from other words.
-    fn strange(&mut self, rank: Rank, field: Field, name: &str) {
+    /// Keeps a name that no table has. In prose only exceptions differ from ordinary words.
+    fn unknown(&mut self, rank: Rank, field: Field, name: &str) {
         let is_name = match field {
             Field::Prose => name.ends_with("Error") || name.ends_with("Exception"),
             _ => name.bytes().any(|b| b.is_ascii_alphabetic()),
         };
-        if is_name && self.strange.len() < MAX_STRANGE {
-            self.strange.push((rank, name.into()));
+        if is_name && self.unknown.len() < MAX_UNKNOWN {
+            self.unknown.push((rank, name.into()));
         }
     }
 
     /// What the innermost unknown name seems to mean, and the name.
     pub(crate) fn guess(&self) -> Option<(Rank, Reason, &str)> {
         let mut best: Option<(Rank, Reason, &str)> = None;
-        for (rank, name) in &self.strange {
+        for (rank, name) in &self.unknown {
             if best.is_none_or(|best| *rank > best.0)
                 && let Some(reason) = codes::guess(name)
             {
@@ -143,7 +177,7 @@ impl<'a> Facts<'a> {
         true
     }
 
-    /// Notes a text for the patterns.
+    /// Notes a text for the rules.
     pub(crate) fn text(&mut self, rank: Rank, text: Cow<'a, str>) {
         if self.texts.len() < MAX_TEXTS && text.bytes().any(|b| b.is_ascii_alphabetic() || b > 127)
         {
@@ -151,19 +185,14 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The code of at least `weight` that decides: the innermost, and there the finest field.
+    /// The code of `weight` that decides: the innermost, and there the most specific field.
     pub(crate) fn best(&self, weight: Weight) -> Option<&Hit> {
         self.hits.iter().filter(|hit| hit.code.weight == weight).reduce(|best, hit| {
             if (hit.rank, hit.field) > (best.rank, best.field) { hit } else { best }
         })
     }
 
-    /// Puts the innermost text first; among equals the first met stays first.
-    pub(crate) fn settle(&mut self) {
-        self.texts.sort_by_key(|text| std::cmp::Reverse(text.rank));
-    }
-
-    /// How many things were found; tells whether a structure held anything.
+    /// How many things were found; shows whether a structure held anything.
     pub(crate) fn gained(&self) -> usize {
         self.hits.len()
             + self.texts.len()

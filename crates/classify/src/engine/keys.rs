@@ -1,302 +1,177 @@
 //! What the fields of an error are: by their keys, without case and punctuation.
 
-use std::sync::LazyLock;
+use std::{collections::HashMap, sync::LazyLock};
 
-use super::map::{Map, words};
+use smallvec::SmallVec;
+
+use super::table::{Table, TableError, built_in, table};
+
+const FILE: Table = table!("keys.txt");
 
 /// What an object is to its document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Section {
     /// An error, or what wraps one.
     Error,
     /// Details of an error: metadata, quota violations, validation items.
     Detail,
-    /// An answer's choices: only their finish reasons count.
-    Choice,
-    /// Headers quoted in a body: only waits count.
+    /// What is in an answer: only its stop reasons count.
+    Answer,
+    /// Headers quoted in a body.
     Headers,
-    /// Google's `retryDelay` as an object.
+    /// A duration as an object.
     Delay,
     /// An echo of the request, a history of earlier errors, and whatever else is not this error.
     #[default]
-    Skip,
+    Ignored,
 }
 
-/// What a string says.
+/// What a value is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Says {
+pub(crate) enum Meaning {
     /// Why an answer ended.
     Stop,
     Code,
     Type,
-    /// A status word, or a status.
+    /// A status name, or a status.
     Status,
     /// Finer than a code.
     Reason,
     /// A status, and nothing else.
-    Stated,
-    /// Something for people, or another error.
+    StatusOnly,
+    /// Text for people, or another error.
     Message,
     /// The same, under `error`.
     Error,
     Quota,
     Wait,
+    WaitMillis,
+    /// When a limit resets.
     Reset,
     RequestId,
-    #[default]
-    Nothing,
-}
-
-/// What a number or another bare word says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Counts {
-    /// A status, or a vendor's code.
-    Code,
-    /// A status, and nothing else.
-    Stated,
     Success,
     /// Tokens of the request.
     Requested,
     /// Tokens that fit.
     Limit,
-    Wait,
-    WaitMillis,
-    Reset,
-    #[default]
-    Nothing,
-}
-
-/// What a quoted header says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Quotes {
-    Wait,
-    Reset,
+    /// Seconds of a delay that is an object.
+    Seconds,
     /// Amazon's event streams name the exception in a header of the frame.
     Exception,
     #[default]
     Nothing,
 }
 
-/// A key: what its value is, whatever that is.
+/// A key: what its value is, by the kind of the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Of an object or array.
-    place: Place,
-    /// Of a string.
-    pub(crate) says: Says,
-    /// Of a bare word.
-    pub(crate) counts: Counts,
-    /// Of either, among headers.
-    pub(crate) quotes: Quotes,
+    section: Section,
+    pub(crate) text: Meaning,
+    /// Of a number or another bare value.
+    pub(crate) number: Meaning,
+    /// Of a value among quoted headers.
+    pub(crate) header: Meaning,
     /// There is none: an element of an array, or a document of several in a row.
     none: bool,
-    /// Seconds of a delay that is an object.
-    pub(crate) seconds: bool,
 }
 
-const PLACES: [(Place, &[&str]); 5] = [
-    (
-        Place::Error,
-        &[
-            "error",
-            "err",
-            "lasterror",
-            "cause",
-            "exception",
-            "fault",
-            "response",
-            "data",
-            "value",
-            "event",
-            "result",
-            "body",
-            "message",
-            "reason",
-        ],
-    ),
-    (
-        Place::Detail,
-        &[
-            "innererror",
-            "details",
-            "detail",
-            "metadata",
-            "errors",
-            "violations",
-            "providerspecificfields",
-            "errorargs",
-            "baseresp",
-            "errorinfo",
-            "incompletedetails",
-            "promptfeedback",
-            "errordetails",
-            "originalresponse",
-        ],
-    ),
-    (Place::Choice, &["choices", "candidates"]),
-    (Place::Headers, &["headers"]),
-    (Place::Delay, &["retrydelay"]),
-];
+type Folded = SmallVec<[u8; 24]>;
 
-const SAYS: [(Says, &[&str]); 12] = [
-    (Says::Stop, &["finishreason", "stopreason", "nativefinishreason"]),
-    (Says::Code, &["code"]),
-    (Says::Type, &["type", "errortype", "name", "class", "exceptiontype", "limitsource"]),
-    (Says::Status, &["status", "state"]),
-    (Says::Reason, &["reason", "errorcode", "errcode", "subtype", "blockreason", "subcode"]),
-    (
-        Says::Stated,
-        &["statuscode", "httpcode", "httpstatus", "originalstatuscode", "upstreamstatus"],
-    ),
-    (
-        Says::Message,
-        &[
-            "message",
-            "msg",
-            "errormessage",
-            "errmsg",
-            "statusmsg",
-            "detail",
-            "details",
-            "title",
-            "errordescription",
-            "description",
-            "raw",
-            "stack",
-            "body",
-            "data",
-            "errors",
-            "text",
-            "statustext",
-            "err",
-            "response",
-            "exception",
-            "rawmessage",
-            "originalmessage",
-            "cause",
-        ],
-    ),
-    (Says::Error, &["error"]),
-    (Says::Quota, &["quotaid", "quotametric", "quotalimit"]),
-    (
-        Says::Wait,
-        &["retrydelay", "quotaresetdelay", "retryafter", "resetsinseconds", "retryafterseconds"],
-    ),
-    (Says::Reset, &["quotaresettimestamp", "resetsat", "resetat"]),
-    (Says::RequestId, &["requestid", "xrequestid", "requestidheader"]),
-];
+static KEYS: LazyLock<HashMap<Folded, Key>> = LazyLock::new(|| built_in(read(FILE)));
 
-const COUNTS: [(Counts, &[&str]); 8] = [
-    (
-        Counts::Code,
-        &["code", "status", "errorcode", "errcode", "statuscode", "httpcode", "httpstatus"],
-    ),
-    (Counts::Stated, &["originalstatuscode", "upstreamstatus"]),
-    (Counts::Success, &["success"]),
-    (Counts::Requested, &["nprompttokens"]),
-    (Counts::Limit, &["nctx"]),
-    (
-        Counts::Wait,
-        &["resetsinseconds", "estimatedtime", "retryafter", "retryafterseconds", "retrydelay"],
-    ),
-    (Counts::WaitMillis, &["retryafterms"]),
-    (Counts::Reset, &["resetsat", "resetat"]),
-];
-
-const QUOTES: [(Quotes, &[&str]); 3] = [
-    (Quotes::Wait, &["retryafter"]),
-    (Quotes::Reset, &["xratelimitreset"]),
-    (Quotes::Exception, &["exceptiontype"]),
-];
-
-/// The longest key in the tables is below.
-const MAX_KEY: usize = 24;
-
-type Folded = [u64; MAX_KEY / 8];
-
-static KEYS: LazyLock<Map<{ MAX_KEY / 8 }, Key>> = LazyLock::new(|| {
-    let mut keys: Vec<(Folded, Key)> = Vec::new();
-    let mut set = |name: &str, change: &dyn Fn(&mut Key)| {
-        let Some(name) = folded(name) else { return };
-        match keys.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, key)) => change(key),
-            None => {
-                let mut key = Key::default();
-                change(&mut key);
-                keys.push((name, key));
-            }
+fn read(table: Table) -> Result<HashMap<Folded, Key>, TableError> {
+    const SECTIONS: [(&str, Section); 6] = [
+        ("", Section::Ignored),
+        ("error", Section::Error),
+        ("detail", Section::Detail),
+        ("answer", Section::Answer),
+        ("headers", Section::Headers),
+        ("delay", Section::Delay),
+    ];
+    const TEXTS: [(&str, Meaning); 14] = [
+        ("", Meaning::Nothing),
+        ("stop", Meaning::Stop),
+        ("code", Meaning::Code),
+        ("type", Meaning::Type),
+        ("status", Meaning::Status),
+        ("reason", Meaning::Reason),
+        ("status-only", Meaning::StatusOnly),
+        ("message", Meaning::Message),
+        ("error", Meaning::Error),
+        ("quota", Meaning::Quota),
+        ("wait", Meaning::Wait),
+        ("reset", Meaning::Reset),
+        ("request-id", Meaning::RequestId),
+        ("seconds", Meaning::Seconds),
+    ];
+    const NUMBERS: [(&str, Meaning); 10] = [
+        ("", Meaning::Nothing),
+        ("code", Meaning::Code),
+        ("status-only", Meaning::StatusOnly),
+        ("success", Meaning::Success),
+        ("requested", Meaning::Requested),
+        ("limit", Meaning::Limit),
+        ("wait", Meaning::Wait),
+        ("wait-ms", Meaning::WaitMillis),
+        ("reset", Meaning::Reset),
+        ("seconds", Meaning::Seconds),
+    ];
+    const HEADERS: [(&str, Meaning); 4] = [
+        ("", Meaning::Nothing),
+        ("wait", Meaning::Wait),
+        ("reset", Meaning::Reset),
+        ("exception", Meaning::Exception),
+    ];
+    let mut keys = HashMap::new();
+    for row in table.rows(1, 5)? {
+        let name = row.text(0);
+        let folded = folded(name);
+        if folded.as_slice() != name.as_bytes() {
+            return Err(row.error(format!("`{name}` has more than small letters and digits")));
         }
-    };
-    for (place, names) in PLACES {
-        names.iter().for_each(|name| set(name, &|key| key.place = place));
+        let key = Key {
+            section: row.one_of(1, &SECTIONS)?,
+            text: row.one_of(2, &TEXTS)?,
+            number: row.one_of(3, &NUMBERS)?,
+            header: row.one_of(4, &HEADERS)?,
+            none: false,
+        };
+        if key == Key::default() {
+            return Err(row.error(format!("`{name}` means nothing")));
+        }
+        row.insert(&mut keys, folded, key)?;
     }
-    for (says, names) in SAYS {
-        names.iter().for_each(|name| set(name, &|key| key.says = says));
-    }
-    for (counts, names) in COUNTS {
-        names.iter().for_each(|name| set(name, &|key| key.counts = counts));
-    }
-    for (quotes, names) in QUOTES {
-        names.iter().for_each(|name| set(name, &|key| key.quotes = quotes));
-    }
-    set("seconds", &|key| key.seconds = true);
-    Map::new(keys)
-});
+    Ok(keys)
+}
 
-/// Builds the table now rather than at the first failure.
+/// Reads the table now rather than at the first failure.
 pub(crate) fn warm() {
     LazyLock::force(&KEYS);
 }
 
-/// Letters in lower case and digits; zero for what is left out.
-const FOLDED: [u8; 256] = {
-    let mut folded = [0; 256];
-    let mut byte = 0u8;
-    loop {
-        if byte.is_ascii_alphanumeric() {
-            folded[byte as usize] = byte.to_ascii_lowercase();
-        }
-        if byte == u8::MAX {
-            break folded;
-        }
-        byte += 1;
-    }
-};
-
-/// `key` without case and punctuation; `None` for one longer than any known.
-fn folded(key: &str) -> Option<Folded> {
-    let mut bytes = [0; MAX_KEY];
-    let mut length = 0;
-    for byte in key.bytes() {
-        let folded = FOLDED[usize::from(byte)];
-        if folded != 0 {
-            *bytes.get_mut(length)? = folded;
-            length += 1;
-        }
-    }
-    Some(words(&bytes))
+/// `key` without case, and letters and digits only.
+fn folded(key: &str) -> Folded {
+    key.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.to_ascii_lowercase()).collect()
 }
 
 impl Key {
     pub(crate) fn of(key: &str) -> Self {
-        match folded(key) {
-            None => Self::default(),
-            Some(name) if name[0] == 0 => {
-                Self { none: true, says: Says::Message, ..Self::default() }
-            }
-            Some(name) => KEYS.get(&name).copied().unwrap_or_default(),
+        let folded = folded(key);
+        if folded.is_empty() {
+            return Self { none: true, text: Meaning::Message, ..Self::default() };
         }
+        KEYS.get(&folded).copied().unwrap_or_default()
     }
 
-    /// What an object or array under this key in `place` is.
-    pub(crate) fn place_in(self, place: Place) -> Place {
-        match place {
-            Place::Skip | Place::Headers | Place::Delay => Place::Skip,
+    /// What an object or array under this key in `section` is.
+    pub(crate) fn section_in(self, section: Section) -> Section {
+        match section {
+            Section::Ignored | Section::Headers | Section::Delay => Section::Ignored,
             // Array elements, and documents in a row.
-            _ if self.none => place,
-            Place::Choice if self.says == Says::Error => Place::Error,
-            Place::Choice => Place::Skip,
-            Place::Error | Place::Detail => self.place,
+            _ if self.none => section,
+            Section::Answer if self.text == Meaning::Error => Section::Error,
+            Section::Answer => Section::Ignored,
+            Section::Error | Section::Detail => self.section,
         }
     }
 }
@@ -306,27 +181,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spelling_does_not_matter() {
-        for key in ["error_code", "errorCode", "ErrorCode", "error-code", " error code"] {
-            assert_eq!(Key::of(key).says, Says::Reason, "{key}");
-        }
-        for key in ["", "@", "__", "é"] {
-            assert_eq!(Key::of(key).place_in(Place::Detail), Place::Detail, "{key}");
-        }
-        for key in ["previous_errors", "a key that is longer than every known one"] {
-            assert_eq!(Key::of(key).place_in(Place::Error), Place::Skip, "{key}");
+    fn the_file_is_well_formed() {
+        read(FILE).unwrap();
+        for (text, error) in [
+            ("error_code | | code", "`error_code` has more than small letters and digits"),
+            ("code | | code\ncode | | type", "`code` is listed twice"),
+            ("code", "`code` means nothing"),
+            ("code | object", "`object` is none of: , error, detail, answer, headers, delay"),
+        ] {
+            let found = read(Table { file: "keys.txt", text }).unwrap_err().to_string();
+            assert!(found.starts_with("data/keys.txt:") && found.ends_with(error), "{found}");
         }
     }
 
     #[test]
-    fn every_name_is_in_the_table() {
-        let names = PLACES.iter().flat_map(|row| row.1);
-        let names = names.chain(SAYS.iter().flat_map(|row| row.1));
-        let names = names.chain(COUNTS.iter().flat_map(|row| row.1));
-        for name in names.chain(QUOTES.iter().flat_map(|row| row.1)) {
-            assert_ne!(Key::of(name), Key::default(), "{name}");
-            assert_eq!(*name, name.to_ascii_lowercase());
-            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");
+    fn spelling_does_not_matter() {
+        for key in ["error_code", "errorCode", "ErrorCode", "error-code", " error code"] {
+            assert_eq!(Key::of(key).text, Meaning::Reason, "{key}");
+        }
+        for key in ["", "@", "__", "é"] {
+            assert_eq!(Key::of(key).section_in(Section::Detail), Section::Detail, "{key}");
+        }
+        for key in ["previous_errors", "a key that is longer than every known one"] {
+            assert_eq!(Key::of(key).section_in(Section::Error), Section::Ignored, "{key}");
         }
     }
 }

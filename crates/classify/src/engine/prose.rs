@@ -1,30 +1,65 @@
-//! What plain text gives away: statuses at anchored places, exception names, HTML titles.
+//! What prose states: statuses at anchored positions, names of exceptions, titles of web pages.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
 use http::StatusCode;
+use memchr::memmem::Finder;
 
 use super::{
     facts::{Facts, Field, Rank},
     numbers,
+    table::{Table, TableError, built_in, table},
 };
 
-/// How far from the start of a text an anchored status is looked for: SDKs put it in front.
+const FILE: Table = table!("prose.txt");
+
+/// How far from the start of a text an anchored status is searched for: SDKs put it in front.
 const ANCHOR_REACH: usize = 400;
 
-/// After these words, and whatever punctuation stands between, three digits are a status.
-const STATUS_WORDS: [&str; 8] =
-    ["error", "status", "code", "http", "returned", "response", "success", "failed"];
+/// How prose states statuses and codes.
+#[derive(Debug, Default)]
+struct Anchors {
+    /// Behind such a word, and punctuation, three digits are a status.
+    status_words: Vec<&'static str>,
+    /// The same, right behind.
+    statuses: Vec<&'static str>,
+    /// Before such a word a number counts something.
+    counted: Vec<&'static str>,
+    /// Before a code.
+    codes: Vec<Finder<'static>>,
+}
 
-/// The same, as they stand.
-const STATUS_ANCHORS: [&str; 6] =
-    ["状态码: ", "状态码：", "状态码:", "http/1.1 ", "http/1.0 ", "http/2 "];
+static ANCHORS: LazyLock<Anchors> = LazyLock::new(|| built_in(read_anchors(FILE)));
 
-/// Before these words a number counts something.
-const UNITS: [&str; 14] = [
-    "token", "char", "item", "message", "request", "byte", "kb", "mb", "second", "ms ", "image",
-    "word", "page", "of ",
-];
+fn read_anchors(table: Table) -> Result<Anchors, TableError> {
+    let mut anchors = Anchors::default();
+    let names = [("status-word", 0), ("status-anchor", 1), ("counted", 2), ("code-anchor", 3)];
+    for row in table.rows(2, 2)? {
+        let (kind, text) = (row.one_of(0, &names)?, row.phrase(1));
+        if kind != 3 && text != text.to_lowercase() {
+            return Err(row.error(format!("`{text}` is not in lower case")));
+        }
+        let texts = match kind {
+            0 => &mut anchors.status_words,
+            1 => &mut anchors.statuses,
+            2 => &mut anchors.counted,
+            _ => {
+                anchors.codes.push(Finder::new(text));
+                continue;
+            }
+        };
+        if texts.contains(&text) {
+            return Err(row.error(format!("`{text}` is listed twice")));
+        }
+        texts.push(text);
+    }
+    Ok(anchors)
+}
+
+/// Reads the table now rather than at the first failure.
+pub(crate) fn warm() {
+    LazyLock::force(&ANCHORS);
+}
 
 /// Reads a piece of prose: anchored statuses and names as facts, all of it as a text.
 pub(crate) fn read<'a, 't>(
@@ -37,18 +72,18 @@ pub(crate) fn read<'a, 't>(
     if text.is_empty() {
         return;
     }
-    anchors(facts, rank, text);
+    codes(facts, rank, text);
     facts.text(rank, keep(text));
 }
 
-/// The anchored statuses and names of a text.
-pub(crate) fn anchors(facts: &mut Facts<'_>, rank: Rank, text: &str) {
+/// The statuses and names of a text where SDKs put them.
+pub(crate) fn codes(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     let head = head(text, ANCHOR_REACH);
     let start =
         head.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '<' | '[' | '"'));
     let bytes = head.as_bytes();
     let mut stated = status(start);
-    // Most texts have few such digits; only where there are some is looked around.
+    // Most texts have few such digits; only around those is anything compared.
     for at in memchr::memchr2_iter(b'4', b'5', bytes) {
         if stated.is_some_and(|status| !is_relays(status)) {
             break;
@@ -77,9 +112,9 @@ const fn is_relays(status: u64) -> bool {
     matches!(status, 500 | 502)
 }
 
-/// Whether a number right behind `before` is in the place of a status.
+/// Whether a number right behind `before` is where a status is written.
 fn is_anchored(before: &[u8]) -> bool {
-    if STATUS_ANCHORS.iter().any(|anchor| ends_with(before, anchor)) {
+    if ANCHORS.statuses.iter().any(|anchor| ends_with(before, anchor)) {
         return true;
     }
     let Some(end) = last_word(before) else { return false };
@@ -92,7 +127,7 @@ fn is_anchored(before: &[u8]) -> bool {
         },
         None => end,
     };
-    STATUS_WORDS.iter().any(|word| ends_with(&before[..end], word))
+    ANCHORS.status_words.iter().any(|word| ends_with(&before[..end], word))
 }
 
 /// Where the word before the punctuation at the end of `text` ends; there has to be some.
@@ -124,11 +159,11 @@ fn is_named(before: u8, rest: &str, status: u64) -> bool {
             .all(|(a, b)| a.eq_ignore_ascii_case(b) || (a == b' ' && matches!(b, b'_' | b'-')))
 }
 
-/// Whether `text` ends with `words`, which are in lower case.
-fn ends_with(text: &[u8], words: &str) -> bool {
+/// Whether `text` ends with `end`, which is in lower case.
+fn ends_with(text: &[u8], end: &str) -> bool {
     text.len()
-        .checked_sub(words.len())
-        .is_some_and(|from| text[from..].eq_ignore_ascii_case(words.as_bytes()))
+        .checked_sub(end.len())
+        .is_some_and(|from| text[from..].eq_ignore_ascii_case(end.as_bytes()))
 }
 
 /// Three digits that stand alone, are a status somebody uses, and count nothing.
@@ -143,18 +178,20 @@ fn status(text: &str) -> Option<u64> {
     let (status, _) = alone.then(|| numbers::count(text))??;
     let used = matches!(status, 400..=451 | 494..=511 | 520..=530 | 598 | 599);
     let counts = bytes.get(3) == Some(&b' ')
-        && UNITS.iter().any(|unit| {
+        && ANCHORS.counted.iter().any(|unit| {
             bytes.get(4..4 + unit.len()).is_some_and(|b| b.eq_ignore_ascii_case(unit.as_bytes()))
         });
     (used && !counts).then_some(status)
 }
 
-/// Names of exceptions, gRPC codes and codes at the places where SDKs put them.
+/// Names of exceptions, gRPC codes and codes where SDKs put them.
 fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     // botocore: `An error occurred (ThrottlingException) when calling the X operation`.
     // gRPC: `rpc error: code = Canceled desc = ...`. Relays: `[code] text`, `code x, message y`.
-    for rest in behind_anchors(text).into_iter().flatten() {
-        facts.code(rank, Field::Prose, word(rest));
+    for anchor in &ANCHORS.codes {
+        if let Some(at) = anchor.find(text.as_bytes()) {
+            facts.code(rank, Field::Prose, word(&text[at + anchor.needle().len()..]));
+        }
     }
     let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();
     if !has(b' ') && !has(b':') {
@@ -164,15 +201,15 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
         return;
     }
     // `429 RESOURCE_EXHAUSTED. {...}`.
-    let mut words = text.splitn(3, ' ');
-    if let (Some(first), Some(second)) = (words.next(), words.next())
+    let mut parts = text.splitn(3, ' ');
+    if let (Some(first), Some(second)) = (parts.next(), parts.next())
         && first.len() == 3
         && first.bytes().all(|b| b.is_ascii_digit())
     {
         facts.code(rank, Field::Prose, word(second));
     }
     // `litellm.RateLimitError: AzureException RateLimitError - ...`, `permission-denied: ...`,
-    // `Category: api_error`: the words around the first few colons. Each is inside the one
+    // `Category: api_error`: what is around the first few colons. Each is inside the one
     // before it.
     let mut depth = rank.depth;
     let mut from = 0;
@@ -188,8 +225,8 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     };
     for at in memchr::memchr_iter(b':', text.as_bytes()).take(5) {
         let part = &text[from..at];
-        let mut words = part.split_ascii_whitespace();
-        let (first, last) = (words.next(), words.next_back());
+        let mut parts = part.split_ascii_whitespace();
+        let (first, last) = (parts.next(), parts.next_back());
         // Before the first colon only the last word is a name: the first begins a sentence.
         if from > 0
             && last.is_some()
@@ -208,34 +245,7 @@ fn names(facts: &mut Facts<'_>, rank: Rank, text: &str) {
     }
 }
 
-/// Before a code; each is found by the character in it that is rarest in texts.
-const CODE_ANCHORS: [(u8, &str); 5] = [
-    (b'(', "error occurred ("),
-    (b'=', "code = "),
-    (b'[', ": ["),
-    (b',', ", code "),
-    (b'S', "StatusCode."),
-];
-
-/// What follows the first of each of [`CODE_ANCHORS`] in `text`.
-fn behind_anchors(text: &str) -> [Option<&str>; 5] {
-    let mut behind = [None; 5];
-    let bytes = text.as_bytes();
-    let mut look = |at: usize| {
-        for ((rare, anchor), behind) in CODE_ANCHORS.iter().zip(&mut behind) {
-            if bytes[at] == *rare && behind.is_none() {
-                let offset = anchor.bytes().position(|byte| byte == *rare);
-                let start = offset.and_then(|offset| at.checked_sub(offset));
-                *behind = start.and_then(|start| text.get(start..)?.strip_prefix(anchor));
-            }
-        }
-    };
-    memchr::memchr3_iter(b'(', b'=', b'[', bytes).for_each(&mut look);
-    memchr::memchr2_iter(b',', b'S', bytes).for_each(look);
-    behind
-}
-
-/// Looks like an identifier rather than a word of a sentence.
+/// Is an identifier rather than a word of a sentence.
 fn is_name(name: &str) -> bool {
     // `insufficient_quota`, `UNAVAILABLE`, `TooManyRequests`.
     let mut bytes = name.bytes();
@@ -302,12 +312,24 @@ mod tests {
 
     fn found(text: &str) -> Option<u16> {
         let mut facts = Facts::default();
-        anchors(&mut facts, Rank::default(), text);
+        codes(&mut facts, Rank::default(), text);
         facts.status.map(|(_, status)| status)
     }
 
     #[test]
-    fn statuses_are_read_at_anchored_places_only() {
+    fn the_file_is_well_formed() {
+        read_anchors(FILE).unwrap();
+        for (text, error) in [
+            ("status-word | Error", "prose.txt:1: `Error` is not in lower case"),
+            ("counted | x\ncounted | x", "prose.txt:2: `x` is listed twice"),
+        ] {
+            let found = read_anchors(Table { file: "prose.txt", text }).unwrap_err();
+            assert_eq!(found.to_string(), format!("data/{error}"));
+        }
+    }
+
+    #[test]
+    fn statuses_are_read_at_anchored_positions_only() {
         for (text, expected) in [
             ("429 Too Many Requests", Some(429)),
             ("Error code: 400 - {", Some(400)),
@@ -353,7 +375,7 @@ mod tests {
             ("type x, code account_deactivated, message y", "account_deactivated"),
         ] {
             let mut facts = Facts::default();
-            anchors(&mut facts, Rank::default(), text);
+            codes(&mut facts, Rank::default(), text);
             let name = facts.hits.first().map(|hit| hit.code.name.to_ascii_lowercase());
             let name = name.unwrap_or_default().replace("canceled", "cancelled");
             assert_eq!(name, expected.to_ascii_lowercase(), "{text}");

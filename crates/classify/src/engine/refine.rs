@@ -5,131 +5,104 @@ use std::{borrow::Cow, time::Duration};
 use steadfast_core::{Failover, Reason, Retry};
 
 use super::{
-    Finding, Lowered,
-    codes::Twist,
-    facts::Facts,
-    headers::{Headers, SHOULD_RETRY},
-    retry_after, window,
+    codes::Effect,
+    decide::{Case, Finding},
+    headers, retry_after, vendors, window,
 };
-use crate::{Evidence, Verdict};
+use crate::Verdict;
 
-/// A wait longer than this is not worth a retry in place; the hint is kept for cooldowns.
+/// A wait longer than this is not worth a retry at the same target; the hint is kept for cooldowns.
 const WORTH_WAITING: Duration = Duration::from_secs(60);
 
-/// Adds the wait, the numbers, and what they mean for a retry.
-pub(super) fn refine(
-    evidence: &Evidence<'_>,
-    headers: &Headers<'_>,
-    found: Finding,
-    facts: &Facts<'_>,
-    lowered: &[Lowered],
-) -> Verdict {
+/// The verdict that `found` is.
+pub(super) fn refine(case: &Case<'_>, found: Finding) -> Verdict {
     let mut verdict = Verdict::new(found.reason, found.evidence);
-    verdict.retry = found.retry;
-    match found.twist {
-        Twist::Plain => {}
-        Twist::Long | Twist::Later => verdict.retry = Some(Retry::No),
-        Twist::Again => {
+    match found.effect {
+        Effect::None => {}
+        Effect::NoRetry | Effect::Reopens => verdict.retry = Some(Retry::No),
+        Effect::Retry => {
             verdict.retry = Some(Retry::Yes);
             verdict.failover = Some(Failover::NextTarget);
         }
-        Twist::Permanent => verdict.permanent = true,
-        Twist::Elsewhere => verdict.failover = Some(Failover::NextTarget),
+        Effect::Permanent => verdict.permanent = true,
+        Effect::Elsewhere => verdict.failover = Some(Failover::NextTarget),
     }
-    let hopeless = verdict.reason == Reason::RateLimit && hopeless(facts, lowered);
-    match verdict.reason {
-        Reason::RateLimit if hopeless => verdict.retry = Some(Retry::No),
-        Reason::ContextOverflow => {
-            let stated = facts.window;
-            verdict.window = (stated.limit.is_some() || stated.requested.is_some())
-                .then_some(stated)
-                .or_else(|| lowered.iter().find_map(|lower| window::from_text(lower.numbers())));
-        }
-        _ => {}
+    let hopeless = verdict.reason == Reason::RateLimit && hopeless(case);
+    if hopeless {
+        verdict.retry = Some(Retry::No);
     }
-    verdict.retry_after = wait(evidence, headers, verdict.reason, facts, lowered);
+    if verdict.reason == Reason::ContextOverflow {
+        let stated = case.facts.window;
+        verdict.window = (stated.limit.is_some() || stated.requested.is_some())
+            .then_some(stated)
+            .or_else(|| case.messages.iter().find_map(window::from_text));
+    }
+    verdict.retry_after = wait(case, verdict.reason);
     let long = verdict.retry_after.is_some_and(|wait| wait > WORTH_WAITING);
-    if found.twist == Twist::Later && verdict.retry_after.is_some() && !long && !hopeless {
+    if found.effect == Effect::Reopens && verdict.retry_after.is_some() && !long && !hopeless {
         verdict.retry = Some(Retry::Yes);
     }
     if long && verdict.retry != Some(Retry::Forbidden) {
         verdict.retry = Some(Retry::No);
     }
-    match headers.text(SHOULD_RETRY) {
-        Some("true") if !long => said(&mut verdict, Retry::Yes),
-        Some("false") => said(&mut verdict, Retry::No),
+    match headers::text(case.evidence.headers, "x-should-retry") {
+        Some("true") if !long => stated(&mut verdict, Retry::Yes),
+        Some("false") => stated(&mut verdict, Retry::No),
         _ => {}
     }
+    verdict.request_id = case.request_id();
     verdict
 }
 
-/// The provider itself said whether to try again.
-fn said(verdict: &mut Verdict, retry: Retry) {
+/// The provider itself stated whether to try again.
+fn stated(verdict: &mut Verdict, retry: Retry) {
     verdict.retry = Some(retry);
     verdict.evidence = Cow::Owned(format!("{}, header:x-should-retry", verdict.evidence));
 }
 
-/// A limit that the same request will not get past within a minute.
-fn hopeless(facts: &Facts<'_>, lowered: &[Lowered]) -> bool {
-    if facts.quota.per_day || lowered.iter().any(|lower| window::never_fits(lower.numbers())) {
+/// A limit that the same request will not get under within a minute.
+fn hopeless(case: &Case<'_>) -> bool {
+    if case.facts.quota.per_day || case.messages.iter().any(window::never_fits) {
         return true;
     }
     // Gemini names the quota and the delay of limits by the minute; without either it is the
     // day's.
-    let stated = facts.quota.per_minute || facts.wait.is_some();
-    facts.google
+    let stated = case.facts.quota.per_minute || case.facts.wait.is_some();
+    case.facts.vendors.contains(&vendors::GOOGLE)
         && !stated
-        && lowered.iter().any(|lower| {
-            lower.text.contains("exceeded your current quota") && !lower.text.contains("retry in ")
+        && case.messages.iter().any(|message| {
+            message.found().has_named("current-quota") && !message.found().has_named("retry-in")
         })
 }
 
-fn wait(
-    evidence: &Evidence<'_>,
-    headers: &Headers<'_>,
-    reason: Reason,
-    facts: &Facts<'_>,
-    lowered: &[Lowered],
-) -> Option<Duration> {
-    // The clock is read only where there is something to compare with it.
-    let header = retry_after::from_headers(headers, || evidence.now());
-    if header.is_some() {
+/// How long to wait, from the first source that states it readably.
+fn wait(case: &Case<'_>, reason: Reason) -> Option<Duration> {
+    let header = case.header_wait();
+    // What is stated about rates and cooldowns elsewhere is no hint for other failures.
+    if header.is_some()
+        || !matches!(
+            reason,
+            Reason::RateLimit | Reason::Overloaded | Reason::ServerError | Reason::Timeout
+        )
+    {
         return header;
     }
-    // What is said about rates and rests elsewhere is no hint for this failure.
-    if !matches!(
-        reason,
-        Reason::RateLimit | Reason::Overloaded | Reason::ServerError | Reason::Timeout
-    ) {
-        return None;
-    }
-    let bucket = || {
-        if reason != Reason::RateLimit || evidence.headers.is_empty() {
-            return None;
-        }
-        retry_after::from_buckets(headers, kind(facts, lowered), || evidence.now())
+    let now = || case.evidence.now();
+    let bucket = || match reason {
+        Reason::RateLimit => retry_after::from_buckets(case.evidence.headers, bucket(case), now),
+        _ => None,
     };
     bucket()
-        .or_else(|| retry_after::from_fields(facts, || evidence.now()))
-        .or_else(|| lowered.iter().find_map(|lower| retry_after::from_text(lower.numbers())))
+        .or_else(|| retry_after::from_fields(&case.facts, now))
+        .or_else(|| case.messages.iter().find_map(retry_after::from_text))
 }
 
 /// Which bucket the body says was exhausted.
-fn kind(facts: &Facts<'_>, lowered: &[Lowered]) -> &'static str {
-    let named = facts.hits.iter().map(|hit| hit.code.name);
-    if let Some(name) = named.into_iter().find(|name| matches!(*name, "tokens" | "requests")) {
-        return name;
-    }
-    let says = |words: &str| lowered.iter().any(|lower| lower.text.contains(words));
-    if says("input tokens") {
-        "input"
-    } else if says("output tokens") {
-        "output"
-    } else if says("tokens per") || says("(tpm)") {
-        "tokens"
-    } else if says("requests per") || says("(rpm)") {
-        "requests"
-    } else {
-        ""
-    }
+fn bucket(case: &Case<'_>) -> &'static str {
+    let mut names = case.facts.hits.iter().map(|hit| hit.code.name);
+    names.find(|name| matches!(*name, "tokens" | "requests")).unwrap_or_else(|| {
+        let sets = ["bucket.input", "bucket.output", "bucket.tokens", "bucket.requests"];
+        let set = sets.into_iter().find(|set| case.has(set));
+        set.and_then(|set| set.strip_prefix("bucket.")).unwrap_or_default()
+    })
 }

@@ -1,73 +1,54 @@
-//! How long a provider asked to wait, from the first place that says something readable.
+//! How long a provider asked to wait, from the first source that states it readably.
 
 use std::time::{Duration, SystemTime};
 
-use super::{
-    facts::Facts,
-    headers::{Headers, RETRY_AFTER, RETRY_AFTER_MS},
-    numbers::{self, Numbers},
-};
+use http::HeaderMap;
 
-/// Headers that say it outright, in the order SDKs read them.
-pub(crate) fn from_headers(
-    headers: &Headers<'_>,
-    now: impl Fn() -> SystemTime,
-) -> Option<Duration> {
-    headers
-        .text(RETRY_AFTER_MS)
+use super::{dates, facts::Facts, headers, message::Message, numbers, phrases::Number};
+
+/// Headers that state it, in the order in which SDKs read them.
+pub(crate) fn from_headers(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> Option<Duration> {
+    headers::text(headers, "retry-after-ms")
         .and_then(|value| value.parse().ok())
         .and_then(|ms: f64| numbers::seconds(ms / 1_000.0))
         .filter(|wait| !wait.is_zero())
-        .or_else(|| headers.text(RETRY_AFTER).and_then(|value| retry_after(value, &now)))
+        .or_else(|| reset(headers::text(headers, "retry-after")?, &now))
 }
 
-/// Seconds, fractions of them, a duration with a unit, or an HTTP date. Zero seconds is no hint;
-/// a date that is past is: there is nothing left to wait for.
-fn retry_after(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
-    if let Ok(secs) = value.parse::<f64>() {
-        return numbers::until_number(secs, now()).filter(|wait| !wait.is_zero() || secs >= 1e9);
-    }
-    moment_or_duration(value, now)
-}
-
-/// When the exhausted buckets refill: the latest of those with nothing left, or of those the
-/// body names; a bucket that still has something left is not what was hit.
+/// When the exhausted buckets are full again: the latest of those with nothing left, or of those
+/// the body names; a bucket that still has something left is not what was hit.
 pub(crate) fn from_buckets(
-    headers: &Headers<'_>,
-    kind: &str,
+    headers: &HeaderMap,
+    bucket: &str,
     now: impl Fn() -> SystemTime,
 ) -> Option<Duration> {
     let mut exhausted = None;
     let mut named = None;
-    for (remaining, refills, name) in headers.buckets() {
+    for (remaining, refills, name) in headers::buckets(headers) {
         let Some(wait) = reset(refills, &now) else { continue };
         let left = remaining.and_then(|value| value.parse::<f64>().ok());
         if left.is_none_or(|left| left <= 0.0) {
             exhausted = exhausted.max(Some(wait));
-        } else if !kind.is_empty() && name == kind {
+        } else if !bucket.is_empty() && name == bucket {
             named = named.max(Some(wait));
         }
     }
     exhausted.or(named)
 }
 
-/// A duration, seconds, an epoch in seconds or milliseconds, an RFC 3339 moment.
+/// Seconds, fractions of them, a duration with a unit, an epoch in seconds or milliseconds, an RFC
+/// 3339 moment or an HTTP date. Zero seconds is no hint; a moment that is past is: there is
+/// nothing to wait for any more.
 fn reset(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
     if let Ok(number) = value.parse::<f64>() {
-        return numbers::until_number(number, now())
-            .filter(|wait| !wait.is_zero() || number >= 1e9);
+        return dates::until_number(number, now()).filter(|wait| !wait.is_zero() || number >= 1e9);
     }
-    moment_or_duration(value, now)
-}
-
-/// An RFC 3339 moment, an HTTP date, or a duration with a unit.
-fn moment_or_duration(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
     // Only an HTTP date begins with a letter.
     if value.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return numbers::until_http_date(value, now());
+        return dates::until_http_date(value, now());
     }
     // The clock is read only for what has the shape of a moment.
-    let moment = value.contains(':').then(|| numbers::until_rfc3339(value, now())).flatten();
+    let moment = value.contains(':').then(|| dates::until_rfc3339(value, now())).flatten();
     moment.or_else(|| {
         numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
     })
@@ -77,63 +58,37 @@ fn moment_or_duration(value: &str, now: &impl Fn() -> SystemTime) -> Option<Dura
 pub(crate) fn from_fields(facts: &Facts<'_>, now: impl Fn() -> SystemTime) -> Option<Duration> {
     facts
         .wait
-        .or_else(|| numbers::until_number(facts.reset_at?, now()))
-        .or_else(|| numbers::until_rfc3339(facts.reset_date.as_deref()?, now()))
+        .or_else(|| dates::until_number(facts.reset_at?, now()))
+        .or_else(|| dates::until_rfc3339(facts.reset_date.as_deref()?, now()))
         .filter(|wait| !wait.is_zero())
 }
 
-/// Right before a wait in prose.
-const PHRASES: [&str; 22] = [
-    "try again in ",
-    "try again after ",
-    "retry in ",
-    "retry after ",
-    "retry-after: ",
-    "retry_after: ",
-    "reset after ",
-    "resets after ",
-    "resets in ",
-    "reset in ",
-    "available again in ",
-    "please wait ",
-    "wait ",
-    "again after ",
-    "renews in ",
-    "refreshes in ",
-    "wait for ",
-    "wait at least ",
-    "again in about ",
-    "retrydelay\": \"",
-    "estimated_time\": ",
-    "cooldown of ",
-];
-
-/// What the prose says, in lower case. A number without a unit counts seconds.
-pub(crate) fn from_text(lower: Numbers<'_>) -> Option<Duration> {
-    let (_, rest) = numbers::after(lower, &PHRASES)?;
-    let rest = super::prose::head(rest, 48);
-    numbers::duration(rest, Some(Duration::from_secs(1))).filter(|wait| !wait.is_zero())
+/// What the text says. A number without a unit counts seconds.
+pub(crate) fn from_text(message: &Message<'_>) -> Option<Duration> {
+    let stated = message.number(Number::Wait)?;
+    numbers::duration(super::prose::head(stated, 48), Some(Duration::from_secs(1)))
+        .filter(|wait| !wait.is_zero())
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use http::{HeaderMap, HeaderName, HeaderValue};
+    use http::{HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     use super::*;
 
     fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-        super::from_headers(&Headers::of(headers), || now)
+        super::from_headers(headers, || now)
     }
 
-    fn from_buckets(headers: &HeaderMap, kind: &str, now: SystemTime) -> Option<Duration> {
-        super::from_buckets(&Headers::of(headers), kind, || now)
+    fn from_buckets(headers: &HeaderMap, bucket: &str, now: SystemTime) -> Option<Duration> {
+        super::from_buckets(headers, bucket, || now)
     }
 
     fn from_text(text: &str) -> Option<Duration> {
-        super::from_text(Numbers { text, at: &numbers::positions(text) })
+        super::from_text(&Message::of(text))
     }
 
     fn now() -> SystemTime {

@@ -1,224 +1,119 @@
-//! A 2xx is inspected too: errors in it, why it stopped, whether there is anything in it.
-//!
-//! Nothing here allocates: it runs on every answer.
+//! The verdict on a 2xx: fine unless something in it is not.
 
 use std::borrow::Cow;
 
+use steadfast_core::{Failover, Reason, Retry, Window};
+
 use super::{
-    numbers,
-    walk::{Item, Raw, Walk},
+    MAX_BODY,
+    answer::{self, Answer},
+    error, events, prose, readable,
+    statuses::{self, Stop},
+    vendors,
 };
+use crate::{Evidence, Verdict};
 
-/// What an answer looks like.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answer<'a> {
-    /// It says it is an error.
-    pub(crate) error: bool,
-    /// It has the shape of a chat answer.
-    pub(crate) known: bool,
-    /// There is text, thinking or a picture in it.
-    pub(crate) content: bool,
-    /// There is a tool call in it.
-    pub(crate) tools: bool,
-    /// It was blocked before anything was written.
-    pub(crate) blocked: bool,
-    /// Why it stopped.
-    pub(crate) stop: Option<Raw<'a>>,
-    /// Its stream ended as its dialect ends streams.
-    pub(crate) terminal: bool,
-    /// Tokens read, caches included.
-    pub(crate) input: Option<u64>,
-    /// A top-level message next to a code, as flat error envelopes have.
-    message: bool,
-    code: bool,
+/// A 2xx: fine unless something in it is not.
+pub(super) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let text = answer::text(readable(evidence), usize::MAX);
+    let trimmed = text.trim_start();
+    if trimmed.is_empty() {
+        return None;
+    }
+    if prose::is_html(trimmed) {
+        let mut verdict = error(evidence, prose::head(&text, MAX_BODY), None);
+        verdict.reason = Reason::Unknown;
+        verdict.retry = Some(Retry::No);
+        verdict.evidence = Cow::Borrowed("a web page instead of an answer");
+        return Some(verdict);
+    }
+    let mut answer = Answer::default();
+    if events::is_stream(trimmed) {
+        answer.stream(trimmed);
+        if !answer.error && answer.known && !answer.terminal && answer.stop.is_none() {
+            let mut verdict = Verdict::new(Reason::ServerError, "no terminal event");
+            verdict.message = "the stream ended without its terminal event".to_owned();
+            return Some(verdict);
+        }
+    } else if trimmed.starts_with(['{', '[']) {
+        answer.document(trimmed);
+    } else {
+        // No JSON: an SDK's text, if it is known.
+        let verdict = error(evidence, prose::head(&text, MAX_BODY), None);
+        return (verdict.reason != Reason::Unknown).then_some(verdict);
+    }
+    if answer.error {
+        return Some(error(evidence, prose::head(&text, MAX_BODY), None));
+    }
+    stopped(&answer).or_else(|| silent(evidence, &answer))
 }
 
-impl<'a> Answer<'a> {
-    /// Inspects one JSON document, or several in a row.
-    pub(crate) fn document(&mut self, text: &'a str) {
-        let mut walk = Walk::new(text);
-        while let Some(item) = walk.next() {
-            let depth = walk.depth();
-            match item {
-                Item::Open { key, array } => self.open(key, array, depth),
-                Item::Close => {}
-                Item::Text { key, text } => self.text(key, text, depth),
-                Item::Word { key, word } => self.word(key, word, depth),
-            }
-        }
-        if self.message && self.code && !self.known {
-            self.error = true;
-        }
-    }
-
-    fn open(&mut self, key: &str, array: bool, depth: usize) {
-        match key {
-            // Inside an event's wrapper (`response.error`, `data.error`) too.
-            "error" if depth <= 3 => self.error |= !array,
-            "choices" | "candidates" => self.known = true,
-            "content" | "output" if array && depth == 2 => self.known = true,
-            "tool_calls" | "function_call" | "functionCall" | "tool_use" => self.tools = true,
-            "inlineData" | "inline_data" | "audio" => self.content = true,
-            "executableCode" | "codeExecutionResult" => self.content = true,
-            _ => {}
-        }
-    }
-
-    fn text(&mut self, key: &str, text: Raw<'a>, depth: usize) {
-        if text.is_empty() {
-            return;
-        }
-        match key {
-            "content" | "text" | "thinking" | "reasoning" | "reasoning_content" | "refusal"
-            | "partial_json" | "delta" | "output_text" | "arguments" | "b64_json" | "signature" => {
-                self.content = true;
-            }
-            "finish_reason" | "finishReason" | "stop_reason" | "done_reason" => {
-                self.stop = Some(text);
-            }
-            "blockReason" | "block_reason" => {
-                self.blocked = true;
-                self.stop = Some(text);
-            }
-            // `incomplete_details.reason`.
-            "reason" if depth >= 2 => self.stop = self.stop.or(Some(text)),
-            "error" if depth <= 3 => self.error = true,
-            "error_message" | "errorMessage" if depth == 1 => self.error = true,
-            "message" | "msg" | "detail" if depth == 1 => self.message = true,
-            "code" if depth == 1 => {
-                self.code |= !matches!(text.text().as_ref(), "0" | "200" | "ok" | "OK" | "success");
-            }
-            "type" => match text.text().as_ref() {
-                "error" if depth == 1 => self.error = true,
-                "tool_use" | "function_call" | "tool_call" | "server_tool_use" => self.tools = true,
-                "message_stop" | "response.completed" | "response.incomplete" => {
-                    self.terminal = true;
-                }
-                "response.failed" => self.error = true,
-                _ => {}
-            },
-            "event" | "object" if depth == 1 => {
-                self.error |= text.text() == "error";
-            }
-            "status" if depth <= 2 => self.error |= text.text() == "failed",
-            _ => {}
-        }
-    }
-
-    fn word(&mut self, key: &str, word: &str, depth: usize) {
-        let number = || numbers::count(word).map(|(value, _)| value);
-        match key {
-            "success" if depth == 1 => self.error |= word.eq_ignore_ascii_case("false"),
-            "done" if depth == 1 => self.terminal |= word == "true",
-            "code" if depth == 1 => {
-                self.code |= number().is_some_and(|code| !matches!(code, 0 | 200..=299));
-            }
-            "error_code" if depth == 1 => self.error |= number().is_some_and(|code| code != 0),
-            "status_code" if depth == 2 => self.error |= number().is_some_and(|code| code != 0),
-            "prompt_tokens" | "input_tokens" | "promptTokenCount" | "prompt_eval_count" => {
-                self.input = self.input.max(number());
-            }
-            "cache_read_input_tokens" | "cache_creation_input_tokens" => {
-                let cached = number().unwrap_or(0);
-                self.input = Some(self.input.unwrap_or(0).saturating_add(cached));
-            }
-            _ => {}
-        }
-    }
-
-    /// Inspects an event stream.
-    pub(crate) fn stream(&mut self, text: &'a str) {
-        let mut error_event = false;
-        for line in text.lines() {
-            if let Some(name) = line.strip_prefix("event:") {
-                error_event = name.trim() == "error";
-                self.terminal |= name.trim() == "message_stop";
-            } else if let Some(data) = line.strip_prefix("data:") {
-                let data = data.trim();
-                if data == "[DONE]" {
-                    self.terminal = true;
-                    continue;
-                }
-                self.error |= error_event;
-                self.known = true;
-                self.document(data);
-            }
-        }
-        // Gemini has no other end.
-        if let Some(stop) = self.stop {
-            self.terminal |= stop.text().chars().all(|c| c.is_ascii_uppercase() || c == '_');
-        }
-    }
-
-    /// Chat shape, ended as it should, and nothing in it.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.known && !self.content && !self.tools && self.stop.is_some()
-    }
+/// Whether the data of a stream's event is an error.
+pub(crate) fn is_error(data: &str) -> bool {
+    let mut answer = Answer::default();
+    answer.document(data);
+    answer.error
 }
 
-/// Why an answer stopped, where that is not an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    Truncated,
-    Filtered,
-    /// The model produced something the provider could not use.
-    Malformed,
-    Broken,
+/// Whether the data of a stream's event states why the answer stopped.
+pub(crate) fn has_stop(data: &str) -> bool {
+    let mut answer = Answer::default();
+    answer.document(data);
+    answer.stop.is_some()
 }
 
-pub(crate) fn stop(reason: &str) -> Option<Stop> {
-    Some(match reason {
-        "length"
-        | "max_tokens"
-        | "MAX_TOKENS"
-        | "max_output_tokens"
-        | "model_context_window_exceeded" => Stop::Truncated,
-        "content_filter"
-        | "content_filtered"
-        | "refusal"
-        | "guardrail_intervened"
-        | "SAFETY"
-        | "RECITATION"
-        | "BLOCKLIST"
-        | "PROHIBITED_CONTENT"
-        | "SPII"
-        | "IMAGE_SAFETY"
-        | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION"
-        | "MODEL_ARMOR"
-        | "JAILBREAK"
-        | "sensitive" => Stop::Filtered,
-        "MALFORMED_FUNCTION_CALL"
-        | "MALFORMED_RESPONSE"
-        | "UNEXPECTED_TOOL_CALL"
-        | "TOO_MANY_TOOL_CALLS"
-        | "malformed_model_output"
-        | "malformed_tool_use" => Stop::Malformed,
-        "error" | "network_error" | "OTHER" => Stop::Broken,
-        _ => return None,
-    })
-}
-
-/// Whether a text is an event stream.
-pub(crate) fn is_stream(text: &str) -> bool {
-    let text = text.trim_start_matches('\u{FEFF}').trim_start();
-    ["data:", "event:", ": ", "id:", "retry:"].iter().any(|start| text.starts_with(start))
-        || text.starts_with(":\n")
-}
-
-/// The `data` of a stream's events; several lines of one event are several documents.
-pub(crate) fn data_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .filter_map(|line| line.strip_prefix("data:"))
-        .map(str::trim)
-        .filter(|data| !data.is_empty() && *data != "[DONE]")
-}
-
-/// A body as text, without copying when it is UTF-8 already.
-pub(crate) fn text(body: &[u8], limit: usize) -> Cow<'_, str> {
-    let body = &body[..body.len().min(limit)];
-    match std::str::from_utf8(body) {
-        Ok(text) => Cow::Borrowed(text),
-        Err(_) => String::from_utf8_lossy(body),
+/// What a stop reason says.
+fn stopped(answer: &Answer<'_>) -> Option<Verdict> {
+    let reason = answer.stop?.text();
+    let stop = statuses::stop(&reason)?;
+    let mut verdict = Verdict::new(
+        match stop {
+            Stop::Truncated => Reason::OutputTruncated,
+            Stop::Filtered => Reason::ContentFilter,
+            Stop::Malformed => Reason::Format,
+            Stop::Broken | Stop::Unclear => Reason::ServerError,
+        },
+        format!("stop:{reason}"),
+    );
+    verdict.stop = match stop {
+        Stop::Truncated => true,
+        Stop::Filtered => !answer.blocked,
+        Stop::Malformed | Stop::Broken | Stop::Unclear => false,
+    };
+    match stop {
+        // The model wrote it, not the caller: writing again may do better.
+        Stop::Malformed => {
+            verdict.retry = Some(Retry::Yes);
+            verdict.failover = Some(Failover::NextTarget);
+        }
+        Stop::Unclear if answer.content => return None,
+        _ => {}
     }
+    verdict.message = format!("the answer stopped with `{reason}`");
+    Some(verdict)
+}
+
+/// What an answer does not say: that it is empty, or that its input was cut to fit.
+fn silent(evidence: &Evidence<'_>, answer: &Answer<'_>) -> Option<Verdict> {
+    if let (Some(window), Some(input)) = (evidence.window, answer.input)
+        && input > window
+    {
+        let mut verdict = Verdict::new(Reason::ContextOverflow, "usage above the window");
+        verdict.window = Some(Window { limit: Some(window), requested: Some(input) });
+        verdict.message = format!("{input} input tokens were reported for a window of {window}");
+        return Some(verdict);
+    }
+    if !answer.is_empty() {
+        return None;
+    }
+    // LM Studio answers a prompt that does not fit with an end and nothing else.
+    let lm_studio = |provider| vendors::of(provider).contains(&vendors::LM_STUDIO);
+    let reason = if evidence.provider.is_some_and(lm_studio) {
+        Reason::ContextOverflow
+    } else {
+        Reason::ServerError
+    };
+    let mut verdict = Verdict::new(reason, "empty answer");
+    verdict.message = "the answer has nothing in it".to_owned();
+    Some(verdict)
 }

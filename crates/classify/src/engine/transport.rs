@@ -1,10 +1,16 @@
 //! Errors of the connection, by their types.
 
-use std::{error::Error, io};
+use std::{error::Error, io, sync::LazyLock};
 
 use steadfast_core::{MAX_CAUSES, Reason};
 
+use super::{
+    sockets,
+    table::{Table, TableError, built_in, table},
+};
 use crate::Transport;
+
+const FILE: Table = table!("transport.txt");
 
 /// What a transport failure is called.
 pub(crate) fn reason(transport: Transport) -> Reason {
@@ -20,14 +26,6 @@ pub(crate) fn reason(transport: Transport) -> Reason {
     }
 }
 
-/// Whether a TLS error's text speaks of a certificate, which does not mend itself.
-pub(crate) fn is_certificate(text: &str) -> bool {
-    ["certificate", "CERTIFICATE_VERIFY", "unknown issuer", "UnknownIssuer"]
-        .iter()
-        .any(|words| text.contains(words))
-        && !text.contains("bad certificate status")
-}
-
 /// What kind of transport failure `error` is, if it or one of its causes is one.
 ///
 /// The chain is walked at most [`MAX_CAUSES`] links deep, so a cycle ends. Wrappers say less than
@@ -37,7 +35,7 @@ pub(crate) fn find(error: &(dyn Error + 'static)) -> Option<Transport> {
     let mut cause = Some(error);
     for _ in 0..=MAX_CAUSES {
         let Some(link) = cause else { break };
-        if let Some(found) = look(link)
+        if let Some(found) = classify(link)
             && best.is_none_or(|(known, _)| found.0 >= known)
         {
             best = Some(found);
@@ -48,7 +46,7 @@ pub(crate) fn find(error: &(dyn Error + 'static)) -> Option<Transport> {
 }
 
 /// One link, with how much it says.
-fn look(error: &(dyn Error + 'static)) -> Option<(u8, Transport)> {
+fn classify(error: &(dyn Error + 'static)) -> Option<(u8, Transport)> {
     if error.is::<tokio::time::error::Elapsed>() {
         return Some((3, Transport::Timeout));
     }
@@ -63,8 +61,7 @@ fn look(error: &(dyn Error + 'static)) -> Option<(u8, Transport)> {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return by_hyper(error);
     }
-    // Connectors and TLS stacks have types of their own; all name themselves in the same few
-    // words. Only the start of the text is looked at, where an error says what it is.
+    // Connectors and TLS stacks have types of their own.
     by_name(&error.to_string())
 }
 
@@ -83,8 +80,15 @@ fn by_kind(error: &io::Error) -> Option<(u8, Transport)> {
         | Kind::BrokenPipe
         | Kind::UnexpectedEof => (2, Transport::Reset),
         Kind::TimedOut => (3, Transport::Timeout),
-        // Resolvers and TLS stacks put their own errors into these.
-        _ => return by_name(&error.to_string()),
+        // Resolvers and TLS stacks put their own errors into these; of Windows' socket errors the
+        // standard library knows only some.
+        _ => {
+            let number = error.raw_os_error().and_then(|number| u32::try_from(number).ok());
+            return match number.and_then(sockets::by_number) {
+                Some(transport) => Some((3, transport)),
+                None => by_name(&error.to_string()),
+            };
+        }
     })
 }
 
@@ -105,33 +109,39 @@ fn by_hyper(error: &hyper::Error) -> Option<(u8, Transport)> {
     })
 }
 
-/// Beginnings and fixed words of connectors' errors: hyper-util, rustls, native-tls, h2, the
-/// resolver of the standard library.
+/// A part of an error's text, how much it says, and what it means.
+type Name = (&'static str, u8, Transport);
+
+static NAMES: LazyLock<Vec<Name>> = LazyLock::new(|| built_in(read(FILE)));
+
+fn read(table: Table) -> Result<Vec<Name>, TableError> {
+    let mut names: Vec<Name> = Vec::new();
+    for row in table.rows(3, 3)? {
+        let (text, rank) = (row.text(0), row.number(1)?);
+        let transport = Transport::from_name(row.text(2))
+            .ok_or_else(|| row.error(format!("`{}` is no transport failure", row.text(2))))?;
+        if let Some((known, ..)) = names.iter().find(|(known, ..)| text.contains(known)) {
+            return Err(row.error(format!("`{text}` is never reached: `{known}` is above it")));
+        }
+        names.push((text, rank, transport));
+    }
+    Ok(names)
+}
+
+/// Reads the table now rather than at the first failure.
+pub(crate) fn warm() {
+    LazyLock::force(&NAMES);
+}
+
+/// By the text of an error, at whose beginning it says what it is.
 fn by_name(text: &str) -> Option<(u8, Transport)> {
-    const NAMES: [(&str, u8, Transport); 17] = [
-        ("invalid peer certificate", 4, Transport::Certificate),
-        ("certificate verify failed", 4, Transport::Certificate),
-        ("invalid certificate", 4, Transport::Certificate),
-        ("dns error", 4, Transport::Dns),
-        ("failed to lookup address", 4, Transport::Dns),
-        ("nodename nor servname", 4, Transport::Dns),
-        ("Name or service not known", 4, Transport::Dns),
-        ("tls handshake", 2, Transport::Tls),
-        ("received fatal alert", 2, Transport::Tls),
-        ("received corrupt message", 2, Transport::Tls),
-        ("peer is incompatible", 2, Transport::Tls),
-        ("tcp connect error", 1, Transport::Connect),
-        ("client error (Connect)", 0, Transport::Connect),
-        ("http2 error", 0, Transport::Reset),
-        ("connection error", 0, Transport::Reset),
-        ("stream error", 0, Transport::Reset),
-        ("operation timed out", 3, Transport::Timeout),
-    ];
     let head = super::prose::head(text, 160);
-    NAMES
-        .iter()
-        .find(|(name, ..)| head.contains(name))
-        .map(|&(_, rank, transport)| (rank, transport))
+    let name = NAMES.iter().find(|(name, ..)| head.contains(name));
+    name.map(|&(_, rank, transport)| (rank, transport)).or_else(|| {
+        let (_, number) = head.split_once("os error ")?;
+        let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some((3, sockets::by_number(digits.parse().ok()?)?))
+    })
 }
 
 #[cfg(test)]
@@ -205,6 +215,43 @@ mod tests {
             assert_eq!(find(&error), expected, "{error:?}");
         }
         assert_eq!(find(&Loop), None, "a cycle ends");
+    }
+
+    #[test]
+    fn the_file_is_well_formed() {
+        read(FILE).unwrap();
+        for (text, error) in [
+            (
+                "dns | 1 | dns\ndns error | 2 | dns",
+                "2: `dns error` is never reached: `dns` is above it",
+            ),
+            ("dns | 1 | pigeon", "1: `pigeon` is no transport failure"),
+            ("dns | x | dns", "1: `x` is no number that fits here"),
+        ] {
+            let found = read(Table { file: "transport.txt", text }).unwrap_err();
+            assert_eq!(found.to_string(), format!("data/transport.txt:{error}"));
+        }
+    }
+
+    #[test]
+    fn windows_socket_errors_go_by_number() {
+        for (number, expected) in [
+            (10_051, Transport::Connect),
+            (10_054, Transport::Reset),
+            (10_060, Transport::Timeout),
+            (10_061, Transport::Connect),
+            (10_065, Transport::Connect),
+            (11_001, Transport::Dns),
+        ] {
+            let typed = io::Error::from_raw_os_error(number);
+            assert_eq!(find(&typed), Some(expected), "{number}");
+            // In the language of the machine, and without its type.
+            let text = format!("Es ging nicht. (os error {number})");
+            assert_eq!(find(&*Box::<dyn Error>::from(text)), Some(expected), "{number}");
+        }
+        for text in ["x (os error 100541)", "x (os error)", "os error "] {
+            assert_eq!(find(&*Box::<dyn Error>::from(text)), None, "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From bytes to [`Facts`]: finds the structures in a text, and the texts in the structures.
 //!
-//! An error passes through relays and SDKs that each wrap it once more: as JSON inside a JSON
+//! Relays and SDKs each wrap an error once more: as JSON inside a JSON
 //! string, as the `repr` of a dict behind `Error code: 429 - `, behind an exception's name, as
 //! lines of an event stream. The two functions that matter call each other: [`read`] takes a
 //! text apart into prose and structures, [`structure`] hands the strings of a structure back to
@@ -10,15 +10,15 @@ use std::borrow::Cow;
 
 use super::{
     facts::{Facts, Field, Rank},
-    keys::{self, Counts, Key, Place, Says},
-    numbers, prose,
+    keys::{Key, Meaning, Section},
+    numbers, prose, vendors,
     walk::{Item, Raw, Walk, unescape},
 };
 
 /// Strings unwrapped inside each other. Seen in practice: four.
 pub(crate) const MAX_NEST: u8 = 8;
 
-/// Objects within one document whose fields are looked at.
+/// Objects within one document whose fields are read.
 const MAX_DEPTH: usize = 24;
 
 /// Reads a text: its structures into facts, its prose as texts. `keep` makes the text outlive
@@ -32,7 +32,6 @@ pub(crate) fn read<'a, 't>(
     let rank = Rank { nest, depth: 0 };
     let trimmed = text.trim_start();
     if prose::is_html(trimmed) {
-        facts.html = true;
         prose::html(facts, rank, trimmed, keep);
         return;
     }
@@ -40,11 +39,11 @@ pub(crate) fn read<'a, 't>(
     while let Some((start, quotes)) = find_structure(text, from) {
         let before = facts.gained();
         let end = match quotes {
-            Quotes::Plain => start + structure(facts, &text[start..], nest, keep),
+            Quotes::Bare => start + structure(facts, &text[start..], nest, keep),
             Quotes::Escaped | Quotes::Typeset => {
                 if nest < MAX_NEST {
                     let inner = match quotes {
-                        Quotes::Typeset => straighten(&text[start..]),
+                        Quotes::Typeset => ascii_punctuation(&text[start..]),
                         _ => unescape(&text[start..]),
                     };
                     structures_of(facts, &inner, nest + 1);
@@ -68,11 +67,11 @@ pub(crate) fn read<'a, 't>(
     }
 }
 
-/// The structures of an unescaped text; its prose was seen outside.
+/// The structures of an unescaped text; its prose was read outside.
 fn structures_of(facts: &mut Facts<'_>, text: &str, nest: u8) {
     let mut from = 0;
     while let Some((start, quotes)) = find_structure(text, from) {
-        if quotes != Quotes::Plain {
+        if quotes != Quotes::Bare {
             return;
         }
         from = start + structure(facts, &text[start..], nest, owned);
@@ -84,10 +83,10 @@ fn owned<'a>(text: &str) -> Cow<'a, str> {
     Cow::Owned(text.to_owned())
 }
 
-/// What the quotes of a structure look like.
+/// How the quotes of a structure are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quotes {
-    Plain,
+    Bare,
     /// `{\"error\": ...}`: a JSON string's content.
     Escaped,
     /// `{“error”：...}`: what an editor or a chat made of it.
@@ -95,7 +94,7 @@ enum Quotes {
 }
 
 /// With the punctuation that JSON has for the one that typesetting made of it.
-fn straighten(text: &str) -> String {
+fn ascii_punctuation(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '“' | '”' | '＂' => '"',
@@ -109,7 +108,7 @@ fn straighten(text: &str) -> String {
         .collect()
 }
 
-/// Where the next object, or array of objects, begins, and what its quotes look like.
+/// Where the next object, or array of objects, begins, and how its quotes are written.
 fn find_structure(text: &str, from: usize) -> Option<(usize, Quotes)> {
     let bytes = text.as_bytes();
     let skip = |mut at: usize| {
@@ -127,13 +126,13 @@ fn find_structure(text: &str, from: usize) -> Option<(usize, Quotes)> {
         at += memchr::memchr2(b'{', b'[', bytes.get(at..)?)?;
         let next = skip(at + 1);
         match (bytes[at], bytes.get(next)) {
-            (b'{', Some(b'"' | b'\'')) => return Some((at, Quotes::Plain)),
+            (b'{', Some(b'"' | b'\'')) => return Some((at, Quotes::Bare)),
             (b'{' | b'[', Some(b'\\'))
                 if matches!(bytes.get(next + 1), Some(b'"' | b'\'' | b'\\')) =>
             {
                 return Some((at, Quotes::Escaped));
             }
-            (b'[', Some(b'{')) => return Some((at, Quotes::Plain)),
+            (b'[', Some(b'{')) => return Some((at, Quotes::Bare)),
             (b'{', Some(0xE2 | 0xEF))
                 if text.get(next..).is_some_and(|rest| rest.starts_with(['“', '”', '＂'])) =>
             {
@@ -146,7 +145,7 @@ fn find_structure(text: &str, from: usize) -> Option<(usize, Quotes)> {
                     .take(40)
                     .position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
                 if word.is_some_and(|end| bytes[next + end] == b':') {
-                    return Some((at, Quotes::Plain));
+                    return Some((at, Quotes::Bare));
                 }
             }
             _ => {}
@@ -162,29 +161,29 @@ fn structure<'a, 't>(
     nest: u8,
     keep: fn(&'t str) -> Cow<'a, str>,
 ) -> usize {
-    let mut places = [Place::Error; MAX_DEPTH];
+    // By depth.
+    let mut sections = [Section::Error; MAX_DEPTH];
     let mut walk = Walk::new(text);
     while let Some(item) = walk.next() {
         let depth = walk.depth();
-        let here = if depth == 0 {
-            Place::Error
-        } else {
-            places.get(depth - 1).copied().unwrap_or(Place::Skip)
+        let here = match depth {
+            0 => Section::Error,
+            depth => sections.get(depth - 1).copied().unwrap_or_default(),
         };
         let rank = Rank { nest, depth: u8::try_from(depth).unwrap_or(u8::MAX) };
         match item {
             Item::Open { key, .. } => {
-                let place = match depth {
-                    0 | 1 => Place::Error,
-                    _ => places
+                let section = match depth {
+                    0 | 1 => Section::Error,
+                    _ => sections
                         .get(depth - 2)
-                        .map_or(Place::Skip, |parent| Key::of(key).place_in(*parent)),
+                        .map_or(Section::Ignored, |outer| Key::of(key).section_in(*outer)),
                 };
-                if let Some(slot) = places.get_mut(depth.saturating_sub(1)) {
-                    *slot = place;
+                if let Some(slot) = sections.get_mut(depth.saturating_sub(1)) {
+                    *slot = section;
                 }
                 // An empty one says nothing; what is in it is noted when it is met.
-                if key == "error" && place == Place::Error {
+                if key.eq_ignore_ascii_case("error") && section == Section::Error {
                     facts.is_error = true;
                 }
             }
@@ -199,60 +198,57 @@ fn structure<'a, 't>(
 
 fn string<'a, 't>(
     facts: &mut Facts<'a>,
-    place: Place,
+    section: Section,
     rank: Rank,
-    key: &str,
+    name: &str,
     raw: Raw<'t>,
     keep: fn(&'t str) -> Cow<'a, str>,
 ) {
     if raw.is_empty() {
         return;
     }
-    let folded = Key::of(key);
+    let key = Key::of(name);
     let own = |text: Cow<'t, str>| match text {
         Cow::Borrowed(text) => keep(text),
         Cow::Owned(text) => Cow::Owned(text),
     };
-    match place {
-        Place::Skip => return,
-        Place::Headers => return header(facts, rank, folded, &raw.text()),
-        Place::Delay if folded.seconds => return delay(facts, &raw.text()),
-        Place::Delay => return,
-        Place::Choice if folded.says != Says::Stop => return,
-        Place::Choice | Place::Error | Place::Detail => {}
-    }
-    match folded.says {
-        Says::Stop => facts.stopped = true,
-        Says::Code => {
+    let meaning = match section {
+        Section::Ignored => return,
+        Section::Headers => return header(facts, rank, key, &raw.text()),
+        Section::Delay if key.text == Meaning::Seconds => return delay(facts, &raw.text()),
+        Section::Delay => return,
+        Section::Answer if key.text != Meaning::Stop => return,
+        _ => key.text,
+    };
+    match meaning {
+        Meaning::Stop => facts.stopped = true,
+        Meaning::Code => {
             let code = raw.text();
             if !facts.code(rank, Field::Code, &code) {
                 status(facts, rank, &code);
             }
         }
-        // Google's details carry their type's URL; other URLs are no types.
-        Says::Type if key.trim_start().starts_with('@') => {
-            facts.google |= raw.text().contains("googleapis.com");
-        }
-        Says::Type => {
+        Meaning::Type if name.trim_start().starts_with('@') => type_url(facts, &raw.text()),
+        Meaning::Type => {
             facts.code(rank, Field::Type, &raw.text());
         }
-        Says::Status => {
+        Meaning::Status => {
             let text = raw.text();
             if !facts.code(rank, Field::Status, &text) {
                 status(facts, rank, &text);
             }
         }
-        Says::Reason => {
+        Meaning::Reason => {
             let text = raw.text();
             let known = facts.code(rank, Field::Reason, &text);
             if !known && !status(facts, rank, &text) && text.contains(' ') {
                 nested(facts, rank, text, own);
             }
         }
-        Says::Stated => {
+        Meaning::StatusOnly => {
             status(facts, rank, &raw.text());
         }
-        Says::Error => {
+        Meaning::Error => {
             facts.is_error = true;
             let text = raw.text();
             // `{"error":"invalid_grant","error_description":"..."}`
@@ -260,57 +256,57 @@ fn string<'a, 't>(
                 nested(facts, rank, text, own);
             }
         }
-        Says::Message => nested(facts, rank, raw.text(), own),
-        Says::Quota => quota(facts, &raw.text()),
-        Says::Wait => delay(facts, &raw.text()),
-        Says::Reset => {
+        Meaning::Message => nested(facts, rank, raw.text(), own),
+        Meaning::Quota => quota(facts, &raw.text()),
+        Meaning::Wait => delay(facts, &raw.text()),
+        Meaning::Reset => {
             if let Ok(at) = raw.text().parse::<f64>() {
                 facts.reset_at = Some(at);
             } else {
                 facts.reset_date = Some(own(raw.text()));
             }
         }
-        Says::RequestId => {
+        Meaning::RequestId => {
             facts.request_id.get_or_insert_with(|| own(raw.text()));
         }
-        Says::Nothing => {}
+        _ => {}
     }
 }
 
-/// A bare word: numbers, `true`, `null`.
-fn bare(facts: &mut Facts<'_>, place: Place, rank: Rank, key: &str, word: &str) {
+/// A bare value: a number, `true`, `null`.
+fn bare(facts: &mut Facts<'_>, section: Section, rank: Rank, name: &str, word: &str) {
     if matches!(word, "null" | "None" | "undefined") {
         return;
     }
-    let folded = Key::of(key);
-    match place {
-        Place::Skip | Place::Choice => return,
-        Place::Headers => return header(facts, rank, folded, word),
-        Place::Delay if folded.seconds => return delay(facts, word),
-        Place::Delay => return,
-        Place::Error | Place::Detail => {}
-    }
-    match folded.counts {
-        Counts::Code => {
+    let key = Key::of(name);
+    let meaning = match section {
+        Section::Ignored | Section::Answer => return,
+        Section::Headers => return header(facts, rank, key, word),
+        Section::Delay if key.number == Meaning::Seconds => return delay(facts, word),
+        Section::Delay => return,
+        _ => key.number,
+    };
+    match meaning {
+        Meaning::Code => {
             let stated = status(facts, rank, word);
             if !stated && word != "0" {
                 facts.code(rank, Field::Code, word);
             }
         }
-        Counts::Stated => {
+        Meaning::StatusOnly => {
             status(facts, rank, word);
         }
-        Counts::Success => facts.is_error |= word.eq_ignore_ascii_case("false"),
-        Counts::Requested => facts.window.requested = number(word),
-        Counts::Limit => facts.window.limit = number(word),
-        Counts::Wait => delay(facts, word),
-        Counts::WaitMillis => {
+        Meaning::Success => facts.is_error |= word.eq_ignore_ascii_case("false"),
+        Meaning::Requested => facts.window.requested = number(word),
+        Meaning::Limit => facts.window.limit = number(word),
+        Meaning::Wait => delay(facts, word),
+        Meaning::WaitMillis => {
             if let Ok(ms) = word.parse::<f64>() {
                 facts.wait = facts.wait.or_else(|| numbers::seconds(ms / 1_000.0));
             }
         }
-        Counts::Reset => facts.reset_at = word.parse().ok().or(facts.reset_at),
-        Counts::Nothing => {}
+        Meaning::Reset => facts.reset_at = word.parse().ok().or(facts.reset_at),
+        _ => {}
     }
 }
 
@@ -330,22 +326,30 @@ fn delay(facts: &mut Facts<'_>, text: &str) {
 
 /// A header quoted in the body, as OpenRouter quotes its own.
 fn header(facts: &mut Facts<'_>, rank: Rank, key: Key, value: &str) {
-    match key.quotes {
-        keys::Quotes::Wait => delay(facts, value),
-        keys::Quotes::Reset => facts.reset_at = value.parse().ok().or(facts.reset_at),
-        keys::Quotes::Exception => {
+    match key.header {
+        Meaning::Wait => delay(facts, value),
+        Meaning::Reset => facts.reset_at = value.parse().ok().or(facts.reset_at),
+        Meaning::Exception => {
             facts.code(rank, Field::Header, value);
         }
-        keys::Quotes::Nothing => {}
+        _ => {}
+    }
+}
+
+/// Google's details carry their type's URL; other URLs are no types.
+fn type_url(facts: &mut Facts<'_>, url: &str) {
+    if url.contains("googleapis.com") {
+        facts.vendor(vendors::GOOGLE);
     }
 }
 
 /// `GenerateRequestsPerDayPerProjectPerModel` and `..._per_model_per_day`.
 fn quota(facts: &mut Facts<'_>, text: &str) {
-    facts.google = true;
-    let has = |part| super::codes::contains_ignore_case(text, part);
-    facts.quota.per_day |= has("perday") || has("per_day") || has("daily") || has("permonth");
-    facts.quota.per_minute |= has("perminute") || has("per_minute");
+    facts.vendor(vendors::GOOGLE);
+    let quota = text.to_ascii_lowercase().replace('_', "");
+    let has = |part| quota.contains(part);
+    facts.quota.per_day |= has("perday") || has("daily") || has("permonth");
+    facts.quota.per_minute |= has("perminute");
 }
 
 /// A string that may hold another error.
@@ -359,7 +363,7 @@ fn nested<'a, 't>(
     if wraps && rank.nest < MAX_NEST {
         read(facts, &text, rank.nest + 1, owned);
     } else {
-        prose::anchors(facts, rank, &text);
+        prose::codes(facts, rank, &text);
         let text = own(text);
         facts.text(rank, text);
     }
@@ -373,10 +377,7 @@ mod tests {
     use crate::engine::codes::Weight;
 
     fn facts(text: &str) -> Facts<'_> {
-        let mut facts = Facts::default();
-        read(&mut facts, text, 0, Cow::Borrowed);
-        facts.settle();
-        facts
+        Facts::collect(&crate::Evidence::new(b""), text)
     }
 
     fn inner(text: &str) -> String {
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(found.wait, Some(std::time::Duration::from_millis(34_400)));
         assert_eq!(found.window.limit, Some(256));
         assert_eq!(found.window.requested, Some(1_407));
-        assert!(found.google);
+        assert_eq!(found.vendors.as_slice(), ["google"]);
     }
 
     proptest! {

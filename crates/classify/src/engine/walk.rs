@@ -1,7 +1,7 @@
-//! A tolerant walk over JSON and what passes for it.
+//! A tolerant walk over JSON and what resembles it.
 //!
 //! Provider errors arrive as JSON, as the `repr` of a Python dict, as a JavaScript inspection
-//! with bare keys, cut off, or with stray commas. One pull parser reads them all, in one pass,
+//! with bare keys, cut off, or with stray commas. One pull parser reads them all, in one walk,
 //! without recursion and without allocating: it yields what it understands and skips the rest.
 
 use std::borrow::Cow;

@@ -2,86 +2,29 @@
 
 use steadfast_core::Window;
 
-use super::numbers::{Numbers, after, count};
+use super::{message::Message, numbers::count, phrases::Number};
 
-/// Words right before the limit.
-const LIMIT_AFTER: [&str; 24] = [
-    "maximum context length is ",
-    "maximum context length of ",
-    "maximum prompt length is ",
-    "maximum input length is ",
-    "maximum model length of ",
-    "model token limit: ",
-    "exceeds the limit of ",
-    "exceed the limit of ",
-    "maximum allowed input length of ",
-    "maximum number of tokens allowed (",
-    "maximum number of tokens allowed ",
-    "number of input tokens (",
-    "should be [1, ",
-    "while limit is ",
-    "context window of ",
-    "context length of ",
-    "context length (",
-    "context size (",
-    "context limit of ",
-    "too large for model with ",
-    "limit is ",
-    "tokens > ",
-    "must be less than ",
-    "max_model_len of ",
-];
-
-/// Words right before what was asked for.
-const REQUESTED_AFTER: [&str; 22] = [
-    "prompt is too long: ",
-    "messages resulted in ",
-    "resulted in ",
-    "you requested about ",
-    "you requested ",
-    "prompt contains at least ",
-    "request contains ",
-    "contains at least ",
-    "prompt contains ",
-    "input token count (",
-    "input token count of ",
-    "token count of ",
-    "input token count is ",
-    "input length ",
-    "(requested: ",
-    "requested: ",
-    "current length is ",
-    "the input (",
-    "the request (",
-    "request (",
-    "prompt length (",
-    "given: ",
-];
-
-/// The numbers a message states, in lower case.
-pub(crate) fn from_text(lower: Numbers<'_>) -> Option<Window> {
+/// The numbers that a message states.
+pub(crate) fn from_text(message: &Message<'_>) -> Option<Window> {
     // `exceed context limit: 199759 + 8192 > 200000`: input, output, limit.
-    if let Some((_, rest)) = after(lower, &["context limit: "])
-        && let Some(sum) = sum(rest)
-    {
+    if let Some(sum) = message.number(Number::WindowSum).and_then(sum) {
         return Some(sum);
     }
-    let limit = number(after(lower, &LIMIT_AFTER));
-    let stated = after(lower, &REQUESTED_AFTER);
-    let mut requested = number(stated);
+    let limit = number(message, Number::Limit);
+    let mut requested = number(message, Number::Requested);
     // `you requested 100 output tokens and your prompt contains at least 40861 input tokens`.
-    if let Some((_, rest)) = after(lower, &["requested "])
+    if let Some(rest) = message.number(Number::Output)
         && let Some((output, used)) = count(rest)
         && rest[used..].starts_with(" output tokens")
     {
-        let input = number(after(lower, &["contains at least ", "prompt contains ", "contains "]));
+        let input = number(message, Number::Prompt);
         requested = Some(output.saturating_add(input.unwrap_or(0)));
     }
     (limit.is_some() || requested.is_some()).then_some(Window { limit, requested })
 }
 
-fn number(found: Option<(&str, &str)>) -> Option<u64> {
-    count(found?.1).map(|(value, _)| value).filter(|value| *value > 0)
+fn number(message: &Message<'_>, number: Number) -> Option<u64> {
+    count(message.number(number)?).map(|(value, _)| value).filter(|value| *value > 0)
 }
 
 fn sum(text: &str) -> Option<Window> {
@@ -93,26 +36,23 @@ fn sum(text: &str) -> Option<Window> {
 }
 
 /// A rate limit's own numbers: `Limit 6000, Requested 10338`. The request that is larger than
-/// the whole bucket never passes.
-pub(crate) fn never_fits(lower: Numbers<'_>) -> bool {
-    let requested = number(after(lower, &["requested: ", "requested ", "requested about "]));
-    requested.is_some_and(|requested| {
-        let limit = number(after(lower, &["limit: ", "limit ", "limit of "]));
-        limit.is_some_and(|limit| requested > limit)
-    })
+/// the whole bucket never fits.
+pub(crate) fn never_fits(message: &Message<'_>) -> bool {
+    let requested = number(message, Number::QuotaRequested);
+    let limit = number(message, Number::QuotaLimit);
+    requested.zip(limit).is_some_and(|(requested, limit)| requested > limit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::numbers::positions;
 
     fn from_text(text: &str) -> Option<Window> {
-        super::from_text(Numbers { text, at: &positions(text) })
+        super::from_text(&Message::of(text))
     }
 
     fn never_fits(text: &str) -> bool {
-        super::never_fits(Numbers { text, at: &positions(text) })
+        super::never_fits(&Message::of(text))
     }
 
     #[test]

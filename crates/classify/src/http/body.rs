@@ -1,4 +1,4 @@
-//! An answer's body, judged as it passes.
+//! An answer's body, judged as it is read.
 
 use std::{
     fmt,
@@ -17,15 +17,15 @@ use super::{future::Ahead, sse::Scanner};
 use crate::{Verdict, stream::Judge};
 
 pin_project! {
-    /// A body whose failures are [`Failure`]s. Bytes, trailers and sizes pass unchanged; an event
-    /// stream is read on the way. Ends for good after its first error.
+    /// A body whose failures are [`Failure`]s. Bytes, trailers and sizes are handed on unchanged; an event
+    /// stream is read meanwhile. Ends for good after its first error.
     pub struct ClassifiedBody<B>
     where
         B: Body,
     {
         #[pin]
         body: B,
-        // Looked at before the answer was handed out; goes first.
+        // Read before the answer was handed out; goes first.
         ahead: Ahead<B::Data>,
         judge: Judge,
         // For event streams.
@@ -145,11 +145,11 @@ where
 
     fn is_end_stream(&self) -> bool {
         // A stream that has not ended well has its failure still to come.
-        let settled = self.scanner.as_ref().is_none_or(Scanner::is_settled);
+        let may_end = self.scanner.as_ref().is_none_or(Scanner::may_end);
         self.ended
             || (self.failure.is_none()
                 && self.ahead.is_empty()
-                && settled
+                && may_end
                 && self.body.is_end_stream())
     }
 

@@ -28,7 +28,7 @@ const MAX_DRAIN: usize = 64 * 1024;
 /// turn a 429 into a timeout.
 const ERROR_BODY_TIME: Duration = Duration::from_secs(5);
 
-/// Frames looked at ahead; one, nearly always, so that nothing is allocated.
+/// Frames read ahead; one, nearly always, so that nothing is allocated.
 pub(super) type Ahead<D> = SmallVec<[Frame<D>; 1]>;
 
 pin_project! {
@@ -55,7 +55,7 @@ enum State<B: Body> {
         read: Read,
     },
     /// A success that may be none.
-    Looking {
+    Inspecting {
         parts: Parts,
         body: B,
         ahead: Ahead<B::Data>,
@@ -130,16 +130,16 @@ where
                         return Poll::Ready(Err(refused(parts, read, &judge)));
                     }
                 }
-                State::Looking { body, ahead, size, .. } => {
-                    let looked = ready!(look(Pin::new(body), ahead, size, cx));
+                State::Inspecting { body, ahead, size, .. } => {
+                    let read = ready!(read_ahead(Pin::new(body), ahead, size, cx));
                     let judge = finished(this.judge)?;
-                    let State::Looking { parts, body, ahead, .. } =
+                    let State::Inspecting { parts, body, ahead, .. } =
                         std::mem::replace(this.state, State::Done)
                     else {
                         continue;
                     };
                     let target = judge.target.as_ref();
-                    return Poll::Ready(match looked {
+                    return Poll::Ready(match read {
                         Ok(whole) => match inspect(&parts, &ahead, whole, &judge) {
                             Some(failure) => Err(failure),
                             None => Ok(hand_out(parts, body, ahead, judge)),
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// What an answer's head asks for, or the answer back when there is nothing to look at.
+/// What an answer's head asks for, or the answer back when there is nothing to inspect.
 fn begin<B: Body>(parts: Parts, body: B) -> Result<State<B>, (Parts, B)> {
     if parts.status.is_informational() || parts.status == http::StatusCode::NOT_MODIFIED {
         return Err((parts, body));
@@ -176,7 +176,7 @@ fn begin<B: Body>(parts: Parts, body: B) -> Result<State<B>, (Parts, B)> {
         || is(&parts.headers, "text/html")
         || is(&parts.headers, "application/problem+json");
     if small && readable && telling && !body.is_end_stream() {
-        Ok(State::Looking { parts, body, ahead: Ahead::new(), size: 0 })
+        Ok(State::Inspecting { parts, body, ahead: Ahead::new(), size: 0 })
     } else {
         Err((parts, body))
     }
@@ -201,9 +201,9 @@ fn hand_out<B: Body>(
     ahead: Ahead<B::Data>,
     judge: Judge,
 ) -> Response<ClassifiedBody<B>> {
-    let events = parts.status.is_success()
-        && is(&parts.headers, "text/event-stream")
-        && is_identity(&parts.headers);
+    let events =
+        is(&parts.headers, "text/event-stream") || is(&parts.headers, "application/x-ndjson");
+    let events = events && parts.status.is_success() && is_identity(&parts.headers);
     Response::from_parts(parts, ClassifiedBody::new(body, ahead, judge, events))
 }
 
@@ -250,9 +250,9 @@ fn refused(parts: Parts, read: Read, judge: &Judge) -> Failure {
     judge.classifier.failure(failure, judge.target.as_ref())
 }
 
-/// Looks ahead until the body ends (`true`), or shows that it is no error (`false`): it is too
+/// Reads ahead until the body ends (`true`), or shows that it is no error (`false`): it is too
 /// long, or an array, which is how Gemini streams without events.
-fn look<B: Body>(
+fn read_ahead<B: Body>(
     mut body: Pin<&mut B>,
     ahead: &mut Ahead<B::Data>,
     size: &mut usize,
@@ -278,7 +278,7 @@ fn look<B: Body>(
     }
 }
 
-/// Judges a success by what was looked at.
+/// Judges a success by what was read.
 fn inspect<D: Buf>(parts: &Parts, ahead: &Ahead<D>, whole: bool, judge: &Judge) -> Option<Failure> {
     let mut data = ahead.iter().filter_map(Frame::data_ref);
     let first = data.next()?;
@@ -290,7 +290,7 @@ fn inspect<D: Buf>(parts: &Parts, ahead: &Ahead<D>, whole: bool, judge: &Judge) 
         joined = join(ahead)?;
         &joined
     };
-    // Of a longer one only a web page can be told.
+    // Of a longer one only a web page can be recognised.
     if !whole && !is(&parts.headers, "text/html") {
         return None;
     }
@@ -320,7 +320,7 @@ impl<F, B: Body> fmt::Debug for ResponseFuture<F, B> {
         let state = match &self.state {
             State::Calling => "calling",
             State::Refused { .. } => "reading an error",
-            State::Looking { .. } => "looking at a success",
+            State::Inspecting { .. } => "inspecting a success",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()

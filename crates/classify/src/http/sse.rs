@@ -1,15 +1,19 @@
-//! Reads an event stream as it passes: finds error events and the end.
+//! Reads an event stream as it goes by: finds error events, errors between the events, and the
+//! end.
 //!
-//! Lines that lie whole in a chunk are read where they lie; only a line that is cut by a chunk's
-//! end is kept until the rest of it comes.
+//! Lines that are whole in a chunk are read in it; only a line that is cut by a chunk's end is
+//! kept until the rest of it comes.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::engine::{self, MAX_BODY};
+use crate::engine::{
+    self, MAX_BODY,
+    events::{self, Line},
+};
 
-/// The streams whose end can be told.
+/// The streams whose end can be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// OpenAI chat completions and everything compatible.
@@ -24,10 +28,12 @@ enum Kind {
 pub(super) struct Scanner {
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
-    /// The line under way is too long to be an error.
+    /// The line in progress is too long to be an error.
     skipping: bool,
-    /// The event under way is called `error`.
+    /// The event in progress is called `error`.
     error_event: bool,
+    /// JSON that is no event, over several lines of which the last has not come.
+    raw: String,
     kind: Option<Kind>,
     terminal: bool,
 }
@@ -71,68 +77,106 @@ impl Scanner {
     /// nothing when the terminal event is missing.
     pub(super) fn finish(&mut self) -> Result<(), Option<Vec<u8>>> {
         let last = std::mem::take(&mut self.partial);
-        if let Some(error) = self.line(&last) {
+        if let Some(error) = self.line(&last).or_else(|| self.end_of_raw()) {
             return Err(Some(error));
         }
-        if self.is_settled() { Ok(()) } else { Err(None) }
+        if self.may_end() { Ok(()) } else { Err(None) }
     }
 
-    /// Whether the stream may end here: it is complete, or of a kind whose end can not be told.
-    pub(super) fn is_settled(&self) -> bool {
+    /// Whether the stream may end here: it is complete, or of a kind whose end can not be recognised.
+    pub(super) fn may_end(&self) -> bool {
         self.terminal || self.kind.is_none()
     }
 
     /// One line, without its end.
     fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            self.error_event = false;
-            return None;
+        let line = &*engine::text(line, usize::MAX);
+        if line.starts_with('{') || (!self.raw.is_empty() && !events::is_field(line)) {
+            return self.raw(line.trim_end());
         }
-        if let Some(name) = line.strip_prefix(b"event:") {
-            self.error_event = name.trim_ascii() == b"error";
-            return None;
+        if let Some(error) = self.end_of_raw() {
+            return Some(error);
         }
-        let data = line.strip_prefix(b"data:")?.trim_ascii();
-        if data == b"[DONE]" {
-            self.terminal = true;
-            return None;
-        }
-        let words = &*WORDS;
-        let has = |word: &Finder<'_>| word.find(data).is_some();
-        let suspicious = self.error_event || has(&words.error) || has(&words.failed);
-        if suspicious && engine::is_error_event(data, self.error_event) {
-            self.terminal = true;
-            return Some(data.to_vec());
+        let data = match events::line(line)? {
+            Line::Blank => {
+                self.error_event = false;
+                return None;
+            }
+            Line::Event(name) => {
+                self.error_event = name == "error";
+                return None;
+            }
+            Line::Data(events::DONE) => {
+                self.terminal = true;
+                return None;
+            }
+            Line::Data(data) | Line::Raw(data) => data,
+        };
+        let marks = &*MARKS;
+        let has = |mark: &Finder<'_>| mark.find(data.as_bytes()).is_some();
+        if self.error_event || has(&marks.error) || has(&marks.failed) {
+            let error = self.reported(data, self.error_event);
+            if error.is_some() {
+                return error;
+            }
         }
         let kind = match self.kind {
             Some(kind) => kind,
-            None => *self.kind.insert(words.kind(data)?),
+            None => *self.kind.insert(marks.kind(data.as_bytes())?),
         };
         self.terminal |= match kind {
             // Some compatible servers leave out `[DONE]`; a finish reason is as good.
-            Kind::Chat => stops(data, &words.chat_stop),
-            Kind::Responses => has(&words.completed) || has(&words.incomplete),
-            Kind::Anthropic => has(&words.message_stop),
-            Kind::Gemini => stops(data, &words.gemini_stop) || has(&words.blocked),
+            Kind::Chat => stops(data, &marks.chat_stop),
+            Kind::Responses => has(&marks.completed) || has(&marks.incomplete),
+            Kind::Anthropic => has(&marks.message_stop),
+            Kind::Gemini => stops(data, &marks.gemini_stop) || has(&marks.blocked),
         };
         None
     }
+
+    /// One line of JSON that is no event.
+    fn raw(&mut self, line: &str) -> Option<Vec<u8>> {
+        if self.raw.is_empty() && line.ends_with('}') {
+            return self.reported(line, false);
+        }
+        if self.raw.len() + line.len() < MAX_BODY {
+            self.raw.push_str(line);
+            self.raw.push('\n');
+        }
+        if line == "}" { self.end_of_raw() } else { None }
+    }
+
+    /// The JSON that is no event is over, if there is any.
+    fn end_of_raw(&mut self) -> Option<Vec<u8>> {
+        if self.raw.is_empty() {
+            return None;
+        }
+        let raw = std::mem::take(&mut self.raw);
+        self.reported(&raw, false)
+    }
+
+    /// `data`, if it is an error.
+    fn reported(&mut self, data: &str, named: bool) -> Option<Vec<u8>> {
+        let is_error = named || engine::is_error(data);
+        self.terminal |= is_error;
+        is_error.then(|| data.as_bytes().to_vec())
+    }
 }
 
-/// Whether an event says why the answer stopped, under the key that `word` finds. Nearly all say
-/// there that it has not, and need no closer look.
-fn stops(data: &[u8], word: &Finder<'_>) -> bool {
-    let mut said =
-        word.find_iter(data).map(|at| data[at + word.needle().len()..].trim_ascii_start());
-    said.any(|value| {
-        let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
-        !value.starts_with(b"null")
+/// Whether an event states why the answer stopped, under the key that `key` finds. Nearly all state
+/// there that it has not, and need not be read any further.
+fn stops(data: &str, key: &Finder<'_>) -> bool {
+    let ends = key.find_iter(data.as_bytes()).map(|at| at + key.needle().len());
+    let mut values = ends.map(|end| data[end..].trim_ascii_start());
+    values.any(|value| {
+        let value = value.strip_prefix(':').unwrap_or(value).trim_ascii_start();
+        !value.starts_with("null")
     }) && engine::has_stop(data)
 }
 
-/// What is looked for in every event, with searchers that are built once.
-struct Words {
+/// What is searched for in every event, by searchers that are built once.
+struct Marks {
+    /// `error`, `Error` and `errors`.
     error: Finder<'static>,
     failed: Finder<'static>,
     kinds: [(Finder<'static>, Kind); 5],
@@ -144,8 +188,8 @@ struct Words {
     blocked: Finder<'static>,
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
-    error: Finder::new("\"error\""),
+static MARKS: LazyLock<Marks> = LazyLock::new(|| Marks {
+    error: Finder::new("rror"),
     failed: Finder::new("response.failed"),
     kinds: [
         (Finder::new("\"choices\""), Kind::Chat),
@@ -162,11 +206,11 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
     blocked: Finder::new("\"blockReason\""),
 });
 
-impl Words {
-    /// The stream an event is of, if that can be told.
+impl Marks {
+    /// The stream an event is of, if that can be recognised.
     fn kind(&self, data: &[u8]) -> Option<Kind> {
         let mut kinds = self.kinds.iter();
-        kinds.find(|(word, _)| word.find(data).is_some()).map(|(_, kind)| *kind)
+        kinds.find(|(mark, _)| mark.find(data).is_some()).map(|(_, kind)| *kind)
     }
 }
 
@@ -225,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_without_their_end_are_told() {
+    fn streams_without_their_end_are_recognised() {
         for text in [CHAT, ANTHROPIC, RESPONSES, GEMINI] {
             let first = text
                 .split_inclusive("\n\n")
@@ -249,6 +293,8 @@ mod tests {
             "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"x\"}\n\n",
             "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"}}}\n\n",
             "event: error\ndata: something broke\n\n",
+            "data: {\"errors\":[{\"code\":\"x\",\"status\":\"500\"}]}\n\n",
+            "data: {\"Response\":{\"Error\":{\"Code\":\"x\"},\"RequestId\":\"y\"}}\n\n",
             "data: {\"error\":\"no line end\"}",
         ] {
             for size in [1, 5, 1_000] {
@@ -256,6 +302,45 @@ mod tests {
                 assert!(error.is_some(), "{size} {text}");
             }
         }
+    }
+
+    #[test]
+    fn errors_between_the_events_are_found() {
+        const RAW: [&str; 5] = [
+            "{\"error\":{\"message\":\"x\",\"code\":500}}",
+            "{\"error\":\"x\"}\n",
+            "{\r\n  \"error\": {\r\n    \"code\": 500\r\n  }\r\n}\r\n",
+            "{\n  \"error\": {\n    \"code\": 500",
+            "{\n  \"message\": \"x\",\n  \"code\": 1\n}\n\ndata: [DONE]\n\n",
+        ];
+        let first = CHAT.split_inclusive("\n\n").next().unwrap();
+        for raw in RAW {
+            for size in [1, 5, 1_000] {
+                for before in ["", first] {
+                    let (error, _) = scan(&format!("{before}{raw}"), size);
+                    let error = error.unwrap_or_else(|| panic!("{size} {raw}"));
+                    assert!(error.starts_with('{'), "{error}");
+                }
+            }
+        }
+        // Lines of JSON that are an answer.
+        let lines = "{\"message\":{\"content\":\"an error\"}}\n{\"done\":true}\n";
+        assert_eq!(scan(lines, 7), (None, Ok(())));
+    }
+
+    #[test]
+    fn json_that_does_not_end_is_not_kept() {
+        let mut scanner = Scanner::default();
+        scanner.feed(b"{\n");
+        for _ in 0..20 {
+            assert!(scanner.feed(&[b'x'; 10_000]).is_none());
+            assert!(scanner.feed(b"\n").is_none());
+            assert!(scanner.raw.capacity() <= 2 * MAX_BODY);
+        }
+        assert!(
+            scanner.feed(b"data: {\"error\":{\"code\":1}}\n").is_some(),
+            "the next event counts"
+        );
     }
 
     #[test]

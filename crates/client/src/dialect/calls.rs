@@ -1,6 +1,6 @@
 //! Which result answers which call.
 //!
-//! Providers tell calls and results apart by different means: by id (OpenAI, Anthropic), by name
+//! Providers identify calls and results by different means: by id (OpenAI, Anthropic), by name
 //! and order (Gemini). A conversation that moves from one to the other needs ids that every
 //! vendor takes, the same on the call and on its result, and the same each time it is sent, or a
 //! prompt cache is lost.

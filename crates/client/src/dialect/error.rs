@@ -1,13 +1,13 @@
-//! A failure, told to a caller.
+//! A failure, reported to a caller.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use steadfast_core::{Dialect, Failure, Fault, Reason, Retry};
 
-use super::fault;
+use super::{DialectFacts, fault};
 
-/// What a caller is told of a failure.
+/// What a caller learns of a failure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ErrorReply<'a> {
@@ -24,7 +24,7 @@ pub struct ErrorReply<'a> {
 }
 
 impl<'a> ErrorReply<'a> {
-    /// What to tell of `failure`.
+    /// The report of `failure`.
     pub fn new(failure: &Failure, request_id: Option<&'a str>) -> Self {
         Self {
             status: failure.http_status(),
@@ -38,8 +38,7 @@ impl<'a> ErrorReply<'a> {
 
 pub(super) fn encode(
     failure: &Failure,
-    dialect: Dialect,
-    id_header: &HeaderName,
+    facts: &DialectFacts,
     request_id: Option<&str>,
     body: &dyn Fn(&ErrorReply<'_>) -> Vec<u8>,
 ) -> (StatusCode, HeaderMap, Bytes) {
@@ -53,15 +52,15 @@ pub(super) fn encode(
             headers.insert("retry-after-ms", millis.into());
         }
     }
-    // The vendors' SDKs obey this over the status: what retrying can not mend is not retried a
-    // second time by them.
+    // The vendors' SDKs obey this over the status: what retrying can not repair is not retried
+    // a second time by them.
     if failure.retry() != Retry::Yes {
         headers.insert("x-should-retry", HeaderValue::from_static("false"));
     }
     if let Some(id) = request_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-        headers.insert(id_header, id);
+        headers.insert(&facts.request_id, id);
     }
-    if let Some((status, body)) = own_words(failure, dialect) {
+    if let Some((status, body)) = provider_error(failure, facts.dialect) {
         return (status, headers, body);
     }
     let reply = ErrorReply::new(failure, request_id);
@@ -70,7 +69,7 @@ pub(super) fn encode(
 }
 
 /// The provider's own answer, when it spoke the caller's dialect and the caller is at fault.
-fn own_words(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, Bytes)> {
+fn provider_error(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, Bytes)> {
     let upstream = failure.upstream()?;
     let status = upstream.status?;
     let whole = upstream.dialect == Some(dialect)
@@ -80,15 +79,26 @@ fn own_words(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, Bytes)>
     whole.then(|| (status, upstream.body.clone()))
 }
 
-/// The data of a provider's own error event, when it is to be passed on: on one line.
-pub(super) fn own_event(failure: &Failure, dialect: Dialect) -> Option<&Bytes> {
-    let upstream = failure.upstream()?;
-    let fits = upstream.dialect == Some(dialect)
-        && upstream.status == Some(StatusCode::OK)
-        && failure.fault() == Fault::Caller
-        && memchr::memchr2(b'\r', b'\n', &upstream.body).is_none()
-        && is_error_object(&upstream.body);
-    fits.then_some(&upstream.body)
+/// The frame that reports `failure`: with the data of the provider's own error event, when that is to
+/// be passed on and is one line.
+pub(super) fn event(
+    failure: &Failure,
+    facts: &DialectFacts,
+    body: &dyn Fn(&ErrorReply<'_>) -> Vec<u8>,
+) -> Bytes {
+    let own = failure.upstream().filter(|upstream| {
+        upstream.dialect == Some(facts.dialect)
+            && upstream.status == Some(StatusCode::OK)
+            && failure.fault() == Fault::Caller
+            && memchr::memchr2(b'\r', b'\n', &upstream.body).is_none()
+            && is_error_object(&upstream.body)
+    });
+    let data = match own {
+        Some(upstream) => upstream.body.to_vec(),
+        None => body(&ErrorReply::new(failure, None)),
+    };
+    let name = facts.error_event.map(|name| format!("event: {name}\n")).unwrap_or_default();
+    [name.as_bytes(), b"data: ", &data, b"\n\n"].concat().into()
 }
 
 fn is_error_object(body: &[u8]) -> bool {
@@ -97,17 +107,17 @@ fn is_error_object(body: &[u8]) -> bool {
 
 /// One sentence on what happened, and the targets that were tried.
 fn message(failure: &Failure) -> String {
-    let told = failure.message();
-    // Raw JSON or a page of HTML says nothing to a caller.
-    let mut text = if told.is_empty() || told.starts_with(['{', '[', '<']) {
+    let message = failure.message();
+    // Raw JSON or a page of HTML means nothing to a caller.
+    let mut text = if message.is_empty() || message.starts_with(['{', '[', '<']) {
         inner_message(failure).unwrap_or_else(|| failure.user_message().to_owned())
     } else {
-        told.to_owned()
+        message.to_owned()
     };
     let caller = failure.fault() == Fault::Caller;
-    // "Incorrect API key", alone, sends a caller to look at a key that is right.
+    // "Incorrect API key", alone, sends a caller to a key that is right.
     if matches!(failure.reason(), Reason::Auth | Reason::Billing) && !caller {
-        text = format!("{} It said: {text}", failure.user_message());
+        text = format!("{} It answered: {text}", failure.user_message());
     }
     if failure.trail().is_empty() {
         if let (0, Some(target)) = (failure.attempts(), failure.target()) {
@@ -140,7 +150,7 @@ fn full_stop(text: &mut String) {
     }
 }
 
-/// What a JSON body says in words, in the places where every dialect has them.
+/// The message in a JSON body, at the paths where the dialects have one.
 fn inner_message(failure: &Failure) -> Option<String> {
     let body: Value = serde_json::from_slice(&failure.upstream()?.body).ok()?;
     let error = &body["error"];

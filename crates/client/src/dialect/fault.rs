@@ -1,20 +1,22 @@
 //! The failures that codecs find.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Dialect, Failure, Reason, Upstream};
 
 use crate::json::fields_of;
 
-/// The provider says so itself: what it said is kept for the classifier.
-pub(crate) fn told(dialect: Dialect, data: &[u8]) -> Failure {
-    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+/// The provider reports an error itself: its report is kept for the classifier.
+pub(crate) fn reported(dialect: Dialect, data: &str) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data.as_bytes())).with_dialect(dialect);
     Failure::from_upstream(upstream).with_evidence("event")
 }
 
 /// The provider ended its answer with a word that means it broke.
-pub(crate) fn broke(dialect: Dialect, word: &str, data: &[u8]) -> Failure {
-    let upstream = Upstream::event(Bytes::copy_from_slice(data)).with_dialect(dialect);
+pub(crate) fn broke(dialect: Dialect, word: &str, data: &str) -> Failure {
+    let upstream = Upstream::event(Bytes::copy_from_slice(data.as_bytes())).with_dialect(dialect);
     Failure::from_upstream(upstream)
         .with_reason(Reason::ServerError)
         .with_message(format!("the answer ended with `{word}`"))
@@ -30,14 +32,21 @@ pub(crate) fn malformed(dialect: Dialect, what: &str, error: &serde_json::Error)
     .with_evidence("malformed")
 }
 
-/// Whether what the provider sent is text: fields that are not read are not looked into, and are
-/// passed on with the others.
-pub(crate) fn text(dialect: Dialect, what: &str, data: &[u8]) -> Result<(), Failure> {
-    match std::str::from_utf8(data) {
-        Ok(_) => Ok(()),
-        Err(error) => {
+/// What the provider sent as text, repaired where it is none: an error is read as one even where its
+/// text is damaged. Whatever else was read of it, [`utf8`] refuses.
+pub(crate) fn text(data: &[u8]) -> Cow<'_, str> {
+    // Checks many times as fast as `from_utf8_lossy` does.
+    std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
+}
+
+/// Whether what the provider sent is `text` as it came, and not only after a repair: fields that are
+/// not read are not checked otherwise, and are passed on with the others.
+pub(crate) fn utf8(dialect: Dialect, what: &str, text: &Cow<'_, str>) -> Result<(), Failure> {
+    match text {
+        Cow::Borrowed(_) => Ok(()),
+        Cow::Owned(_) => {
             let message =
-                format!("the provider sent {what} that is not valid {dialect} JSON: {error}");
+                format!("the provider sent {what} that is not valid {dialect} JSON: invalid UTF-8");
             Err(Failure::new(Reason::ServerError, message).with_evidence("malformed"))
         }
     }
@@ -76,10 +85,10 @@ pub(crate) fn unsupported(dialect: Dialect, what: &str) -> Failure {
 /// The evidence of [`no_thread`].
 pub(crate) const THREAD: &str = "translation:thread";
 
-/// Refuses a turn of a conversation that Anthropic keeps (`thread`): without what was said before
+/// Refuses a turn of a conversation that Anthropic keeps (`thread`): without the messages before
 /// it would be answered as if it were the first.
 pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), Failure> {
-    let thread = fields_of(request, Dialect::Anthropic).take("thread");
+    let thread = fields_of(request, Dialect::Anthropic)?.take("thread");
     if thread.is_none_or(|thread| thread.get() == "false") {
         return Ok(());
     }

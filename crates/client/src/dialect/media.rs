@@ -48,7 +48,7 @@ fn mime_of_url(url: &str, kind: MediaKind) -> &'static str {
     }
 }
 
-/// The media type of a source, told from its address when it does not say.
+/// The media type of a source, guessed from its address when it has none.
 pub(crate) fn mime_of(source: &MediaSource, kind: MediaKind) -> &str {
     match source {
         MediaSource::Base64 { mime, .. }

@@ -41,24 +41,25 @@ use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use steadfast_chat::ModelName;
 use steadfast_chat::{ChatRequest, Completion, Event};
 use steadfast_core::{Dialect, Failure};
 
-use self::stream::place;
-pub use self::stream::{DecodeFrames, Decoded, Deltas, EncodeEvents, StreamDecoder, StreamEncoder};
+use self::stream::range_of;
+pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::RequestError;
 
 /// All that is particular to one wire dialect.
 pub trait Codec: fmt::Debug + Send + Sync {
-    /// The dialect.
-    fn dialect(&self) -> Dialect;
+    /// What never changes about the dialect.
+    fn facts(&self) -> &'static DialectFacts;
 
     /// Reads a caller's request. Where a dialect puts model and streaming into the address, they
     /// come by `route`.
     ///
     /// # Errors
     ///
-    /// When the body is no request of this dialect; the error names the place in it.
+    /// When the body is no request of this dialect; the error names the field.
     fn decode_request(&self, body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError>;
 
     /// Writes a request for a provider: the body that was read when nothing has changed, else only
@@ -67,7 +68,7 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Reason::Unsupported`](steadfast_core::Reason) when the request has something this dialect
-    /// has no word for.
+    /// can not express.
     fn encode_request(&self, request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure>;
 
     /// Reads a whole answer into one event.
@@ -94,45 +95,52 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// The body of this dialect's error.
     fn error_body(&self, error: &ErrorReply<'_>) -> Vec<u8>;
 
-    /// The frame that tells a streaming caller of a failure. Nothing may follow it.
-    fn encode_stream_error(&self, failure: &Failure) -> Bytes;
-
-    /// A frame that says nothing, to keep a silent stream open. `None` when this dialect's own SDKs
-    /// can not bear one: Google's takes every line that is not data for a piece of JSON.
-    fn keep_alive(&self) -> Option<&'static [u8]>;
-
-    /// The header in which this dialect's providers send the id of a request.
-    fn request_id_header(&self) -> HeaderName;
-
-    /// The address the vendor's own SDK uses.
-    fn default_base_url(&self) -> &'static str;
-
-    /// Path segments that people add to the base URL though this dialect's paths begin with them.
-    fn redundant_suffixes(&self) -> &'static [&'static str];
-
     /// The path, and query, below the base URL.
     fn path(&self, model: &str, stream: bool) -> String;
 
-    /// The header that carries the credential.
-    fn auth(&self, secret: &str) -> (HeaderName, String);
+    /// The dialect.
+    fn dialect(&self) -> Dialect {
+        self.facts().dialect
+    }
 
-    /// Headers this dialect's providers want besides.
-    fn fixed_headers(&self) -> &'static [(HeaderName, HeaderValue)] {
-        &[]
+    /// The frame that reports a failure to a streaming caller. Nothing may follow it.
+    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
+        error::event(failure, self.facts(), &|reply| self.error_body(reply))
     }
 
     /// What to answer a caller whose call failed: status, headers and body in this dialect. The
-    /// provider's own answer, word by word, when it spoke this dialect and it is the caller who
+    /// provider's own answer, byte by byte, when it spoke this dialect and it is the caller who
     /// has to change something.
     fn encode_error(
         &self,
         failure: &Failure,
         request_id: Option<&str>,
     ) -> (StatusCode, HeaderMap, Bytes) {
-        error::encode(failure, self.dialect(), &self.request_id_header(), request_id, &|reply| {
-            self.error_body(reply)
-        })
+        error::encode(failure, self.facts(), request_id, &|reply| self.error_body(reply))
     }
+}
+
+/// What never changes about a dialect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct DialectFacts {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// A frame that says nothing, to keep a silent stream open. `None` when this dialect's own SDKs
+    /// can not bear one: Google's takes every line that is not data for a piece of JSON.
+    pub keep_alive: Option<&'static [u8]>,
+    /// The name of the stream's event that is an error, where events have names.
+    pub error_event: Option<&'static str>,
+    /// The header in which this dialect's providers send the id of a request.
+    pub request_id: HeaderName,
+    /// The address the vendor's own SDK uses.
+    pub base_url: &'static str,
+    /// Path segments that people add to the base URL though this dialect's paths begin with them.
+    pub redundant_suffixes: &'static [&'static str],
+    /// The header that carries the credential, and what stands before it there.
+    pub credential: (HeaderName, &'static str),
+    /// Headers this dialect's providers want besides.
+    pub headers: &'static [(HeaderName, HeaderValue)],
 }
 
 pub use self::error::ErrorReply;
@@ -179,7 +187,7 @@ impl Default for Wire {
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The model to name when the provider named none.
-    pub model: String,
+    pub model: ModelName,
     /// Whether a stream is to report usage at its end (OpenAI's dialect makes that a choice).
     pub stream_usage: bool,
     /// When the answer was made, in seconds since 1970 (OpenAI's dialect).
@@ -195,7 +203,7 @@ impl Caller {
     }
 
     /// Who asked for `model`, and whether for usage at the end of a stream. The answer is made now.
-    pub fn new(model: impl Into<String>, stream_usage: bool) -> Self {
+    pub fn new(model: impl Into<ModelName>, stream_usage: bool) -> Self {
         let now = steadfast_core::time::wall();
         Self {
             model: model.into(),

@@ -3,25 +3,21 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
+use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, FrameKind};
 use steadfast_core::{Dialect, Failure, Reason, Usage};
 
 use super::{Caller, codec, fault, template::Template};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
-/// What one event says.
-pub type Deltas = SmallVec<[Delta; 1]>;
-
-/// What an answer says whose gist was told before.
-pub(super) fn later(read: Result<Deltas, Failure>) -> Deltas {
-    debug_assert!(read.is_ok(), "an answer can be read whose gist was told");
-    read.unwrap_or_default()
-}
-
 /// Reads one dialect's frames.
 pub trait DecodeFrames: std::fmt::Debug + Send {
     /// Reads one frame with data.
+    ///
+    /// When its data have one piece of text or thinking and nothing else, it returns where in them
+    /// the inside of that string begins and ends. Data with another text there, and otherwise the
+    /// same, must then mean the same but for that text, as long as nothing else is read between.
+    /// `None` costs time and is never wrong.
     ///
     /// # Errors
     ///
@@ -29,9 +25,9 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure>;
+    ) -> Result<Option<Range<usize>>, Failure>;
 
     /// The input has ended without an error before the terminal event was read: the event that
     /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
@@ -39,22 +35,9 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event>;
 }
 
-/// What else is known of a frame's data once they have been read. Nothing by default, which costs
-/// time and is never wrong.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Decoded {
-    /// They are known to be UTF-8, all of them.
-    pub is_text: bool,
-    /// When they said one piece of text or thinking and nothing else: where the inside of the string
-    /// begins and ends that said it. Data with other words there, and otherwise the same, have to
-    /// mean the same but for the words, as long as nothing else is read between.
-    pub said: Option<Range<usize>>,
-}
-
 /// Where `part` stands in `whole`, if that is its memory.
-pub(super) fn place(whole: &[u8], part: impl AsRef<[u8]>) -> Option<Range<usize>> {
-    let part = part.as_ref();
+pub(super) fn range_of(whole: impl AsRef<[u8]>, part: impl AsRef<[u8]>) -> Option<Range<usize>> {
+    let (whole, part) = (whole.as_ref(), part.as_ref());
     let from = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
     let to = from.checked_add(part.len())?;
     (to <= whole.len()).then_some(from..to)
@@ -132,7 +115,7 @@ impl StreamDecoder {
                 .with_evidence("limit:event")
                 .with_source(large)),
         };
-        Some(self.settle(read))
+        Some(self.record(read))
     }
 
     /// Ends the input: what was left in it, then its end or an error. `None` when the stream was
@@ -146,7 +129,7 @@ impl StreamDecoder {
             Rest::Incomplete(frame) => self.end(Some(&frame)),
             Rest::Nothing | Rest::Blank(_) => self.end(None),
         };
-        Some(self.settle(read))
+        Some(self.record(read))
     }
 
     /// Whether the terminal event or an error has been read.
@@ -165,19 +148,18 @@ impl StreamDecoder {
 
     fn decode(&mut self, frame: SseFrame) -> Result<Event, Failure> {
         if let Some(template) = &mut self.template {
-            template.forget();
+            template.invalidate();
         }
         let mut deltas = Deltas::new();
         match &frame.data {
             Some(data) => {
-                let read = self.frames.decode(&frame, data, &mut deltas)?;
-                if !read.is_text {
-                    fault::text(self.dialect, "an event", data)?;
-                }
+                let text = fault::text(data);
+                let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
+                fault::utf8(self.dialect, "an event", &text)?;
                 // Lines that were joined stand nowhere in the frame.
-                if let (Some(said), Some(at)) = (read.said, place(&frame.raw, data)) {
-                    let said = at.start + said.start..at.start + said.end;
-                    Template::learn(&mut self.template, &frame.raw, at, said, &deltas);
+                if let (Some(text), Some(at)) = (only_text, range_of(&frame.raw, data)) {
+                    let text = at.start + text.start..at.start + text.end;
+                    Template::learn(&mut self.template, &frame.raw, at, text, &deltas);
                 }
             }
             None if frame.stray => return Err(fault::stray(self.dialect)),
@@ -186,7 +168,7 @@ impl StreamDecoder {
         Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw), deltas))
     }
 
-    fn settle(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
+    fn record(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
         match read {
             Ok(event) => {
                 if let Some(usage) = event.usage() {
@@ -208,12 +190,12 @@ impl StreamDecoder {
 
 /// Writes one dialect's frames.
 pub trait EncodeEvents: std::fmt::Debug + Send {
-    /// Writes what `event` says. `foreign` when it was read from another dialect: signatures in
+    /// Writes `event`. `foreign` when it was read from another dialect: signatures in
     /// it mean nothing here.
     ///
     /// # Errors
     ///
-    /// When the dialect has no way to say it.
+    /// When the dialect can not express it.
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure>;
 
     /// Takes note of an event whose own frame is passed on, so that what is written later fits.
@@ -224,7 +206,7 @@ pub trait EncodeEvents: std::fmt::Debug + Send {
 /// Writes a stream for a caller: events in, frames out.
 ///
 /// An event that was read in the caller's dialect, and not changed since, is passed on as the
-/// bytes it was read from. What it writes itself ends only when the answer did: a failure is told
+/// bytes it was read from. What it writes itself ends only when the answer did: a failure is reported
 /// by [`Codec::encode_stream_error`](super::Codec::encode_stream_error), after which nothing may be written.
 #[derive(Debug)]
 pub struct StreamEncoder {
@@ -254,11 +236,11 @@ impl StreamEncoder {
         Ok(event.frame.filter(|_| seen).map(|frame| frame.bytes).unwrap_or_default())
     }
 
-    /// The frames that say what `event` says; empty when the caller is to see nothing of it.
+    /// The frames of `event`; empty when the caller is to see nothing of it.
     ///
     /// # Errors
     ///
-    /// When the caller's dialect has no way to say it, such as arguments of a tool call that are
+    /// When the caller's dialect can not express it, such as arguments of a tool call that are
     /// no JSON object.
     pub fn encode(&mut self, event: &Event) -> Result<Bytes, Failure> {
         match event.frame(self.dialect) {

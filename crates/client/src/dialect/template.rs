@@ -1,22 +1,25 @@
-//! Frames that say the next few words and are otherwise what the frame before was.
+//! Frames that differ from the frame before in their text alone.
 //!
-//! Most frames of a stream are: identifiers, model and structure come with every token. Such a frame
-//! is told by comparing its bytes, at a tenth of what reading it costs.
+//! Most frames of a stream do: ids, model and structure come with every token. Such a frame is
+//! recognised by comparing its bytes, without reading its JSON.
+//!
+//! Through the gateway, CPU a chunk without this is 1.7 times as much for chunks that come as fast as
+//! they are taken, 1.11 times for those that come eight at a time and 1.04 times for those that come
+//! alone (64 streams, both builds in turn in one run); instructions in user space are 1.8 times as many
+//! for a chunk alone.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use memchr::memmem;
 use steadfast_chat::Delta;
+use steadfast_chat::Deltas;
 
-use super::Deltas;
-use crate::json::plain;
-
-/// The longest frame remembered, in bytes: 1 KiB. Frames of a few words have 150 to 400.
-const MOST: usize = 1_024;
+/// The longest frame remembered, in bytes: 1 KiB. Frames of a few tokens have 150 to 400.
+const MAX_FRAME: usize = 1_024;
 
 /// A string of random length in many of OpenAI's chunks, which no dialect reads: it hides from who
-/// watches the network how long the words are.
+/// watches the network how long the text is.
 const PADDING: &[u8] = b"\"obfuscation\":\"";
 
 /// A frame that was read, and what of it may differ in the next one without any difference to how
@@ -24,44 +27,45 @@ const PADDING: &[u8] = b"\"obfuscation\":\"";
 ///
 /// It holds for the very next frame, and for the one behind that when the next one was like it:
 /// whatever else is read may change what a frame means.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Template {
     /// Its bytes.
     frame: Vec<u8>,
-    /// The inside of the string that is all it said.
-    said: Range<usize>,
+    /// The inside of the string that is its only text.
+    text: Range<usize>,
     /// What stands behind that and means nothing.
     padding: Range<usize>,
-    padded_by: Padding,
+    padding_kind: Padding,
     thinking: bool,
-    /// The block its words belong to.
+    /// The block its text belongs to.
     index: u32,
     /// Nothing else has been read since.
-    holds: bool,
+    valid: bool,
 }
 
 /// What may stand where there is padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Padding {
     /// White space before the last brace, as Anthropic sends it.
+    #[default]
     Spaces,
     /// The inside of a string.
-    Words,
+    Text,
 }
 
 impl Template {
     /// Something else is read.
-    pub(super) fn forget(&mut self) {
-        self.holds = false;
+    pub(super) fn invalidate(&mut self) {
+        self.valid = false;
     }
 
-    /// Remembers `frame`, which has been read and said `deltas`. Its data stand at `data`, and were
-    /// read by themselves; `said` is the inside of a string in them.
+    /// Remembers `frame`, which was read into `deltas`. Its data stand at `data`, and were read by
+    /// themselves; `text` is the inside of a string in them.
     pub(super) fn learn(
         known: &mut Option<Box<Self>>,
         frame: &Bytes,
         data: Range<usize>,
-        said: Range<usize>,
+        text: Range<usize>,
         deltas: &Deltas,
     ) {
         let (index, thinking) = match &deltas[..] {
@@ -69,62 +73,53 @@ impl Template {
             [Delta::Thinking { index, .. }] => (*index, true),
             _ => return,
         };
-        // What ends in any other way might be continued.
-        if frame.len() > MOST || !frame.ends_with(b"\n") || said.end >= data.end {
+        // What ends otherwise might be continued.
+        if frame.len() > MAX_FRAME || !frame.ends_with(b"\n") || text.end >= data.end {
             return;
         }
-        let behind = &frame[said.end..data.end];
-        let (padding, padded_by) = match memmem::find(behind, PADDING) {
+        let rest = &frame[text.end..data.end];
+        let (padding, padding_kind) = match memmem::find(rest, PADDING) {
             Some(at) => {
-                let from = said.end + at + PADDING.len();
-                (from..from + plain(&frame[from..data.end], false), Padding::Words)
+                let from = text.end + at + PADDING.len();
+                (from..from + unescaped(&frame[from..data.end]), Padding::Text)
             }
             None => {
-                let Some(brace) = memchr::memrchr(b'}', behind) else { return };
-                let spaces = behind[..brace].iter().rev().take_while(|byte| **byte == b' ');
-                let brace = said.end + brace;
+                let Some(brace) = memchr::memrchr(b'}', rest) else { return };
+                let spaces = rest[..brace].iter().rev().take_while(|byte| **byte == b' ');
+                let brace = text.end + brace;
                 (brace - spaces.count()..brace, Padding::Spaces)
             }
         };
-        let template = known.get_or_insert_with(|| {
-            Box::new(Self {
-                frame: Vec::new(),
-                said: 0..0,
-                padding: 0..0,
-                padded_by,
-                thinking,
-                index,
-                holds: false,
-            })
-        });
+        let template = known.get_or_insert_default();
         let mut kept = std::mem::take(&mut template.frame);
         kept.clear();
         kept.extend_from_slice(frame);
-        **template = Self { frame: kept, said, padding, padded_by, thinking, index, holds: true };
+        let valid = true;
+        **template = Self { frame: kept, text, padding, padding_kind, thinking, index, valid };
     }
 
-    /// What the first frame of `input` says and how long it is, when it is like this one.
+    /// The delta of the first frame of `input`, and the frame's length, when it is like this one.
     #[inline]
     pub(super) fn read(&self, input: &[u8]) -> Option<(Delta, usize)> {
-        if !self.holds {
+        if !self.valid {
             return None;
         }
-        let rest = input.strip_prefix(self.frame.get(..self.said.start)?)?;
-        let (said, rest) = words(rest)?;
-        // Whether there is nothing in an empty piece is for the dialect to say.
-        if said.is_empty() {
+        let rest = input.strip_prefix(self.frame.get(..self.text.start)?)?;
+        let (text, rest) = split_string(rest)?;
+        // Whether an empty piece means anything is for the dialect to decide.
+        if text.is_empty() {
             return None;
         }
-        let rest = rest.strip_prefix(self.frame.get(self.said.end..self.padding.start)?)?;
-        let rest = match self.padded_by {
-            Padding::Words => words(rest)?.1,
+        let rest = rest.strip_prefix(self.frame.get(self.text.end..self.padding.start)?)?;
+        let rest = match self.padding_kind {
+            Padding::Text => split_string(rest)?.1,
             Padding::Spaces => {
                 let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
                 rest.get(spaces..)?
             }
         };
         let rest = rest.strip_prefix(self.frame.get(self.padding.end..)?)?;
-        let (index, text) = (self.index, said.to_owned());
+        let (index, text) = (self.index, text.to_owned());
         let delta = match self.thinking {
             true => Delta::Thinking { index, text },
             false => Delta::Text { index, text },
@@ -133,9 +128,15 @@ impl Template {
     }
 }
 
-/// The inside of a JSON string without anything special in it, and what follows.
+/// The inside of a JSON string without escapes, and what follows.
 #[inline]
-fn words(input: &[u8]) -> Option<(&str, &[u8])> {
-    let (inside, rest) = input.split_at_checked(plain(input, false))?;
+fn split_string(input: &[u8]) -> Option<(&str, &[u8])> {
+    let (inside, rest) = input.split_at_checked(unescaped(input))?;
     Some((std::str::from_utf8(inside).ok()?, rest))
+}
+
+/// How many bytes of a JSON string come before its end, an escape, or a control character.
+fn unescaped(input: &[u8]) -> usize {
+    let special = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+    input.iter().position(special).unwrap_or(input.len())
 }

@@ -11,7 +11,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) model: bool,
     /// It is an instruction in the middle of the conversation, for models that take one there.
     instruction: bool,
-    /// What is said.
+    /// Its parts.
     pub(crate) items: Vec<Item<'a>>,
     /// The text it was read from in this dialect, when it is one message that nobody changed.
     pub(crate) raw: Option<&'a RawJson>,
@@ -32,7 +32,7 @@ impl Item<'_> {
         self.message.dialect().is_none_or(|read| read == dialect)
     }
 
-    /// Whether its extra fields are words of `dialect`.
+    /// Whether its extra fields are fields of `dialect`.
     pub(crate) fn has_extra(&self, dialect: Dialect) -> bool {
         self.message.dialect() == Some(dialect)
     }
@@ -77,7 +77,7 @@ pub(crate) fn turns<'a>(
                     && !(instruction || last.instruction)
                     && (last.raw.is_none() || raw.is_none()) =>
             {
-                // Each is looked at once: there may be many neighbours.
+                // Each is filtered once: there may be many neighbours.
                 if last.raw.take().is_some() {
                     last.items.retain(|item| keep(item));
                 }
@@ -131,12 +131,12 @@ pub(crate) fn loop_without_thinking(messages: &[Message], dialect: Dialect) -> b
     without
 }
 
-/// Whether both are the same messages, without looking into them.
+/// Whether both are the same messages, by their address.
 pub(crate) fn same(a: &SharedVec<Message>, b: &SharedVec<Message>) -> bool {
     a.same(b) || (a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)))
 }
 
-/// The words of a block of Anthropic's dialect that has some: a document given as text, a search
+/// The text of a block of Anthropic's dialect that has some: a document given as text, a search
 /// result.
 pub(crate) fn opaque_text(opaque: &Opaque) -> Option<String> {
     let block = opaque.json.to_value();
@@ -160,20 +160,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_become_one_turn_and_each_part_is_looked_at_once() {
+    fn neighbours_become_one_turn_and_each_part_is_filtered_once() {
         const MANY: usize = 1_000;
         let messages: Vec<Message> =
             (0..MANY).map(|n| Message::tool(format!("c{n}"), "result")).collect();
         let calls = Calls::of(&messages, Dialect::Anthropic);
-        let looks = Cell::new(0);
+        let filtered = Cell::new(0);
         let keep = |_: &Item<'_>| {
-            looks.set(looks.get() + 1);
+            filtered.set(filtered.get() + 1);
             true
         };
         let turns = turns(&messages, Dialect::Anthropic, &calls, |_| None, keep);
         assert_eq!(turns.len(), 1);
         assert_eq!(turns[0].items.len(), MANY);
-        assert_eq!(looks.get(), MANY);
+        assert_eq!(filtered.get(), MANY);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::cell::OnceCell;
 
 use bytes::Bytes;
+use serde::Serialize;
 use steadfast_chat::ChatRequest;
-use steadfast_core::{Dialect, Failure};
+use steadfast_core::{Dialect, Failure, Fault, Reason};
 
-use super::{Fields, Object, Raw, text_of};
+use super::{Fields, Object, Raw, RequestError, quoted, text_of};
 
 /// A request body being written: on top of the one that was read, when that was in the same
 /// dialect, else from nothing.
@@ -14,7 +15,7 @@ pub(crate) struct Patch<'a> {
     request: &'a ChatRequest,
     dialect: Dialect,
     /// Those of the body that was read, once something between them has to change.
-    fields: OnceCell<Fields<'a>>,
+    fields: OnceCell<Result<Fields<'a>, RequestError>>,
     set: Vec<Change>,
 }
 
@@ -36,13 +37,15 @@ impl<'a> Patch<'a> {
     }
 
     /// A field as it was read. To ask is to read them all.
-    pub(crate) fn old(&self, names: &[&str]) -> Option<Raw<'a>> {
-        self.fields().iter().find(|(name, _)| names.contains(name)).map(|(_, raw)| raw)
+    pub(crate) fn old(&self, names: &[&str]) -> Result<Option<Raw<'a>>, Failure> {
+        let mut fields = self.fields()?.iter();
+        Ok(fields.find(|(name, _)| names.contains(name)).map(|(_, raw)| raw))
     }
 
     /// None of a body that was not read, or in another dialect.
-    fn fields(&self) -> &Fields<'a> {
-        self.fields.get_or_init(|| fields_of(self.request, self.dialect))
+    fn fields(&self) -> Result<&Fields<'a>, Failure> {
+        let fields = self.fields.get_or_init(|| read_again(self.request, self.dialect));
+        fields.as_ref().map_err(|error| misread("the body", error))
     }
 
     /// Whether `what` of the request is as it was read.
@@ -63,57 +66,95 @@ impl<'a> Patch<'a> {
         Ok(())
     }
 
+    /// Writes a field that may be left out anew, unless its value is as it was read. Where it is not
+    /// `allowed`, it is left out.
+    pub(crate) fn field<T: PartialEq + Serialize>(
+        &mut self,
+        names: &'static [&'static str],
+        allowed: bool,
+        of: impl Fn(&ChatRequest) -> &Option<T>,
+    ) {
+        if !(allowed && self.is_same(&of)) {
+            let value = of(self.request).as_ref().filter(|_| allowed).map(quoted);
+            self.set.push(Change { names, value });
+        }
+    }
+
     /// Writes a field anew, out of what it was, unless it is the `same` as it was read.
     pub(crate) fn change(
         &mut self,
         names: &'static [&'static str],
         same: bool,
-        value: impl FnOnce(Option<Raw<'a>>) -> Option<String>,
-    ) {
+        value: impl FnOnce(Option<Raw<'a>>) -> Result<Option<String>, Failure>,
+    ) -> Result<(), Failure> {
         if !same {
-            self.set.push(Change { names, value: value(self.old(names)) });
+            self.set.push(Change { names, value: value(self.old(names)?)? });
         }
+        Ok(())
     }
 
     /// The body. The very bytes that were read, when nothing changed.
-    pub(crate) fn finish(self) -> Bytes {
+    ///
+    /// # Errors
+    ///
+    /// When those can not be read again.
+    pub(crate) fn finish(self) -> Result<Bytes, Failure> {
         let origin = self.request.origin(self.dialect);
         if let Some(origin) = origin
             && self.set.is_empty()
         {
-            return origin.body.clone();
+            return Ok(origin.body.clone());
         }
         let mut out = Vec::with_capacity(origin.map_or(1_024, |origin| origin.body.len() + 256));
         write(
             &mut Object::new(&mut out),
-            self.fields().iter().map(|(name, raw)| (name, raw.get())),
+            self.fields()?.iter().map(|(name, raw)| (name, raw.get())),
             self.set.iter().map(|change| (change.names, change.value.as_deref())).collect(),
         );
-        out.into()
+        Ok(out.into())
     }
 }
 
 /// The fields of the body that `request` was read from, as they stand; none when that was in another
 /// dialect.
-pub(crate) fn fields_of(request: &ChatRequest, dialect: Dialect) -> Fields<'_> {
-    let raw = request.origin(dialect).and_then(|origin| Raw::read(&origin.body).ok());
-    raw.and_then(|raw| Fields::read(raw).ok()).unwrap_or_default()
+///
+/// # Errors
+///
+/// When the body can not be read again: to write it without them would lose what nobody changed.
+pub(crate) fn fields_of(request: &ChatRequest, dialect: Dialect) -> Result<Fields<'_>, Failure> {
+    read_again(request, dialect).map_err(|error| misread("the body", &error))
+}
+
+fn read_again(request: &ChatRequest, dialect: Dialect) -> Result<Fields<'_>, RequestError> {
+    let Some(origin) = request.origin(dialect) else { return Ok(Fields::default()) };
+    Fields::of_body(&origin.body)
+}
+
+/// What was read before can not be read again.
+fn misread(what: &str, error: &RequestError) -> Failure {
+    let message = format!("{what} the request was read from can not be read again: {error}");
+    Failure::refused(Reason::Format, message).with_fault(Fault::Local).with_evidence("misread")
 }
 
 /// `old` with the fields of `set` changed: replaced where they stand, added at the end, or removed.
 /// What else is in `old` stays as it is.
+///
+/// # Errors
+///
+/// When `old` is no object.
 pub(crate) fn patched(
     old: Option<Raw<'_>>,
     set: &[(&'static [&'static str], Option<String>)],
-) -> String {
-    let fields = old.and_then(|old| Fields::read(old).ok()).unwrap_or_default();
+) -> Result<String, Failure> {
+    let fields = old.map(Fields::read).transpose();
+    let fields = fields.map_err(|error| misread("an object", &error))?.unwrap_or_default();
     let mut out = Vec::new();
     write(
         &mut Object::new(&mut out),
         fields.iter().map(|(name, raw)| (name, raw.get())),
         set.iter().map(|(names, value)| (*names, value.as_deref())).collect(),
     );
-    text_of(out)
+    Ok(text_of(out))
 }
 
 fn write<'a>(
@@ -148,15 +189,36 @@ mod tests {
     #[test]
     fn the_rest_keeps_its_bytes_and_its_place() {
         let new = patched(
-            Raw::check(br#"{ "b" : 1.50, "a":[ 1 ], "c":null, "a":2 }"#),
+            serde_json::from_str(r#"{ "b" : 1.50, "a":[ 1 ], "c":null, "a":2 }"#).unwrap(),
             &[
                 (&["a", "A"], Some("9".into())),
                 (&["c"], None),
                 (&["new", "other"], Some("true".into())),
                 (&["never"], None),
             ],
-        );
+        )
+        .unwrap();
         assert_eq!(new, r#"{"b":1.50,"a":9,"new":true}"#);
-        assert_eq!(patched(None, &[(&["x"], Some("1".into()))]), r#"{"x":1}"#);
+        assert_eq!(patched(None, &[(&["x"], Some("1".into()))]).unwrap(), r#"{"x":1}"#);
+    }
+
+    #[test]
+    fn what_can_not_be_read_again_is_an_error_and_never_left_out() {
+        assert!(patched(serde_json::from_str("[1]").unwrap(), &[(&["x"], None)]).is_err());
+        for body in ["", "[]", r#"{"model":"m","x":1"#] {
+            let mut request = ChatRequest::user("hi").with_model("m");
+            request = request.with_origin(Dialect::OpenAi, body.into());
+            let mut patch = Patch::new(&request, Dialect::OpenAi);
+            patch.set(&["model"], false, || Ok(Some("\"n\"".to_owned()))).unwrap();
+            let failure = patch.finish().unwrap_err();
+            assert_eq!((failure.reason(), failure.fault()), (Reason::Format, Fault::Local));
+            assert!(
+                failure.message().starts_with("the body the request was read from"),
+                "{failure}"
+            );
+            // What has not been changed needs no reader.
+            let same = Patch::new(&request, Dialect::OpenAi).finish().unwrap();
+            assert_eq!(same, body);
+        }
     }
 }

@@ -2,11 +2,16 @@
 
 use std::{borrow::Cow, fmt};
 
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use steadfast_chat::{Extra, RawJson};
 use steadfast_core::{Failure, Reason};
 
 use super::{Raw, scan::depth};
+
+/// A string, borrowed where it has no escapes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Str<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
 /// far deeper than any provider does.
@@ -46,6 +51,11 @@ impl RequestError {
     /// A problem with the value at hand; callers up the tree add where that is.
     pub(crate) fn new(problem: impl Into<String>) -> Self {
         Self { path: String::new(), problem: problem.into() }
+    }
+
+    /// The body is no JSON.
+    pub(crate) fn invalid(error: impl fmt::Display) -> Self {
+        Self::new(format!("is not valid JSON: {error}"))
     }
 
     /// The value at hand is of the wrong kind.
@@ -105,14 +115,10 @@ pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
-        let raw = Raw::read(body)
-            .map_err(|error| RequestError::new(format!("is not valid JSON: {error}")))?;
-        let fields = Self::read(raw)?;
-        if depth(raw.get()) > MAX_DEPTH {
-            let deep = fields
-                .0
-                .iter()
-                .find(|(_, raw)| raw.is_some_and(|raw| depth(raw.get()) >= MAX_DEPTH));
+        let text = std::str::from_utf8(body).map_err(RequestError::invalid)?;
+        let fields = Self::read(serde_json::from_str(text).map_err(RequestError::invalid)?)?;
+        if depth(text) > MAX_DEPTH {
+            let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
             let name = deep.map_or("", |(name, _)| name);
             let problem = format!(
                 "is nested deeper than {MAX_DEPTH} levels, which no provider takes; make it flatter"
@@ -122,16 +128,6 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// Adds one.
-    pub(crate) fn push(&mut self, name: &'a str, value: Raw<'a>) {
-        self.0.push((Cow::Borrowed(name), Some(value)));
-    }
-
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The fields of `raw`.
     pub(crate) fn read(raw: Raw<'a>) -> Result<Self, RequestError> {
         if !raw.is_object() {
@@ -139,10 +135,11 @@ impl<'a> Fields<'a> {
         }
         let mut fields = Vec::with_capacity(8);
         for (name, value) in raw.members() {
-            let name = match name.words() {
-                Some(name) => name,
-                None => serde_json::from_str(name.get())
-                    .map_err(|error| RequestError::new(format!("can not be read: {error}")))?,
+            let name = match name.unescaped() {
+                Some(name) => Cow::Borrowed(name),
+                None => name.text().map(Cow::Owned).map_err(|error| {
+                    RequestError::new(format!("has a name that can not be read: {error}"))
+                })?,
             };
             fields.push((name, Some(value)));
         }
@@ -223,53 +220,56 @@ pub(crate) fn kind(raw: Raw<'_>) -> &'static str {
 }
 
 /// The items of a list.
-pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
-    if raw.is_list() {
-        Ok(raw.items().collect())
-    } else {
-        Err(RequestError::expected("a list", raw))
-    }
+pub(crate) fn items(raw: Raw<'_>) -> Result<impl Iterator<Item = Raw<'_>>, RequestError> {
+    if raw.is_list() { Ok(raw.items()) } else { Err(RequestError::expected("a list", raw)) }
+}
+
+/// The items of a list, each read by `read`.
+pub(crate) fn list<'a, T>(
+    raw: Raw<'a>,
+    mut read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
+) -> Result<Vec<T>, RequestError> {
+    items(raw)?.enumerate().map(|(i, raw)| read(raw).index(i)).collect()
+}
+
+/// A list of strings.
+pub(crate) fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
+    list(raw, string)
 }
 
 /// An object, kept as text.
 pub(crate) fn raw_object(raw: Raw<'_>) -> Result<RawJson, RequestError> {
-    if raw.get().starts_with('{') {
-        Ok(raw.kept())
-    } else {
-        Err(RequestError::expected("an object", raw))
-    }
+    if raw.is_object() { Ok(raw.kept()) } else { Err(RequestError::expected("an object", raw)) }
 }
 
-macro_rules! scalar {
-    ($(#[$doc:meta])* $name:ident -> $type:ty, $what:literal) => {
-        $(#[$doc])*
-        pub(crate) fn $name(raw: Raw<'_>) -> Result<$type, RequestError> {
-            serde_json::from_str(raw.get()).map_err(|_| RequestError::expected($what, raw))
-        }
-    };
+fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestError> {
+    serde_json::from_str(raw.get()).map_err(|_| RequestError::expected(what, raw))
 }
 
 /// A string.
 pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
-    raw.words().map(Cow::into_owned).ok_or_else(|| RequestError::expected("a string", raw))
+    raw.text().map_err(|_| RequestError::expected("a string", raw))
 }
 
-scalar!(
-    /// A whole number from zero.
-    uint -> u64, "a whole number, not negative"
-);
-scalar!(
-    /// A whole number.
-    int -> i64, "a whole number"
-);
-scalar!(
-    /// A number.
-    float -> f64, "a number"
-);
-scalar!(
-    /// True or false.
-    flag -> bool, "true or false"
-);
+/// A whole number from zero.
+pub(crate) fn uint(raw: Raw<'_>) -> Result<u64, RequestError> {
+    scalar(raw, "a whole number, not negative")
+}
+
+/// A whole number.
+pub(crate) fn int(raw: Raw<'_>) -> Result<i64, RequestError> {
+    scalar(raw, "a whole number")
+}
+
+/// A number.
+pub(crate) fn float(raw: Raw<'_>) -> Result<f64, RequestError> {
+    scalar(raw, "a number")
+}
+
+/// True or false.
+pub(crate) fn flag(raw: Raw<'_>) -> Result<bool, RequestError> {
+    scalar(raw, "true or false")
+}
 
 #[cfg(test)]
 mod tests {
@@ -291,7 +291,7 @@ mod tests {
         let mut fields = Fields::of_body(body).unwrap();
         let error = fields
             .need("list", |raw| {
-                for (i, item) in items(raw)?.into_iter().enumerate() {
+                for (i, item) in items(raw)?.enumerate() {
                     Fields::read(item).and_then(|mut item| item.get("n", uint)).index(i)?;
                 }
                 Ok(())

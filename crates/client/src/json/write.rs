@@ -1,4 +1,4 @@
-//! Writing: straight into bytes, values in their own text where they have one.
+//! Writing: straight into bytes, values as the text they came in where they have one.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -455,7 +455,7 @@ async fn what_comes_compressed_though_nobody_asked_is_named_and_not_read() {
 #[tokio::test]
 async fn a_stream_that_nobody_asked_for_is_bounded_like_the_answer_it_is_collected_to() {
     let piece = "data: {\"choices\":[{\"delta\":{\"content\":\"xxxxxxxx\"}}]}\n\n";
-    let mut limits = steadfast_client::Limits::default();
+    let mut limits = steadfast_client::AnswerLimits::default();
     limits.answer = 1_000;
     for (stream, evidence) in
         [(false, "limit:answer"), (true, "stream ended without its terminal event")]
@@ -478,7 +478,7 @@ async fn a_stream_that_nobody_asked_for_is_bounded_like_the_answer_it_is_collect
 
 #[tokio::test]
 async fn answers_and_events_are_bounded() {
-    let mut limits = steadfast_client::Limits::default();
+    let mut limits = steadfast_client::AnswerLimits::default();
     limits.answer = 1_000;
     limits.event = 100;
     for (asked, kind, evidence) in [(false, JSON, "limit:answer"), (true, SSE, "limit:event")] {

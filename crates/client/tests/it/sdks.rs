@@ -89,7 +89,7 @@ fn a_refused_key_of_the_operators_is_told_as_one_and_what_was_tried_is_said() {
         let (status, _, _) = codec(dialect).encode_error(&failure, None);
         assert_eq!(status, 503, "{dialect}");
         let said = message(dialect, &failure);
-        assert!(said.contains("An operator has to renew them. It said: Incorrect"), "{said}");
+        assert!(said.contains("An operator has to renew them. It answered: Incorrect"), "{said}");
         assert!(said.ends_with("Tried: p/m, once."), "{said}");
         let theirs = refused().with_fault(Fault::Caller);
         assert_eq!(codec(dialect).encode_error(&theirs, None).0, 401);

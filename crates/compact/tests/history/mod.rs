@@ -1,5 +1,5 @@
 //! Random histories as clients of the three dialects write them: tools, parallel calls, thinking,
-//! images, instructions on the way.
+//! images, instructions in between.
 
 #![allow(
     dead_code,
@@ -99,12 +99,12 @@ fn random_step(dice: &mut fastrand::Rng) -> Step {
     }
 }
 
-/// Writes stretches out the way clients of a dialect do.
+/// Writes stretches out as clients of a dialect do.
 pub struct Writer {
     dialect: Dialect,
     thinking: bool,
     pub messages: Vec<Message>,
-    words: usize,
+    pieces: usize,
     ids: usize,
     /// What stands under thoughts and under calls.
     pub signatures: (String, String),
@@ -114,7 +114,7 @@ impl Writer {
     pub fn new(dialect: Dialect, thinking: bool) -> Self {
         let messages = vec![Message::system("You are a careful assistant.")];
         let signatures = ("sig".to_owned(), "sig".to_owned());
-        Self { dialect, thinking, messages, words: 0, ids: 0, signatures }
+        Self { dialect, thinking, messages, pieces: 0, ids: 0, signatures }
     }
 
     pub fn request(&self) -> ChatRequest {
@@ -131,9 +131,9 @@ impl Writer {
         request
     }
 
-    fn words(&mut self) -> Part {
-        self.words += 1;
-        Part::text(format!("Words {} about this and that.", self.words))
+    fn pieces(&mut self) -> Part {
+        self.pieces += 1;
+        Part::text(format!("Text {} about this and that.", self.pieces))
     }
 
     fn push(&mut self, role: Role, parts: Vec<Part>) {
@@ -148,10 +148,10 @@ impl Writer {
     /// Writes one stretch; the last one of a request ends with the user's word or a result.
     pub fn stretch(&mut self, stretch: &Stretch, last: bool) {
         for ask in &stretch.asks {
-            let mut parts = vec![self.words()];
+            let mut parts = vec![self.pieces()];
             match ask {
                 1 => parts.push(Part::image("image/png", PIXEL)),
-                2 => parts.push(self.words()),
+                2 => parts.push(self.pieces()),
                 3 => self.push(Role::System, vec![Part::text("Be brief.")]),
                 _ => {}
             }
@@ -163,18 +163,18 @@ impl Writer {
             self.step(step, thinks);
         }
         if !last && (stretch.answers || !stretch.steps.is_empty()) {
-            let words = self.words();
-            self.push(Role::Assistant, vec![words]);
+            let pieces = self.pieces();
+            self.push(Role::Assistant, vec![pieces]);
         }
     }
 
     fn step(&mut self, step: &Step, thinks: bool) {
-        let mut said = Vec::new();
+        let mut parts_out = Vec::new();
         if thinks {
-            said.push(self.thought());
+            parts_out.push(self.thought());
         }
         if step.says {
-            said.push(self.words());
+            parts_out.push(self.pieces());
         }
         let gemini = self.dialect == Dialect::Gemini;
         let mut results = Vec::new();
@@ -183,7 +183,7 @@ impl Writer {
             let name = ["read_file", "write_file", "list"][(self.ids + number) % 3];
             let id = if gemini { String::new() } else { format!("call_{}", self.ids) };
             let argument = "a".repeat(step.sizes.1);
-            said.push(Part::ToolCall(ToolCall {
+            parts_out.push(Part::ToolCall(ToolCall {
                 id: id.clone(),
                 name: name.into(),
                 arguments: format!(r#"{{"path":"src/f{}.rs","text":"{argument}"}}"#, self.ids),
@@ -203,7 +203,7 @@ impl Writer {
                 extra: None,
             }));
         }
-        self.push(Role::Assistant, said);
+        self.push(Role::Assistant, parts_out);
         if step.reversed && !gemini {
             results.reverse();
         }

@@ -1,4 +1,4 @@
-//! Models and summarisers that do as they are told.
+//! Models and summarisers that answer as a test wants.
 
 #![allow(
     dead_code,
@@ -20,19 +20,19 @@ use parking_lot::Mutex;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Completion, Delta, Event, EventStream, Head, Message, StopReason,
 };
-use steadfast_compact::{Notice, TargetFacts};
+use steadfast_compact::{Counter, Encoding, Notice, Scheme, TargetFacts};
 use steadfast_core::{CallContext, Dialect, Failure, Reason, RecoveryLog, Target, Usage, Window};
 use tower::{Layer, Service, ServiceExt};
 
 pub type Reply = Result<ChatResponse, Failure>;
 type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// A service that answers as it is told, and keeps what it was asked.
+/// A service that answers as a test wants, and keeps what it was asked.
 #[derive(Clone)]
 pub struct Model {
     answer: Arc<dyn Fn(usize, ChatRequest) -> Answering + Send + Sync>,
     asked: Arc<Mutex<Vec<ChatRequest>>>,
-    under_way: Arc<()>,
+    running: Arc<()>,
     ready: bool,
 }
 
@@ -44,7 +44,7 @@ impl Model {
         Self {
             answer: Arc::new(move |number, request| Box::pin(answer(number, request))),
             asked: Arc::default(),
-            under_way: Arc::default(),
+            running: Arc::default(),
             ready: false,
         }
     }
@@ -68,8 +68,8 @@ impl Model {
     }
 
     /// Calls that are neither over nor dropped.
-    pub fn under_way(&self) -> usize {
-        Arc::strong_count(&self.under_way) - Arc::strong_count(&self.asked)
+    pub fn running(&self) -> usize {
+        Arc::strong_count(&self.running) - Arc::strong_count(&self.asked)
     }
 
     pub fn last(&self) -> ChatRequest {
@@ -94,10 +94,10 @@ impl Service<ChatRequest> for Model {
             asked.push(request.clone());
             asked.len() - 1
         };
-        let (answer, under_way) = ((self.answer)(number, request), self.under_way.clone());
+        let (answer, running) = ((self.answer)(number, request), self.running.clone());
         Box::pin(async move {
             let came = answer.await;
-            drop(under_way);
+            drop(running);
             came
         })
     }
@@ -112,7 +112,7 @@ pub fn answer(deltas: Vec<Delta>) -> ChatResponse {
     events(deltas.into_iter().map(|delta| Ok(Event::new([delta]))).collect())
 }
 
-pub fn said(text: &str) -> Delta {
+pub fn text_delta(text: &str) -> Delta {
     Delta::Text { index: 0, text: text.into() }
 }
 
@@ -121,13 +121,13 @@ pub fn stop(reason: StopReason) -> Delta {
 }
 
 pub fn say(text: &str) -> ChatResponse {
-    answer(vec![said(text), stop(StopReason::EndTurn), Delta::End])
+    answer(vec![text_delta(text), stop(StopReason::EndTurn), Delta::End])
 }
 
 /// Says `text`, and that the request was so large.
 pub fn say_used(text: &str, input: u64, output: u64) -> ChatResponse {
     let usage = Delta::Usage(Usage::new(input, output));
-    answer(vec![said(text), usage, stop(StopReason::EndTurn), Delta::End])
+    answer(vec![text_delta(text), usage, stop(StopReason::EndTurn), Delta::End])
 }
 
 pub fn overflow(limit: Option<u64>, requested: Option<u64>) -> Failure {
@@ -135,7 +135,7 @@ pub fn overflow(limit: Option<u64>, requested: Option<u64>) -> Failure {
         .with_window(Window { limit, requested })
 }
 
-/// Every answer's events, when somebody looks at the future alone.
+/// Every answer's events, collected.
 pub async fn ask<S, E>(service: &S, request: ChatRequest) -> Result<Completion, Failure>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure> + Clone,
@@ -157,7 +157,13 @@ pub fn target() -> Target {
 }
 
 pub fn window(tokens: u64) -> impl Fn(&Target) -> TargetFacts {
-    move |_| TargetFacts::default().with_limits(steadfast_compact::Limits::new(tokens))
+    move |_| TargetFacts::default().with_limits(steadfast_compact::TokenLimits::new(tokens))
+}
+
+/// Four bytes to a token: exact, whatever features are on, and quick in a debug build.
+pub fn four_bytes() -> Counter {
+    let scheme = Scheme { encoding: Encoding::Bytes(4), error: 0.05, ..Scheme::for_model(MODEL) };
+    Counter::default().with_scheme(MODEL, scheme)
 }
 
 /// A context of this session that keeps a log.
@@ -170,11 +176,11 @@ pub fn session(name: &str) -> CallContext {
 }
 
 /// Questions and answers: so many of both, and a last question.
-pub fn talk(turns: usize, words: usize) -> Vec<Message> {
+pub fn talk(turns: usize, length: usize) -> Vec<Message> {
     let mut list = vec![Message::system("You are careful.")];
     for turn in 0..turns {
         list.push(Message::user(format!("question {turn}")));
-        list.push(Message::assistant(format!("answer {turn}: {}", "all is well ".repeat(words))));
+        list.push(Message::assistant(format!("answer {turn}: {}", "all is well ".repeat(length))));
     }
     list.push(Message::user("and now?"));
     list
@@ -188,7 +194,7 @@ pub fn stacked<L: Layer<Model>>(layer: &L, model: &Model) -> L::Service {
     layer.layer(model.clone())
 }
 
-/// The bytes of everything that is said.
+/// The bytes of all text.
 pub fn size(list: &[Message]) -> usize {
     fn part(value: &steadfast_chat::Part) -> usize {
         use steadfast_chat::Part;

@@ -61,8 +61,11 @@ pub enum Recovery {
 /// When calls are too slow to begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SlowPolicy {
     /// A call whose first content takes longer than this, from its admission, is slow.
+    #[cfg_attr(feature = "serde", serde(rename = "after_ms", with = "crate::config::Millis"))]
     pub after: Duration,
     /// Open when this share of the calls in the window was slow.
     pub rate: f64,
@@ -76,11 +79,14 @@ pub struct SlowPolicy {
 /// row succeed the circuit closes early, unless the provider itself asked for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct LonePolicy {
     /// Such calls under way at once. Default 1.
     pub at_once: u32,
     /// The shortest time from one such call to the next, and from the opening to the first.
     /// Default 1 s: a person who waits notices nothing, a struggling provider notices the relief.
+    #[cfg_attr(feature = "serde", serde(rename = "every_ms", with = "crate::config::Millis"))]
     pub every: Duration,
     /// How many of them must succeed in a row to close the circuit before its time. Default 3:
     /// where every second call fails, three in a row succeed by chance once in eight.

@@ -1,33 +1,24 @@
 //! `steadfast check`: what a configuration comes to.
 
-use std::process::ExitCode;
-
-use super::{CheckArgs, FAILED, USAGE, fail};
+use super::{CheckArgs, Exit};
 use crate::{
-    config::{Config, ConfigErrors},
+    config::{Config, schema},
     stack::{Gateway, Report},
 };
 
-pub(crate) fn run(args: &CheckArgs) -> ExitCode {
-    let report = match report(args) {
-        Ok(report) => report,
-        Err(errors) => return fail(USAGE, errors),
-    };
-    if args.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(text) => println!("{text}"),
-            Err(error) => return fail(FAILED, error),
-        }
-    } else {
-        print!("{report}");
+pub(super) fn run(args: &CheckArgs) -> Result<(), Exit> {
+    if args.schema {
+        println!("{:#}", schema());
+        return Ok(());
     }
-    ExitCode::SUCCESS
-}
-
-fn report(args: &CheckArgs) -> Result<Report, ConfigErrors> {
     let (config, source) = Config::load(args.config.as_deref())?;
     let report = Report::of(&config, &source)?;
     // Credentials too: a variable that is not set is found now and not at night.
     super::runtime().block_on(async { Gateway::connect(&config, &source) })?;
-    Ok(report)
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(Exit::failed)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(())
 }

@@ -3,29 +3,23 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Write},
-    process::ExitCode,
+    path::Path,
 };
 
-use super::{ClassifyArgs, FAILED, USAGE, fail};
+use super::{ClassifyArgs, Exit};
 
-pub(crate) fn run(args: &ClassifyArgs) -> ExitCode {
+pub(super) fn run(args: &ClassifyArgs) -> Result<(), Exit> {
+    let name = args.file.as_deref().map_or("standard input".into(), Path::to_string_lossy);
     let input: Box<dyn BufRead> = match &args.file {
         None => Box::new(io::stdin().lock()),
-        Some(path) => match File::open(path) {
-            Ok(file) => Box::new(BufReader::new(file)),
-            Err(error) => {
-                return fail(USAGE, format_args!("{} can not be read: {error}", path.display()));
-            }
-        },
+        Some(path) => Box::new(BufReader::new(
+            File::open(path)
+                .map_err(|error| Exit::usage(format_args!("{name} can not be read: {error}")))?,
+        )),
     };
-    let name =
-        args.file.as_ref().map_or("standard input".into(), |path| path.display().to_string());
-    match lines(input, &mut io::stdout().lock(), &name) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(FAILED),
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(FAILED, format_args!("{name}: {error}")),
+    match lines(input, &mut io::stdout().lock(), &name)? {
+        0 => Ok(()),
+        wrong => Err(Exit::failed(format_args!("{name}: lines that can not be read: {wrong}"))),
     }
 }
 

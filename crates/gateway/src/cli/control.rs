@@ -1,5 +1,5 @@
 //! `steadfast sim --control`: what tests in other languages read of the simulated providers and
-//! tell them.
+//! set.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -49,7 +49,7 @@ async fn journal(State(providers): State<Providers>, Path(name): Path<String>) -
 
 /// Replaces what the provider says next.
 async fn script(state: State<Providers>, name: Path<String>, body: String) -> Response {
-    tell(&state, &name, |provider| {
+    steer(&state, &name, |provider| {
         let answers: Vec<Answer> = serde_json::from_str(&body)
             .map_err(|error| format!("not an array of answers: {error}"))?;
         provider.set_script(answers);
@@ -59,7 +59,7 @@ async fn script(state: State<Providers>, name: Path<String>, body: String) -> Re
 
 /// Replaces the provider's plan of faults.
 async fn faults(state: State<Providers>, name: Path<String>, body: String) -> Response {
-    tell(&state, &name, |provider| {
+    steer(&state, &name, |provider| {
         provider.set_faults(FaultPlan::from_json(&body).map_err(|error| error.to_string())?);
         Ok(())
     })
@@ -67,7 +67,7 @@ async fn faults(state: State<Providers>, name: Path<String>, body: String) -> Re
 
 /// Replaces what requests for summaries get; `null` is what all other requests get.
 async fn summaries(state: State<Providers>, name: Path<String>, body: String) -> Response {
-    tell(&state, &name, |provider| {
+    steer(&state, &name, |provider| {
         let summaries: Option<Summaries> =
             serde_json::from_str(&body).map_err(|error| format!("no summaries: {error}"))?;
         provider.set_summaries(summaries);
@@ -75,8 +75,8 @@ async fn summaries(state: State<Providers>, name: Path<String>, body: String) ->
     })
 }
 
-/// Tells the provider of this name something, which may be nothing that can be told.
-fn tell(
+/// Sets something of the provider of this name, if it can be.
+fn steer(
     providers: &Providers,
     name: &str,
     what: impl FnOnce(&SimProvider) -> Result<(), String>,
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_told_is_said_and_what_was_seen_is_shown() {
+    async fn what_is_set_is_sent_and_what_was_seen_is_shown() {
         let provider = SimProvider::new(Dialect::OpenAi);
         let router = router(Arc::from([provider.clone()]));
         let plan = r#"{"rules": [{"nth": 2, "fault": {"error": "server_error"}}]}"#;
         assert_eq!(asks(&router, "PUT", "/openai/faults", plan).await.0, 204);
         let forgotten = r#"[{"blocks": [{"text": "Not this."}]}]"#;
         assert_eq!(asks(&router, "PUT", "/openai/script", forgotten).await.0, 204);
-        let answers = r#"[{"blocks": [{"text": "As told."}]}]"#;
+        let answers = r#"[{"blocks": [{"text": "As set."}]}]"#;
         assert_eq!(asks(&router, "PUT", "/openai/script", answers).await.0, 204);
         assert_eq!((ask(&provider).await, ask(&provider).await), (200, 500));
         let summaries = r#"{"contains": "hi", "answers": [{"fails": "overloaded"}]}"#;
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(status, 200);
         assert!(!text.contains("very-secret"), "{text}");
         let seen: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(seen[0]["sent"]["text"], "As told.");
+        assert_eq!(seen[0]["sent"]["text"], "As set.");
         assert_eq!(seen[0]["body"]["messages"][0]["content"], "hi");
         assert_eq!(seen[0]["end"], "complete");
         assert_eq!(seen[1]["fault"], json!({"error": "server_error"}));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_not_be_told_is_refused_with_the_reason() {
+    async fn what_can_not_be_set_is_refused_with_the_reason() {
         let router = router(Arc::from([SimProvider::new(Dialect::Gemini)]));
         let (status, says) = asks(&router, "GET", "/openai/journal", "").await;
         assert_eq!(status, 404);

@@ -1,10 +1,12 @@
 //! The command line.
 
-use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{fmt::Display, io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use steadfast_core::Dialect;
+
+use crate::config::ConfigErrors;
 
 mod check;
 mod classify;
@@ -12,15 +14,41 @@ mod compact;
 mod control;
 mod demo;
 mod input;
-mod logs;
 mod replay;
 mod serve;
 mod sim;
 
-/// What a command ends with when it could not do what it is for.
-pub(crate) const FAILED: u8 = 1;
-/// What a command ends with when it was called wrongly or its configuration is wrong.
-pub(crate) const USAGE: u8 = 2;
+/// Why a command ends before it is done: the exit code and a sentence for standard error.
+#[derive(Debug)]
+struct Exit(u8, String);
+
+impl Exit {
+    /// It could not do what it is for.
+    fn failed(message: impl Display) -> Self {
+        Self(1, message.to_string())
+    }
+
+    /// It was called wrongly, or its configuration is wrong.
+    fn usage(message: impl Display) -> Self {
+        Self(2, message.to_string())
+    }
+}
+
+impl From<ConfigErrors> for Exit {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::usage(errors)
+    }
+}
+
+impl From<io::Error> for Exit {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // Whoever reads has seen enough.
+            io::ErrorKind::BrokenPipe => Self(0, String::new()),
+            _ => Self::failed(error),
+        }
+    }
+}
 
 /// Keep LLM calls running when providers, networks and models do not.
 #[derive(Debug, Parser)]
@@ -111,7 +139,7 @@ Examples:
   steadfast serve --config steadfast.toml --listen 127.0.0.1:9090
   RUST_LOG=steadfast=debug steadfast serve --config steadfast.toml
 
-SIGTERM and Ctrl-C let answers under way end first.")]
+SIGTERM and Ctrl-C let answers in progress end first.")]
 pub(crate) struct ServeArgs {
     /// The configuration file. Without it, providers are found from the environment.
     #[arg(long, short, value_name = "FILE")]
@@ -127,6 +155,7 @@ pub(crate) struct ServeArgs {
 Examples:
   steadfast check --config steadfast.toml
   steadfast check --config steadfast.toml --json | jq .worst_attempts
+  steadfast check --schema > steadfast.schema.json
 
 What is wrong is written to standard error as file:line:column: key: what, a line each.")]
 pub(crate) struct CheckArgs {
@@ -136,6 +165,9 @@ pub(crate) struct CheckArgs {
     /// Print the resolved stack as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the JSON schema of the file, for editors, and nothing else.
+    #[arg(long, conflicts_with_all = ["config", "json"])]
+    pub(crate) schema: bool,
 }
 
 /// `steadfast classify`
@@ -188,7 +220,7 @@ Examples:
   steadfast replay session.json --dialect gemini --config steadfast.toml
 
 A line a call: {\"n\":3,\"tool\":\"ls\",\"verdict\":\"advise\",\"rule\":\"same_result\"}; verdicts are ok, advise
-and stop. Time is not counted: a recording tells none.")]
+and stop. Time is not counted: a recording has none.")]
 pub(crate) struct ReplayArgs {
     /// A request body with the conversation in it; standard input when left out.
     pub(crate) file: Option<PathBuf>,
@@ -225,7 +257,7 @@ pub(crate) struct SimArgs {
     /// Seed of what the providers say.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where tests read what the providers saw, and tell them what to say and what to break.
+    /// Where tests read what the providers saw, and set what they answer and what breaks.
     /// For a loopback address: who reaches it reads every request.
     #[arg(long, value_name = "ADDR")]
     pub(crate) control: Option<SocketAddr>,
@@ -234,7 +266,7 @@ pub(crate) struct SimArgs {
 /// Runs what the command line says.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command.unwrap_or_else(|| {
+    let done = match cli.command.unwrap_or_else(|| {
         Command::Demo(DemoArgs { requests: 200, seed: 1, ..DemoArgs::default() })
     }) {
         Command::Demo(args) => demo::run(&args),
@@ -251,14 +283,13 @@ pub fn run() -> ExitCode {
                 "steadfast",
                 &mut io::stdout(),
             );
-            ExitCode::SUCCESS
+            Ok(())
         }
+    };
+    let Err(Exit(code, message)) = done else { return ExitCode::SUCCESS };
+    if !message.is_empty() {
+        eprintln!("steadfast: {message}");
     }
-}
-
-/// A sentence on standard error, and the exit code that goes with it.
-pub(crate) fn fail(code: u8, message: impl std::fmt::Display) -> ExitCode {
-    eprintln!("steadfast: {message}");
     ExitCode::from(code)
 }
 

@@ -1,50 +1,26 @@
-//! `steadfast replay`: what the guard says to a recorded conversation.
+//! `steadfast replay`: what the guard makes of a recorded conversation.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::io::{self, Write};
 
 use serde_json::json;
 use steadfast::guard::{GuardPolicy, Replayed, SafetyGuard};
 
-use super::{FAILED, ReplayArgs, USAGE, fail, input};
-use crate::{config::Config, stack::guard_policy};
+use super::{Exit, ReplayArgs, input};
+use crate::config::Config;
 
-pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
-    let policy = match policy(args) {
-        Ok(policy) => policy,
-        Err(why) => return fail(USAGE, why),
-    };
-    let guard = match SafetyGuard::new(policy) {
-        Ok(guard) => guard,
-        Err(why) => return fail(USAGE, why),
-    };
-    let request = match input::request(args.file.as_deref(), args.dialect) {
-        Ok(request) => request,
-        Err(why) => return fail(why.code(), why),
-    };
-    match print(&guard.replay(&request), &mut io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(FAILED, error),
+pub(super) fn run(args: &ReplayArgs) -> Result<(), Exit> {
+    let mut policy = GuardPolicy::default();
+    if let Some(file) = &args.config {
+        let (config, _) = Config::load(Some(file))?;
+        policy = if config.guard.enabled { config.guard.policy } else { GuardPolicy::off() };
     }
-}
-
-fn policy(args: &ReplayArgs) -> Result<GuardPolicy, Box<dyn std::error::Error>> {
-    let policy = match &args.config {
-        None => GuardPolicy::default(),
-        Some(file) => {
-            let (config, source) = Config::load(Some(file))?;
-            guard_policy(&config.guard, &source)?
-        }
-    };
-    Ok(if args.loops_only { policy.loops_only() } else { policy })
-}
-
-fn print(calls: &[Replayed], out: &mut impl Write) -> io::Result<()> {
-    for (index, Replayed { tool, verdict, .. }) in calls.iter().enumerate() {
+    if args.loops_only {
+        policy = policy.loops_only();
+    }
+    let guard = SafetyGuard::new(policy).map_err(Exit::usage)?;
+    let request = input::request(args.file.as_deref(), args.dialect)?;
+    let mut out = io::stdout().lock();
+    for (index, Replayed { tool, verdict, .. }) in guard.replay(&request).iter().enumerate() {
         let line = json!({
             "n": index + 1,
             "tool": tool,

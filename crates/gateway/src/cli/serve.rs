@@ -1,34 +1,27 @@
 //! `steadfast serve`: the gateway.
 
-use std::{process::ExitCode, time::Duration};
-
 use tokio::net::TcpListener;
 
-use super::{FAILED, ServeArgs, USAGE, fail};
+use super::{Exit, ServeArgs};
 use crate::{
-    config::{Config, ConfigErrors, Source},
+    config::Config,
     server::{App, serve},
     stack::Gateway,
 };
 
-pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let _logs = super::logs::start();
-    let (config, source) = match load(args) {
-        Ok(loaded) => loaded,
-        Err(errors) => return fail(USAGE, errors),
-    };
+pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
+    let _logs = crate::logs::start();
+    let (mut config, source) = Config::load(args.config.as_deref())?;
+    if let Some(listen) = args.listen {
+        config.server.listen = listen;
+    }
+    config.validate(&source)?;
     super::runtime().block_on(async {
-        let app = match Gateway::connect(&config, &source)
-            .and_then(|gateway| App::new(&config, &source, gateway))
-        {
-            Ok(app) => app,
-            Err(errors) => return fail(USAGE, errors),
-        };
+        let app = App::new(&config, &source, Gateway::connect(&config, &source)?)?;
         let listen = config.server.listen;
-        let listener = match TcpListener::bind(listen).await {
-            Ok(listener) => listener,
-            Err(error) => return fail(FAILED, format_args!("can not listen on {listen}: {error}")),
-        };
+        let listener = TcpListener::bind(listen)
+            .await
+            .map_err(|error| Exit::failed(format_args!("can not listen on {listen}: {error}")))?;
         let at = listener.local_addr().unwrap_or(listen);
         println!("steadfast serves on http://{at}");
         println!("  OpenAI SDKs     base URL http://{at}/v1");
@@ -39,25 +32,14 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         let stop = async move {
             super::stop_signal().await;
             draining.drain();
-            eprintln!("steadfast: stopping; answers under way may finish");
+            eprintln!("steadfast: stopping; answers in progress may finish");
         };
-        let grace = Duration::from_secs(config.server.shutdown_s);
-        match serve(listener, app.service(), stop, grace).await {
-            Ok(0) => ExitCode::SUCCESS,
-            Ok(cut) => fail(
-                FAILED,
-                format_args!("{cut} connections were still busy after {grace:?} and were cut"),
-            ),
-            Err(error) => fail(FAILED, error),
+        let grace = config.server.shutdown;
+        match serve(listener, app.router(), stop, grace).await? {
+            0 => Ok(()),
+            cut => Err(Exit::failed(format_args!(
+                "{cut} connections were still busy after {grace:?} and were cut"
+            ))),
         }
     })
-}
-
-fn load(args: &ServeArgs) -> Result<(Config, Source), ConfigErrors> {
-    let (mut config, source) = Config::load(args.config.as_deref())?;
-    if let Some(listen) = args.listen {
-        config.server.listen = listen;
-    }
-    config.validate(&source)?;
-    Ok((config, source))
 }

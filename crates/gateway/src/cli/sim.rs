@@ -1,19 +1,19 @@
 //! `steadfast sim`: the simulated providers as a server.
 
-use std::{net::SocketAddr, path::Path, process::ExitCode};
+use std::{net::SocketAddr, path::Path};
 
 use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer};
 
-use super::{FAILED, SimArgs, USAGE, fail};
+use super::{Exit, SimArgs};
 
-/// Requests remembered a provider: enough to look at what just happened.
+/// Requests remembered a provider: enough to see what just happened.
 const JOURNAL: usize = 1_000;
 
-pub(crate) fn run(args: &SimArgs) -> ExitCode {
-    let plan = match args.plan.as_deref().map(read_plan).transpose() {
-        Ok(plan) => plan.unwrap_or_default(),
-        Err(message) => return fail(USAGE, message),
-    };
+pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
+    let plan = args.plan.as_deref().map(read_plan).transpose().map_err(Exit::usage)?;
+    let plan = plan.unwrap_or_default();
+    let can_not_listen =
+        |at: SocketAddr| move |error| Exit::failed(format_args!("can not listen on {at}: {error}"));
     super::runtime().block_on(async {
         let mut servers = Vec::new();
         for (offset, dialect) in
@@ -24,37 +24,23 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
                 .faults(plan.clone())
                 .journal(&Journal::keeping(JOURNAL))
                 .build();
-            match SimServer::bind(next_port(args.listen, offset), provider).await {
-                Ok(server) => servers.push(server),
-                Err(error) => {
-                    return fail(
-                        FAILED,
-                        format_args!(
-                            "can not listen on {}: {error}",
-                            next_port(args.listen, offset)
-                        ),
-                    );
-                }
-            }
+            let at = next_port(args.listen, offset);
+            servers.push(SimServer::bind(at, provider).await.map_err(can_not_listen(at))?);
         }
         for server in &servers {
             println!("{:<10} {}", server.provider().dialect().to_string(), server.base_url());
         }
-        if let Some(addr) = args.control {
+        if let Some(at) = args.control {
             let providers = servers.iter().map(|server| server.provider().clone());
-            match super::control::start(addr, providers).await {
-                Ok(addr) => println!("{:<10} http://{addr}", "control"),
-                Err(error) => {
-                    return fail(FAILED, format_args!("can not listen on {addr}: {error}"));
-                }
-            }
+            let at = super::control::start(at, providers).await.map_err(can_not_listen(at))?;
+            println!("{:<10} http://{at}", "control");
         }
         println!("any key is accepted; Ctrl-C stops");
         super::stop_signal().await;
         for server in servers {
             server.shutdown().await;
         }
-        ExitCode::SUCCESS
+        Ok(())
     })
 }
 

@@ -8,7 +8,7 @@ pub struct ConfigError {
     /// The file, when there is one.
     pub file: Option<PathBuf>,
     /// Line and column, from 1, when the key stands in the file.
-    pub place: Option<(usize, usize)>,
+    pub position: Option<(usize, usize)>,
     /// The key, such as `providers[1].dialect`; empty when the file is no TOML.
     pub key: String,
     /// What is wrong and what would be right.
@@ -21,7 +21,7 @@ impl fmt::Display for ConfigError {
             Some(file) => write!(f, "{}", file.display())?,
             None => f.write_str("configuration")?,
         }
-        if let Some((line, column)) = self.place {
+        if let Some((line, column)) = self.position {
             write!(f, ":{line}:{column}")?;
         }
         if !self.key.is_empty() {

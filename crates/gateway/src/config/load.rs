@@ -4,7 +4,7 @@ use std::path::Path;
 
 use steadfast_core::Dialect;
 
-use super::{Auth, Config, ConfigError, ConfigErrors, ProviderConfig, Source};
+use super::{Auth, Config, ConfigErrors, ProviderConfig, Source};
 
 /// Variables that hold a provider's key, in the order of the chain they make.
 const KNOWN: [(&str, &str, Dialect); 3] = [
@@ -63,15 +63,11 @@ impl Config {
             .collect();
         if providers.is_empty() {
             let names: Vec<_> = KNOWN.iter().map(|(variable, ..)| *variable).collect();
-            return Err(ConfigErrors::from(ConfigError {
-                file: None,
-                place: None,
-                key: "providers".to_owned(),
-                message: format!(
-                    "there is no provider; set one of {}, or write a file and pass it with --config",
-                    names.join(", ")
-                ),
-            }));
+            let message = format!(
+                "there is no provider; set one of {}, or write a file and name it with --config",
+                names.join(", ")
+            );
+            return Err(Source::default().error("providers", message).into());
         }
         let mut config = Self { providers, ..Self::default() };
         config.server.auth = Auth::None;

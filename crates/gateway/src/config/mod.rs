@@ -1,24 +1,21 @@
 //! The configuration file.
 //!
-//! Every key is optional. What is wrong is said with file, line and key, all of it at once.
+//! Every key is optional. What is wrong is reported with file, line and key, all of it at once.
 
-mod conversation;
 mod error;
+mod keys;
 mod load;
 mod schema;
 mod source;
 mod validate;
 
 pub use self::{
-    conversation::{
-        CompactionConfig, ContinuationConfig, GuardConfig, LoopsConfig, ResumeConfig, Rule,
-        SummariserConfig, ToolConfig,
-    },
     error::{ConfigError, ConfigErrors},
+    keys::schema,
     schema::{
-        Auth, BreakerConfig, ChainsConfig, Config, CooldownConfig, FailoverConfig, ProviderConfig,
-        RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, TenantConfig,
-        TimeoutConfig, WhenExhausted,
+        Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
+        RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,
+        Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
 };

@@ -1,74 +1,98 @@
-//! The keys of the configuration file and their defaults.
+//! The keys of the configuration file.
 //!
-//! A number that is `None` here is the layer's own default, which is documented there and printed
-//! by `steadfast check`: it stands in one place.
+//! What is set of a layer is the layer's own policy: its fields are the keys, with their defaults,
+//! their checks and their documentation. Here stands what belongs to the gateway alone.
+//! `docs/gateway.md`, `steadfast check` and its `--schema` are made from these types.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-use serde::Deserialize;
-use steadfast_core::{Dialect, Failover, OnUnsupported, Scope};
-
-use super::{CompactionConfig, ContinuationConfig, GuardConfig, ResumeConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+use steadfast::{
+    BudgetPolicy,
+    breaker::BreakerPolicy,
+    compact::{CompactionPolicy, SpendPolicy},
+    failover::FailoverPolicy,
+    guard::GuardPolicy,
+    recover::{ContinuationPolicy, ResumePolicy},
+    retry::RetryPolicy,
+    timeout::{DeadlinePolicy, StallPolicy},
+};
+use steadfast_core::{
+    Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope, config::Seconds,
+};
 
 /// The whole file.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Config {
     /// Where and for whom it serves.
     pub server: ServerConfig,
-    /// Who may use it, when `server.auth = "keys"`.
+    /// Who may use it, with `auth = "keys"`.
     pub tenants: Vec<TenantConfig>,
     /// The providers it can ask.
     pub providers: Vec<ProviderConfig>,
-    /// In which order, and what happens when one fails.
+    /// In which order they are asked, and what happens when one fails.
     pub failover: FailoverConfig,
     /// How often the same provider is asked again.
     pub retry: RetryConfig,
-    /// When it is not asked at all.
-    pub breaker: BreakerConfig,
+    /// When a provider is not asked at all: one breaker for each provider, model and credential.
+    pub breaker: BreakerPolicy,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
-    /// How much a task of an agent may have, and when it goes in circles.
-    pub guard: GuardConfig,
-    /// What becomes of answers that the output limit cut off.
-    pub continuation: ContinuationConfig,
-    /// What becomes of streams that break.
-    pub resume: ResumeConfig,
-    /// What becomes of conversations that outgrow their model's window.
-    pub compaction: CompactionConfig,
-    /// How long a provider rests after a failure, in seconds by reason.
-    pub cooldown: CooldownConfig,
-    /// What each reason means.
+    /// Ends tasks of agents that use too much or go in circles: [guard.md](guard.md). A task is what
+    /// `x-steadfast-task` names, over all its turns; without it what `x-steadfast-session` names, or
+    /// the request's own history, since the user last spoke.
+    pub guard: Switch<GuardPolicy>,
+    /// Goes on with answers that the output limit cut off: [recover.md](recover.md).
+    pub continuation: Switch<ContinuationPolicy>,
+    /// Goes on with streams that break after their first content: [recover.md](recover.md).
+    pub resume: Switch<ResumePolicy>,
+    /// Keeps conversations inside their model's window: [compaction.md](compaction.md). Shares are of
+    /// the window, which is the provider's `window`, else what is publicly known of the model, else
+    /// what the provider says when a conversation does not fit.
+    pub compaction: Switch<CompactionConfig>,
+    /// How long what failed cools down when the provider named no time, in seconds by reason: `auth`,
+    /// `billing`, `rate_limit`, `overloaded`, `server_error`, `timeout`, `network`, `model_not_found`,
+    /// `unknown`, and those that by default do not. What cools down is as much as the failure speaks
+    /// for: a credential, a model, or the provider.
+    pub cooldown: BTreeMap<Reason, u64>,
+    /// What each reason means, where the operator knows better. What the safety guard stops is not for
+    /// a table to allow.
     pub recovery: RecoveryConfig,
 }
 
 /// `[server]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// The address to listen on.
+    /// The address to listen on; no TLS, put a proxy in front for that.
+    #[schemars(with = "String")]
     pub listen: SocketAddr,
     /// Whether callers need a key.
     pub auth: Auth,
-    /// The largest request body, in bytes: 32 MiB, which is what the largest providers take.
-    pub body_limit: usize,
-    /// How long a caller may take to send a request, in seconds: 60, which is 32 MiB at 5 Mbit/s.
-    pub body_timeout_s: u64,
-    /// How long a graceful shutdown waits for open streams, in seconds: 30, the usual grace of an
-    /// orchestrator.
-    pub shutdown_s: u64,
-    /// How long a stream may be silent before a comment keeps it open, in seconds: 15, below the
-    /// minute after which common proxies cut.
-    pub keepalive_s: u64,
-    /// Headers of callers that are passed on to providers of the same dialect: `anthropic-beta`,
-    /// which says nothing of an account. One that does, such as `openai-organization`, lets a caller
-    /// have the operator's key refused, and the provider rest for everybody.
-    pub forward_headers: Vec<String>,
-    /// The key for `/admin/*`: `env:NAME`, `file:PATH`, or `sha256:HEX` of it. Without it these
-    /// are served on loopback addresses only.
+    /// The key for `/admin/*`: `env:NAME`, `file:PATH` or `sha256:HEX` of it. Without one, callers from
+    /// a loopback address may; behind a proxy on the same machine that is everybody, so set one.
     pub admin_key: Option<String>,
+    /// The largest request body, in bytes. 32 MiB, which is what the largest providers take.
+    pub body_limit: usize,
+    /// How long a caller may take to send a request; then 408. 60 s, which is 32 MiB at 5 Mbit/s.
+    #[serde(rename = "body_timeout_s", with = "Seconds")]
+    pub body_timeout: Duration,
+    /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
+    #[serde(rename = "shutdown_s", with = "Seconds")]
+    pub shutdown: Duration,
+    /// How long a stream that has started may be silent before a comment keeps it open. 15 s, below the
+    /// minute after which common proxies cut.
+    #[serde(rename = "keepalive_s", with = "Seconds")]
+    pub keepalive: Duration,
+    /// Callers' headers that go on to providers of the same dialect. Credentials and headers of the
+    /// connection are refused here. Think twice about headers that choose an account
+    /// (`openai-organization`): a wrong one has your key refused, and the provider cools down for
+    /// everybody.
+    pub forward_headers: Vec<String>,
 }
 
 impl Default for ServerConfig {
@@ -76,57 +100,62 @@ impl Default for ServerConfig {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             auth: Auth::default(),
-            body_limit: 32 * 1024 * 1024,
-            body_timeout_s: 60,
-            shutdown_s: 30,
-            keepalive_s: 15,
-            forward_headers: vec!["anthropic-beta".to_owned()],
             admin_key: None,
+            body_limit: 32 * 1024 * 1024,
+            body_timeout: Duration::from_secs(60),
+            shutdown: Duration::from_secs(30),
+            keepalive: Duration::from_secs(15),
+            forward_headers: vec!["anthropic-beta".to_owned()],
         }
     }
 }
 
 /// Whether callers need a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Auth {
-    /// They do: one of a tenant's.
+    /// They need a tenant's.
     #[default]
     Keys,
-    /// They do not. Only on a loopback address.
+    /// They do not, and `listen` has to be a loopback address; requests for another host name or from
+    /// a page of another host are refused, so that no web page can spend your money.
     None,
 }
 
 /// `[[tenants]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TenantConfig {
     /// The tenant's name, for logs, sessions and budgets.
     pub name: String,
-    /// Its keys: `sha256:HEX`, `env:NAME` or `file:PATH`.
+    /// Its keys: `sha256:HEX` of the key, `env:NAME` or `file:PATH`. A key itself does not stand in the
+    /// file.
     pub keys: Vec<String>,
 }
 
 /// `[[providers]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ProviderConfig {
-    /// The name chains and logs use.
+    /// What chains, logs and headers call it.
     pub name: String,
-    /// What it speaks.
+    /// What it speaks: chat completions, messages or generateContent.
     pub dialect: Dialect,
-    /// Where it is, as in the vendor's own SDK. Without it the vendor's own address.
+    /// Where it is, as in the vendor's own SDK: OpenAI's ends in `/v1`, Anthropic's and Gemini's is the
+    /// host. Without it the vendor's own.
     pub base_url: Option<String>,
-    /// Its keys, tried in order: `env:NAME` or `file:PATH`. None: it wants no key.
+    /// Its keys in the order they are used: `env:NAME` or `file:PATH`. Their names (the variable, the
+    /// file's stem) are seen in headers, logs and metrics. None: it wants no key.
     #[serde(default)]
     pub credentials: Vec<String>,
-    /// Which model to send for the one asked for; `*` stands for all others.
+    /// Asked for → sent. A key that ends with `*` stands for every beginning, `*` alone for all others;
+    /// the value `*` sends the model as it was asked for, which is also what happens without a map.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
-    /// Models of the same provider to fall back to, by the model sent.
+    /// Models to try instead, best first, by the model sent: `{ "large" = ["small"] }`.
     #[serde(default)]
     pub downgrades: BTreeMap<String, Vec<String>>,
     /// Whether it reads images.
@@ -135,22 +164,24 @@ pub struct ProviderConfig {
     /// Whether it calls tools.
     #[serde(default = "yes")]
     pub tools: bool,
-    /// Its window, in tokens.
+    /// Its window, in tokens; a request that does not fit skips it.
     pub window: Option<u64>,
-    /// The most it writes, in tokens.
+    /// The most it writes, in tokens; a request that asks for more is given this.
     pub max_output: Option<u64>,
     /// Whether its models go on with a last message of their own. Without it a stream that broke is
-    /// resumed by asking for the last words to be repeated, which works everywhere.
+    /// resumed by asking for the last text to be repeated, which works everywhere.
     #[serde(default)]
     pub prefill: bool,
-    /// Parameters it does not take.
+    /// Parameters it does not take, by their names in OpenAI's dialect: `max_tokens`, `temperature`,
+    /// `top_p`, `top_k`, `stop`, `seed`, `presence_penalty`, `frequency_penalty`, `tool_choice`,
+    /// `parallel_tool_calls`, `reasoning_effort`, `response_format`, `user`, `n`.
     #[serde(default)]
     pub unsupported: Vec<String>,
-    /// What to do with those: `drop` them or `refuse` the provider.
+    /// What becomes of those, and of images it does not read.
     #[serde(default)]
     pub on_unsupported: OnUnsupported,
     /// Headers to send with every request.
-    #[serde(default)]
+    #[serde(default, serialize_with = "names_only")]
     pub headers: BTreeMap<String, String>,
 }
 
@@ -180,151 +211,208 @@ fn yes() -> bool {
     true
 }
 
+/// The values of headers may be secrets.
+fn names_only<S: Serializer>(
+    headers: &BTreeMap<String, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(headers.keys().map(|name| (name, "***")))
+}
+
 /// `[failover]`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct FailoverConfig {
-    /// Providers in the order they are asked. Without it, the order they stand in the file.
+    /// The providers in the order they are asked. Without it, the order in which they stand in the
+    /// file.
     pub chain: Vec<String>,
     /// Chains for requests that need something.
     pub chains: ChainsConfig,
-    /// What happens when every provider is resting: `fail`, `wait` or `try_soonest`.
-    pub when_exhausted: Option<WhenExhausted>,
-    /// How long `wait` waits at most, in milliseconds.
-    pub wait_ms: Option<u64>,
-    /// How long a conversation stays with the provider it was moved to, in seconds.
-    pub sticky_s: Option<u64>,
-    /// After how long without content a second provider is asked as well, in milliseconds. 0: never.
-    pub hedge_ms: Option<u64>,
-    /// Whether an overloaded model is replaced by a smaller one of the same provider first.
-    pub downgrade_on_overload: Option<bool>,
-    /// Whether a refusal by one provider's content policy is taken to the next.
-    pub on_content_filter: Option<bool>,
-    /// Whether a vendor is asked first for its own models, by their names, whatever the order of
-    /// the chain. True for providers found from the environment.
+    /// Whether a model's own vendor is asked first, by the model's name; of several providers of one
+    /// dialect the first in the file. Without a file it is.
     pub own_vendor_first: bool,
+    /// Whether one provider's refusal by content policy is taken to the next.
+    pub on_content_filter: bool,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub policy: FailoverPolicy,
 }
 
 /// `[failover.chains]`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ChainsConfig {
-    /// For requests with images.
+    /// The chain for requests with images.
     pub vision: Vec<String>,
-    /// For conversations above `large_tokens`.
+    /// The chain for long conversations.
     pub large: Vec<String>,
-    /// From how many tokens on a conversation is large.
-    pub large_tokens: Option<u64>,
+    /// From how many tokens on, estimated from below, a conversation is long. Three quarters of the
+    /// 200,000 that are the usual window.
+    pub large_tokens: u64,
 }
 
-/// What happens when every provider is resting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum WhenExhausted {
-    /// The call fails and says when to come back.
-    Fail,
-    /// The call waits for the first to come back.
-    Wait,
-    /// The one that comes back first is asked all the same.
-    TrySoonest,
+impl Default for ChainsConfig {
+    fn default() -> Self {
+        Self { vision: Vec::new(), large: Vec::new(), large_tokens: 150_000 }
+    }
 }
 
 /// `[retry]`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "their fields are the keys, with documentation of their own")]
 pub struct RetryConfig {
-    /// Retries after the first attempt.
-    pub retries: Option<u32>,
-    /// The first wait, in milliseconds.
-    pub base_ms: Option<u64>,
-    /// The longest wait of our own choosing, in milliseconds.
-    pub cap_ms: Option<u64>,
-    /// The longest wait a provider may ask for, in milliseconds.
-    pub max_wait_ms: Option<u64>,
-    /// Overloads in a row after which another model is asked for.
-    pub overloaded_limit: Option<u32>,
-    /// Tokens in the bucket that all retries draw from. 0: no limit.
-    pub budget: Option<u32>,
-}
-
-/// `[breaker]`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
-pub struct BreakerConfig {
-    /// Hard failures in a row that open it.
-    pub failures: Option<u32>,
-    /// The window failure rates are taken over, in seconds.
-    pub window_s: Option<u64>,
-    /// The failure rate that opens it, 0 to 1.
-    pub failure_rate: Option<f64>,
-    /// Calls in the window below which a rate says nothing.
-    pub minimum_calls: Option<u32>,
-    /// Only watch and report.
-    pub observe_only: Option<bool>,
+    #[serde(flatten)]
+    pub policy: RetryPolicy,
+    #[serde(flatten)]
+    pub budget: BudgetPolicy,
 }
 
 /// `[timeout]`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "their fields are the keys, with documentation of their own")]
 pub struct TimeoutConfig {
-    /// The longest time without content, in milliseconds.
-    pub stall_ms: Option<u64>,
-    /// The longest whole answer, as a multiple of the stall limit.
-    pub ceiling: Option<u32>,
-    /// The longest a retry or fallback may take to begin its answer, in milliseconds. 0: off.
-    pub attempt_ms: Option<u64>,
-    /// The longest time to the first content, in milliseconds. 0: off.
-    pub first_content_ms: Option<u64>,
-    /// The longest a request may take with everything that is done for it, in milliseconds.
-    pub pipeline_ms: Option<u64>,
+    #[serde(flatten)]
+    pub deadline: DeadlinePolicy,
+    #[serde(flatten)]
+    pub stall: StallPolicy,
 }
 
-/// `[recovery]`: what each reason means, where the operator knows better.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// A layer that can be left out.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Switch<P: Default> {
+    /// Whether it is done at all.
+    pub enabled: bool,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub policy: P,
+}
+
+impl<P: Default> Default for Switch<P> {
+    fn default() -> Self {
+        Self { enabled: true, policy: P::default() }
+    }
+}
+
+/// `[compaction]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct CompactionConfig {
+    /// Who summarises. Without one older messages become markers and lists of facts, which costs
+    /// nothing.
+    pub summariser: Option<SummariserConfig>,
+    /// Whether it is done in the background, for the next turn.
+    pub deferred: bool,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub policy: CompactionPolicy,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub spend: SpendPolicy,
+}
+
+/// `[compaction.summariser]`
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SummariserConfig {
+    /// One of the providers.
+    pub provider: String,
+    /// The model it is asked for: a small one will do.
+    pub model: String,
+}
+
+/// `[recovery]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RecoveryConfig {
     /// The table to begin with.
     pub preset: RecoveryPreset,
-    /// Cells of the table, by reason.
-    pub reasons: BTreeMap<String, RuleConfig>,
+    /// Cells of the table to change, by reason.
+    pub reasons: BTreeMap<Reason, RuleConfig>,
 }
 
 /// A table of what reasons mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum RecoveryPreset {
-    /// The library's own.
+    /// Steadfast's own.
     #[default]
     Default,
-    /// Eight reasons: [`RecoveryTable::codebuddy`](steadfast_core::RecoveryTable::codebuddy).
+    /// Eight reasons.
     Codebuddy,
-    /// Seven, three of them permanent: [`RecoveryTable::adr012`](steadfast_core::RecoveryTable::adr012).
+    /// Seven, of which `auth`, `billing` and `model_not_found` cool down for an hour, doubling up to a
+    /// day.
     Adr012,
 }
 
 /// `[recovery.reasons.REASON]`: the cells to change.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RuleConfig {
     /// Whether the same target may be asked again.
     pub retry: Option<bool>,
-    /// Where else the call may go: `next_target`, `next_credential`, `next_model`,
-    /// `larger_window` or `never`.
+    /// Where else the call may go.
     pub failover: Option<Failover>,
-    /// What rests: `request`, `model_credential`, `model`, `credential` or `provider`.
+    /// What cools down.
     pub scope: Option<Scope>,
-    /// Whether it does not pass by itself: rests an hour, doubling up to a day.
+    /// Whether it does not pass by itself: cools down for an hour, doubling up to a day.
     pub permanent: Option<bool>,
 }
 
-/// `[cooldown]`: seconds by reason; 0 means none.
-pub type CooldownConfig = BTreeMap<String, u64>;
+impl Config {
+    /// What each reason means.
+    pub fn table(&self) -> RecoveryTable {
+        let mut table = match self.recovery.preset {
+            RecoveryPreset::Default => RecoveryTable::default(),
+            RecoveryPreset::Codebuddy => RecoveryTable::codebuddy(),
+            RecoveryPreset::Adr012 => RecoveryTable::adr012(),
+        };
+        for (reason, seconds) in &self.cooldown {
+            table = table.cooldown(*reason, Duration::from_secs(*seconds));
+        }
+        for (reason, given) in &self.recovery.reasons {
+            table = table.with(*reason, |rule| {
+                if let Some(retry) = given.retry {
+                    rule.retry = if retry { Retry::Yes } else { Retry::No };
+                }
+                rule.failover = given.failover.unwrap_or(rule.failover);
+                rule.scope = given.scope.unwrap_or(rule.scope);
+                rule.permanent = given.permanent.unwrap_or(rule.permanent);
+            });
+        }
+        table
+    }
+
+    /// The providers in the order they are asked.
+    pub fn chain(&self) -> Vec<String> {
+        if self.failover.chain.is_empty() {
+            self.providers.iter().map(|provider| provider.name.clone()).collect()
+        } else {
+            self.failover.chain.clone()
+        }
+    }
+
+    /// What follows other keys where it is not `set` itself.
+    pub(super) fn follow(&mut self, set: impl Fn(&str) -> bool) {
+        let retry = &mut self.retry.policy;
+        if !set("retry.failover_wait_ms") {
+            retry.failover_wait = retry.failover_wait.min(retry.max_wait);
+        }
+        let compaction = &mut self.compaction.policy.policy;
+        if !set("compaction.least_target") {
+            compaction.least_target = compaction.least_target.min(compaction.target);
+        }
+    }
+}

@@ -1,6 +1,9 @@
 //! A configuration's text, and where its keys stand in it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 use toml::{
@@ -8,7 +11,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Config, ConfigError, ConfigErrors};
+use super::{Config, ConfigError, ConfigErrors, keys};
 
 /// A configuration with the text it was read from.
 #[derive(Clone, Debug, Default)]
@@ -31,12 +34,12 @@ impl Source {
     pub fn file(path: &Path) -> Result<Self, ConfigErrors> {
         match std::fs::read_to_string(path) {
             Ok(text) => Ok(Self { file: Some(path.to_owned()), text }),
-            Err(error) => Err(ConfigErrors::from(ConfigError {
-                file: Some(path.to_owned()),
-                place: None,
-                key: String::new(),
-                message: format!("can not be read: {error}"),
-            })),
+            Err(error) => {
+                let source = Self { file: Some(path.to_owned()), text: String::new() };
+                Err(source
+                    .error_at(String::new(), None, format!("can not be read: {error}"))
+                    .into())
+            }
         }
     }
 
@@ -44,101 +47,88 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// When it is no TOML, or a key is unknown or of the wrong type.
+    /// When it is no TOML, or a key is unknown or of the wrong type: all of these at once.
     pub fn parse(&self) -> Result<Config, ConfigErrors> {
-        let deserializer = toml::Deserializer::parse(&self.text).map_err(|e| self.syntax(&e))?;
-        Config::deserialize(deserializer).map_err(|error| self.syntax(&error))
+        let root = DeTable::parse(&self.text).map_err(|error| self.at(&error, None))?;
+        let mut errors: Vec<ConfigError> = Vec::new();
+        keys::unknown(root.get_ref(), &mut |path, offset, message| {
+            errors.push(self.error_at(path.to_owned(), Some(offset), message));
+        });
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        self.read(root.get_ref()).map_err(|error| {
+            // serde says where only for types that are not flattened: keys are tried one by one.
+            let errors = leaves(root.get_ref()).into_iter().filter_map(|leaf| {
+                let one = pick(root.get_ref(), &mut Vec::new(), &|path| *path == leaf.path);
+                self.read(&one).err().map(|error| self.at(&error, Some(&leaf)))
+            });
+            let errors: Vec<ConfigError> = errors.collect();
+            if errors.is_empty() { self.at(&error, None).into() } else { ConfigErrors(errors) }
+        })
     }
 
-    fn syntax(&self, error: &toml::de::Error) -> ConfigErrors {
-        let place = error.span().map(|span| self.line_column(span.start));
-        let key = error.span().map_or_else(String::new, |span| self.key_at(span.start));
-        ConfigErrors::from(ConfigError {
-            file: self.file.clone(),
-            place,
-            key,
-            message: error.message().trim().to_owned(),
-        })
+    fn read(&self, root: &DeTable<'_>) -> Result<Config, toml::de::Error> {
+        let whole = Spanned::new(0..self.text.len(), root.clone());
+        let mut config = Config::deserialize(toml::Deserializer::from(whole))?;
+        config.follow(|key| find(root, key).is_some());
+        Ok(config)
+    }
+
+    /// The key of `section` to which `problem` is due: the last without which there is another or
+    /// none. `check` says what is wrong with a configuration.
+    pub(super) fn cause(
+        &self,
+        section: &str,
+        problem: &str,
+        check: impl Fn(&Config) -> Option<String>,
+    ) -> Option<String> {
+        let root = DeTable::parse(&self.text).ok()?;
+        let mut leaves = leaves(root.get_ref());
+        leaves.retain(|leaf| leaf.path[0] == section);
+        leaves.sort_by_key(|leaf| leaf.span.start);
+        let found = leaves.into_iter().rev().find(|leaf| {
+            let rest = pick(root.get_ref(), &mut Vec::new(), &|path| *path != leaf.path);
+            self.read(&rest).is_ok_and(|config| check(&config).as_deref() != Some(problem))
+        })?;
+        Some(found.path.join("."))
+    }
+
+    /// An error of the parser's, in the value of `leaf` where that is known.
+    fn at(&self, error: &toml::de::Error, leaf: Option<&Leaf>) -> ConfigError {
+        let items = leaf.map_or(&[][..], |leaf| leaf.items.as_deref().unwrap_or_default());
+        // Of what is in a flattened section, serde says no more than where the section begins.
+        let is_exact = |span: &Range<usize>| {
+            leaf.is_none_or(|leaf| !items.is_empty() && leaf.span.start <= span.start)
+        };
+        let span = error.span().filter(is_exact).or(leaf.map(|leaf| leaf.span.clone()));
+        let start = span.map(|span| span.start);
+        let is_there = |item: &&Leaf| start.is_some_and(|start| item.span.contains(&start));
+        let found = items.iter().rev().find(is_there).or(leaf);
+        let key = found.map_or_else(String::new, |leaf| leaf.path.join("."));
+        self.error_at(key, start, error.message().trim())
+    }
+
+    fn error_at(
+        &self,
+        key: String,
+        offset: Option<usize>,
+        message: impl Into<String>,
+    ) -> ConfigError {
+        let position = offset.map(|offset| self.line_column(offset));
+        ConfigError { file: self.file.clone(), position, key, message: message.into() }
     }
 
     /// An error at `key`, such as `providers[1].dialect`.
     pub fn error(&self, key: &str, message: impl Into<String>) -> ConfigError {
-        ConfigError {
-            file: self.file.clone(),
-            place: self.offset(key).map(|offset| self.line_column(offset)),
-            key: key.to_owned(),
-            message: message.into(),
-        }
+        let root = DeTable::parse(&self.text);
+        let span = root.ok().and_then(|root| Some(find(root.get_ref(), key)?.span()));
+        self.error_at(key.to_owned(), span.map(|span| span.start), message)
     }
 
-    /// Whether `key` is set in the file.
-    pub fn has(&self, key: &str) -> bool {
-        self.offset(key).is_some()
-    }
-
-    /// Where `key` stands; a key that is not there stands where its nearest parent does, so only
-    /// an exact match counts for [`has`](Self::has).
-    fn offset(&self, key: &str) -> Option<usize> {
-        let root = DeTable::parse(&self.text).ok()?;
-        let mut table = Some(root.get_ref());
-        let mut array: Option<&[Spanned<DeValue<'_>>]> = None;
-        let mut found = None;
-        for step in key.split(['.', '[']) {
-            let value = match step.strip_suffix(']') {
-                Some(index) => array?.get(index.parse::<usize>().ok()?)?,
-                None => table?.iter().find(|(name, _)| name.get_ref() == step)?.1,
-            };
-            found = Some(value.span().start);
-            (table, array) = match value.get_ref() {
-                DeValue::Table(inner) => (Some(inner), None),
-                DeValue::Array(inner) => (None, Some(&inner[..])),
-                _ => (None, None),
-            };
-        }
-        found
-    }
-
-    /// The key whose value or name stands at `offset`, as far as can be told.
-    fn key_at(&self, offset: usize) -> String {
-        fn search(table: &DeTable<'_>, offset: usize, path: &mut String) -> bool {
-            for (name, value) in table {
-                let length = path.len();
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(name.get_ref());
-                let hit = name.span().contains(&offset) || value.span().contains(&offset);
-                if descend(value, offset, path) || hit {
-                    return true;
-                }
-                path.truncate(length);
-            }
-            false
-        }
-
-        fn descend(value: &Spanned<DeValue<'_>>, offset: usize, path: &mut String) -> bool {
-            match value.get_ref() {
-                DeValue::Table(table) => search(table, offset, path),
-                DeValue::Array(items) => items.iter().enumerate().any(|(index, item)| {
-                    let length = path.len();
-                    path.push_str(&format!("[{index}]"));
-                    let found = descend(item, offset, path)
-                        || (!matches!(item.get_ref(), DeValue::Table(_))
-                            && item.span().contains(&offset));
-                    if !found {
-                        path.truncate(length);
-                    }
-                    found
-                }),
-                _ => false,
-            }
-        }
-
-        let mut path = String::new();
-        if let Ok(root) = DeTable::parse(&self.text) {
-            search(root.get_ref(), offset, &mut path);
-        }
-        path
+    /// The file as it was parsed, when it can be.
+    pub(crate) fn table(&self) -> Option<DeTable<'_>> {
+        DeTable::parse(&self.text).ok().map(Spanned::into_inner)
     }
 
     fn line_column(&self, offset: usize) -> (usize, usize) {
@@ -148,6 +138,91 @@ impl Source {
         let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
         (line, column)
     }
+}
+
+/// A key that stands in the file, and what is set there.
+struct Leaf {
+    path: Vec<String>,
+    span: Range<usize>,
+    /// Of an array, what is in it.
+    items: Option<Vec<Leaf>>,
+}
+
+/// All keys that stand in `table`. An array is one key's value, whatever is in it.
+fn leaves(table: &DeTable<'_>) -> Vec<Leaf> {
+    fn table_leaves(table: &DeTable<'_>, path: &[String], all: &mut Vec<Leaf>) {
+        for (name, value) in table {
+            add(value, [path, &[name.get_ref().to_string()]].concat(), all);
+        }
+    }
+
+    fn add(value: &Spanned<DeValue<'_>>, path: Vec<String>, all: &mut Vec<Leaf>) {
+        let items = match value.get_ref() {
+            DeValue::Table(table) => return table_leaves(table, &path, all),
+            DeValue::Array(array) => {
+                let mut items = Vec::new();
+                for (index, item) in array.iter().enumerate() {
+                    let mut path = path.clone();
+                    if let Some(name) = path.last_mut() {
+                        *name += &format!("[{index}]");
+                    }
+                    items.push(Leaf { path: path.clone(), span: item.span(), items: None });
+                    add(item, path, &mut items);
+                }
+                Some(items)
+            }
+            _ => None,
+        };
+        all.push(Leaf { path, span: value.span(), items });
+    }
+
+    let mut all = Vec::new();
+    table_leaves(table, &[], &mut all);
+    all
+}
+
+/// Of `table` the keys that `keep` wants, in the tables they stand in.
+fn pick<'i>(
+    table: &DeTable<'i>,
+    path: &mut Vec<String>,
+    keep: &dyn Fn(&Vec<String>) -> bool,
+) -> DeTable<'i> {
+    let mut picked = DeTable::new();
+    for (name, value) in table {
+        path.push(name.get_ref().to_string());
+        let kept = match value.get_ref() {
+            DeValue::Table(inner) => {
+                let inner = pick(inner, path, keep);
+                (!inner.is_empty()).then(|| Spanned::new(value.span(), DeValue::Table(inner)))
+            }
+            _ => keep(path).then(|| value.clone()),
+        };
+        path.pop();
+        if let Some(kept) = kept {
+            picked.insert(name.clone(), kept);
+        }
+    }
+    picked
+}
+
+/// What `key` is set to, such as `providers[1].dialect`.
+fn find<'t, 'i>(root: &'t DeTable<'i>, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+    let mut table = Some(root);
+    let mut array: Option<&[Spanned<DeValue<'i>>]> = None;
+    let mut found = None;
+    for step in key.split(['.', '[']) {
+        let value = match step.strip_suffix(']') {
+            Some(index) => array?.get(index.parse::<usize>().ok()?)?,
+            None => table?.iter().find(|(name, _)| name.get_ref() == step)?.1,
+        };
+        found = Some(value);
+        (table, array) = match value.get_ref() {
+            DeValue::Table(inner) => (Some(inner), None),
+            DeValue::Array(inner) => (None, Some(&inner[..])),
+            _ => (None, None),
+        };
+    }
+    found
 }
 
 #[cfg(test)]
@@ -166,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_with_their_place() {
+    fn unknown_keys_are_named_with_their_position() {
         let text = "[server]\nlisten = \"127.0.0.1:1\"\nport = 3\n";
         let error = errors(text);
         assert!(error.starts_with("configuration:3:1: server.port: unknown field"), "{error}");
@@ -177,18 +252,45 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_and_words_are_named_with_their_place() {
+    fn wrong_types_and_values_are_named_with_their_position() {
         let error = errors("[retry]\nretries = \"many\"\n");
         assert!(error.contains(":2:11: retry.retries: invalid type: string"), "{error}");
         let error = errors("[[providers]]\nname='a'\ndialect='cobol'\n");
         assert!(error.contains(":3:9: providers[0].dialect:"), "{error}");
         assert!(error.contains("openai"), "{error}");
+        let error = errors("[[providers]]\nname='a'\ndialect='openai'\n[[providers]]\nname='b'\n");
+        assert!(error.contains(":4:1: providers[1]: missing field `dialect`"), "{error}");
+        let error = errors("[guard]\ntools = [{ name = 'a' }, { name = 'b', limit = 'x' }]\n");
+        assert!(error.contains(":2:9: guard.tools: invalid type: string \"x\""), "{error}");
         let error = errors("[retry]\nretries = -1\n");
         assert!(error.contains("retry.retries"), "{error}");
     }
 
     #[test]
-    fn broken_toml_is_named_with_its_place() {
+    fn everything_that_can_not_be_read_is_reported_at_once() {
+        let error = errors("[retry]\nretrys = 1\n[guard]\nloop = {}\n[guard.loops]\nx = 1\n");
+        for expected in [":2:1: retry.retrys: ", ":4:1: guard.loop: ", ":6:1: guard.loops.x: "] {
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+        let error = errors(
+            "[retry]\nretries = 'many'\nbase_ms = -1\n[guard]\nevents = 3\ntime_s = 'x'\n\
+             [guard.loops]\ncycle = [1]\n[cooldown]\ntiredness = 3\n[failover]\nwhen_exhausted = 'cry'\n",
+        );
+        for expected in [
+            ":2:11: retry.retries: invalid type: string \"many\", expected u32",
+            ":3:11: retry.base_ms: invalid value: integer `-1`",
+            ":6:10: guard.time_s: invalid type: string \"x\"",
+            ":8:9: guard.loops.cycle: expected [ADVISE, STOP]",
+            "cooldown.tiredness: unknown variant `tiredness`, expected one of `auth`, `billing`",
+            ":12:18: failover.when_exhausted: unknown variant `cry`, expected one of `fail`, `wait`",
+        ] {
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+        assert_eq!(error.lines().count(), 6, "{error}");
+    }
+
+    #[test]
+    fn broken_toml_is_named_with_its_position() {
         let error = errors("[server\nlisten = 1");
         assert!(error.starts_with("configuration:1:8"), "{error}");
     }
@@ -198,9 +300,8 @@ mod tests {
         let source = Source::text(
             "[failover]\nchain = ['a',\n  'b']\n[[providers]]\nname='x'\n[[providers]]\nname = 'y'\n",
         );
-        assert_eq!(source.error("failover.chain[1]", "").place, Some((3, 3)));
-        assert_eq!(source.error("providers[1].name", "").place, Some((7, 8)));
-        assert_eq!(source.error("providers[2].name", "").place, None);
-        assert!(source.has("failover.chain") && !source.has("failover.hedge_ms"));
+        assert_eq!(source.error("failover.chain[1]", "").position, Some((3, 3)));
+        assert_eq!(source.error("providers[1].name", "").position, Some((7, 8)));
+        assert_eq!(source.error("providers[2].name", "").position, None);
     }
 }

@@ -1,30 +1,16 @@
 //! What types can not say.
 
-use std::{collections::BTreeSet, net::IpAddr, path::Path};
+use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 use http::{HeaderName, HeaderValue};
 use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
-use super::{Auth, Config, ConfigError, ConfigErrors, Source};
+use super::{Auth, Config, ConfigError, ConfigErrors, Source, SummariserConfig};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
-const NEVER_FORWARDED: [&str; 14] = [
-    "authorization",
-    "x-api-key",
-    "x-goog-api-key",
-    "api-key",
-    "cookie",
-    "host",
-    "connection",
-    "content-length",
-    "content-type",
-    "transfer-encoding",
-    "upgrade",
-    "te",
-    "trailer",
-    "proxy-authorization",
-];
+const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
+     content-type transfer-encoding upgrade te trailer proxy-authorization";
 
 impl Config {
     /// Checks every value that could not work; `source` says where it stands.
@@ -39,7 +25,8 @@ impl Config {
         check.providers(self);
         check.chains(self);
         check.summariser(self);
-        check.numbers(self);
+        check.policies(self);
+        check.recovery(self);
         if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(check.errors)) }
     }
 }
@@ -62,7 +49,7 @@ impl Check<'_> {
 
     fn server(&mut self, config: &Config) {
         let server = &config.server;
-        if server.auth == Auth::None && !is_loopback(server.listen.ip()) {
+        if server.auth == Auth::None && !server.listen.ip().to_canonical().is_loopback() {
             self.fail(
                 "server.auth",
                 format!(
@@ -80,13 +67,16 @@ impl Check<'_> {
             );
         }
         self.require(server.body_limit > 0, "server.body_limit", "must be above 0 bytes");
-        self.require(server.body_timeout_s > 0, "server.body_timeout_s", "must be above 0 seconds");
-        self.require(server.keepalive_s > 0, "server.keepalive_s", "must be above 0 seconds");
+        for (key, limit) in
+            [("body_timeout_s", server.body_timeout), ("keepalive_s", server.keepalive)]
+        {
+            self.require(!limit.is_zero(), format!("server.{key}"), "must be above 0 seconds");
+        }
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");
             if HeaderName::try_from(name.as_str()).is_err() {
                 self.fail(key, format!("`{name}` is no header name"));
-            } else if NEVER_FORWARDED.contains(&name.to_ascii_lowercase().as_str()) {
+            } else if NEVER_FORWARDED.split(' ').any(|never| never.eq_ignore_ascii_case(name)) {
                 self.fail(
                     key,
                     format!("`{name}` is never passed on: it belongs to this connection"),
@@ -205,73 +195,63 @@ impl Check<'_> {
             let mut seen = BTreeSet::new();
             for (index, name) in chain.iter().enumerate() {
                 let at = format!("{key}[{index}]");
-                if !config.providers.iter().any(|provider| provider.name == *name) {
-                    let known: Vec<_> =
-                        config.providers.iter().map(|provider| provider.name.as_str()).collect();
-                    self.fail(
-                        &at,
-                        format!("there is no provider `{name}`; there are: {}", known.join(", ")),
-                    );
-                }
+                self.provider(config, &at, name);
                 self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
             }
         }
     }
 
-    fn summariser(&mut self, config: &Config) {
-        let Some(summariser) = &config.compaction.summariser else { return };
-        let known = config.providers.iter().any(|provider| provider.name == summariser.provider);
-        let names: Vec<_> = config.providers.iter().map(|p| p.name.as_str()).collect();
-        self.require(
-            known,
-            "compaction.summariser.provider",
-            format!(
-                "there is no provider `{}`; there are: {}",
-                summariser.provider,
-                names.join(", ")
-            ),
-        );
-        self.require(
-            !summariser.model.is_empty(),
-            "compaction.summariser.model",
-            "must not be empty",
-        );
+    /// Requires that there is a provider of this name.
+    fn provider(&mut self, config: &Config, key: impl AsRef<str>, name: &str) {
+        let known: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
+        if !known.contains(&name) {
+            let known = known.join(", ");
+            self.fail(key, format!("there is no provider `{name}`; there are: {known}"));
+        }
     }
 
-    fn numbers(&mut self, config: &Config) {
-        if let (Some(base), Some(cap)) = (config.retry.base_ms, config.retry.cap_ms) {
-            self.require(base <= cap, "retry.base_ms", "must not be above retry.cap_ms");
+    fn summariser(&mut self, config: &Config) {
+        let Some(summariser) = &config.compaction.policy.summariser else { return };
+        let SummariserConfig { provider, model } = summariser;
+        let key = "compaction.summariser";
+        self.provider(config, format!("{key}.provider"), provider);
+        self.require(!model.is_empty(), format!("{key}.model"), "must not be empty");
+    }
+
+    /// What is set of the layers is checked by their policies.
+    fn policies(&mut self, config: &Config) {
+        self.policy(config, "failover", |config| config.failover.policy.validate());
+        self.policy(config, "retry", |config| config.retry.policy.validate());
+        self.policy(config, "breaker", |config| config.breaker.validate());
+        self.policy(config, "timeout", |config| config.timeout.deadline.validate());
+        self.policy(config, "timeout", |config| config.timeout.stall.validate());
+        self.policy(config, "guard", |config| config.guard.policy.validate());
+        self.policy(config, "continuation", |config| config.continuation.policy.validate());
+        self.policy(config, "resume", |config| config.resume.policy.validate());
+        self.policy(config, "compaction", |config| config.compaction.policy.policy.validate());
+    }
+
+    fn policy<E: Display>(
+        &mut self,
+        config: &Config,
+        section: &str,
+        validate: impl Fn(&Config) -> Result<(), E>,
+    ) {
+        let check = |config: &Config| validate(config).err().map(|error| error.to_string());
+        if let Some(problem) = check(config) {
+            let cause = self.source.cause(section, &problem, check);
+            self.fail(cause.as_deref().unwrap_or(section), problem);
         }
-        self.require(config.breaker.failures != Some(0), "breaker.failures", "must be above 0");
-        self.require(config.breaker.window_s != Some(0), "breaker.window_s", "must be above 0");
-        if let Some(rate) = config.breaker.failure_rate {
-            self.require(
-                rate > 0.0 && rate <= 1.0,
-                "breaker.failure_rate",
-                format!("{rate} is no rate; write a number above 0 and at most 1"),
-            );
-        }
-        for (key, value) in
-            [("stall_ms", config.timeout.stall_ms), ("pipeline_ms", config.timeout.pipeline_ms)]
-        {
-            self.require(value != Some(0), format!("timeout.{key}"), "must be above 0");
-        }
-        self.require(config.timeout.ceiling != Some(0), "timeout.ceiling", "must be above 0");
-        for reason in config.cooldown.keys() {
-            if let Err(error) = reason.parse::<Reason>() {
-                self.fail(format!("cooldown.{reason}"), error.to_string());
-            }
-        }
+    }
+
+    fn recovery(&mut self, config: &Config) {
         for (reason, rule) in &config.recovery.reasons {
             let key = format!("recovery.reasons.{reason}");
-            match reason.parse::<Reason>() {
-                Err(error) => self.fail(key, error.to_string()),
-                Ok(Reason::Safety) => self.fail(key, "what the safety guard stops stays stopped"),
-                Ok(_) => self.require(
-                    rule.failover != Some(Failover::Forbidden),
-                    format!("{key}.failover"),
-                    "`forbidden` is the safety guard's alone; write `never`",
-                ),
+            if *reason == Reason::Safety {
+                self.fail(key, "what the safety guard stops can not be allowed here");
+            } else if rule.failover == Some(Failover::Forbidden) {
+                let key = format!("{key}.failover");
+                self.fail(key, "`forbidden` is the safety guard's alone; write `never`");
             }
         }
     }
@@ -287,10 +267,6 @@ pub(crate) fn credential_name(reference: &str) -> &str {
         Some((_, name)) => name.trim(),
         None => reference,
     }
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
 }
 
 #[cfg(test)]
@@ -318,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_at_once() {
+    fn all_that_is_wrong_is_reported_at_once() {
         let text = "
 [server]
 auth = 'none'
@@ -337,8 +313,13 @@ dialect = 'gemini'
 chain = ['a', 'b', 'a']
 [breaker]
 failure_rate = 1.5
-[cooldown]
-tiredness = 3
+[timeout]
+first_content_ms = 5000
+stall_ms = 1000
+[retry]
+base_ms = 0
+[compaction]
+compact_at = 1.5
 [recovery.reasons.safety]
 retry = true
 [recovery.reasons.format]
@@ -355,26 +336,28 @@ failover = 'forbidden'
             "providers[1].name: there is a provider `a` already",
             "failover.chain[1]: there is no provider `b`; there are: a",
             "failover.chain[2]: `a` stands there twice",
-            "breaker.failure_rate: 1.5 is no rate",
-            "cooldown.tiredness: `tiredness` is no reason",
-            "recovery.reasons.safety: what the safety guard stops stays stopped",
+            "breaker.failure_rate: breaker policy: `failure_rate` is 1.5; it must be",
+            ":21:12: timeout.stall_ms: `first_content` 5s is above `stall` 1s",
+            ":23:11: retry.base_ms: backoff base is zero",
+            "compaction.compact_at: `compact_at` is 1.5",
+            "recovery.reasons.safety: what the safety guard stops can not be allowed here",
             "recovery.reasons.format.failover: `forbidden` is the safety guard's alone",
         ] {
             assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
         }
-        assert_eq!(all.len(), 13, "{all:#?}");
+        assert_eq!(all.len(), 15, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
     }
 
     #[test]
-    fn two_credentials_of_one_name_are_told_apart_in_the_file() {
+    fn two_credentials_of_one_name_are_refused() {
         let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
                     credentials=[\n'file:/one/key.txt',\n'env:key',\n'env:KEY']\n";
         let all = errors(text);
         assert_eq!(all.len(), 1, "{all:?}");
-        let place = "configuration:8:1: providers[0].credentials[1]: there is a credential called \
+        let expected = "configuration:8:1: providers[0].credentials[1]: there is a credential called \
                      `key` already";
-        assert!(all[0].starts_with(place), "{all:?}");
+        assert!(all[0].starts_with(expected), "{all:?}");
         // Of two providers they may be the same.
         let apart = text.replace("'env:key',\n", "")
             + "[[providers]]\nname='b'\ndialect='openai'\ncredentials=['file:/two/key.txt']\n";
@@ -387,6 +370,6 @@ failover = 'forbidden'
             format!("[[tenants]]\nname='t'\nkeys=['sha256:{}','env:K','file:/k']", "ab".repeat(32));
         assert!(errors(&good).is_empty());
         assert!(errors("[[tenants]]\nname='t'\nkeys=['sha256:12']")[0].contains("64 hexadecimal"));
-        assert!(errors("[[tenants]]\nname='t'\nkeys=['plain']")[0].contains("sha256:HEX"));
+        assert!(errors("[[tenants]]\nname='t'\nkeys=['bare']")[0].contains("sha256:HEX"));
     }
 }

@@ -6,7 +6,7 @@ use steadfast_client::sse::{Rest, SseParser};
 /// Turns the data of frames into the items of a JSON array.
 #[derive(Debug)]
 pub(super) struct ArrayEncoder {
-    begun: bool,
+    has_items: bool,
     /// The provider's own frames come here as they were sent: with any line ends, and data on
     /// several lines.
     frames: SseParser,
@@ -15,7 +15,7 @@ pub(super) struct ArrayEncoder {
 impl Default for ArrayEncoder {
     fn default() -> Self {
         // The frames have been read before, so that they are of bounded size.
-        Self { begun: false, frames: SseParser::with_limit(usize::MAX) }
+        Self { has_items: false, frames: SseParser::with_limit(usize::MAX) }
     }
 }
 
@@ -36,13 +36,13 @@ impl ArrayEncoder {
 
     fn item(&mut self, data: Option<&[u8]>, out: &mut Vec<u8>) {
         if let Some(data) = data {
-            out.extend_from_slice(if self.begun { b",\r\n" } else { b"[" });
-            self.begun = true;
+            out.extend_from_slice(if self.has_items { b",\r\n" } else { b"[" });
+            self.has_items = true;
             out.extend_from_slice(data.trim_ascii_start());
         }
     }
 
-    /// The item that tells of an error, and the end: an array that stays open is no JSON.
+    /// The item of an error, and the end: an array without its end is no JSON.
     pub(super) fn error(&mut self, frame: &Bytes) -> Bytes {
         let mut out = self.frames(frame).to_vec();
         out.extend_from_slice(&self.end());
@@ -51,7 +51,7 @@ impl ArrayEncoder {
 
     /// The end of the array.
     pub(super) fn end(&mut self) -> Bytes {
-        Bytes::from_static(if self.begun { b"]" } else { b"[]" })
+        Bytes::from_static(if self.has_items { b"]" } else { b"[]" })
     }
 }
 

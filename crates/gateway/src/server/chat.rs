@@ -1,33 +1,21 @@
 //! One chat request: read, asked, answered.
 
-use std::{
-    borrow::Cow,
-    future::{Future, poll_fn},
-    num::NonZeroU32,
-    pin::{Pin, pin},
-    task::Poll,
-    time::Duration,
-};
+use std::{borrow::Cow, num::NonZeroU32, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
+    extract::Request,
     response::Response,
 };
-use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts};
-use http_body::Body as HttpBody;
+use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
-use steadfast_core::{BoxError, CallContext, Deadline, Dialect, Failure, Fault, Priority, Reason};
+use steadfast_core::{CallContext, Deadline, Dialect, Failure, Fault, Priority, Reason};
 
-use super::{
-    App,
-    array::ArrayEncoder,
-    record::Record,
-    reply,
-    stream::{StreamBody, Writer},
-    unread,
-};
+use tower::{Service, ServiceExt};
+
+use super::{App, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
 use crate::keys::Caller;
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
@@ -44,16 +32,12 @@ pub(super) struct GeminiRoute {
 }
 
 /// Answers a chat request in the caller's dialect, whatever happens.
-pub(super) async fn answer<B>(
+pub(super) async fn answer(
     app: &App,
     dialect: Dialect,
     route: Option<GeminiRoute>,
-    request: Request<B>,
-) -> Response
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
+    request: Request,
+) -> Response {
     let (parts, mut body) = request.into_parts();
     let id = reply::request_id(&parts.headers);
     let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
@@ -63,7 +47,7 @@ where
         Err(failure) => {
             record.failed(&failure, false);
             let refused = reply::refused(dialect, &failure, &id);
-            return unread::drop_rest(Body::new(body), refused).await;
+            return unread::drop_rest(body, refused).await;
         }
     };
     record.asked(&read);
@@ -71,7 +55,12 @@ where
     let streamed = read.stream;
     let usage_asked = read.params.stream_usage == Some(true);
 
-    let told = match app.gateway().call(read).await {
+    let mut service = app.gateway().service();
+    let response = match service.ready().await {
+        Ok(service) => service.call(read).await,
+        Err(failure) => Err(failure),
+    };
+    let answered = match response {
         Ok(response) if streamed => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
             let addressee = Addressee::new(record.model(), usage_asked);
@@ -80,47 +69,30 @@ where
         Ok(response) => whole(dialect, response, &mut record, &id).await,
         Err(failure) => Err(failure),
     };
-    told.unwrap_or_else(|failure| {
+    answered.unwrap_or_else(|failure| {
         record.failed(&failure, false);
         reply::failed(dialect, &failure, &id, &log)
     })
 }
 
 /// Reads who asks what.
-async fn read<B>(
+async fn read(
     app: &App,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    body: &mut B,
-) -> Result<ChatRequest, Failure>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    let caller =
-        app.0.keys.caller(&parts.headers, query_key(parts).as_deref()).ok_or_else(|| {
-            Failure::refused(Reason::Auth, reply::NO_KEY)
-                .with_status(http::StatusCode::UNAUTHORIZED)
-                .with_fault(Fault::Caller)
-                .with_evidence("gateway key")
-        })?;
-    plain(&parts.headers)?;
+    body: &mut Body,
+) -> Result<ChatRequest, Failure> {
+    let caller = caller(app, &parts.headers, &parts.uri)?;
+    uncompressed(&parts.headers)?;
     let late = || {
         Failure::refused(Reason::Timeout, "the request body did not arrive in time")
             .with_status(http::StatusCode::REQUEST_TIMEOUT)
             .with_fault(Fault::Caller)
             .with_evidence("request body")
     };
-    let mut collecting = pin!(collect(body, app.0.body_limit));
-    // A body of usual size has come with its head: then no timer is needed.
-    let body = match poll_fn(|cx| Poll::Ready(collecting.as_mut().poll(cx))).await {
-        Poll::Ready(body) => body?,
-        Poll::Pending => {
-            tokio::time::timeout(app.0.body_timeout, collecting).await.map_err(|_| late())??
-        }
-    };
-    let body = let_go(body);
+    let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit));
+    let body = let_go(body.await.map_err(|_| late())??);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -140,7 +112,7 @@ where
 }
 
 /// Whether the body can be read as it comes.
-fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+fn uncompressed(headers: &HeaderMap) -> Result<(), Failure> {
     match headers.get(header::CONTENT_ENCODING) {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
             let message = "the request body is compressed, which this gateway does not unpack; \
@@ -165,47 +137,19 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-/// The whole of a body: of one that came in one piece, that piece.
-async fn collect<B>(body: &mut B, limit: usize) -> Result<Bytes, Failure>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
-    loop {
-        // Of an empty one the end has to be asked for: it may be an error.
-        if !first.is_empty() && body.is_end_stream() {
-            break;
-        }
-        let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await else { break };
-        let frame = frame.map_err(|error| {
-            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
-        })?;
-        // Trailers say nothing here.
-        let Ok(data) = frame.into_data() else { continue };
-        if first.len() + more.len() + data.len() > limit {
-            return Err(Failure::refused(
+/// The whole of a body.
+async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
+    let collected = Limited::new(body, limit).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Failure::refused(
                 Reason::PayloadTooLarge,
                 format!("the request body is larger than the {limit} bytes this gateway takes"),
-            ));
-        }
-        if first.is_empty() {
-            first = data;
+            )
         } else {
-            if more.is_empty() {
-                let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-                more.reserve(data.len() + rest.min(limit));
-            }
-            more.extend_from_slice(&data);
+            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
         }
-    }
-    if more.is_empty() {
-        return Ok(first);
-    }
-    let mut all = BytesMut::with_capacity(first.len() + more.len());
-    all.extend_from_slice(&first);
-    all.extend_from_slice(&more);
-    Ok(all.freeze())
+    })?;
+    Ok(collected.to_bytes())
 }
 
 /// `body`, without the buffer it was read into if it is small. The request is kept until its answer
@@ -308,21 +252,26 @@ fn stream(
     record.answered(&response.head);
     let (head, events) = response.into_parts();
     let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
-    let writer = if sse { Writer::Sse } else { Writer::Array(ArrayEncoder::default()) };
+    let array = (!sse).then(ArrayEncoder::default);
     let content_type = if sse { "text/event-stream" } else { "application/json" };
-    let body = StreamBody::new(dialect, events, encoder, writer, app.0.keepalive, record);
+    let body = StreamBody::new(dialect, events, encoder, array, app.0.keepalive, record);
     let mut response = reply::ok(content_type, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
-    // Proxies such as nginx must not collect a stream before they pass it on.
+    // Proxies such as nginx must not collect a stream before they forward it.
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, id, &head.log);
     response
 }
 
-/// Gemini's SDKs may send the key in the address.
-fn query_key(parts: &Parts) -> Option<Cow<'_, str>> {
-    query(&parts.uri, "key")
+/// Who asks. Gemini's SDKs may send the key in the address.
+pub(super) fn caller(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Caller, Failure> {
+    app.0.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
+        Failure::refused(Reason::Auth, reply::NO_KEY)
+            .with_status(http::StatusCode::UNAUTHORIZED)
+            .with_fault(Fault::Caller)
+            .with_evidence("gateway key")
+    })
 }
 
 /// Whether a Gemini caller asked for server-sent events rather than a JSON array.

@@ -2,15 +2,15 @@
 
 mod admin;
 mod array;
-mod bell;
 mod chat;
-mod front;
 mod listen;
 mod models;
 mod record;
 mod reply;
 mod stream;
 mod unread;
+mod version;
+mod wake;
 
 use std::{
     fmt,
@@ -29,21 +29,13 @@ use axum::{
 };
 use steadfast_core::{Dialect, Failure, Reason};
 
-pub use self::{
-    front::Front,
-    listen::{Peer, serve},
-};
+pub use self::listen::{Peer, serve};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
     stack::Gateway,
 };
-
-/// Where OpenAI's dialect is spoken.
-const OPENAI: &str = "/v1/chat/completions";
-/// Where Anthropic's is.
-const ANTHROPIC: &str = "/v1/messages";
 
 /// What every handler needs; cheap to clone.
 #[derive(Clone)]
@@ -78,8 +70,8 @@ impl App {
             keys: KeyRing::read(config, source)?,
             metrics: Metrics::default(),
             body_limit: config.server.body_limit,
-            body_timeout: Duration::from_secs(config.server.body_timeout_s),
-            keepalive: Duration::from_secs(config.server.keepalive_s),
+            body_timeout: config.server.body_timeout,
+            keepalive: config.server.keepalive,
             forward,
             draining: AtomicBool::new(false),
         })))
@@ -100,16 +92,11 @@ impl App {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// All endpoints, to be served; the shorter way for most requests.
-    pub fn service(&self) -> Front {
-        Front::new(self)
-    }
-
     /// All endpoints.
     pub fn router(&self) -> Router {
         Router::new()
-            .route(OPENAI, post(openai))
-            .route(ANTHROPIC, post(anthropic))
+            .route("/v1/chat/completions", post(openai))
+            .route("/v1/messages", post(anthropic))
             // Google's SDKs differ in the version they put into the address.
             .route("/v1beta/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models/{*call}", post(gemini).get(models::one))
@@ -173,26 +160,22 @@ async fn gemini(
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    let failure = Failure::refused(
-        Reason::Unsupported,
-        format!("{method} is not what {path} is for; models are asked by POST, all else by GET"),
-    )
-    .with_status(http::StatusCode::METHOD_NOT_ALLOWED);
-    let dialect = reply::guess_dialect(request.headers(), request.uri());
-    refuse(dialect, &failure, request).await
+    let message =
+        format!("{method} is not what {path} is for; models are asked by POST, all else by GET");
+    unsupported(http::StatusCode::METHOD_NOT_ALLOWED, message, request).await
 }
 
 async fn nowhere(request: Request) -> Response {
-    let failure = Failure::refused(
-        Reason::Unsupported,
-        format!("there is nothing at {} {}", request.method(), request.uri().path()),
-    )
-    .with_status(http::StatusCode::NOT_FOUND);
-    let dialect = reply::guess_dialect(request.headers(), request.uri());
-    refuse(dialect, &failure, request).await
+    let message = format!("there is nothing at {} {}", request.method(), request.uri().path());
+    unsupported(http::StatusCode::NOT_FOUND, message, request).await
 }
 
-/// Tells `failure` to who sent `request`, which nobody read.
+async fn unsupported(status: http::StatusCode, message: String, request: Request) -> Response {
+    let failure = Failure::refused(Reason::Unsupported, message).with_status(status);
+    refuse(reply::guess_dialect(request.headers(), request.uri()), &failure, request).await
+}
+
+/// Answers `request`, which nobody read, with `failure`.
 async fn refuse(dialect: Dialect, failure: &Failure, request: Request) -> Response {
     let response = reply::refused(dialect, failure, &reply::request_id(request.headers()));
     unread::drop_rest(request.into_body(), response).await

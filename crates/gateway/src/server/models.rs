@@ -7,7 +7,7 @@ use axum::{
     response::Response,
 };
 use serde_json::{Value, json};
-use steadfast_core::{Dialect, Failure, Fault, Reason};
+use steadfast_core::{Dialect, Failure, Reason};
 
 use super::{App, chat, reply};
 
@@ -15,8 +15,8 @@ use super::{App, chat, reply};
 /// a caller that sends its version header, Gemini's for one with its key header or address.
 pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Some(refusal) = refusal(&app, &headers, &uri, dialect) {
-        return refusal;
+    if let Err(failure) = chat::caller(&app, &headers, &uri) {
+        return reply::refused(dialect, &failure, &reply::request_id(&headers));
     }
     let names = app.gateway().models();
     let models: Vec<_> = names.iter().map(|name| describe(dialect, name)).collect();
@@ -41,8 +41,8 @@ pub(super) async fn one(
     headers: HeaderMap,
 ) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Some(refusal) = refusal(&app, &headers, &uri, dialect) {
-        return refusal;
+    if let Err(failure) = chat::caller(&app, &headers, &uri) {
+        return reply::refused(dialect, &failure, &reply::request_id(&headers));
     }
     if !app.gateway().models().contains(&name) {
         let failure = Failure::refused(
@@ -70,15 +70,4 @@ fn describe(dialect: Dialect, name: &str) -> Value {
         }),
         _ => json!({"id": name, "object": "model", "created": 0, "owned_by": "steadfast"}),
     }
-}
-
-/// What a caller without a key is told.
-fn refusal(app: &App, headers: &HeaderMap, uri: &Uri, dialect: Dialect) -> Option<Response> {
-    if app.0.keys.caller(headers, chat::query(uri, "key").as_deref()).is_some() {
-        return None;
-    }
-    let failure = Failure::refused(Reason::Auth, reply::NO_KEY)
-        .with_status(http::StatusCode::UNAUTHORIZED)
-        .with_fault(Fault::Caller);
-    Some(reply::refused(dialect, &failure, &reply::request_id(headers)))
 }

@@ -49,7 +49,7 @@ impl Record {
     pub(super) fn asked(&mut self, request: &ChatRequest) {
         if let Some(entry) = &mut self.0 {
             entry.tenant = request.context.tenant().map(Into::into);
-            entry.model.clone_from(&request.model);
+            entry.model.push_str(&request.model);
             entry.stream = request.stream;
             entry.log = request.context.log.clone();
         }
@@ -60,7 +60,7 @@ impl Record {
         self.0.as_ref().map_or("", |entry| &entry.model)
     }
 
-    /// The answer has begun.
+    /// The answer has started.
     pub(super) fn answered(&mut self, head: &Head) {
         if let Some(entry) = &mut self.0 {
             entry.target.clone_from(&head.target);
@@ -81,7 +81,7 @@ impl Record {
         self.close("ok");
     }
 
-    /// The caller was told of `failure`.
+    /// The caller got `failure`.
     pub(super) fn failed(&mut self, failure: &Failure, in_stream: bool) {
         if let Some(entry) = &mut self.0 {
             entry.metrics.failed(failure, in_stream);
@@ -94,7 +94,7 @@ impl Record {
                 reason = %failure.reason(),
                 in_stream,
                 why = %failure.message(),
-                "a caller was told of a failure",
+                "a caller got a failure",
             );
         }
         self.close("failed");

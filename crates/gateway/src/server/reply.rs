@@ -11,14 +11,14 @@ const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-steadfast-attempts");
 /// What the layers did.
 const RECOVERY: HeaderName = HeaderName::from_static("x-steadfast-recovery");
-/// Why the call failed, in the gateway's own words.
+/// Why the call failed: the reason's name.
 const REASON: HeaderName = HeaderName::from_static("x-steadfast-reason");
 /// The request's id, whatever the dialect.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// What the vendors' SDKs obey over the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// What a caller is told who may not ask.
+/// The message for a caller who may not ask.
 pub(super) const NO_KEY: &str = "the gateway key is missing or unknown; a gateway without keys answers \
                                  programs of its own machine only, at a loopback address and from \
                                  no page of another host";
@@ -77,7 +77,7 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
     }
 }
 
-/// A failure, told in `dialect`, with what was done about it.
+/// A failure as `dialect` writes it, with what was done about it.
 pub(super) fn failed(
     dialect: Dialect,
     failure: &Failure,
@@ -92,10 +92,10 @@ pub(super) fn failed(
     headers.insert(REASON, HeaderValue::from_static(failure.outward_reason().as_str()));
     // What was tried here is not tried again by the SDK in front: retries would multiply. A
     // refusal that cost nobody anything, says when to come back, and does not go back to something
-    // that stays as it is, is worth coming back to.
+    // that does not change, is worth coming back to.
     let root = failure.outward_reason();
-    let passes = root.is_refusal() || root.rule().retry == Retry::Yes;
-    let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && passes;
+    let may_pass = root.is_refusal() || root.rule().retry == Retry::Yes;
+    let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && may_pass;
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
     stamp(headers, dialect, failure.target(), failure.attempts(), id, log);
     response
@@ -106,7 +106,7 @@ pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &HeaderValue) -> 
     failed(dialect, failure, id, &RecoveryLog::disabled())
 }
 
-/// What happened, for an answer that is on its way.
+/// What happened, for an answer that has started.
 pub(super) fn stamp(
     headers: &mut HeaderMap,
     dialect: Dialect,
@@ -130,8 +130,8 @@ pub(super) fn stamp(
     {
         headers.insert(RECOVERY, value);
     }
-    let own = codec(dialect).request_id_header();
-    if own != REQUEST_ID {
+    let own = &codec(dialect).facts().request_id;
+    if *own != REQUEST_ID {
         headers.insert(own, id.clone());
     }
     headers.insert(REQUEST_ID, id.clone());
@@ -147,12 +147,12 @@ fn visible(text: &str) -> Option<HeaderValue> {
     {
         return Some(value);
     }
-    let plain: String = text
+    let ascii: String = text
         .chars()
         .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
         .take(MAX_RECOVERY)
         .collect();
-    HeaderValue::from_str(&plain).ok()
+    HeaderValue::from_str(&ascii).ok()
 }
 
 /// An empty success, to be filled.

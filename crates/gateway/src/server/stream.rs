@@ -1,4 +1,4 @@
-//! An answer on its way to a caller, event by event.
+//! The body of a streamed answer, event by event.
 
 use std::{
     convert::Infallible,
@@ -16,46 +16,38 @@ use steadfast_client::dialect::{StreamEncoder, codec};
 use steadfast_core::{Dialect, time::Alarm};
 use tokio::time::Instant;
 
-use super::{array::ArrayEncoder, bell::Bell, record::Record};
+use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};
 
 /// Frames that are there together are written together, up to so many bytes: fewer system calls,
 /// and nothing ever waits for more.
 const COALESCE: usize = 16 * 1024;
 
-/// How frames are laid out for the caller.
-#[derive(Debug)]
-pub(super) enum Writer {
-    /// As server-sent events.
-    Sse,
-    /// As a JSON array, as Gemini's dialect does unless asked for events.
-    Array(ArrayEncoder),
-}
-
-/// The body of a streamed answer. It ends as the answer ends; a failure is told by the dialect's
+/// The body of a streamed answer. It ends as the answer ends; a failure becomes the dialect's
 /// error event, after which it ends without a terminal event. Dropping it cancels the call.
 pub(super) struct StreamBody {
     dialect: Dialect,
     events: EventStream,
     encoder: StreamEncoder,
-    writer: Writer,
+    /// Of a JSON array, as Gemini's dialect streams unless asked for events.
+    array: Option<ArrayEncoder>,
     keepalive: Duration,
     /// Armed by the first silence, and moved only when it fires: tokens are frequent, and moving a
     /// timer is dear.
     silence: Option<Alarm>,
     /// When the silence began.
     since: Instant,
-    /// Something was said since the clock was last read.
+    /// Something was sent since the clock was last read.
     spoke: bool,
     record: Record,
     over: bool,
-    /// Rung when there is a reason to look for more.
-    bell: Arc<Bell>,
-    /// Of the bell.
+    /// Woken when there may be more.
+    wake: Arc<WakeFlag>,
+    /// Of the flag.
     waker: Waker,
-    /// All events there were have been given out; more come only after the bell.
-    dry: bool,
-    /// The caller need not be told that the gateway is alive until after the bell.
-    quiet: bool,
+    /// All events there were have been given out; more come only after the next wake-up.
+    drained: bool,
+    /// No keep-alive is due before the next wake-up.
+    silent_until_woken: bool,
 }
 
 impl StreamBody {
@@ -63,21 +55,21 @@ impl StreamBody {
         dialect: Dialect,
         events: EventStream,
         encoder: StreamEncoder,
-        writer: Writer,
+        array: Option<ArrayEncoder>,
         keepalive: Duration,
         record: Record,
     ) -> Self {
-        let bell = Arc::new(Bell::default());
-        let waker = Waker::from(bell.clone());
+        let wake = Arc::new(WakeFlag::default());
+        let waker = Waker::from(wake.clone());
         Self {
-            bell,
+            wake,
             waker,
-            dry: false,
-            quiet: false,
+            drained: false,
+            silent_until_woken: false,
             dialect,
             events,
             encoder,
-            writer,
+            array,
             keepalive,
             silence: None,
             since: Instant::now(),
@@ -94,19 +86,22 @@ impl StreamBody {
         while !self.over && out.len() < COALESCE {
             let step = match self.events.as_mut().poll_next(cx) {
                 Poll::Pending => {
-                    self.dry = true;
+                    self.drained = true;
                     break;
                 }
                 Poll::Ready(None) => {
                     self.over = true;
                     self.record.done();
-                    Ok(self.writer.end())
+                    Ok(self.array.as_mut().map_or_else(Bytes::new, ArrayEncoder::end))
                 }
                 Poll::Ready(Some(Ok(event))) => {
                     if let Some(usage) = event.usage() {
                         self.record.used(usage);
                     }
-                    self.encoder.encode_owned(event).map(|bytes| self.writer.frames(bytes))
+                    self.encoder.encode_owned(event).map(|frames| match &mut self.array {
+                        Some(array) => array.frames(&frames),
+                        None => frames,
+                    })
                 }
                 Poll::Ready(Some(Err(failure))) => Err(failure),
             };
@@ -114,7 +109,11 @@ impl StreamBody {
                 Ok(bytes) => out.push(bytes),
                 Err(failure) => {
                     self.over = true;
-                    out.push(self.writer.error(codec(self.dialect).encode_stream_error(&failure)));
+                    let frame = codec(self.dialect).encode_stream_error(&failure);
+                    out.push(match &mut self.array {
+                        Some(array) => array.error(&frame),
+                        None => frame,
+                    });
                     self.record.failed(&failure, true);
                 }
             }
@@ -125,7 +124,9 @@ impl StreamBody {
     /// Something that says the gateway is alive, once the provider has been silent for long.
     fn poll_keepalive(&mut self) -> Poll<Bytes> {
         let cx = &mut Context::from_waker(&self.waker);
-        let Writer::Sse = self.writer else { return Poll::Pending };
+        if self.array.is_some() {
+            return Poll::Pending;
+        }
         let keepalive = self.keepalive;
         if std::mem::take(&mut self.spoke) {
             self.since = Instant::now();
@@ -146,7 +147,7 @@ impl StreamBody {
             return Poll::Pending;
         }
         // An empty line says nothing in any dialect; Gemini's SDKs take every other line for data.
-        Poll::Ready(Bytes::from_static(codec(self.dialect).keep_alive().unwrap_or(b"\n")))
+        Poll::Ready(Bytes::from_static(codec(self.dialect).facts().keep_alive.unwrap_or(b"\n")))
     }
 }
 
@@ -159,11 +160,11 @@ impl Body for StreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        this.bell.wakes(cx.waker());
-        if this.bell.has_rung() {
-            (this.dry, this.quiet) = (false, false);
+        this.wake.forward_to(cx.waker());
+        if this.wake.take() {
+            (this.drained, this.silent_until_woken) = (false, false);
         }
-        if !this.dry
+        if !this.drained
             && let Some(bytes) = this.poll_bytes().into_bytes()
         {
             this.spoke = true;
@@ -172,11 +173,11 @@ impl Body for StreamBody {
         if this.over {
             return Poll::Ready(None);
         }
-        if !this.quiet {
+        if !this.silent_until_woken {
             if let Poll::Ready(bytes) = this.poll_keepalive() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            this.quiet = true;
+            this.silent_until_woken = true;
         }
         Poll::Pending
     }
@@ -189,29 +190,6 @@ impl Body for StreamBody {
 impl fmt::Debug for StreamBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamBody").field("dialect", &self.dialect).finish_non_exhaustive()
-    }
-}
-
-impl Writer {
-    fn frames(&mut self, frames: Bytes) -> Bytes {
-        match self {
-            Writer::Sse => frames,
-            Writer::Array(array) => array.frames(&frames),
-        }
-    }
-
-    fn error(&mut self, frame: Bytes) -> Bytes {
-        match self {
-            Writer::Sse => frame,
-            Writer::Array(array) => array.error(&frame),
-        }
-    }
-
-    fn end(&mut self) -> Bytes {
-        match self {
-            Writer::Sse => Bytes::new(),
-            Writer::Array(array) => array.end(),
-        }
     }
 }
 

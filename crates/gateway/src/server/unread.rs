@@ -9,11 +9,11 @@ use http_body::Body as _;
 /// How much of such a body is read to keep its connection: 256 KiB, more than a usual chat, less
 /// than it costs to open a new connection.
 const MOST: usize = 256 * 1024;
-/// How long that may take: 1 s, for a body that is on its way.
+/// How long that may take: 1 s, for a body that is still coming.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `response`, once the rest of `body` was read and dropped. What is left unread ends an HTTP/1
-/// connection, and unless the caller is told so, its next request on it is lost: what is too long
+/// connection, and unless the caller learns of it, its next request on it is lost: what is too long
 /// or too slow is answered with `connection: close`.
 pub(super) async fn drop_rest(mut body: Body, mut response: Response) -> Response {
     // Who was waited for already is not waited for again.

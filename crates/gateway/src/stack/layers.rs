@@ -1,207 +1,143 @@
 //! The layers a configuration stands for.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use steadfast::{
-    BudgetPolicy, ChatRequest, Needs, Reason, RecoveryTable, RetryBudget, Stack,
+    ChatRequest, Needs, Reason, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
     client::{LlmClient, transport::Transport},
-    compact::{CompactionLayer, Policy as CompactionPolicy, SpendPolicy},
+    compact::CompactionLayer,
     failover::{
-        Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap,
-        TargetSpec, WhenExhausted,
+        Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
     },
-    guard::{GuardPolicy, SafetyGuardLayer},
-    recover::{ContinuationLayer, ContinuationPolicy, ResumePolicy, StreamResumeLayer},
-    retry::{RetryBackoffLayer, RetryPolicy},
-    timeout::{DeadlineLayer, DeadlinePolicy, StallPolicy, StallTimeoutLayer},
+    guard::SafetyGuardLayer,
+    recover::{ContinuationLayer, StreamResumeLayer},
+    retry::RetryBackoffLayer,
+    timeout::{DeadlineLayer, StallTimeoutLayer},
 };
-use steadfast_core::{Backoff, Failover, Retry};
+use steadfast_core::Failover;
 
-use super::{conversation, models::ModelLimits};
-use crate::config::{
-    self, Config, ConfigErrors, ProviderConfig, RecoveryPreset, Source, credential_name, native,
-};
+use super::models::ModelLimits;
+use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_name, native};
 
-/// From how many tokens on a conversation takes the chain for large ones: three quarters of the
-/// 200,000 that are the usual window, since the count is an estimate from below.
-const LARGE_TOKENS: u64 = 150_000;
+/// The layers of `config`, around a client that `client` is a clone of.
+///
+/// # Errors
+///
+/// When its numbers contradict each other or a provider is missing.
+pub(super) fn stack(
+    config: &Config,
+    source: &Source,
+    client: &LlmClient<Transport>,
+) -> Result<Stack<Choose>, ConfigErrors> {
+    let at = |key: &str, error: &dyn fmt::Display| {
+        ConfigErrors::from(source.error(key, error.to_string()))
+    };
+    let (guard, continuation, resume) = (&config.guard, &config.continuation, &config.resume);
+    let (retry, timeout) = (&config.retry, &config.timeout);
+    let table = config.table();
+    let models = ModelLimits::of(config);
 
-/// How conversations are compacted.
-#[derive(Clone, Debug)]
-pub(crate) struct Compactions {
-    pub(crate) enabled: bool,
-    pub(crate) policy: CompactionPolicy,
-    pub(crate) spend: SpendPolicy,
-    pub(crate) deferred: bool,
-    /// The one provider that summarises, with its model.
-    pub(crate) summariser: Option<TargetSpec>,
+    let breaker = BreakerPolicy { table: table.clone(), ..config.breaker.clone() };
+    let stack = Stack::around(failover(config, &at)?)
+        .compaction(compaction(config, &models, client, &at)?)
+        .retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
+        .breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
+        .stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
+        .deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
+        .classify(ClassifyLayer::default().with_table(table));
+    let stack = if guard.enabled {
+        let guard = SafetyGuardLayer::new(guard.policy.clone());
+        stack.guard(guard.map_err(|e| at("guard", &e))?)
+    } else {
+        stack.without_guard()
+    };
+    let stack = if continuation.enabled {
+        let layer = ContinuationLayer::new(continuation.policy.clone());
+        let layer = layer.map_err(|e| at("continuation", &e))?;
+        stack.continuation(layer.limits(move |_, target| models.of_target(target)))
+    } else {
+        stack.without_continuation()
+    };
+    let stack = if resume.enabled {
+        let providers = config.providers.iter().filter(|provider| provider.prefill);
+        let prefill: Vec<String> = providers.map(|provider| provider.name.clone()).collect();
+        let layer = StreamResumeLayer::new(resume.policy.clone()).map_err(|e| at("resume", &e))?;
+        stack.resume(layer.prefill(move |target, _| {
+            target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
+        }))
+    } else {
+        stack.without_resume()
+    };
+    // One for retries, failovers and resumes together.
+    Ok(match retry.budget.capacity {
+        0 => stack.without_budget(),
+        _ => stack.budget(RetryBudget::new(retry.budget)),
+    })
 }
 
-/// Every number a stack is made of.
-#[derive(Clone, Debug)]
-pub(crate) struct Policies {
-    pub(crate) chain: Chain,
-    pub(crate) named: Vec<(String, Chain)>,
-    pub(crate) choose: Choose,
-    pub(crate) failover: FailoverPolicy,
-    pub(crate) retry: RetryPolicy,
-    pub(crate) budget: Option<BudgetPolicy>,
-    pub(crate) breaker: BreakerPolicy,
-    pub(crate) stall: StallPolicy,
-    pub(crate) deadline: DeadlinePolicy,
-    pub(crate) guard: GuardPolicy,
-    pub(crate) continuation: ContinuationPolicy,
-    pub(crate) resume: ResumePolicy,
-    pub(crate) compaction: Compactions,
-    pub(crate) models: ModelLimits,
-    /// Providers whose models go on with a last message of their own.
-    pub(crate) prefill: Vec<String>,
-    pub(crate) table: RecoveryTable,
-}
+/// Says at which key of the file an error is.
+type At<'a> = &'a dyn Fn(&str, &dyn fmt::Display) -> ConfigErrors;
 
-impl Policies {
-    /// What `config` stands for.
-    ///
-    /// # Errors
-    ///
-    /// When numbers contradict each other or a provider is missing.
-    pub(crate) fn of(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
-        let at = |key: &str, error: &dyn fmt::Display| {
-            ConfigErrors::from(source.error(key, error.to_string()))
-        };
-        let names = if config.failover.chain.is_empty() {
-            config.providers.iter().map(|provider| provider.name.clone()).collect()
-        } else {
-            config.failover.chain.clone()
-        };
-        let chain = chain(config, &names).map_err(|error| at("failover.chain", &error))?;
-        let (named, choose) = Choose::of(config, &names, &at)?;
-        let table = table(config);
-        Ok(Self {
-            chain,
-            named,
-            choose,
-            failover: failover(config, &table),
-            retry: retry(config).map_err(|error| at("retry", &error))?,
-            budget: budget(config),
-            breaker: breaker(config, &table).map_err(|error| at("breaker", &error))?,
-            stall: stall(config).map_err(|error| at("timeout", &error))?,
-            deadline: deadline(config).map_err(|error| at("timeout.pipeline_ms", &error))?,
-            guard: conversation::guard(&config.guard, source)?,
-            continuation: conversation::continuation(&config.continuation),
-            resume: conversation::resume(&config.resume),
-            compaction: Compactions {
-                enabled: config.compaction.enabled,
-                policy: conversation::compaction(&config.compaction)
-                    .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?,
-                spend: conversation::spend(&config.compaction),
-                deferred: config.compaction.deferred,
-                summariser: summariser(config),
-            },
-            models: ModelLimits::of(config),
-            prefill: config
-                .providers
-                .iter()
-                .filter(|provider| provider.prefill)
-                .map(|provider| provider.name.clone())
-                .collect(),
-            table,
-        })
+fn failover(config: &Config, at: At<'_>) -> Result<CooldownFailoverLayer<Choose>, ConfigErrors> {
+    let names = config.chain();
+    let chain = chain(config, &names).map_err(|error| at("failover.chain", &error))?;
+    let (named, choose) = Choose::of(config, &names, at)?;
+    let mut layer =
+        CooldownFailoverLayer::new(chain).with_policy(failover_policy(config)).with_chooser(choose);
+    for (name, chain) in named {
+        layer = layer.with_chain(name, chain);
     }
+    Ok(layer)
+}
 
-    /// The layers with these numbers.
-    ///
-    /// # Errors
-    ///
-    /// When a layer refuses them.
-    pub(crate) fn stack(
-        &self,
-        source: &Source,
-        client: &LlmClient<Transport>,
-    ) -> Result<Stack<Choose>, ConfigErrors> {
-        let at = |key: &str, error: &dyn fmt::Display| {
-            ConfigErrors::from(source.error(key, error.to_string()))
-        };
-        let mut failover = CooldownFailoverLayer::new(self.chain.clone())
-            .policy(self.failover.clone())
-            .choose(self.choose.clone());
-        for (name, chain) in &self.named {
-            failover = failover.named(name.as_str(), chain.clone());
+fn failover_policy(config: &Config) -> FailoverPolicy {
+    let mut policy = config.failover.policy.clone();
+    policy.table = config.table();
+    if config.failover.on_content_filter {
+        policy.table =
+            policy.table.with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
+    }
+    policy
+}
+
+fn compaction(
+    config: &Config,
+    models: &ModelLimits,
+    client: &LlmClient<Transport>,
+    at: At<'_>,
+) -> Result<CompactionLayer, ConfigErrors> {
+    let given = &config.compaction.policy;
+    if !config.compaction.enabled {
+        return Ok(CompactionLayer::off());
+    }
+    let layer = match summariser(config) {
+        None => CompactionLayer::rules_only(),
+        Some(spec) => {
+            // A stack of its own: what goes wrong with summaries is not held against chats.
+            let chain = Chain::new([spec]).map_err(|error| at("compaction.summariser", &error))?;
+            let stack = Stack::new(chain)
+                .without_guard()
+                .without_continuation()
+                .without_resume()
+                .without_compaction();
+            CompactionLayer::new(stack.boxed(client.clone()))
         }
-        let retry = RetryBackoffLayer::new(self.retry).map_err(|e| at("retry", &e))?;
-        let guard = SafetyGuardLayer::new(self.guard.clone())
-            .map_err(|e| at(&conversation::key(&e), &e))?;
-        let models = self.models.clone();
-        let continuation = ContinuationLayer::new(self.continuation.clone())
-            .map_err(|e| at(&format!("continuation.{}", e.field()), &e))?
-            .limits(move |_, target| models.of_target(target));
-        let prefill = self.prefill.clone();
-        let resume = StreamResumeLayer::new(self.resume.clone())
-            .map_err(|e| at(&format!("resume.{}", e.field()), &e))?
-            .prefill(move |target, _| {
-                target.is_some_and(|target| prefill.iter().any(|name| name == target.provider()))
-            });
-        let stack = Stack::around(failover)
-            .guard(guard)
-            .continuation(continuation)
-            .resume(resume)
-            .compaction(self.compaction(source, client)?)
-            .retry(retry)
-            .breaker(CircuitBreakerLayer::new(self.breaker.clone()).map_err(|e| at("breaker", &e))?)
-            .stall(StallTimeoutLayer::new(self.stall).map_err(|e| at("timeout", &e))?)
-            .deadline(DeadlineLayer::new(self.deadline).map_err(|e| at("timeout", &e))?)
-            .classify(ClassifyLayer::default().with_table(self.table.clone()));
-        // One for retries, failovers and resumes together.
-        Ok(match self.budget {
-            None => stack.without_budget(),
-            Some(policy) => stack.budget(RetryBudget::new(policy)),
-        })
-    }
-}
-
-impl Policies {
-    fn compaction(
-        &self,
-        source: &Source,
-        client: &LlmClient<Transport>,
-    ) -> Result<CompactionLayer, ConfigErrors> {
-        let at = |key: &str, error: &dyn fmt::Display| {
-            ConfigErrors::from(source.error(key, error.to_string()))
-        };
-        let given = &self.compaction;
-        if !given.enabled {
-            return Ok(CompactionLayer::off());
-        }
-        let layer = match &given.summariser {
-            None => CompactionLayer::plain(),
-            Some(spec) => {
-                // A stack of its own: what goes wrong with summaries is not held against chats.
-                let chain = Chain::new([spec.clone()])
-                    .map_err(|error| at("compaction.summariser", &error))?;
-                let stack = Stack::new(chain)
-                    .without_guard()
-                    .without_continuation()
-                    .without_resume()
-                    .without_compaction();
-                CompactionLayer::new(stack.boxed(client.clone()))
-            }
-        };
-        let models = self.models.clone();
-        Ok(layer
-            .policy(given.policy.clone())
-            .map_err(|error| at(&format!("compaction.{}", error.field()), &error))?
-            .spend(given.spend)
-            .deferred(given.deferred)
-            .models(models.models())
-            .targets(move |target| models.facts(target)))
-    }
+    };
+    let facts = models.clone();
+    Ok(layer
+        .policy(given.policy.clone())
+        .map_err(|error| at("compaction", &error))?
+        .spend(given.spend)
+        .deferred(given.deferred)
+        .models(models.models())
+        .targets(move |target| facts.facts(target)))
 }
 
 /// The provider that summarises, whatever model is asked for.
 fn summariser(config: &Config) -> Option<TargetSpec> {
-    let given = config.compaction.summariser.as_ref()?;
+    let given = config.compaction.policy.summariser.as_ref()?;
     let provider = config.providers.iter().find(|provider| provider.name == given.provider)?;
     let mut spec = spec(provider);
     spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
@@ -221,7 +157,7 @@ impl Choose {
     fn of(
         config: &Config,
         names: &[String],
-        at: &dyn Fn(&str, &dyn fmt::Display) -> ConfigErrors,
+        at: At<'_>,
     ) -> Result<(Vec<(String, Chain)>, Self), ConfigErrors> {
         let chains = &config.failover.chains;
         let mut named = Vec::new();
@@ -236,7 +172,7 @@ impl Choose {
             let chain =
                 chain(config, &chains.large).map_err(|e| at("failover.chains.large", &e))?;
             named.push(("large".to_owned(), chain));
-            choose.large = Some(chains.large_tokens.unwrap_or(LARGE_TOKENS));
+            choose.large = Some(chains.large_tokens);
         }
         if config.failover.own_vendor_first {
             for provider in config.providers.iter().filter(|p| names.contains(&p.name)) {
@@ -272,7 +208,11 @@ impl ChooseChain<ChatRequest> for Choose {
     }
 }
 
-fn chain(config: &Config, names: &[String]) -> Result<Chain, steadfast::failover::ChainError> {
+/// The chain of the providers of these `names`.
+pub(super) fn chain(
+    config: &Config,
+    names: &[String],
+) -> Result<Chain, steadfast::failover::ChainError> {
     Chain::new(
         names
             .iter()
@@ -293,126 +233,6 @@ fn spec(provider: &ProviderConfig) -> TargetSpec {
     spec.capabilities.unsupported.clone_from(&provider.unsupported);
     spec.capabilities.on_unsupported = provider.on_unsupported;
     spec
-}
-
-fn ms(value: Option<u64>, default: Duration) -> Duration {
-    value.map_or(default, Duration::from_millis)
-}
-
-/// Zero switches a limit off.
-fn optional_ms(value: Option<u64>, default: Option<Duration>) -> Option<Duration> {
-    match value {
-        None => default,
-        Some(0) => None,
-        Some(ms) => Some(Duration::from_millis(ms)),
-    }
-}
-
-/// Names that are no reasons have been refused by the validation before.
-fn table(config: &Config) -> RecoveryTable {
-    let mut table = match config.recovery.preset {
-        RecoveryPreset::Default => RecoveryTable::default(),
-        RecoveryPreset::Codebuddy => RecoveryTable::codebuddy(),
-        RecoveryPreset::Adr012 => RecoveryTable::adr012(),
-    };
-    for (reason, seconds) in &config.cooldown {
-        if let Ok(reason) = reason.parse::<Reason>() {
-            table = table.cooldown(reason, Duration::from_secs(*seconds));
-        }
-    }
-    for (reason, given) in &config.recovery.reasons {
-        if let Ok(reason) = reason.parse::<Reason>() {
-            table = table.with(reason, |rule| {
-                if let Some(retry) = given.retry {
-                    rule.retry = if retry { Retry::Yes } else { Retry::No };
-                }
-                rule.failover = given.failover.unwrap_or(rule.failover);
-                rule.scope = given.scope.unwrap_or(rule.scope);
-                rule.permanent = given.permanent.unwrap_or(rule.permanent);
-            });
-        }
-    }
-    table
-}
-
-fn failover(config: &Config, table: &RecoveryTable) -> FailoverPolicy {
-    let given = &config.failover;
-    let mut policy = FailoverPolicy::default();
-    policy.table = table.clone();
-    if given.on_content_filter == Some(true) {
-        policy.table =
-            policy.table.with(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
-    }
-    policy.when_exhausted = match given.when_exhausted {
-        None => policy.when_exhausted,
-        Some(config::WhenExhausted::Fail) => WhenExhausted::Fail,
-        Some(config::WhenExhausted::TrySoonest) => WhenExhausted::TrySoonest,
-        Some(config::WhenExhausted::Wait) => {
-            WhenExhausted::Wait(ms(given.wait_ms, Duration::from_secs(60)))
-        }
-    };
-    policy.sticky = given.sticky_s.map_or(policy.sticky, Duration::from_secs);
-    policy.hedge = optional_ms(given.hedge_ms, policy.hedge);
-    policy.downgrade_on_overload =
-        given.downgrade_on_overload.unwrap_or(policy.downgrade_on_overload);
-    policy
-}
-
-fn retry(config: &Config) -> Result<RetryPolicy, Box<dyn std::error::Error>> {
-    let given = &config.retry;
-    let mut policy = RetryPolicy::transient();
-    policy.retries = given.retries.unwrap_or(policy.retries);
-    policy.overloaded_limit = given.overloaded_limit.unwrap_or(policy.overloaded_limit);
-    policy.max_wait = ms(given.max_wait_ms, policy.max_wait);
-    policy.failover_wait = policy.failover_wait.min(policy.max_wait);
-    if given.base_ms.is_some() || given.cap_ms.is_some() {
-        let base = ms(given.base_ms, policy.backoff.base());
-        let cap = ms(given.cap_ms, policy.backoff.cap().max(base));
-        policy.backoff = Backoff::new(base, cap)?;
-    }
-    policy.validate()?;
-    Ok(policy)
-}
-
-fn budget(config: &Config) -> Option<BudgetPolicy> {
-    match config.retry.budget {
-        Some(0) => None,
-        Some(capacity) => Some(BudgetPolicy { capacity, ..BudgetPolicy::default() }),
-        None => Some(BudgetPolicy::default()),
-    }
-}
-
-fn breaker(
-    config: &Config,
-    table: &RecoveryTable,
-) -> Result<BreakerPolicy, steadfast::breaker::PolicyError> {
-    let given = &config.breaker;
-    let mut policy = BreakerPolicy { table: table.clone(), ..BreakerPolicy::default() };
-    policy.consecutive = given.failures.or(policy.consecutive);
-    policy.window = given.window_s.map_or(policy.window, Duration::from_secs);
-    policy.failure_rate = given.failure_rate.or(policy.failure_rate);
-    policy.min_calls = given.minimum_calls.unwrap_or(policy.min_calls);
-    policy.observe = given.observe_only.unwrap_or(policy.observe);
-    policy.validate()?;
-    Ok(policy)
-}
-
-fn stall(config: &Config) -> Result<StallPolicy, steadfast::timeout::PolicyError> {
-    let given = &config.timeout;
-    let mut policy = StallPolicy::default();
-    policy.stall = ms(given.stall_ms, policy.stall);
-    policy.ceiling = given.ceiling.or(policy.ceiling);
-    policy.attempt = optional_ms(given.attempt_ms, policy.attempt);
-    policy.first_content = optional_ms(given.first_content_ms, policy.first_content);
-    policy.validate()?;
-    Ok(policy)
-}
-
-fn deadline(config: &Config) -> Result<DeadlinePolicy, steadfast::timeout::PolicyError> {
-    let default = DeadlinePolicy::default();
-    let policy = DeadlinePolicy { pipeline: ms(config.timeout.pipeline_ms, default.pipeline) };
-    policy.validate()?;
-    Ok(policy)
 }
 
 #[cfg(test)]
@@ -479,43 +299,52 @@ server_error = { scope = "model" }
         LlmClient::with_service(Providers::new([one]).unwrap(), Transport::new())
     }
 
-    fn policies(text: &str) -> Policies {
+    fn config(text: &str) -> Config {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
-        let policies = Policies::of(&config, &source).unwrap();
-        let _stack = policies.stack(&source, &client()).unwrap();
-        policies
+        let _stack = stack(&config, &source, &client()).unwrap();
+        config
     }
 
     #[test]
     fn every_key_arrives_where_it_belongs() {
-        let policies = policies(FILE);
-        let order: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
+        use std::time::Duration;
+
+        use steadfast::failover::WhenExhausted;
+        use steadfast_core::Retry;
+
+        let config = config(FILE);
+        let chain = chain(&config, &config.chain()).unwrap();
+        let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();
         assert_eq!(order, ["openai", "anthropic"], "the chain, not the file");
-        let anthropic = &policies.chain[1];
+        let anthropic = &chain[1];
         assert_eq!(anthropic.credentials, ["FIRST_KEY", "second"], "names, not secrets");
         assert_eq!(anthropic.models.sent(Some("gpt-4o")), Some("claude-sonnet-4-5"));
         assert_eq!(anthropic.models.sent(Some("claude-x")), Some("claude-x"));
         assert_eq!(anthropic.capabilities.window, Some(200_000));
-        assert!(!policies.chain[0].capabilities.vision);
-        assert_eq!(policies.failover.when_exhausted, WhenExhausted::Wait(Duration::from_secs(5)));
-        assert_eq!(policies.failover.hedge, None);
-        let filter = policies.failover.table.rule(Reason::ContentFilter);
-        assert_eq!(filter.failover, Failover::NextTarget);
-        assert_eq!(policies.retry.retries, 2);
-        assert_eq!(policies.retry.backoff.cap(), Duration::from_secs(50));
-        assert_eq!(policies.retry.max_wait, Duration::from_secs(10));
-        assert!(policies.budget.is_none());
-        assert_eq!(policies.breaker.consecutive, Some(9));
-        assert_eq!(policies.stall.stall, Duration::from_secs(5));
-        assert_eq!(policies.stall.attempt, None);
-        assert_eq!(policies.deadline.pipeline, Duration::from_secs(90));
-        let cooldown = |reason| policies.table.rule(reason).cooldown;
+        assert!(!chain[0].capabilities.vision);
+        let failover = failover_policy(&config);
+        assert_eq!(failover.when_exhausted, WhenExhausted::Wait(Duration::from_secs(5)));
+        assert_eq!(failover.hedge, None);
+        assert_eq!(failover.table.rule(Reason::ContentFilter).failover, Failover::NextTarget);
+        let (retry, timeout) = (&config.retry, &config.timeout);
+        assert_eq!(retry.policy.retries, 2);
+        assert_eq!(retry.policy.backoff.base(), Duration::from_millis(100));
+        assert_eq!(retry.policy.backoff.cap(), Duration::from_secs(50));
+        assert_eq!(retry.policy.max_wait, Duration::from_secs(10));
+        assert_eq!(retry.policy.failover_wait, Duration::from_secs(10), "no longer than that");
+        assert_eq!(retry.budget.capacity, 0);
+        assert_eq!(config.breaker.consecutive, Some(9));
+        assert_eq!(timeout.stall.stall, Duration::from_secs(5));
+        assert_eq!(timeout.stall.attempt, None);
+        assert_eq!(timeout.deadline.pipeline, Duration::from_secs(90));
+        let table = config.table();
+        let cooldown = |reason| table.rule(reason).cooldown;
         assert_eq!(cooldown(Reason::RateLimit), Some(Duration::from_secs(7)));
         assert_eq!(cooldown(Reason::Timeout), None);
         assert_eq!(cooldown(Reason::Network), Reason::Network.rule().cooldown);
-        let rule = |reason| policies.table.rule(reason);
+        let rule = |reason| table.rule(reason);
         assert!(rule(Reason::Billing).permanent, "the preset's");
         assert_eq!(rule(Reason::Unknown).retry, Retry::Yes);
         assert_eq!(rule(Reason::Format).failover, Failover::NextTarget);
@@ -524,15 +353,43 @@ server_error = { scope = "model" }
     }
 
     #[test]
+    fn the_guards_keys_arrive_too() {
+        use std::time::Duration;
+
+        use steadfast::guard::{Kind, Strikes};
+
+        let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+             [guard]\nevents = 0\ntime_s = 5\ntasks = 7\npath_fields = ['document', 'path']\n\
+             tools = [{ name = 'Bash', aliases = ['ship'], kind = 'mutating', limit = 1 }]\n\
+             [guard.loops]\nsame_result = []\ncycle = [4, 6]\nrepeated_text = 0\n";
+        let policy = config(text).guard.policy;
+        assert_eq!((policy.limits.events, policy.limits.calls), (None, Some(400)));
+        assert_eq!(policy.limits.time, Some(Duration::from_secs(5)));
+        assert_eq!(policy.tasks.capacity, 7);
+        assert_eq!(policy.path_fields.iter().filter(|name| *name == "path").count(), 1);
+        assert_eq!(policy.path_fields.last().unwrap(), "document", "after the built-in ones");
+        let named = |name| policy.tools.iter().find(|tool| tool.is_called(name)).unwrap();
+        assert_eq!((named("bash").kind, named("ship").limit), (Kind::Mutating, Some(1)));
+        assert_eq!(named("shell").limit, Some(100), "what is left of the built-in one");
+        let rules = &policy.rules;
+        assert_eq!((rules.same_result, rules.cycle), (None, Some(Strikes::new(4, 6))));
+        assert_eq!((rules.repeated_text, rules.same_error), (None, Some(Strikes::new(2, 4))));
+    }
+
+    #[test]
     fn without_keys_every_number_is_the_layers_own() {
-        let policies =
-            policies("[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n");
-        assert_eq!(policies.retry, RetryPolicy::transient());
-        assert_eq!(policies.breaker, BreakerPolicy::default());
-        assert_eq!(policies.stall, StallPolicy::default());
-        assert_eq!(policies.deadline, DeadlinePolicy::default());
-        assert_eq!(policies.budget, Some(BudgetPolicy::default()));
-        assert_eq!(policies.table, RecoveryTable::default());
+        let config = config("[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n");
+        assert_eq!(config.retry.policy, steadfast::retry::RetryPolicy::transient());
+        assert_eq!(config.breaker, BreakerPolicy::default());
+        assert_eq!(config.timeout.stall, steadfast::timeout::StallPolicy::default());
+        assert_eq!(config.timeout.deadline, steadfast::timeout::DeadlinePolicy::default());
+        assert_eq!(config.retry.budget, steadfast::BudgetPolicy::default());
+        assert_eq!(config.guard.policy, steadfast::guard::GuardPolicy::default());
+        assert_eq!(
+            config.compaction.policy.policy,
+            steadfast::compact::CompactionPolicy::default()
+        );
+        assert_eq!(config.table(), steadfast::RecoveryTable::default());
     }
 
     #[tokio::test(start_paused = true)]
@@ -555,7 +412,7 @@ server_error = { scope = "model" }
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
                 std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
-            let stack = policies(&file).stack(&Source::text(&file), &client()).unwrap();
+            let stack = stack(&config(&file), &Source::text(&file), &client()).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }
@@ -563,7 +420,13 @@ server_error = { scope = "model" }
 
     #[test]
     fn a_request_takes_the_chain_it_needs() {
-        let choose = policies(FILE).choose;
+        let chains = |text: &str| {
+            let config = config(text);
+            let at =
+                |key: &str, error: &dyn fmt::Display| -> ConfigErrors { panic!("{key}: {error}") };
+            Choose::of(&config, &config.chain(), &at).unwrap()
+        };
+        let choose = chains(FILE).1;
         let ask = ChatRequest::user("hi").with_model("gpt-4o");
         let mut needs = Needs::default();
         assert_eq!(choose.choose(&ask, &needs), None);
@@ -572,23 +435,13 @@ server_error = { scope = "model" }
         needs.vision = true;
         assert_eq!(choose.choose(&ask, &needs), Some("vision"));
 
-        let own = policies(&FILE.replace("[failover]", "[failover]\nown_vendor_first = true"));
-        assert_eq!(own.choose.choose(&ask, &Needs::default()), Some("vendor:openai"));
+        let (named, own) =
+            chains(&FILE.replace("[failover]", "[failover]\nown_vendor_first = true"));
+        assert_eq!(own.choose(&ask, &Needs::default()), Some("vendor:openai"));
         let claude = ChatRequest::user("hi").with_model("claude-opus-5");
-        assert_eq!(own.choose.choose(&claude, &Needs::default()), Some("vendor:anthropic"));
-        let (_, chain) = own.named.iter().find(|(name, _)| name == "vendor:anthropic").unwrap();
+        assert_eq!(own.choose(&claude, &Needs::default()), Some("vendor:anthropic"));
+        let (_, chain) = named.iter().find(|(name, _)| name == "vendor:anthropic").unwrap();
         let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();
         assert_eq!(order, ["anthropic", "openai"]);
-    }
-
-    #[test]
-    fn contradictions_are_said_at_their_key() {
-        let source = Source::text(
-            "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
-             [timeout]\nstall_ms=1000\nfirst_content_ms=5000\n",
-        );
-        let config = source.parse().unwrap();
-        let error = Policies::of(&config, &source).unwrap_err().to_string();
-        assert!(error.contains(":6:1: timeout:"), "{error}");
     }
 }

@@ -1,40 +1,24 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
-mod conversation;
 mod layers;
 mod models;
 mod report;
 mod status;
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    num::NonZeroUsize,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
-};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use parking_lot::Mutex;
 use serde_json::Value;
 use steadfast::{
-    ChatRequest, ChatResponse, ChatService, Failure, Handles,
+    ChatService, Handles,
     client::{Credential, LlmClient, Provider, Providers, transport::Transport},
 };
 use tokio::time::Instant;
-use tower::{Service, ServiceExt};
 
 pub use self::report::{Line, Report};
-pub(crate) use self::{conversation::guard as guard_policy, layers::Policies};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,
 };
-
-/// A call of the stack under way.
-type Call = <ChatService as Service<ChatRequest>>::Future;
 
 /// A running stack and its handles; cheap to clone.
 #[derive(Clone)]
@@ -42,9 +26,6 @@ pub struct Gateway(Arc<Inner>);
 
 struct Inner {
     service: ChatService,
-    /// Some of it to call right away, about one a core: what a service remembers of its last call
-    /// stays with it, and nothing has to be cloned.
-    ready: Box<[Mutex<ChatService>]>,
     handles: Handles,
     chain: Vec<String>,
     models: Vec<String>,
@@ -60,7 +41,7 @@ impl Gateway {
         Self::with_providers(config, source, providers(config, source)?)
     }
 
-    /// The stack of `config` around `providers`, which take the place of the configured ones: their
+    /// The stack of `config` around `providers`, which replace the configured ones: their
     /// names and those of their credentials must be the same.
     ///
     /// # Errors
@@ -71,17 +52,13 @@ impl Gateway {
         source: &Source,
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
-        let policies = Policies::of(config, source)?;
         let client = LlmClient::with_service(providers, Transport::new());
-        let stack = policies.stack(source, &client)?;
+        let stack = layers::stack(config, source, &client)?;
         let handles = stack.handles();
-        let service = stack.boxed(client);
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Ok(Self(Arc::new(Inner {
-            ready: (0..cores).map(|_| Mutex::new(service.clone())).collect(),
-            service,
+            service: stack.boxed(client),
             handles,
-            chain: policies.chain.iter().map(|spec| spec.provider.clone()).collect(),
+            chain: config.chain(),
             models: models(config),
         })))
     }
@@ -89,31 +66,6 @@ impl Gateway {
     /// The stack, to be called.
     pub fn service(&self) -> ChatService {
         self.0.service.clone()
-    }
-
-    /// Calls the stack.
-    ///
-    /// # Errors
-    ///
-    /// When the layers have given up.
-    pub async fn call(&self, request: ChatRequest) -> Result<ChatResponse, Failure> {
-        match self.begin(request) {
-            Ok(call) => call.await,
-            Err(request) => self.service().oneshot(*request).await,
-        }
-    }
-
-    /// Calls one that is ready; the request comes back when there is none.
-    fn begin(&self, request: ChatRequest) -> Result<Call, Box<ChatRequest>> {
-        let ready = &self.0.ready;
-        let Some(mut service) = ready[desk() % ready.len()].try_lock() else {
-            return Err(Box::new(request));
-        };
-        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => Ok(service.call(request)),
-            // It has ended for good, or has to be waited for: neither is the case of a client's.
-            _ => Err(Box::new(request)),
-        }
     }
 
     /// The handles of its layers.
@@ -150,15 +102,6 @@ impl Gateway {
     pub fn gauges(&self) -> String {
         status::gauges(&self.0.handles)
     }
-}
-
-/// A number for this thread.
-fn desk() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    MINE.with(|mine| *mine)
 }
 
 impl fmt::Debug for Gateway {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use steadfast::{
-    compact::{Limits, Models, TargetFacts},
+    compact::{Models, TargetFacts, TokenLimits},
     recover::OutputLimits,
 };
 use steadfast_core::Target;
@@ -64,7 +64,7 @@ impl ModelLimits {
         };
         let facts = stated.facts.clone();
         let Some(window) = stated.limits.window else { return facts };
-        let limits = Limits::new(window);
+        let limits = TokenLimits::new(window);
         facts.with_limits(match self.of_target(Some(target)).max_output {
             Some(output) => limits.with_output(output),
             None => limits,

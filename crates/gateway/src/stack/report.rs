@@ -3,10 +3,31 @@
 use std::{fmt, time::Duration};
 
 use serde::Serialize;
-use steadfast::failover::WhenExhausted;
+use serde_json::Value;
+use steadfast::{client::dialect::codec, guard::ToolSpec};
+use steadfast_core::Reason;
+use toml::de::DeValue;
 
-use super::Policies;
-use crate::config::{self, Config, ConfigErrors, Source};
+use super::layers;
+use crate::config::{Config, ConfigErrors, Source};
+
+/// The layers, outermost first, and the keys that set them: sections or single keys.
+const LAYERS: [(&str, &[&str]); 11] = [
+    ("server", &["server", "tenants"]),
+    ("deadline", &["timeout.pipeline_ms"]),
+    ("guard", &["guard"]),
+    ("continuation", &["continuation"]),
+    ("resume", &["resume"]),
+    ("failover", &["failover", "cooldown", "recovery"]),
+    ("compaction", &["compaction"]),
+    ("retry", &["retry"]),
+    ("breaker", &["breaker"]),
+    ("stall", &["timeout"]),
+    ("client", &["providers"]),
+];
+
+/// How many of a list that nobody set are shown.
+const MANY: usize = 4;
 
 /// A resolved configuration, to be read.
 #[derive(Clone, Debug, Serialize)]
@@ -45,18 +66,18 @@ impl Report {
     /// What is wrong with it.
     pub fn of(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
         config.validate(source)?;
-        let policies = Policies::of(config, source)?;
-        let mut lines = Lines { source, lines: Vec::new() };
-        lines.server(config);
-        lines.layers(config, &policies);
-        let retries = u64::from(policies.retry.retries);
+        let chain = layers::chain(config, &config.chain())
+            .map_err(|error| source.error("failover.chain", error.to_string()))?;
+        let retries = u64::from(config.retry.policy.retries);
         // Each resume and each continuation is a call of its own.
-        let (continuation, resume) = (&policies.continuation, &policies.resume);
-        let pieces =
-            1 + u64::from(continuation.continuations) + u64::from(continuation.escalate_to > 0);
-        let calls = pieces.saturating_mul(1 + u64::from(resume.resumes));
-        let candidates: u64 = policies
-            .chain
+        let (continuation, resume) = (&config.continuation, &config.resume);
+        let policy = Some(&continuation.policy).filter(|_| continuation.enabled);
+        let pieces = 1 + policy.map_or(0, |policy| {
+            u64::from(policy.continuations) + u64::from(policy.escalate_to > 0)
+        });
+        let resumes = Some(&resume.policy).filter(|_| resume.enabled);
+        let calls = pieces.saturating_mul(1 + resumes.map_or(0, |policy| policy.resumes.into()));
+        let candidates: u64 = chain
             .iter()
             .map(|spec| {
                 let credentials = spec.credentials.len().max(1) as u64;
@@ -65,12 +86,13 @@ impl Report {
             })
             .sum();
         let attempts = candidates * (1 + retries);
+        let pipeline = config.timeout.deadline.pipeline.as_millis();
         Ok(Self {
-            lines: lines.lines,
+            lines: lines(config, source),
             attempts_a_call: attempts,
             worst_calls: calls,
             worst_attempts: attempts.saturating_mul(calls),
-            worst_ms: u64::try_from(policies.deadline.pipeline.as_millis()).unwrap_or(u64::MAX),
+            worst_ms: u64::try_from(pipeline).unwrap_or(u64::MAX),
         })
     }
 }
@@ -100,215 +122,111 @@ impl fmt::Display for Report {
     }
 }
 
-struct Lines<'a> {
-    source: &'a Source,
-    lines: Vec<Line>,
+/// Every key of `config` with what is in force, by layer.
+fn lines(config: &Config, source: &Source) -> Vec<Line> {
+    let set = source.table().map(DeValue::Table);
+    let mut all = Vec::new();
+    // It has been read, so that it can be written.
+    let effective = serde_json::to_value(effective(config)).unwrap_or_default();
+    collect("", &effective, set.as_ref(), &mut all);
+    let mut lines = Vec::new();
+    for (layer, keys) in LAYERS {
+        for key in keys {
+            let belongs = |line: &mut Line| {
+                line.key
+                    .strip_prefix(key)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            };
+            lines.extend(all.extract_if(.., belongs).map(|line| Line { layer, ..line }));
+        }
+    }
+    lines
 }
 
-impl Lines<'_> {
-    fn add(&mut self, layer: &'static str, key: &str, value: impl fmt::Display) {
-        let from = if self.source.has(key) { "file" } else { "default" };
-        self.lines.push(Line { layer, key: key.to_owned(), value: value.to_string(), from });
+/// `config` with what it leaves to others: the order of the file, vendors' addresses, the table of
+/// reasons.
+fn effective(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.failover.chain = config.chain();
+    for provider in &mut config.providers {
+        let default = || codec(provider.dialect).facts().base_url.to_owned();
+        provider.base_url.get_or_insert_with(default);
     }
+    let table = config.table();
+    let cooldowns = Reason::ALL
+        .into_iter()
+        .filter_map(|reason| Some((reason, table.rule(reason).cooldown?.as_secs())));
+    config.cooldown.extend(cooldowns);
+    // Those that have a limit of their own.
+    config.guard.policy.tools.retain(|tool| tool.limit.is_some());
+    config
+}
 
-    fn list(&mut self, layer: &'static str, key: &str, items: &[String]) {
-        let all = items.join(", ");
-        self.add(layer, key, if all.is_empty() { "none" } else { &all });
-    }
-
-    fn count(&mut self, layer: &'static str, key: &str, value: Option<impl fmt::Display>) {
-        self.add(layer, key, value.map_or_else(|| "off".to_owned(), |value| value.to_string()));
-    }
-
-    fn time(&mut self, layer: &'static str, key: &str, value: Option<Duration>) {
-        self.add(layer, key, value.map_or_else(|| "off".to_owned(), show));
-    }
-
-    fn server(&mut self, config: &Config) {
-        let server = &config.server;
-        self.add("server", "server.listen", server.listen);
-        self.add("server", "server.auth", format!("{:?}", server.auth).to_lowercase());
-        self.add("server", "tenants", config.tenants.len());
-        self.add("server", "server.body_limit", format_args!("{} bytes", server.body_limit));
-        self.add("server", "server.body_timeout_s", format_args!("{} s", server.body_timeout_s));
-        self.add("server", "server.keepalive_s", format_args!("{} s", server.keepalive_s));
-        self.add("server", "server.shutdown_s", format_args!("{} s", server.shutdown_s));
-        self.list("server", "server.forward_headers", &server.forward_headers);
-        let admin = server.admin_key.as_ref().map_or("loopback only", |_| "with its key");
-        self.add("server", "server.admin_key", admin);
-    }
-
-    fn guard(&mut self, config: &Config, policies: &Policies) {
-        let (layer, policy) = ("guard", &policies.guard);
-        self.add(layer, "guard.enabled", config.guard.enabled);
-        if !config.guard.enabled {
-            return;
-        }
-        self.add(layer, "guard.stop_as", format!("{:?}", policy.stop_as).to_lowercase());
-        let limits = &policy.limits;
-        self.count(layer, "guard.events", limits.events);
-        self.count(layer, "guard.calls", limits.calls);
-        self.time(layer, "guard.time_s", limits.time);
-        self.count(layer, "guard.per_tool", limits.per_tool);
-        self.count(layer, "guard.edits_per_file", limits.edits_per_file);
-        let stated = policy
-            .tools
-            .iter()
-            .filter_map(|tool| tool.limit.map(|limit| format!("{} {limit}", tool.name)));
-        self.list(layer, "guard.tools", &stated.collect::<Vec<_>>());
-        let rules = &policy.rules;
-        for (key, strikes) in [
-            ("guard.loops.same_result", rules.same_result),
-            ("guard.loops.same_error", rules.same_error),
-            ("guard.loops.cycle", rules.cycle),
-            ("guard.loops.same_answer", rules.same_answer),
-        ] {
-            self.add(layer, key, config::Rule(strikes));
-        }
-        self.count(layer, "guard.loops.repeated_text", rules.repeated_text);
-        self.add(layer, "guard.loops.poll_factor", rules.poll_factor);
-    }
-
-    fn compaction(&mut self, config: &Config, policies: &Policies) {
-        let (layer, given) = ("compaction", &policies.compaction);
-        self.add(layer, "compaction.enabled", given.enabled);
-        if !given.enabled {
-            return;
-        }
-        let summariser = config.compaction.summariser.as_ref();
-        let summariser = summariser.map(|one| format!("{}/{}", one.provider, one.model));
-        self.add(layer, "compaction.summariser", summariser.as_deref().unwrap_or("none"));
-        let policy = &given.policy;
-        self.add(layer, "compaction.warn_at", policy.warn_at);
-        self.add(layer, "compaction.compact_at", policy.compact_at);
-        self.add(layer, "compaction.target", policy.target);
-        self.add(layer, "compaction.keep_recent", policy.keep_recent);
-        self.add(layer, "compaction.deferred", given.deferred);
-        let tokens = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
-        self.count(layer, "compaction.spend_hour", tokens(given.spend.hour));
-        self.count(layer, "compaction.spend_day", tokens(given.spend.day));
-    }
-
-    fn recover(&mut self, config: &Config, policies: &Policies) {
-        let (layer, policy) = ("continuation", &policies.continuation);
-        self.add(layer, "continuation.enabled", config.continuation.enabled);
-        if config.continuation.enabled {
-            self.add(layer, "continuation.continuations", policy.continuations);
-            let raised = Some(policy.escalate_to).filter(|tokens| *tokens > 0);
-            self.count(layer, "continuation.escalate_to", raised);
-            self.add(layer, "continuation.least", policy.least);
-            self.add(layer, "continuation.withhold", policy.withhold);
-        }
-        let layer = "resume";
-        self.add(layer, "resume.enabled", config.resume.enabled);
-        if config.resume.enabled {
-            self.add(layer, "resume.resumes", policies.resume.resumes);
-        }
-    }
-
-    fn layers(&mut self, config: &Config, policies: &Policies) {
-        let Policies { failover, retry, breaker, stall, deadline, budget, table, .. } = policies;
-        self.time("deadline", "timeout.pipeline_ms", Some(deadline.pipeline));
-        self.guard(config, policies);
-        self.recover(config, policies);
-
-        let layer = "failover";
-        let chain: Vec<_> = policies.chain.iter().map(|spec| spec.provider.as_str()).collect();
-        self.add(layer, "failover.chain", chain.join(" -> "));
-        for (name, chain) in &policies.named {
-            let order: Vec<_> = chain.iter().map(|spec| spec.provider.as_str()).collect();
-            let key = format!("failover.chains.{name}");
-            self.add(layer, &key, order.join(" -> "));
-        }
-        let exhausted = match failover.when_exhausted {
-            WhenExhausted::Fail => "fail".to_owned(),
-            WhenExhausted::Wait(most) => format!("wait, at most {}", show(most)),
-            _ => "try_soonest".to_owned(),
-        };
-        self.add(layer, "failover.when_exhausted", exhausted);
-        self.time(layer, "failover.sticky_s", Some(failover.sticky));
-        self.time(layer, "failover.hedge_ms", failover.hedge);
-        self.add(layer, "failover.downgrade_on_overload", failover.downgrade_on_overload);
-        let filter = failover.table.rule(steadfast::Reason::ContentFilter).failover;
-        self.add(layer, "failover.on_content_filter", filter == steadfast::Failover::NextTarget);
-        self.add(layer, "failover.own_vendor_first", config.failover.own_vendor_first);
-        for reason in steadfast::Reason::ALL {
-            if let Some(cooldown) = table.rule(reason).cooldown {
-                self.time(layer, &format!("cooldown.{reason}"), Some(cooldown));
+/// A line for each value in `value`; `set` is what the file says there.
+fn collect(key: &str, value: &Value, set: Option<&DeValue<'_>>, lines: &mut Vec<Line>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            // Nothing else of what is switched off is in force.
+            let off = fields.get("enabled") == Some(&Value::Bool(false));
+            for (name, value) in fields.iter().filter(|(name, _)| !off || *name == "enabled") {
+                let set = set.and_then(|set| set.get(name)).map(toml::Spanned::get_ref);
+                let dot = if key.is_empty() { "" } else { "." };
+                collect(&format!("{key}{dot}{name}"), value, set, lines);
             }
         }
-
-        let preset = format!("{:?}", config.recovery.preset).to_lowercase();
-        self.add(layer, "recovery.preset", preset);
-        for name in config.recovery.reasons.keys() {
-            if let Ok(reason) = name.parse::<steadfast::Reason>() {
-                let rule = table.rule(reason);
-                let value = format!("{:?}, {:?}, {:?}", rule.retry, rule.failover, rule.scope);
-                self.add(layer, &format!("recovery.reasons.{reason}"), value);
+        Value::Array(items) if items.iter().any(Value::is_object) && key != "guard.tools" => {
+            for (index, value) in items.iter().enumerate() {
+                let set = set.and_then(|set| set.get(index)).map(toml::Spanned::get_ref);
+                collect(&format!("{key}[{index}]"), value, set, lines);
             }
         }
+        value => {
+            let from = if set.is_some() { "file" } else { "default" };
+            let value = match value.as_array() {
+                Some(all) if all.len() > MANY && set.is_none() && key != "guard.tools" => {
+                    let some = text(key, &all[..MANY].into());
+                    format!("{some}, ... ({})", all.len())
+                }
+                _ => text(key, value),
+            };
+            lines.push(Line { layer: "", key: key.to_owned(), value, from });
+        }
+    }
+}
 
-        self.compaction(config, policies);
-
-        let layer = "retry";
-        self.add(layer, "retry.retries", retry.retries);
-        self.time(layer, "retry.base_ms", Some(retry.backoff.base()));
-        self.time(layer, "retry.cap_ms", Some(retry.backoff.cap()));
-        self.time(layer, "retry.max_wait_ms", Some(retry.max_wait));
-        self.add(layer, "retry.overloaded_limit", retry.overloaded_limit);
-        let tokens = budget.map_or_else(|| "off".to_owned(), |b| format!("{} tokens", b.capacity));
-        self.add(layer, "retry.budget", tokens);
-
-        let layer = "breaker";
-        self.count(layer, "breaker.failures", breaker.consecutive);
-        self.count(layer, "breaker.failure_rate", breaker.failure_rate);
-        self.time(layer, "breaker.window_s", Some(breaker.window));
-        self.add(layer, "breaker.minimum_calls", breaker.min_calls);
-        self.add(layer, "breaker.observe_only", breaker.observe);
-
-        let layer = "stall";
-        self.time(layer, "timeout.stall_ms", Some(stall.stall));
-        self.time(layer, "timeout.ceiling", stall.makespan());
-        self.time(layer, "timeout.attempt_ms", stall.attempt);
-        self.time(layer, "timeout.first_content_ms", stall.first_content);
-
-        for (index, provider) in config.providers.iter().enumerate() {
-            let at = |key: &str| format!("providers[{index}].{key}");
-            self.add("client", &at("name"), &provider.name);
-            self.add("client", &at("dialect"), provider.dialect);
-            let url = provider.base_url.as_deref().unwrap_or_else(|| {
-                steadfast::client::dialect::codec(provider.dialect).default_base_url()
+/// A value as a person reads it, by the unit that its key ends with.
+fn text(key: &str, value: &Value) -> String {
+    let number = value.as_f64();
+    match value {
+        Value::Null if key.ends_with(".window") || key.ends_with(".max_output") => "unknown".into(),
+        Value::Null if key.ends_with(".admin_key") => "loopback only".into(),
+        Value::Null => "none".into(),
+        Value::Number(_) if number == Some(0.0) => "off".into(),
+        Value::Number(_) if key.ends_with("_ms") => time(number.map(|ms| ms / 1_000.0)),
+        Value::Number(_) if key.ends_with("_s") || key.starts_with("cooldown.") => time(number),
+        Value::String(text) if text.starts_with("sha256:") => "sha256:***".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if !items.is_empty() => {
+            let items = items.iter().map(|item| match serde_json::from_value(item.clone()) {
+                Ok(ToolSpec { name, limit: Some(limit), .. }) => format!("{name} {limit}"),
+                _ => text(key, item),
             });
-            self.add("client", &at("base_url"), url);
-            // The references, never what they refer to.
-            let credentials = provider.credentials.join(", ");
-            let credentials = if credentials.is_empty() { "none" } else { &credentials };
-            self.add("client", &at("credentials"), credentials);
-            let pairs = |(asked, sent): (&String, &String)| format!("{asked} -> {sent}");
-            self.list(
-                "client",
-                &at("models"),
-                &provider.models.iter().map(pairs).collect::<Vec<_>>(),
-            );
-            for (model, fallbacks) in &provider.downgrades {
-                let key = at(&format!("downgrades.{model}"));
-                self.list("client", &key, fallbacks);
-            }
-            let tokens =
-                |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| format!("{n} tokens"));
-            self.add("client", &at("window"), tokens(provider.window));
-            self.add("client", &at("max_output"), tokens(provider.max_output));
-            self.add("client", &at("prefill"), provider.prefill);
-            self.add("client", &at("vision"), provider.vision);
-            self.add("client", &at("tools"), provider.tools);
-            self.list("client", &at("unsupported"), &provider.unsupported);
+            items.collect::<Vec<_>>().join(", ")
         }
+        Value::Array(_) | Value::Object(_) => "none".into(),
+        other => other.to_string(),
     }
+}
+
+fn time(seconds: Option<f64>) -> String {
+    let duration = Duration::try_from_secs_f64(seconds.unwrap_or_default());
+    duration.map_or_else(|_| "for ever".to_owned(), show)
 }
 
 fn show(duration: Duration) -> String {
     match duration.as_millis() {
         0 => "off".to_owned(),
+        ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
         ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),
         ms if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
         ms => format!("{ms} ms"),

@@ -44,11 +44,11 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
         .map(|breaker| {
             json!({
                 "target": key(breaker.key.as_ref()),
-                "state": breaker.state.as_str(),
-                "for_s": breaker.until.map(|until| seconds(until.saturating_duration_since(now))),
-                "consecutive": breaker.consecutive,
-                "calls": breaker.calls,
-                "failures": breaker.failures,
+                "state": breaker.circuit.state.as_str(),
+                "for_s": breaker.circuit.until.map(|until| seconds(until.saturating_duration_since(now))),
+                "consecutive": breaker.circuit.consecutive,
+                "calls": breaker.circuit.calls,
+                "failures": breaker.circuit.failures,
             })
         })
         .collect();
@@ -108,13 +108,13 @@ fn compaction(handles: &Handles) -> Value {
         .map(|(tenant, hour, day)| json!({ "tenant": tenant, "hour": hour, "day": day }))
         .collect();
     json!({
-        "warned": done.warned,
-        "compacted": done.compacted,
-        "summarised": done.summarised,
-        "degraded": done.degraded,
-        "ineffective": done.ineffective,
-        "overflows": done.overflows,
-        "too_large": done.too_large,
+        "warned": done.counts.warned,
+        "compacted": done.counts.compacted,
+        "summarised": done.counts.summarised,
+        "degraded": done.counts.degraded,
+        "ineffective": done.counts.ineffective,
+        "overflows": done.counts.overflows,
+        "too_large": done.counts.too_large,
         "spent": spent,
         "known_conversations": known,
         "conversations": shown,
@@ -159,7 +159,7 @@ pub(super) fn gauges(handles: &Handles) -> String {
         writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
     let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
     for breaker in handles.breaker.snapshot() {
-        let open = u8::from(breaker.state.as_str() != "closed");
+        let open = u8::from(breaker.circuit.state.as_str() != "closed");
         let target = escaped(&key(breaker.key.as_ref()));
         let _ = writeln!(text, "steadfast_breaker_open{{target=\"{target}\"}} {open}");
     }

@@ -147,7 +147,7 @@ pub(crate) fn stateless(guard: &SafetyGuard, rounds: &[Vec<Did>]) -> Fate {
 pub(crate) fn fate(policy: &GuardPolicy, rounds: &[Vec<Did>]) -> Fate {
     let by_hand = stateful(&SafetyGuard::new(policy.clone()).unwrap(), rounds);
     let read = stateless(&SafetyGuard::new(policy.clone()).unwrap(), rounds);
-    assert_eq!(by_hand, read, "told call by call, and read out of the history");
+    assert_eq!(by_hand, read, "seen call by call, and read out of the history");
     by_hand
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn roomy() -> GuardPolicy {
 
 pub(crate) type Answer = tokio_stream::Iter<std::vec::IntoIter<Result<Event, Failure>>>;
 
-/// A model that says what it is told, and keeps what it was asked.
+/// A model that gives the answers it is given, and keeps what it was asked.
 #[derive(Clone, Default)]
 pub(crate) struct Model {
     pub(crate) answers: Arc<Mutex<VecDeque<Vec<Event>>>>,
@@ -230,8 +230,8 @@ pub(crate) fn end(reason: StopReason) -> [Delta; 2] {
     [Delta::Stop(reason.into()), Delta::End]
 }
 
-pub(crate) fn text_answer(words: &str) -> Vec<Delta> {
-    let mut all = vec![start(), text(0, words), Delta::BlockEnd { index: 0 }];
+pub(crate) fn text_answer(pieces: &str) -> Vec<Delta> {
+    let mut all = vec![start(), text(0, pieces), Delta::BlockEnd { index: 0 }];
     all.extend(end(StopReason::EndTurn));
     all
 }

@@ -100,7 +100,7 @@ impl Service<ChatRequest> for Model {
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let at = self.asked.lock().len();
         self.asked.lock().push(request.clone());
-        let said = (self.script)(at, &request);
+        let shown = (self.script)(at, &request);
         let alive = Alive::new(&self.alive);
         let dialect = self.dialects[at.min(self.dialects.len() - 1)];
         Box::pin(async move {
@@ -109,13 +109,13 @@ impl Service<ChatRequest> for Model {
             head.stream = request.stream;
             head.target = Some(format!("p{at}").as_str().into());
             head.log = request.context.log.clone();
-            Ok(ChatResponse::new(head, Said { said: said?.into_iter(), alive }))
+            Ok(ChatResponse::new(head, Said { shown: shown?.into_iter(), alive }))
         })
     }
 }
 
 pub struct Said {
-    said: std::vec::IntoIter<Do>,
+    shown: std::vec::IntoIter<Do>,
     alive: Alive,
 }
 
@@ -123,11 +123,11 @@ impl Stream for Said {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(match self.said.next() {
+        Poll::Ready(match self.shown.next() {
             None => None,
             Some(Do::Say(event)) => Some(Ok(event)),
             Some(Do::Fail(failure)) => {
-                self.said = Vec::new().into_iter();
+                self.shown = Vec::new().into_iter();
                 Some(Err(failure))
             }
             Some(Do::Wait) => {
@@ -135,7 +135,7 @@ impl Stream for Said {
                 return Poll::Pending;
             }
             Some(Do::Hang) => {
-                self.said = vec![Do::Hang].into_iter();
+                self.shown = vec![Do::Hang].into_iter();
                 return Poll::Pending;
             }
         })
@@ -143,7 +143,7 @@ impl Stream for Said {
 }
 
 pub fn fail(reason: Reason) -> Failure {
-    Failure::new(reason, "told to fail")
+    Failure::new(reason, "asked to fail")
 }
 
 /// A block of an answer.
@@ -283,18 +283,18 @@ impl Got {
     }
 }
 
-/// What a follow-up request says the model had said.
-pub fn said(request: &ChatRequest) -> Option<String> {
-    let said = request.messages.iter().rev().find(|message| message.role() == Role::Assistant);
-    said.map(Message::text)
+/// What a follow-up request says the model had shown.
+pub fn shown(request: &ChatRequest) -> Option<String> {
+    let shown = request.messages.iter().rev().find(|message| message.role() == Role::Assistant);
+    shown.map(Message::text)
 }
 
-/// The words a follow-up request asks to be repeated.
+/// The text that a follow-up request asks to be repeated.
 pub fn asked_for(request: &ChatRequest) -> Option<String> {
     let last = request.messages.last()?.text();
     let (_, rest) = last.split_once("exactly these:\n")?;
-    let (words, _) = rest.rsplit_once("\nThen go straight on")?;
-    Some(words.to_owned())
+    let (pieces, _) = rest.rsplit_once("\nThen go straight on")?;
+    Some(pieces.to_owned())
 }
 
 pub fn log(got: &Got) -> Vec<&'static str> {
@@ -306,7 +306,7 @@ pub fn recording() -> ChatRequest {
 }
 
 /// A text with what makes texts hard to compare: curly quotes, accents, line ends of two bytes, and
-/// words that come again.
+/// phrases that come again.
 pub fn long() -> String {
     (0..40).map(|n| format!("Word {n} is \u{201c}caf\u{e9}\u{201d},\r\nit\u{2019}s so. ")).collect()
 }

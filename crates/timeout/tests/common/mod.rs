@@ -99,18 +99,18 @@ pub async fn read<S>(stream: &mut S) -> (String, Option<Failure>)
 where
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
-    let mut said = String::new();
+    let mut shown = String::new();
     while let Some(item) = next(stream).await {
         match item {
             Ok(event) => {
                 for delta in &event.deltas {
                     if let Delta::Text { text, .. } = delta {
-                        said.push_str(text);
+                        shown.push_str(text);
                     }
                 }
             }
-            Err(failure) => return (said, Some(failure)),
+            Err(failure) => return (shown, Some(failure)),
         }
     }
-    (said, None)
+    (shown, None)
 }

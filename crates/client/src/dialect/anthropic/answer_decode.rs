@@ -1,40 +1,40 @@
 //! A provider's answer, read: whole, or event by event.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
+use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson};
 use steadfast_core::Failure;
 
 use super::{
     DIALECT,
-    gist::gist,
-    words::{self, Wire},
+    stop::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, fault, place, stream::later},
-    json::Raw,
+    dialect::{DecodeFrames, fault, range_of},
+    json::{Raw, Str},
     sse::SseFrame,
 };
 
 /// Any event of a stream, or a whole answer; what is used of them.
 #[derive(Deserialize)]
 struct Read<'a> {
-    #[serde(rename = "type")]
-    kind: Option<String>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<Str<'a>>,
     index: Option<u64>,
     #[serde(borrow)]
-    message: Option<&'a RawValue>,
+    message: Option<Raw<'a>>,
     #[serde(borrow)]
-    content_block: Option<&'a RawValue>,
+    content_block: Option<Raw<'a>>,
     #[serde(borrow)]
-    delta: Option<&'a RawValue>,
+    delta: Option<Raw<'a>>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    usage: Option<Raw<'a>>,
     #[serde(borrow)]
-    error: Option<&'a RawValue>,
+    error: Option<Raw<'a>>,
 }
 
 /// The message of a whole answer or of `message_start`.
@@ -43,11 +43,11 @@ struct Message<'a> {
     id: Option<String>,
     model: Option<String>,
     #[serde(borrow)]
-    content: Option<Vec<&'a RawValue>>,
+    content: Option<Vec<Raw<'a>>>,
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    usage: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -61,48 +61,38 @@ struct Block<'a> {
     id: Option<String>,
     name: Option<String>,
     #[serde(borrow)]
-    input: Option<&'a RawValue>,
+    input: Option<Raw<'a>>,
 }
 
 /// The delta of a block, or of the message.
 #[derive(Deserialize)]
-struct Change {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    text: Option<String>,
-    thinking: Option<String>,
+struct Change<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Str<'a>>,
+    #[serde(borrow)]
+    text: Option<Raw<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Raw<'a>>,
     signature: Option<String>,
     partial_json: Option<String>,
     stop_reason: Option<String>,
     stop_sequence: Option<String>,
 }
 
-/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
+/// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
-    match gist(body) {
-        Some((gist, said)) => {
-            let said = said.and_then(|said| place(body, said));
-            Ok(Event::unread(DIALECT, body.clone(), gist, said, |body| later(read(body))))
-        }
-        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
-    }
-}
-
-/// What a whole answer says.
-pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     const WHAT: &str = "an answer";
+    let text = fault::text(body);
     let mut deltas = Deltas::new();
-    let broken = |error: &serde_json::Error| fault::malformed(DIALECT, WHAT, error);
-    let top: Read<'_> = match serde_json::from_slice(body) {
-        Ok(top) => top,
-        Err(error) => return Err(broken(&error)),
-    };
-    if top.error.is_some() || top.kind.as_deref() == Some("error") {
-        return Err(fault::told(DIALECT, body));
+    let malformed = |error| fault::malformed(DIALECT, WHAT, &error);
+    // An error may have the names of a message with other types: it is an error first.
+    let top: Read<'_> = serde_json::from_str(&text).map_err(malformed)?;
+    if top.error.is_some() || top.kind.is_some_and(|kind| kind.0 == "error") {
+        return Err(fault::reported(DIALECT, &text));
     }
-    let message: Message<'_> = serde_json::from_slice(body).map_err(|error| broken(&error))?;
+    let message: Message<'_> = serde_json::from_str(&text).map_err(malformed)?;
     let Some(content) = message.content else {
-        return Err(fault::told(DIALECT, body));
+        return Err(fault::reported(DIALECT, &text));
     };
     let mut state = Frames::default();
     deltas.push(Delta::Start { id: message.id, model: message.model });
@@ -114,12 +104,12 @@ pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
     let Some(word) = message.stop_reason else {
         return Err(fault::unfinished(DIALECT, "stop_reason"));
     };
-    deltas.push(Delta::Stop(words::stop(&word, message.stop_sequence)));
+    deltas.push(Delta::Stop(stop::read(&word, message.stop_sequence)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
-    fault::text(DIALECT, WHAT, body)?;
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
-    Ok(deltas)
+    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
 
 /// Reads events.
@@ -133,7 +123,7 @@ pub(super) struct Frames {
     stopped: bool,
 }
 
-/// A block that has begun and not ended.
+/// A block that is open.
 #[derive(Debug)]
 struct Open {
     block: u32,
@@ -147,9 +137,9 @@ enum Kind {
     Redacted,
     /// Whether any of its arguments has come.
     Call {
-        begun: bool,
+        has_arguments: bool,
     },
-    /// A block without a word in this crate, as it began, and the input that came after that.
+    /// A block of a kind this crate does not know, as it began, and the input that came after that.
     Other {
         kind: String,
         start: RawJson,
@@ -161,30 +151,27 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure> {
-        let mut read = Decoded::default();
+    ) -> Result<Option<Range<usize>>, Failure> {
+        let mut text_at = None;
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
         let named_error = frame.event.as_deref() == Some(b"error");
-        let event: Read<'_> = match serde_json::from_slice(data) {
+        let event: Read<'_> = match serde_json::from_str(data) {
             Ok(event) => event,
-            Err(_) if named_error => return Err(fault::told(DIALECT, data)),
+            Err(_) if named_error => return Err(fault::reported(DIALECT, data)),
             Err(error) => return Err(malformed(error)),
         };
-        let kind = event.kind.or_else(|| {
-            let name = frame.event.as_deref()?;
-            std::str::from_utf8(name).ok().map(str::to_owned)
-        });
-        let kind = kind.as_deref().unwrap_or_default();
+        let name = || std::str::from_utf8(frame.event.as_deref()?).ok();
+        let kind = event.kind.as_ref().map(|kind| &*kind.0).or_else(name).unwrap_or_default();
         if named_error || kind == "error" || (kind.is_empty() && event.error.is_some()) {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         match kind {
             "ping" => deltas.push(Delta::Ping),
             "message_start" => {
-                let Some(raw) = event.message else { return Ok(read) };
+                let Some(raw) = event.message else { return Ok(None) };
                 let message: Message<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                 deltas.push(Delta::Start { id: message.id, model: message.model });
                 let usage = message.usage.and_then(|raw| self.usage.update(raw.get()));
@@ -197,9 +184,10 @@ impl DecodeFrames for Frames {
             }
             "content_block_delta" => {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
-                    let change = serde_json::from_str(raw.get()).map_err(malformed)?;
-                    self.change(at, change, deltas);
-                    read.said = words_at(raw).and_then(|text| place(data, text));
+                    let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    let text = change.text.xor(change.thinking).and_then(Raw::inside);
+                    text_at = text.and_then(|text| range_of(data, text));
+                    self.change(at, change, deltas).map_err(malformed)?;
                 }
             }
             "content_block_stop" => {
@@ -209,26 +197,26 @@ impl DecodeFrames for Frames {
             }
             "message_delta" => {
                 if let Some(raw) = event.delta {
-                    let change: Change = serde_json::from_str(raw.get()).map_err(malformed)?;
+                    let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                     if let Some(word) = change.stop_reason {
                         self.stopped = true;
-                        deltas.push(Delta::Stop(words::stop(&word, change.stop_sequence)));
+                        deltas.push(Delta::Stop(stop::read(&word, change.stop_sequence)));
                     }
                 }
                 let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
                 deltas.extend(usage.map(Delta::Usage));
             }
-            // As in a whole answer: an end that does not say why is none. Written in another
+            // As in a whole answer: an end without a reason is none. Written in another
             // dialect it would be an end made up.
             "message_stop" if !self.stopped => {
                 return Err(fault::cut_off(DIALECT)
-                    .with_message("the anthropic stream said message_stop without a stop_reason"));
+                    .with_message("the anthropic stream sent message_stop without a stop_reason"));
             }
             "message_stop" => deltas.push(Delta::End),
             // The vendor adds kinds of events; who does not know them is to pass over them.
             _ => {}
         }
-        Ok(read)
+        Ok(text_at)
     }
 
     fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
@@ -240,7 +228,7 @@ impl Frames {
     fn begin(
         &mut self,
         at: u64,
-        raw: &RawValue,
+        raw: Raw<'_>,
         what: &str,
         deltas: &mut Deltas,
     ) -> Result<(), Failure> {
@@ -275,53 +263,57 @@ impl Frames {
                 let id = block.id.unwrap_or_default();
                 deltas.push(Delta::ToolCall { index, id, name: block.name.unwrap_or_default() });
                 // In a stream the input begins empty and comes in pieces.
-                let input = block.input.map(RawValue::get).filter(|input| !is_empty_object(input));
+                let input = block.input.map(Raw::get).filter(|input| !is_empty_object(input));
                 deltas.extend(input.map(|json| Delta::Arguments { index, json: json.to_owned() }));
-                Kind::Call { begun: input.is_some() }
+                Kind::Call { has_arguments: input.is_some() }
             }
-            _ => Kind::Other {
-                kind: block.kind,
-                start: RawJson::from_raw(raw),
-                input: String::new(),
-            },
+            _ => Kind::Other { kind: block.kind, start: raw.kept(), input: String::new() },
         };
         self.open.insert(at, Open { block: index, kind });
         Ok(())
     }
 
-    fn change(&mut self, at: u64, change: Change, deltas: &mut Deltas) {
-        let Some(open) = self.open.get_mut(&at) else { return };
+    fn change(
+        &mut self,
+        at: u64,
+        change: Change<'_>,
+        deltas: &mut Deltas,
+    ) -> Result<(), serde_json::Error> {
+        let text = change.text.map(Raw::text).transpose()?;
+        let thinking = change.thinking.map(Raw::text).transpose()?;
+        let Some(open) = self.open.get_mut(&at) else { return Ok(()) };
         let index = open.block;
-        match (change.kind.as_deref(), &mut open.kind) {
+        match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
             (Some("text_delta"), Kind::Text) => {
-                deltas.extend(change.text.map(|text| Delta::Text { index, text }));
+                deltas.extend(text.map(|text| Delta::Text { index, text }));
             }
             (Some("thinking_delta"), Kind::Thinking) => {
-                deltas.extend(change.thinking.map(|text| Delta::Thinking { index, text }));
+                deltas.extend(thinking.map(|text| Delta::Thinking { index, text }));
             }
             (Some("signature_delta"), Kind::Thinking) => {
                 deltas.extend(
                     change.signature.map(|signature| Delta::Signature { index, signature }),
                 );
             }
-            (Some("input_json_delta"), Kind::Call { begun }) => {
+            (Some("input_json_delta"), Kind::Call { has_arguments }) => {
                 if let Some(json) = change.partial_json.filter(|json| !json.is_empty()) {
-                    *begun = true;
+                    *has_arguments = true;
                     deltas.push(Delta::Arguments { index, json });
                 }
             }
             (Some("input_json_delta"), Kind::Other { input, .. }) => {
                 input.push_str(change.partial_json.as_deref().unwrap_or_default());
             }
-            // Citations and whatever else: they stay in the frame.
+            // Citations and whatever else: the frame has them.
             _ => {}
         }
+        Ok(())
     }
 
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
         let Some(Open { block: index, kind }) = self.open.remove(&at) else { return };
         match kind {
-            Kind::Call { begun: false } => {
+            Kind::Call { has_arguments: false } => {
                 deltas.push(Delta::Arguments { index, json: "{}".to_owned() });
             }
             Kind::Other { kind, start, input } => {
@@ -333,21 +325,6 @@ impl Frames {
         }
         deltas.push(Delta::BlockEnd { index });
     }
-}
-
-/// The string of a `content_block_delta` that is all it says.
-fn words_at(delta: &RawValue) -> Option<&str> {
-    let mut said = None;
-    for (name, value) in Raw::check(delta.get().as_bytes())?.members() {
-        match name.inside()? {
-            "text" | "thinking" if said.is_some() => return None,
-            // It may stand for either.
-            name if name.contains('\\') => return None,
-            "text" | "thinking" => said = value.inside(),
-            _ => {}
-        }
-    }
-    said
 }
 
 fn is_empty_object(json: &str) -> bool {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use steadfast_chat::{Completion, Part};
 use steadfast_core::{Dialect, Failure};
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
     dialect::{Caller, calls::arguments, fault},
     json::{Array, Object},
@@ -27,9 +27,9 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failu
                 block(&mut content, part, answer.head.dialect)?;
             }
         }
-        object.put("stop_reason", &answer.stop.as_ref().map(words::stop_reason));
+        object.put("stop_reason", &answer.stop.as_ref().map(stop::reason_name));
         object.put("stop_sequence", &answer.stop.as_ref().and_then(|s| s.sequence.as_ref()));
-        words::put_usage(&mut object, &answer.usage);
+        stop::put_usage(&mut object, &answer.usage);
     }
     Ok(out.into())
 }
@@ -53,7 +53,7 @@ pub(super) fn head(
 fn block(list: &mut Array<'_>, part: &Part, source: Dialect) -> Result<(), Failure> {
     let own = source == DIALECT;
     match part {
-        // Refused as history, so not said.
+        // Refused as history, so left out.
         Part::Text(text) if text.text.is_empty() => {}
         Part::Text(text) => {
             list.object().put("type", "text").put("text", &text.text);

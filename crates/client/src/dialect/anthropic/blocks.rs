@@ -87,7 +87,7 @@ pub(super) fn system(request: &ChatRequest, format: Option<&ResponseFormat>) -> 
     Some(text_of(out))
 }
 
-/// A form of answer in words, for forms the dialect has no field for.
+/// A form of answer as an instruction, for forms the dialect has no field for.
 fn instruction(format: &ResponseFormat, read: Option<Dialect>) -> String {
     match format {
         ResponseFormat::Schema { schema, .. } => format!(
@@ -268,7 +268,10 @@ fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), 
         let mut source = object.object("source");
         match &medium.source {
             MediaSource::Base64 { data, .. } if kind == "document" && mime.starts_with("text/") => {
-                let bytes = STANDARD.decode(data.as_bytes()).unwrap_or_default();
+                let bytes = STANDARD.decode(data.as_bytes()).map_err(|error| {
+                    let what = format!("a text document whose data is not valid base64 ({error})");
+                    fault::unsupported(DIALECT, &what)
+                })?;
                 source
                     .put("type", "text")
                     .put("media_type", "text/plain")

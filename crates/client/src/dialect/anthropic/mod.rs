@@ -4,11 +4,10 @@ mod answer_decode;
 mod answer_encode;
 mod blocks;
 mod error;
-mod gist;
 mod plan;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 mod writer;
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use http::{HeaderName, HeaderValue};
 use steadfast_chat::{ChatRequest, Completion, Event};
 use steadfast_core::{Dialect, Failure};
 
-use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Route, Wire};
+use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
 /// The dialect of this folder.
@@ -26,13 +25,24 @@ const DIALECT: Dialect = Dialect::Anthropic;
 static HEADERS: [(HeaderName, HeaderValue); 1] =
     [(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"))];
 
+static FACTS: DialectFacts = DialectFacts {
+    dialect: DIALECT,
+    keep_alive: Some(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+    error_event: Some("error"),
+    request_id: HeaderName::from_static("request-id"),
+    base_url: "https://api.anthropic.com",
+    redundant_suffixes: &["/v1/messages", "/v1"],
+    credential: (HeaderName::from_static("x-api-key"), ""),
+    headers: &HEADERS,
+};
+
 /// Anthropic messages.
 #[derive(Debug)]
 pub(super) struct Anthropic;
 
 impl Codec for Anthropic {
-    fn dialect(&self) -> Dialect {
-        DIALECT
+    fn facts(&self) -> &'static DialectFacts {
+        &FACTS
     }
 
     fn decode_request(&self, body: &Bytes, _: Route<'_>) -> Result<ChatRequest, RequestError> {
@@ -63,35 +73,7 @@ impl Codec for Anthropic {
         error::body(error)
     }
 
-    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
-        error::event(failure)
-    }
-
-    fn keep_alive(&self) -> Option<&'static [u8]> {
-        Some(b"event: ping\ndata: {\"type\":\"ping\"}\n\n")
-    }
-
-    fn request_id_header(&self) -> HeaderName {
-        HeaderName::from_static("request-id")
-    }
-
-    fn default_base_url(&self) -> &'static str {
-        "https://api.anthropic.com"
-    }
-
-    fn redundant_suffixes(&self) -> &'static [&'static str] {
-        &["/v1/messages", "/v1"]
-    }
-
     fn path(&self, _: &str, _: bool) -> String {
         "/v1/messages".to_owned()
-    }
-
-    fn auth(&self, secret: &str) -> (HeaderName, String) {
-        (HeaderName::from_static("x-api-key"), secret.to_owned())
-    }
-
-    fn fixed_headers(&self) -> &'static [(HeaderName, HeaderValue)] {
-        &HEADERS
     }
 }

@@ -34,9 +34,9 @@ pub(super) enum Think {
 /// For whom a request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// For this dialect and this model: it is taken at its word.
+    /// For this dialect and this model: it is sent as it is.
     ForThis,
-    /// In this crate's own words: they are put into those the model takes.
+    /// By a program, in no dialect: it is put into what the model takes.
     InOurs,
     /// For another vendor or another model: what this model would refuse is left out.
     ForAnother,
@@ -53,7 +53,7 @@ impl Written {
 }
 
 impl Plan {
-    /// For `request`, whose budget for thinking stays below the output limit in any case.
+    /// For `request`, whose budget for thinking stays below the output limit always.
     pub(super) fn new(request: &ChatRequest, written: Written) -> Self {
         let params = &request.params;
         let model = Model::of(&request.model);
@@ -78,7 +78,7 @@ impl Plan {
             Some(_) => (Some(Think::Budget(effort::budget("medium"))), None),
         };
         if translated {
-            // A model that may or may not think needs no word for not thinking; those that always
+            // A model that may or may not think needs no setting for not thinking; those that always
             // do refuse it.
             if thinking == Some(Think::Disabled) {
                 thinking = None;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_own_words_stand_for_the_model_they_were_written_for() {
+    fn what_a_caller_wrote_is_kept_for_the_model_it_was_written_for() {
         let mut request = ChatRequest::user("hi").with_model("claude-opus-4-6");
         request.params.thinking = Some(ThinkingConfig::Budget(2_000));
         request.params.temperature = Some(0.3);

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use steadfast_chat::{
     ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, ResponseFormat,
-    Role, SharedVec, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
 use super::DIALECT;
 use crate::json::{
-    At, Fields, Raw, RequestError, flag, float, items, kind, raw_object, string, uint,
+    At, Fields, Raw, RequestError, flag, float, kind, list, raw_object, string, strings, uint,
 };
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
@@ -19,20 +19,10 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
         let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    top.need("messages", |raw| {
-        for (i, raw) in items(raw)?.into_iter().enumerate() {
-            messages.push(message(raw).index(i)?);
-        }
-        Ok(())
-    })?;
+    messages.extend(top.need("messages", |raw| list(raw, message))?);
     let mut request = ChatRequest::new(messages);
-    request.model = top.need("model", string)?;
-    request.tools = top
-        .get("tools", |raw| {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| tool(raw).index(i)).collect::<Result<SharedVec<_>, _>>()
-        })?
-        .unwrap_or_default();
+    request.model = top.need("model", string)?.into();
+    request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?.into();
     Ok(request.with_origin(DIALECT, body.clone()))
@@ -44,12 +34,7 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
     params.temperature = top.get("temperature", float)?;
     params.top_p = top.get("top_p", float)?;
     params.top_k = top.get("top_k", uint)?;
-    params.stop = top
-        .get("stop_sequences", |raw| {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| string(raw).index(i)).collect::<Result<Vec<_>, _>>()
-        })?
-        .unwrap_or_default();
+    params.stop = top.get("stop_sequences", strings)?.unwrap_or_default();
     if let Some((choice, parallel)) = top.get("tool_choice", tool_choice)? {
         params.tool_choice = choice;
         params.parallel_tool_calls = parallel;
@@ -85,7 +70,7 @@ fn output_format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
     Ok(Some(ResponseFormat::Schema { name: None, schema, strict: Some(true) }))
 }
 
-/// `None` for a kind of thinking that has no word here; it stays as it was read.
+/// `None` for a kind of thinking that has no equivalent here; it is sent as it was read.
 fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     let mut fields = Fields::read(raw)?;
     Ok(match fields.need("type", string)?.as_str() {
@@ -134,10 +119,7 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
 fn content(raw: Raw<'_>) -> Result<Vec<Part>, RequestError> {
     match kind(raw) {
         "a string" => Ok(vec![Part::text(string(raw)?)]),
-        "a list" => {
-            let all = items(raw)?.into_iter().enumerate();
-            all.map(|(i, raw)| block(raw).index(i)).collect()
-        }
+        "a list" => list(raw, block),
         _ => Err(RequestError::expected("a string or a list of blocks", raw)),
     }
 }

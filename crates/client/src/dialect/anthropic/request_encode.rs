@@ -31,8 +31,8 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let before = body.read().map(|read| Plan::new(read, Written::ForThis));
     let same_plan =
         |part: fn(&Plan, &Plan) -> bool| before.as_ref().is_some_and(|before| part(before, &plan));
-    // A form the dialect can not hold a model to is asked for in words.
-    let worded = params.format.as_ref().filter(|format| match format {
+    // A form the dialect can not hold a model to is asked for in the prompt.
+    let instructed = params.format.as_ref().filter(|format| match format {
         ResponseFormat::Text => false,
         ResponseFormat::Schema { strict, .. } => *strict != Some(true),
         _ => true,
@@ -45,7 +45,7 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
             instructions(&read.messages).count() == instructions(&request.messages).count()
                 && both.into_iter().all(|((_, a), (_, b))| a.same(b))
         });
-    body.set(&["system"], same, || Ok(blocks::system(request, worded)))?;
+    body.set(&["system"], same, || Ok(blocks::system(request, instructed)))?;
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages))
         && blocks::all_verbatim(&request.messages);
     body.set(&["messages"], same, || blocks::messages(request).map(Some))?;
@@ -72,20 +72,22 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
         body.is_same(|r| &r.params.tool_choice) && body.is_same(|r| &r.params.parallel_tool_calls);
     body.set(&["tool_choice"], same, || Ok(tool_choice(request)))?;
     let same = body.is_same(|r| &r.params.thinking) && same_plan(|a, b| a.thinking == b.thinking);
-    body.change(&["thinking"], same, |old| plan.thinking.map(|think| thinking(think, old)));
+    body.change(&["thinking"], same, |old| {
+        plan.thinking.map(|think| thinking(think, old)).transpose()
+    })?;
     let same = body.is_same(|r| &r.params.format)
         && body.is_same(|r| &r.params.thinking)
         && same_plan(|a, b| a.effort == b.effort);
-    body.change(&["output_config"], same, |old| output_config(request, &plan, old));
+    body.change(&["output_config"], same, |old| output_config(request, &plan, old))?;
     body.set(&["output_format"], body.is_same(|r| &r.params.format), || Ok(None))?;
     body.change(&["metadata"], body.is_same(|r| &r.params.user), |old| {
         let user = params.user.as_ref().map(quoted);
-        some_object(patched(old, &[(&["user_id"], user)]))
-    });
+        patched(old, &[(&["user_id"], user)]).map(some_object)
+    })?;
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
-    Ok(body.finish())
+    body.finish()
 }
 
 /// An object with something in it.
@@ -93,7 +95,7 @@ fn some_object(text: String) -> Option<String> {
     (text != "{}").then_some(text)
 }
 
-fn thinking(think: Think, old: Option<Raw<'_>>) -> String {
+fn thinking(think: Think, old: Option<Raw<'_>>) -> Result<String, Failure> {
     let (kind, budget) = match think {
         Think::Disabled => ("disabled", None),
         Think::Adaptive => ("adaptive", None),
@@ -102,7 +104,11 @@ fn thinking(think: Think, old: Option<Raw<'_>>) -> String {
     patched(old, &[(&["type"], Some(quoted(kind))), (&["budget_tokens"], budget)])
 }
 
-fn output_config(request: &ChatRequest, plan: &Plan, old: Option<Raw<'_>>) -> Option<String> {
+fn output_config(
+    request: &ChatRequest,
+    plan: &Plan,
+    old: Option<Raw<'_>>,
+) -> Result<Option<String>, Failure> {
     let format = match &request.params.format {
         Some(ResponseFormat::Schema { schema, strict: Some(true), .. }) => {
             let schema = json_schema(schema, request.dialect());
@@ -113,7 +119,7 @@ fn output_config(request: &ChatRequest, plan: &Plan, old: Option<Raw<'_>>) -> Op
         _ => None,
     };
     let effort = plan.effort.as_ref().map(quoted);
-    some_object(patched(old, &[(&["effort"], effort), (&["format"], format)]))
+    patched(old, &[(&["effort"], effort), (&["format"], format)]).map(some_object)
 }
 
 /// The tools. Where the conversation has calls and no tools are declared any more, those that were

@@ -1,15 +1,15 @@
 //! A stream for a caller, written.
 //!
-//! The dialect says one block after the other. Other dialects may say several at once, and do not
-//! say when one is complete. So a block is closed when it is known to be complete, and what
-//! belongs to later blocks waits until then.
+//! The dialect sends one block after the other. Other dialects may send several at once, and do not
+//! mark when one is complete. So a block is closed when it is known to be complete, and what
+//! belongs to the next blocks waits until then.
 
 use std::{collections::BTreeMap, mem};
 
 use steadfast_chat::{Delta, Event, Opaque, Stop};
 use steadfast_core::{Failure, Usage};
 
-use super::{DIALECT, answer_encode::head, words};
+use super::{DIALECT, answer_encode::head, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, fault, sse_out},
     json::{Object, ObjectScan},
@@ -27,8 +27,8 @@ pub(super) struct Writer {
     /// The number of the next block on the wire.
     next: u32,
     open: Option<Open>,
-    /// What belongs to blocks that have not begun on the wire, by block: each is looked at once,
-    /// however many blocks are said at a time.
+    /// What belongs to blocks that have not begun on the wire, by block: each is written once,
+    /// however many blocks are open at a time.
     waiting: BTreeMap<u32, Vec<Delta>>,
 }
 
@@ -71,7 +71,7 @@ impl Writer {
             head(&mut message, id, model, &self.caller);
             message.array("content");
             message.put("stop_reason", &None::<u8>).put("stop_sequence", &None::<u8>);
-            words::put_usage(&mut message, &self.usage);
+            stop::put_usage(&mut message, &self.usage);
         });
     }
 
@@ -259,9 +259,9 @@ impl Writer {
                 let stop = self.stop.as_ref();
                 object
                     .object("delta")
-                    .put("stop_reason", &stop.map(words::stop_reason))
+                    .put("stop_reason", &stop.map(stop::reason_name))
                     .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
-                words::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.usage);
             });
         }
         sse_out::frame(out, Some("message_stop"), |object| {
@@ -293,7 +293,7 @@ fn block_of(delta: &Delta) -> Option<u32> {
 
 impl EncodeEvents for Writer {
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        // The beginning tells what is known of the usage.
+        // The beginning has what is known of the usage.
         for delta in &event.deltas {
             if let Delta::Usage(usage) = delta {
                 self.usage.update(usage);

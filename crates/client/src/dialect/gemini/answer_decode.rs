@@ -1,14 +1,17 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson, Stop, StopReason};
+use steadfast_chat::Deltas;
+use steadfast_chat::{Delta, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault},
+    dialect::{DecodeFrames, calls::made_up, fault},
+    json::Raw,
     sse::SseFrame,
 };
 
@@ -19,12 +22,12 @@ struct Read<'a> {
     #[serde(borrow)]
     candidates: Option<Vec<Candidate<'a>>>,
     #[serde(borrow)]
-    usage_metadata: Option<&'a RawValue>,
+    usage_metadata: Option<Raw<'a>>,
     model_version: Option<String>,
     response_id: Option<String>,
     prompt_feedback: Option<Feedback>,
     #[serde(borrow)]
-    error: Option<&'a RawValue>,
+    error: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -40,7 +43,7 @@ struct Candidate<'a> {
 #[derive(Deserialize)]
 struct Content<'a> {
     #[serde(borrow)]
-    parts: Option<Vec<&'a RawValue>>,
+    parts: Option<Vec<Raw<'a>>>,
 }
 
 #[derive(Deserialize)]
@@ -52,13 +55,13 @@ struct Part<'a> {
     #[serde(borrow)]
     function_call: Option<Call<'a>>,
     #[serde(borrow)]
-    inline_data: Option<&'a RawValue>,
+    inline_data: Option<Raw<'a>>,
     #[serde(borrow)]
-    executable_code: Option<&'a RawValue>,
+    executable_code: Option<Raw<'a>>,
     #[serde(borrow)]
-    code_execution_result: Option<&'a RawValue>,
+    code_execution_result: Option<Raw<'a>>,
     #[serde(borrow)]
-    file_data: Option<&'a RawValue>,
+    file_data: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -66,7 +69,7 @@ struct Call<'a> {
     id: Option<String>,
     name: Option<String>,
     #[serde(borrow)]
-    args: Option<&'a RawValue>,
+    args: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -78,24 +81,25 @@ struct Feedback {
 /// Reads a whole answer, or the list of chunks that a stream without `alt=sse` is.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     const WHAT: &str = "an answer";
+    let text = fault::text(body);
     let mut state = Frames::default();
     let mut deltas = Deltas::new();
-    let listed = body.trim_ascii_start().starts_with(b"[");
+    let listed = text.trim_ascii_start().starts_with('[');
     if listed {
-        let chunks: Vec<&RawValue> = serde_json::from_slice(body)
-            .map_err(|error| fault::malformed(DIALECT, WHAT, &error))?;
+        let chunks: Vec<Raw<'_>> =
+            serde_json::from_str(&text).map_err(|error| fault::malformed(DIALECT, WHAT, &error))?;
         for chunk in chunks {
-            state.chunk(chunk.get().as_bytes(), WHAT, &mut deltas)?;
+            state.chunk(chunk.get(), WHAT, &mut deltas)?;
         }
     } else {
-        state.chunk(body, WHAT, &mut deltas)?;
+        state.chunk(&text, WHAT, &mut deltas)?;
     }
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finishReason"));
     }
-    fault::text(DIALECT, WHAT, body)?;
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
-    // A list is no body a caller of the plain method could read.
+    // A list is no body a caller of the method without streaming could read.
     Ok(if listed {
         Event::new(deltas)
     } else {
@@ -119,14 +123,14 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure> {
+    ) -> Result<Option<Range<usize>>, Failure> {
         if frame.event.as_deref() == Some(b"error") {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         // Each chunk reports usage anew, so none is like the one before.
-        self.chunk(data, "an event", deltas).map(|()| Decoded::default())
+        self.chunk(data, "an event", deltas).map(|()| None)
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {
@@ -137,16 +141,16 @@ impl DecodeFrames for Frames {
 }
 
 impl Frames {
-    fn chunk(&mut self, data: &[u8], what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
         let malformed = |error: &serde_json::Error| fault::malformed(DIALECT, what, error);
-        let chunk: Read<'_> = serde_json::from_slice(data).map_err(|error| malformed(&error))?;
+        let chunk: Read<'_> = serde_json::from_str(data).map_err(|error| malformed(&error))?;
         let candidates = chunk.candidates.unwrap_or_default();
         let nothing = candidates.is_empty()
             && chunk.usage_metadata.is_none()
             && chunk.prompt_feedback.is_none()
             && chunk.response_id.is_none();
         if chunk.error.is_some() || nothing {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
         if !self.started {
             self.started = true;
@@ -162,7 +166,7 @@ impl Frames {
             }
             let word = candidate.finish_reason.filter(|word| word != "FINISH_REASON_UNSPECIFIED");
             if let Some(word) = word {
-                let read = words::stop(&word, self.calls > 0)
+                let read = stop::read(&word, self.calls > 0)
                     .map_err(|()| fault::broke(DIALECT, &word, data))?;
                 stop = Some(read);
             }
@@ -174,26 +178,26 @@ impl Frames {
             self.finished = true;
             deltas.push(Delta::Stop(stop));
         }
-        let usage = chunk.usage_metadata.and_then(|raw| words::usage(raw.get()));
+        let usage = chunk.usage_metadata.and_then(|raw| stop::usage(raw.get()));
         deltas.extend(usage.map(Delta::Usage));
         Ok(())
     }
 
-    fn part(&mut self, part: Part<'_>, raw: &RawValue, deltas: &mut Deltas) {
+    fn part(&mut self, part: Part<'_>, raw: Raw<'_>, deltas: &mut Deltas) {
         if let Some(text) = part.text {
             let thought = part.thought.unwrap_or(false);
             let signature = part.thought_signature.filter(|signature| !signature.is_empty());
             if text.is_empty() && signature.is_none() {
                 return;
             }
-            let begun = match self.text {
-                // A signature with nothing to it is the one of what was said last.
-                Some(open) if open.1 == thought || text.is_empty() => Some(open),
+            let open = match self.text {
+                // A signature with nothing to it belongs to the text before it.
+                Some(last) if last.1 == thought || text.is_empty() => Some(last),
                 _ => None,
             };
-            let (index, thought) = begun.unwrap_or_else(|| (self.fresh(), thought));
+            let (index, thought) = open.unwrap_or_else(|| (self.fresh(), thought));
             self.text = Some((index, thought));
-            if !text.is_empty() || begun.is_none() {
+            if !text.is_empty() || open.is_none() {
                 deltas.push(if thought {
                     Delta::Thinking { index, text }
                 } else {
@@ -220,8 +224,7 @@ impl Frames {
         };
         self.text = None;
         let index = self.fresh();
-        let block =
-            Opaque { dialect: DIALECT, kind: kind.to_owned(), json: RawJson::from_raw(raw) };
+        let block = Opaque { dialect: DIALECT, kind: kind.to_owned(), json: raw.kept() };
         deltas.push(Delta::Opaque { index, block });
     }
 
@@ -234,7 +237,7 @@ impl Frames {
         self.calls += 1;
         deltas.push(Delta::ToolCall { index, id, name });
         deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
-        let json = call.args.map_or("{}", RawValue::get).to_owned();
+        let json = call.args.map_or("{}", Raw::get).to_owned();
         deltas.push(Delta::Arguments { index, json });
         deltas.push(Delta::BlockEnd { index });
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use steadfast_chat::{Completion, Delta, Event, Opaque, Part, Stop, ToolCall};
 use steadfast_core::{Failure, Usage};
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, calls::arguments, fault, sse_out},
     json::{Array, Object},
@@ -35,10 +35,10 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failu
                 content.put("role", "model");
             }
             candidate
-                .put_some("finishReason", answer.stop.as_ref().map(words::finish_reason))
+                .put_some("finishReason", answer.stop.as_ref().map(stop::reason_name))
                 .put("index", &0);
         }
-        words::put_usage(&mut object, &answer.usage);
+        stop::put_usage(&mut object, &answer.usage);
         tail(&mut object, answer.id.as_deref(), answer.model.as_deref(), caller);
     }
     Ok(out.into())
@@ -126,10 +126,10 @@ impl Writer {
                     fill(&mut content.array("parts"));
                     content.put("role", "model");
                 }
-                candidate.put_some("finishReason", stop.map(words::finish_reason)).put("index", &0);
+                candidate.put_some("finishReason", stop.map(stop::reason_name)).put("index", &0);
             }
             if self.usage.total().is_some() {
-                words::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.usage);
             }
             tail(object, self.id.as_deref(), self.model.as_deref(), &self.caller);
         });

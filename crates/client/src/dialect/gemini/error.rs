@@ -1,14 +1,9 @@
-//! Errors, told in this dialect.
+//! Errors, as this dialect writes them.
 
-use bytes::Bytes;
 use http::StatusCode;
-use steadfast_core::{Failure, Reason};
+use steadfast_core::Reason;
 
-use super::DIALECT;
-use crate::{
-    dialect::{ErrorReply, error::own_event, sse_out},
-    json::Object,
-};
+use crate::{dialect::ErrorReply, json::Object};
 
 /// The canonical status Google uses.
 fn status(reason: Reason) -> &'static str {
@@ -35,22 +30,16 @@ fn status(reason: Reason) -> &'static str {
     }
 }
 
-fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
-    object.object("error").put("code", &reply.status.as_u16()).put("message", &reply.message).put(
-        "status",
-        if reply.status == StatusCode::NOT_FOUND { "NOT_FOUND" } else { status(reply.reason) },
-    );
-}
-
 pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
-    Object::text(|object| error(object, reply)).into_bytes()
-}
-
-pub(super) fn event(failure: &Failure) -> Bytes {
-    if let Some(own) = own_event(failure, DIALECT) {
-        return [b"data: ", &own[..], b"\n\n"].concat().into();
-    }
+    let status = match reply.status {
+        StatusCode::NOT_FOUND => "NOT_FOUND",
+        _ => status(reply.reason),
+    };
     let mut out = Vec::new();
-    sse_out::frame(&mut out, None, |object| error(object, &ErrorReply::new(failure, None)));
-    out.into()
+    Object::new(&mut out)
+        .object("error")
+        .put("code", &reply.status.as_u16())
+        .put("message", &reply.message)
+        .put("status", status);
+    out
 }

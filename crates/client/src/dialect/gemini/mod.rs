@@ -6,26 +6,37 @@ mod contents;
 mod error;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 
 use bytes::Bytes;
 use http::HeaderName;
 use steadfast_chat::{ChatRequest, Completion, Event};
 use steadfast_core::{Dialect, Failure};
 
-use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Route, Wire};
+use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::Gemini;
+
+static FACTS: DialectFacts = DialectFacts {
+    dialect: DIALECT,
+    keep_alive: None,
+    error_event: None,
+    request_id: HeaderName::from_static("x-request-id"),
+    base_url: "https://generativelanguage.googleapis.com",
+    redundant_suffixes: &["/v1beta/models", "/v1beta", "/v1"],
+    credential: (HeaderName::from_static("x-goog-api-key"), ""),
+    headers: &[],
+};
 
 /// Gemini.
 #[derive(Debug)]
 pub(super) struct Gemini;
 
 impl Codec for Gemini {
-    fn dialect(&self) -> Dialect {
-        DIALECT
+    fn facts(&self) -> &'static DialectFacts {
+        &FACTS
     }
 
     fn decode_request(&self, body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
@@ -56,26 +67,6 @@ impl Codec for Gemini {
         error::body(error)
     }
 
-    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
-        error::event(failure)
-    }
-
-    fn keep_alive(&self) -> Option<&'static [u8]> {
-        None
-    }
-
-    fn request_id_header(&self) -> HeaderName {
-        HeaderName::from_static("x-request-id")
-    }
-
-    fn default_base_url(&self) -> &'static str {
-        "https://generativelanguage.googleapis.com"
-    }
-
-    fn redundant_suffixes(&self) -> &'static [&'static str] {
-        &["/v1beta/models", "/v1beta", "/v1"]
-    }
-
     fn path(&self, model: &str, stream: bool) -> String {
         let model = model.strip_prefix("models/").unwrap_or(model);
         let (folder, model) = match model.strip_prefix("tunedModels/") {
@@ -84,10 +75,6 @@ impl Codec for Gemini {
         };
         let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         format!("/v1beta/{folder}/{}:{method}", segment(model))
-    }
-
-    fn auth(&self, secret: &str) -> (HeaderName, String) {
-        (HeaderName::from_static("x-goog-api-key"), secret.to_owned())
     }
 }
 

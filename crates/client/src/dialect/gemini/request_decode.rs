@@ -9,7 +9,10 @@ use steadfast_chat::{
 use super::DIALECT;
 use crate::{
     dialect::{Route, media::kind_of},
-    json::{At, Fields, Raw, RequestError, flag, float, int, items, raw_object, string, uint},
+    json::{
+        At, Fields, Raw, RequestError, flag, float, int, items, list, raw_object, string, strings,
+        uint,
+    },
 };
 
 /// Both names of a field.
@@ -52,8 +55,8 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
     top.need("contents", |raw| contents(raw, &mut messages))?;
     let mut request = ChatRequest::new(messages);
     request.model = match route.model {
-        Some(model) => model.strip_prefix("models/").unwrap_or(model).to_owned(),
-        None => top.get("model", string)?.unwrap_or_default(),
+        Some(model) => model.strip_prefix("models/").unwrap_or(model).into(),
+        None => top.get("model", string)?.unwrap_or_default().into(),
     };
     request.stream = route.stream.unwrap_or(false);
     if let Some(raw) = top.take("tools") {
@@ -84,10 +87,6 @@ fn need<'a, T>(
         Some(value) => Ok(value),
         None => Err(RequestError::new("is missing")).at(names[0]),
     }
-}
-
-fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
-    items(raw)?.into_iter().enumerate().map(|(i, raw)| string(raw).index(i)).collect()
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -145,7 +144,7 @@ fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     })
 }
 
-/// `None` for modes that have no word here; they stay as they were read.
+/// `None` for modes that have no equivalent here; they are sent as they were read.
 fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     let mut fields = Fields::read(raw)?;
     let mode = fields.get("mode", string)?;
@@ -163,7 +162,7 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
 /// was streamed as the chunks it came in, calls and all.
 fn contents(raw: Raw<'_>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
     let mut run: Vec<Raw<'_>> = Vec::new();
-    for (i, raw) in items(raw)?.into_iter().enumerate() {
+    for (i, raw) in items(raw)?.enumerate() {
         let message = content(raw).index(i)?;
         if message.role() == Role::Assistant {
             run.push(raw);
@@ -201,7 +200,7 @@ fn joined(run: &[Raw<'_>]) -> Result<Message, RequestError> {
         }
     }
     text.push_str("]}");
-    let raw = Raw::read(text.as_bytes())
+    let raw = serde_json::from_str(&text)
         .map_err(|error| RequestError::new(format!("can not be joined: {error}")))?;
     content(raw)
 }
@@ -222,15 +221,8 @@ fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
 
 /// The field `parts`: a list; Google takes a single part too.
 fn parts(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
-    let Some(raw) = fields.take("parts") else { return Ok(Vec::new()) };
-    if raw.get().starts_with('{') {
-        return part(raw).map(|part| vec![part]).at("parts");
-    }
-    let read = |raw| {
-        let all = items(raw)?.into_iter().enumerate();
-        all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
-    };
-    read(raw).at("parts")
+    let read = |raw: Raw<'_>| if raw.is_object() { Ok(vec![part(raw)?]) } else { list(raw, part) };
+    Ok(fields.get("parts", read)?.unwrap_or_default())
 }
 
 fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
@@ -319,7 +311,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     let mut content = Vec::new();
     let mut is_error = false;
     if let Some(response) = response {
-        let (text, failed) = words(&response);
+        let (text, failed) = result_text(&response);
         is_error = failed;
         if !text.is_empty() {
             content.push(Part::text(text));
@@ -329,7 +321,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     content.extend(
         fields
             .get("parts", |raw| {
-                let all = items(raw)?.into_iter().enumerate();
+                let all = items(raw)?.enumerate();
                 all.map(|(i, raw)| part(raw).index(i)).collect::<Result<Vec<_>, _>>()
             })?
             .unwrap_or_default(),
@@ -337,9 +329,9 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
     Ok(ToolResult { id, name: Some(name), content, is_error, extra: fields.rest() })
 }
 
-/// An answer of a tool in words, and whether it is an error: the text under the names Google
+/// An answer of a tool as text, and whether it is an error: the text under the names Google
 /// documents for it, else the object itself.
-fn words(response: &RawJson) -> (String, bool) {
+fn result_text(response: &RawJson) -> (String, bool) {
     let whole = (response.get().to_owned(), false);
     let Ok(tree) = response.read::<serde_json::Map<String, serde_json::Value>>() else {
         return whole;
@@ -357,14 +349,10 @@ fn words(response: &RawJson) -> (String, bool) {
 
 fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
-    for (i, raw) in items(raw)?.into_iter().enumerate() {
+    for (i, raw) in items(raw)?.enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
-        if let Some((name, list)) = fields.take_any(DECLARATIONS) {
-            let read = |raw| {
-                let all = items(raw)?.into_iter().enumerate();
-                all.map(|(j, raw)| function(raw).index(j)).collect::<Result<Vec<_>, _>>()
-            };
-            tools.extend(read(list).at(name).index(i)?);
+        if let Some((name, declared)) = fields.take_any(DECLARATIONS) {
+            tools.extend(list(declared, function).at(name).index(i)?);
             continue;
         }
         let kind = fields.names().next().unwrap_or_default().to_owned();

@@ -41,11 +41,11 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let same = body.is_same(|r| &r.tools);
     body.set(&["tools"], same, || tools(&request.tools))?;
     let same = body.is_same(|r| &r.params.tool_choice);
-    body.change(TOOL_CONFIG, same, |old| tool_config(request, old));
+    body.change(TOOL_CONFIG, same, |old| tool_config(request, old))?;
     let model_same = body.is_same(|r| &r.model) || request.params.thinking.is_none();
     let same = read.is_some_and(|read| same_config(&read.params, &request.params)) && model_same;
-    body.change(CONFIG, same, |old| config(request, read, old));
-    Ok(body.finish())
+    body.change(CONFIG, same, |old| config(request, read, old))?;
+    body.finish()
 }
 
 /// Whether everything in `generationConfig` is the same.
@@ -66,59 +66,75 @@ fn config(
     request: &ChatRequest,
     read: Option<&ChatRequest>,
     old: Option<Raw<'_>>,
-) -> Option<String> {
+) -> Result<Option<String>, Failure> {
     let params = &request.params;
-    let read = read.map(|read| &read.params);
-    let mut set: Vec<(Names, Option<String>)> = Vec::new();
-    {
-        let mut put = |names: Names, same: bool, value: Option<String>| {
-            if !same {
-                set.push((names, value));
-            }
-        };
-        let same = |is: fn(&Params, &Params) -> bool| read.is_some_and(|read| is(read, params));
-        put(MAX_OUTPUT, same(|a, b| a.max_output == b.max_output), json(&params.max_output));
-        put(
-            &["temperature"],
-            same(|a, b| a.temperature == b.temperature),
-            json(&params.temperature),
-        );
-        put(TOP_P, same(|a, b| a.top_p == b.top_p), json(&params.top_p));
-        put(TOP_K, same(|a, b| a.top_k == b.top_k), json(&params.top_k));
-        let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
-        put(STOP, same(|a, b| a.stop == b.stop), json(&stop));
-        put(&["seed"], same(|a, b| a.seed == b.seed), json(&params.seed));
-        let presence = same(|a, b| a.presence_penalty == b.presence_penalty);
-        put(PRESENCE, presence, json(&params.presence_penalty));
-        let frequency = same(|a, b| a.frequency_penalty == b.frequency_penalty);
-        put(FREQUENCY, frequency, json(&params.frequency_penalty));
-        let answers = params.answers.filter(|_| request.dialect() != Some(Dialect::OpenAi));
-        put(COUNT, same(|a, b| a.answers == b.answers), json(&answers));
-        let formats = same(|a, b| a.format == b.format);
-        let (mime, schema) = match &params.format {
-            Some(ResponseFormat::Schema { schema, .. }) => {
-                (Some("application/json"), Some(schema.get().to_owned()))
-            }
-            Some(ResponseFormat::Json) => (Some("application/json"), None),
-            _ => (None, None),
-        };
-        put(MIME, formats, json(&mime));
-        // Google's older field takes a part of JSON schema only, the newer one all of it.
-        put(JSON_SCHEMA, formats, schema);
-        put(SCHEMA, formats, None);
-    }
-    let old_thinking = old.and_then(|old| field(old, THINKING));
+    let read = read.map(|read| &*read.params);
+    let mut config = Config { read, params, set: Vec::new() };
+    config.field(MAX_OUTPUT, |params| &params.max_output);
+    config.field(&["temperature"], |params| &params.temperature);
+    config.field(TOP_P, |params| &params.top_p);
+    config.field(TOP_K, |params| &params.top_k);
+    config.field(&["seed"], |params| &params.seed);
+    config.field(PRESENCE, |params| &params.presence_penalty);
+    config.field(FREQUENCY, |params| &params.frequency_penalty);
+    let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
+    config.set(STOP, |params| &params.stop, json(&stop));
+    let answers = params.answers.filter(|_| request.dialect() != Some(Dialect::OpenAi));
+    config.set(COUNT, |params| &params.answers, json(&answers));
+    let (mime, schema) = match &params.format {
+        Some(ResponseFormat::Schema { schema, .. }) => {
+            (Some("application/json"), Some(schema.get().to_owned()))
+        }
+        Some(ResponseFormat::Json) => (Some("application/json"), None),
+        _ => (None, None),
+    };
+    config.set(MIME, |params| &params.format, json(&mime));
+    // Google's older field takes a part of JSON schema only, the newer one all of it.
+    config.set(JSON_SCHEMA, |params| &params.format, schema);
+    config.set(SCHEMA, |params| &params.format, None);
+    let mut set = config.set;
+    let old_thinking = old.map(|old| field(old, THINKING)).transpose()?.flatten();
     let same =
         read.is_some_and(|read| read.thinking == params.thinking) && request_model_same(request);
     if !same {
-        let thinking = params
-            .thinking
-            .as_ref()
-            .and_then(|thinking| thinking_config(thinking, &request.model, old_thinking));
+        let thinking = match &params.thinking {
+            Some(thinking) => thinking_config(thinking, &request.model, old_thinking)?,
+            None => None,
+        };
         set.push((THINKING, thinking));
     }
-    let text = patched(old, &set);
-    (text != "{}" || old.is_some()).then_some(text)
+    let text = patched(old, &set)?;
+    Ok((text != "{}" || old.is_some()).then_some(text))
+}
+
+/// What changes of the configuration.
+struct Config<'a> {
+    read: Option<&'a Params>,
+    params: &'a Params,
+    set: Vec<(Names, Option<String>)>,
+}
+
+impl Config<'_> {
+    /// Writes `value` unless what it is made `of` is as it was read.
+    fn set<T: PartialEq>(
+        &mut self,
+        names: Names,
+        of: impl Fn(&Params) -> &T,
+        value: Option<String>,
+    ) {
+        if self.read.is_none_or(|read| of(read) != of(self.params)) {
+            self.set.push((names, value));
+        }
+    }
+
+    fn field<T: PartialEq + Serialize>(
+        &mut self,
+        names: Names,
+        of: impl Fn(&Params) -> &Option<T>,
+    ) {
+        let value = json(of(self.params));
+        self.set(names, of, value);
+    }
 }
 
 fn request_model_same(request: &ChatRequest) -> bool {
@@ -130,13 +146,17 @@ fn json<T: Serialize>(value: &Option<T>) -> Option<String> {
 }
 
 /// A field of an object.
-fn field<'a>(object: Raw<'a>, names: Names) -> Option<Raw<'a>> {
-    Some(Fields::read(object).ok()?.take_any(names)?.1)
+fn field<'a>(object: Raw<'a>, names: Names) -> Result<Option<Raw<'a>>, Failure> {
+    Ok(Fields::read(object)?.take_any(names).map(|(_, raw)| raw))
 }
 
 /// Gemini 3 has levels, its predecessors budgets. The pro models always think, 128 tokens at the
 /// least.
-fn thinking_config(thinking: &ThinkingConfig, model: &str, old: Option<Raw<'_>>) -> Option<String> {
+fn thinking_config(
+    thinking: &ThinkingConfig,
+    model: &str,
+    old: Option<Raw<'_>>,
+) -> Result<Option<String>, Failure> {
     let levels = model.contains("gemini-3");
     let pro = model.contains("pro");
     let (budget, level): (Option<i64>, Option<&str>) = match thinking {
@@ -154,7 +174,7 @@ fn thinking_config(thinking: &ThinkingConfig, model: &str, old: Option<Raw<'_>>)
     if old.is_none() && show {
         set.push((SHOW, Some("true".to_owned())));
     }
-    Some(patched(old, &set)).filter(|text| text != "{}")
+    Ok(Some(patched(old, &set)?).filter(|text| text != "{}"))
 }
 
 /// Low and high are the levels that every Gemini 3 knows.
@@ -211,7 +231,7 @@ fn is_old_style(schema: &RawJson) -> bool {
         .is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
-fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Option<String> {
+fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Result<Option<String>, Failure> {
     let choice = request.params.tool_choice.as_ref();
     let calling = choice.filter(|_| !request.tools.is_empty()).map(|choice| {
         let (mode, only) = match choice {
@@ -220,9 +240,9 @@ fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Option<String> {
             ToolChoice::Tool(name) => ("ANY", Some(quoted(&[name]))),
             _ => ("AUTO", None),
         };
-        let old = old.and_then(|old| field(old, CALLING));
+        let old = old.map(|old| field(old, CALLING)).transpose()?.flatten();
         patched(old, &[(&["mode"], Some(quoted(mode))), (ALLOWED, only)])
     });
-    let text = patched(old, &[(CALLING, calling)]);
-    (text != "{}").then_some(text)
+    let text = patched(old, &[(CALLING, calling.transpose()?)])?;
+    Ok((text != "{}").then_some(text))
 }

@@ -4,20 +4,72 @@ use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
-use super::{
-    DIALECT,
-    chunk::{Choice, Chunk, Function, Said},
-    gist::gist,
-    words,
-};
+use super::{DIALECT, stop};
 use crate::{
-    dialect::{DecodeFrames, Decoded, Deltas, calls::made_up, fault, place, stream::later},
-    json::Raw,
+    dialect::{DecodeFrames, calls::made_up, fault, range_of},
+    json::{Raw, Str},
     sse::SseFrame,
 };
+
+/// A chunk of a stream, or a whole answer: they differ in whether a choice has a `delta` or a
+/// `message`. What this crate does not use is not read.
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    id: Option<Str<'a>>,
+    #[serde(borrow)]
+    model: Option<Str<'a>>,
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    usage: Option<Raw<'a>>,
+    #[serde(borrow)]
+    error: Option<Raw<'a>>,
+    #[serde(borrow)]
+    object: Option<Str<'a>>,
+    #[serde(borrow)]
+    detail: Option<Raw<'a>>,
+    #[serde(borrow)]
+    message: Option<Raw<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: u32,
+    #[serde(borrow, alias = "message")]
+    delta: Option<Piece<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Str<'a>>,
+}
+
+/// The content of one answer, or of one piece of it.
+#[derive(Deserialize)]
+struct Piece<'a> {
+    #[serde(borrow)]
+    content: Option<Raw<'a>>,
+    #[serde(borrow)]
+    refusal: Option<Str<'a>>,
+    /// DeepSeek, vLLM and others.
+    #[serde(borrow)]
+    reasoning_content: Option<Str<'a>>,
+    /// OpenRouter, Ollama, Groq.
+    #[serde(borrow)]
+    reasoning: Option<Str<'a>>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<Raw<'a>>>,
+    function_call: Option<Function>,
+}
+
+#[derive(Default, Deserialize)]
+struct Function {
+    name: Option<String>,
+    arguments: Option<String>,
+}
 
 #[derive(Deserialize)]
 struct Call {
@@ -35,34 +87,23 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// Reads a whole answer: by its gist, when that can be told, and then in full once somebody looks.
+/// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
-    match gist(body) {
-        Some((gist, said)) => {
-            let said = said.and_then(|said| place(body, said));
-            Ok(Event::unread(DIALECT, body.clone(), gist, said, |body| later(read(body))))
-        }
-        None => Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), read(body)?)),
-    }
-}
-
-/// What a whole answer says.
-pub(super) fn read(body: &Bytes) -> Result<Deltas, Failure> {
+    const WHAT: &str = "an answer";
+    let text = fault::text(body);
     let mut state = Frames { whole: true, ..Frames::default() };
     // Start, text, stop, usage and end, and room for thinking or a call.
     let mut deltas = Deltas::with_capacity(7);
-    let said = state.chunk(body, "an answer", &mut deltas)?;
-    if !said {
+    let has_choice = state.chunk(&text, WHAT, &mut deltas)?;
+    if !has_choice {
         return Err(fault::unfinished(DIALECT, "choices"));
     }
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finish_reason"));
     }
-    if !state.text_checked {
-        fault::text(DIALECT, "an answer", body)?;
-    }
+    fault::utf8(DIALECT, WHAT, &text)?;
     deltas.push(Delta::End);
-    Ok(deltas)
+    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
 }
 
 /// Reads chunks.
@@ -82,10 +123,8 @@ pub(super) struct Frames {
     /// are.
     numbered: HashMap<Option<u32>, usize>,
     finished: bool,
-    /// What was read last is known to be UTF-8.
-    text_checked: bool,
-    /// Where in what was read last the words stand that are all it says, if it says no more.
-    said: Option<Range<usize>>,
+    /// Where in the chunk that was read last its only piece of text stands.
+    text_at: Option<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -98,23 +137,23 @@ impl DecodeFrames for Frames {
     fn decode(
         &mut self,
         frame: &SseFrame,
-        data: &[u8],
+        data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Decoded, Failure> {
+    ) -> Result<Option<Range<usize>>, Failure> {
         if frame.event.as_deref() == Some(b"error") {
-            return Err(fault::told(DIALECT, data));
+            return Err(fault::reported(DIALECT, data));
         }
-        if data.contains(&b'\n') && Raw::read(data).is_err() {
+        if data.contains('\n') && serde_json::from_str::<Raw<'_>>(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
-            let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let lines = data.split('\n').filter(|line| !line.is_empty());
             lines.into_iter().try_for_each(|line| self.line(line, deltas).map(drop))?;
-            return Ok(Decoded::default());
+            return Ok(None);
         }
         self.line(data, deltas)
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {
-        // The end was said, only the empty line behind it is missing: a server that closes at once.
+        // The end has come, only the empty line behind it is missing: a server that closes at once.
         let done = cut.and_then(|frame| frame.data.as_deref()).is_some_and(is_done);
         (done && self.finished).then(|| {
             let frame = Frame::sse(DIALECT, Bytes::from_static(b"data: [DONE]\n\n"));
@@ -128,55 +167,58 @@ fn is_done(data: &[u8]) -> bool {
 }
 
 impl Frames {
-    fn line(&mut self, data: &[u8], deltas: &mut Deltas) -> Result<Decoded, Failure> {
-        if is_done(data) {
+    fn line(&mut self, data: &str, deltas: &mut Deltas) -> Result<Option<Range<usize>>, Failure> {
+        if is_done(data.as_bytes()) {
             if !self.finished {
                 return Err(fault::cut_off(DIALECT)
-                    .with_message("the openai stream said [DONE] without a finish_reason"));
+                    .with_message("the openai stream sent [DONE] without a finish_reason"));
             }
             deltas.push(Delta::End);
-            return Ok(Decoded::default());
+            return Ok(None);
         }
         self.chunk(data, "an event", deltas)?;
-        Ok(Decoded { is_text: self.text_checked, said: self.said.take() })
+        Ok(self.text_at.take())
     }
 
     /// Reads one object; whether it had a choice.
-    fn chunk(&mut self, data: &[u8], what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
-        let (chunk, checked) = match Chunk::read(data) {
-            Ok(read) => read,
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
+        let chunk: Chunk<'_> = match serde_json::from_str(data) {
+            Ok(chunk) => chunk,
             // An error object may have the known names with other types: it is an error first.
-            Err(_) if says_error(data) => return Err(fault::told(DIALECT, data)),
+            Err(_) if is_error(data) => return Err(fault::reported(DIALECT, data)),
             Err(error) => return Err(fault::malformed(DIALECT, what, &error)),
         };
-        self.text_checked = checked;
-        self.said = chunk.choices.as_deref().and_then(words_at).and_then(|text| place(data, text));
+        let text = chunk.choices.as_deref().and_then(only_text);
+        self.text_at = text.and_then(|text| range_of(data, text));
         let choices = chunk.choices.unwrap_or_default();
         let flat = choices.is_empty() && (chunk.detail.is_some() || chunk.message.is_some());
-        if chunk.error.is_some_and(is_truthy) || chunk.object.as_deref() == Some("error") || flat {
-            return Err(fault::told(DIALECT, data));
+        if chunk.error.is_some_and(is_truthy)
+            || chunk.object.is_some_and(|kind| kind.0 == "error")
+            || flat
+        {
+            return Err(fault::reported(DIALECT, data));
         }
         if !self.started {
             self.started = true;
-            let id = chunk.id.map(Cow::into_owned);
+            let id = chunk.id.map(|id| id.0.into_owned());
             self.answer = id.clone().unwrap_or_default();
-            deltas.push(Delta::Start { id, model: chunk.model.map(Cow::into_owned) });
+            deltas.push(Delta::Start { id, model: chunk.model.map(|model| model.0.into_owned()) });
         }
         let had = !choices.is_empty();
-        // Of several answers only the first is told in deltas; the others are in the frames.
+        // Of several answers only the first becomes deltas; the others are in the frames.
         let mut stop = None;
         for choice in choices.into_iter().filter(|choice| choice.index == 0) {
-            if let Some(said) = choice.delta {
-                self.said(said, what, deltas)?;
+            if let Some(piece) = choice.delta {
+                self.piece(piece, what, deltas)?;
             }
-            if let Some(word) = choice.finish_reason {
-                let read = words::stop(&word).map_err(|()| fault::broke(DIALECT, &word, data))?;
+            if let Some(Str(word)) = choice.finish_reason {
+                let read = stop::read(&word).map_err(|()| fault::broke(DIALECT, &word, data))?;
                 self.finished = true;
                 stop = Some(self.with_calls(read));
             }
         }
         deltas.extend(stop.map(Delta::Stop));
-        let usage = chunk.usage.and_then(|usage| words::usage(usage.get()));
+        let usage = chunk.usage.and_then(|usage| stop::usage(usage.get()));
         deltas.extend(usage.map(Delta::Usage));
         Ok(had)
     }
@@ -189,28 +231,28 @@ impl Frames {
         stop
     }
 
-    fn said(&mut self, said: Said<'_>, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
-        let full = |text: &Cow<'_, str>| !text.is_empty();
-        if let Some(text) = said.reasoning_content.or(said.reasoning).filter(full) {
+    fn piece(&mut self, piece: Piece<'_>, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
+        let full = |text: &Str<'_>| !text.0.is_empty();
+        if let Some(Str(text)) = piece.reasoning_content.or(piece.reasoning).filter(full) {
             let index = block(&mut self.thinking, &mut self.next);
             deltas.push(Delta::Thinking { index, text: text.into_owned() });
         }
-        let content = said.content.map(words_of).transpose();
+        let content = piece.content.map(text_of).transpose();
         let content = content.map_err(|error| fault::malformed(DIALECT, what, &error))?;
         if let Some(text) = content.filter(|text| !text.is_empty()) {
             let index = block(&mut self.text, &mut self.next);
             deltas.push(Delta::Text { index, text });
         }
-        if let Some(text) = said.refusal.filter(full) {
+        if let Some(Str(text)) = piece.refusal.filter(full) {
             let index = block(&mut self.refusal, &mut self.next);
             deltas.push(Delta::Text { index, text: text.into_owned() });
         }
-        for (at, raw) in said.tool_calls.unwrap_or_default().into_iter().enumerate() {
+        for (at, raw) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let call: Call = serde_json::from_str(raw.get())
                 .map_err(|error| fault::malformed(DIALECT, what, &error))?;
             self.call(call, raw, at, deltas);
         }
-        if let Some(function) = said.function_call {
+        if let Some(function) = piece.function_call {
             let call = Call { index: Some(0), id: None, kind: None, function: Some(function) };
             self.call(call, Raw::NULL, 0, deltas);
         }
@@ -232,7 +274,7 @@ impl Frames {
         let name = function.name.filter(|name| !name.is_empty());
         let id = call.id.filter(|id| !id.is_empty());
         let wanted = call.index.or(u32::try_from(at).ok());
-        // Servers that number every call 0 tell them apart by id.
+        // Servers that number every call 0 mark them by id.
         let known = if self.whole {
             None
         } else if call.index.is_none() && id.is_none() && name.is_none() {
@@ -269,7 +311,7 @@ impl Frames {
     }
 }
 
-/// The block a kind of text goes to, begun when it is new.
+/// The block a kind of text goes to, opened when it is new.
 fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
     *open.get_or_insert_with(|| {
         let block = *next;
@@ -278,41 +320,39 @@ fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
     })
 }
 
-/// The string of a chunk that is all it says, when it says so little.
-fn words_at<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
-    let [Choice { delta: Some(said), .. }] = choices else { return None };
-    let content = said.content.and_then(Raw::inside);
+/// The text of a chunk that has no more than one, as it stands in the chunk.
+fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
+    let [Choice { delta: Some(piece), .. }] = choices else { return None };
+    let content = piece.content.and_then(Raw::inside);
     content.filter(|text| !text.is_empty()).or_else(|| {
-        match said.reasoning_content.as_ref().or(said.reasoning.as_ref())? {
-            Cow::Borrowed(text) => Some(*text),
+        match piece.reasoning_content.as_ref().or(piece.reasoning.as_ref())?.0 {
+            Cow::Borrowed(text) => Some(text),
             Cow::Owned(_) => None,
         }
     })
 }
 
-/// The words of a `content` field: a string, or a list of parts as some servers send it.
-fn words_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
+/// The text of a `content` field: a string, or a list of parts as some servers send it.
+fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
     if !raw.is_list() {
-        return raw
-            .words()
-            .map_or_else(|| serde_json::from_str(raw.get()), |text| Ok(text.into_owned()));
+        return raw.text();
     }
     let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
     let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));
     Ok(texts.filter_map(|part| part.text).collect())
 }
 
-/// Whether a field says something: SDKs look at it in this way.
+/// Whether a field counts as set: SDKs decide it in this way.
 fn is_truthy(raw: Raw<'_>) -> bool {
     !matches!(raw.get(), "null" | "false" | "\"\"" | "0" | "{}" | "[]")
 }
 
 /// Whether it is valid JSON with an error in it.
-fn says_error(data: &[u8]) -> bool {
+fn is_error(data: &str) -> bool {
     #[derive(Deserialize)]
     struct Probe<'a> {
         #[serde(borrow)]
         error: Raw<'a>,
     }
-    serde_json::from_slice::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
+    serde_json::from_str::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
 }

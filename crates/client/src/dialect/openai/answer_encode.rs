@@ -6,7 +6,7 @@ use bytes::Bytes;
 use steadfast_chat::{Completion, Delta, Event, FrameKind, Part, Stop};
 use steadfast_core::{Failure, Usage};
 
-use super::{DIALECT, words};
+use super::{DIALECT, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, sse_out},
     json::Object,
@@ -26,9 +26,9 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
             message(&mut choice.object("message"), answer);
             choice
                 .put("logprobs", &None::<u8>)
-                .put("finish_reason", &answer.stop.as_ref().map(words::finish_reason));
+                .put("finish_reason", &answer.stop.as_ref().map(stop::reason_name));
         }
-        words::put_usage(object, &answer.usage);
+        stop::put_usage(object, &answer.usage);
     })
     .into()
 }
@@ -155,12 +155,12 @@ impl Writer {
         if !std::mem::replace(&mut self.finished, true)
             && let Some(stop) = &self.stop
         {
-            self.delta(out, Some(words::finish_reason(stop)), |_| {});
+            self.delta(out, Some(stop::reason_name(stop)), |_| {});
         }
         if self.caller.stream_usage && !std::mem::replace(&mut self.usage_out, true) {
             self.chunk(out, |object| {
                 object.array("choices");
-                words::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.usage);
             });
         }
         out.extend_from_slice(b"data: [DONE]\n\n");

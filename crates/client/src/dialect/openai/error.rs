@@ -1,16 +1,11 @@
-//! Errors, told in this dialect.
+//! Errors, as this dialect writes them.
 
-use bytes::Bytes;
-use steadfast_core::{Failure, Reason};
+use steadfast_core::Reason;
 
-use super::DIALECT;
-use crate::{
-    dialect::{ErrorReply, error::own_event, sse_out},
-    json::Object,
-};
+use crate::{dialect::ErrorReply, json::Object};
 
 /// The `type` and `code` OpenAI uses, or would.
-fn words(reason: Reason) -> (&'static str, &'static str) {
+fn kind_and_code(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::Auth => ("authentication_error", "invalid_api_key"),
         Reason::Billing => ("insufficient_quota", "insufficient_quota"),
@@ -28,26 +23,14 @@ fn words(reason: Reason) -> (&'static str, &'static str) {
     }
 }
 
-fn error(object: &mut Object<'_>, reply: &ErrorReply<'_>) {
-    let (kind, code) = words(reply.reason);
-    object
+pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
+    let (kind, code) = kind_and_code(reply.reason);
+    let mut out = Vec::new();
+    Object::new(&mut out)
         .object("error")
         .put("message", &reply.message)
         .put("type", kind)
         .put("param", &None::<&str>)
         .put("code", code);
-}
-
-pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
-    Object::text(|object| error(object, reply)).into_bytes()
-}
-
-/// An event with an error, and no `[DONE]`: the answer did not end.
-pub(super) fn event(failure: &Failure) -> Bytes {
-    if let Some(own) = own_event(failure, DIALECT) {
-        return [b"data: ", &own[..], b"\n\n"].concat().into();
-    }
-    let mut out = Vec::new();
-    sse_out::frame(&mut out, None, |object| error(object, &ErrorReply::new(failure, None)));
-    out.into()
+    out
 }

@@ -10,7 +10,7 @@ use crate::{
     json::{Array, Object, text_of},
 };
 
-/// What stands for an answer of a tool that has no words: the field may not be empty everywhere.
+/// What stands for a tool's answer without text: the field may not be empty everywhere.
 const NO_OUTPUT: &str = "(no output)";
 
 /// The list of messages: those that nobody changed as they were read.
@@ -91,7 +91,7 @@ fn assistant(
             {
                 written.push(opaque.json.get().to_owned());
             }
-            // Thinking has no place in a request of this dialect, nor has what the servers of
+            // Thinking does not go into a request of this dialect, nor does what the servers of
             // another vendor did.
             _ => {}
         }
@@ -119,8 +119,8 @@ fn show(list: &mut Array<'_>, shown: &mut Vec<String>) {
     shown.drain(..).for_each(|part| list.raw(&part));
 }
 
-/// Results as a message each, and then what the user says. What a message of a tool has besides is
-/// `shown` later.
+/// Results as a message each, and then what the user sends. What a message of a tool has besides is
+/// added to `shown`.
 fn user(
     list: &mut Array<'_>,
     m: usize,
@@ -137,7 +137,7 @@ fn user(
         let known = calls.get(m, p);
         let texts: Vec<&str> = result.content.iter().filter_map(Part::as_text).collect();
         let text = texts.join("\n");
-        // What a tool showed: a tool's message takes words alone, so the user shows it.
+        // What a tool showed: a tool's message takes text alone, so the user shows it.
         rest.extend(result.content.iter().filter(|part| matches!(part, Part::Media(_))));
         let mut object = if message.role() == Role::Tool {
             open(list, "tool", message)
@@ -161,7 +161,7 @@ fn user(
         shown.append(&mut parts);
         return Ok(());
     }
-    let plain = match rest.as_slice() {
+    let only_text = match rest.as_slice() {
         [Part::Text(text)] if text.extra.is_none() => Some(&text.text),
         _ => None,
     };
@@ -169,8 +169,8 @@ fn user(
         return Ok(());
     }
     let mut object = open(list, "user", message);
-    if let Some(plain) = plain {
-        object.put("content", plain);
+    if let Some(text) = only_text {
+        object.put("content", text);
         return Ok(());
     }
     let mut list = object.array("content");

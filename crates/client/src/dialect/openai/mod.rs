@@ -2,33 +2,41 @@
 
 mod answer_decode;
 mod answer_encode;
-mod chunk;
 mod error;
-mod gist;
 mod messages;
-mod plain;
 mod request_decode;
 mod request_encode;
-mod words;
+mod stop;
 
 use bytes::Bytes;
 use http::{HeaderName, header};
 use steadfast_chat::{ChatRequest, Completion, Event};
 use steadfast_core::{Dialect, Failure};
 
-use super::{Caller, Codec, DecodeFrames, EncodeEvents, ErrorReply, Route, Wire};
+use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::OpenAi;
+
+static FACTS: DialectFacts = DialectFacts {
+    dialect: DIALECT,
+    keep_alive: Some(b": ping\n\n"),
+    error_event: None,
+    request_id: HeaderName::from_static("x-request-id"),
+    base_url: "https://api.openai.com/v1",
+    redundant_suffixes: &["/chat/completions"],
+    credential: (header::AUTHORIZATION, "Bearer "),
+    headers: &[],
+};
 
 /// OpenAI chat completions.
 #[derive(Debug)]
 pub(super) struct OpenAi;
 
 impl Codec for OpenAi {
-    fn dialect(&self) -> Dialect {
-        DIALECT
+    fn facts(&self) -> &'static DialectFacts {
+        &FACTS
     }
 
     fn decode_request(&self, body: &Bytes, _: Route<'_>) -> Result<ChatRequest, RequestError> {
@@ -59,31 +67,7 @@ impl Codec for OpenAi {
         error::body(error)
     }
 
-    fn encode_stream_error(&self, failure: &Failure) -> Bytes {
-        error::event(failure)
-    }
-
-    fn keep_alive(&self) -> Option<&'static [u8]> {
-        Some(b": ping\n\n")
-    }
-
-    fn request_id_header(&self) -> HeaderName {
-        HeaderName::from_static("x-request-id")
-    }
-
-    fn default_base_url(&self) -> &'static str {
-        "https://api.openai.com/v1"
-    }
-
-    fn redundant_suffixes(&self) -> &'static [&'static str] {
-        &["/chat/completions"]
-    }
-
     fn path(&self, _: &str, _: bool) -> String {
         "/chat/completions".to_owned()
-    }
-
-    fn auth(&self, secret: &str) -> (HeaderName, String) {
-        (header::AUTHORIZATION, format!("Bearer {secret}"))
     }
 }

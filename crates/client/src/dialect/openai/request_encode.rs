@@ -13,13 +13,6 @@ use crate::{
 
 pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure> {
     let params = &request.params;
-    // The usual case, told at once. In a stream usage may have to be asked for.
-    if let Some(origin) = request.origin(DIALECT)
-        && (!request.stream || (wire.stream_usage && asks_usage(request)))
-        && is_untouched(request, origin.read())
-    {
-        return Ok(origin.body.clone());
-    }
     fault::no_thread(request, DIALECT)?;
     let translated = request.dialect().is_some_and(|read| read != DIALECT);
     if translated && params.answers.is_some_and(|answers| answers != 1) {
@@ -37,22 +30,14 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages));
     body.set(&["messages"], same, || messages::write(request).map(Some))?;
     max_tokens(&mut body, request, wire, moved && reasons)?;
-    body.set(&["temperature"], sampling && body.is_same(|r| &r.params.temperature), || {
-        maybe(&params.temperature.filter(|_| sampling))
-    })?;
-    body.set(&["top_p"], sampling && body.is_same(|r| &r.params.top_p), || {
-        maybe(&params.top_p.filter(|_| sampling))
-    })?;
+    body.field(&["temperature"], sampling, |r| &r.params.temperature);
+    body.field(&["top_p"], sampling, |r| &r.params.top_p);
     body.set(&["stop"], body.is_same(|r| &r.params.stop), || {
         maybe(&Some(&params.stop).filter(|stop| !stop.is_empty()))
     })?;
-    body.set(&["seed"], body.is_same(|r| &r.params.seed), || maybe(&params.seed))?;
-    body.set(&["presence_penalty"], body.is_same(|r| &r.params.presence_penalty), || {
-        maybe(&params.presence_penalty)
-    })?;
-    body.set(&["frequency_penalty"], body.is_same(|r| &r.params.frequency_penalty), || {
-        maybe(&params.frequency_penalty)
-    })?;
+    body.field(&["seed"], true, |r| &r.params.seed);
+    body.field(&["presence_penalty"], true, |r| &r.params.presence_penalty);
+    body.field(&["frequency_penalty"], true, |r| &r.params.frequency_penalty);
     body.set(&["tools"], body.is_same(|r| &r.tools), || tools(&request.tools))?;
     body.set(&["tool_choice"], body.is_same(|r| &r.params.tool_choice), || {
         Ok(params.tool_choice.as_ref().filter(|_| !request.tools.is_empty()).map(choice))
@@ -60,7 +45,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["parallel_tool_calls"], body.is_same(|r| &r.params.parallel_tool_calls), || {
         maybe(&params.parallel_tool_calls.filter(|_| !request.tools.is_empty()))
     })?;
-    let thinks = reasons || !(translated || (moved && is_plain(&request.model)));
+    let thinks = reasons || !(translated || (moved && never_reasons(&request.model)));
     body.set(&["reasoning_effort"], thinks && body.is_same(|r| &r.params.thinking), || {
         let word = params.thinking.as_ref().and_then(|thinking| effort_word(thinking, translated));
         maybe(&word.filter(|_| thinks))
@@ -68,24 +53,13 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
     body.set(&["response_format"], body.is_same(|r| &r.params.format), || {
         Ok(params.format.as_ref().map(|format| response_format(format, request.dialect())))
     })?;
-    body.set(&["user"], body.is_same(|r| &r.params.user), || maybe(&params.user))?;
-    body.set(&["n"], body.is_same(|r| &r.params.answers), || {
-        maybe(&params.answers.filter(|_| !translated))
-    })?;
+    body.field(&["user"], true, |r| &r.params.user);
+    body.field(&["n"], !translated, |r| &r.params.answers);
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
-    stream_options(&mut body, request, wire);
-    Ok(body.finish())
-}
-
-/// Whether nothing of `request` differs from what was `read`.
-fn is_untouched(request: &ChatRequest, read: &ChatRequest) -> bool {
-    request.messages.same(&read.messages)
-        && request.tools.same(&read.tools)
-        && request.stream == read.stream
-        && request.model == read.model
-        && request.params == read.params
+    stream_options(&mut body, request, wire)?;
+    body.finish()
 }
 
 /// The output limit, under the name the model and its server know. Reasoning models know the newer
@@ -97,10 +71,9 @@ fn max_tokens(
     renamed: bool,
 ) -> Result<(), Failure> {
     const OLDER: &[&str] = &["max_tokens"];
-    let limit = &request.params.max_output;
-    if renamed && body.old(OLDER).is_some() {
+    if renamed && body.old(OLDER)?.is_some() {
         body.set(OLDER, false, || Ok(None))?;
-        return body.set(&["max_completion_tokens"], false, || maybe(limit));
+        return body.set(&["max_completion_tokens"], false, || maybe(&request.params.max_output));
     }
     let newer = wire.max_completion_tokens || is_reasoning(&request.model);
     let names: &[&str] = if newer {
@@ -108,21 +81,22 @@ fn max_tokens(
     } else {
         &["max_tokens", "max_completion_tokens"]
     };
-    body.set(names, body.is_same(|r| &r.params.max_output), || maybe(limit))
+    body.field(names, true, |r| &r.params.max_output);
+    Ok(())
 }
 
 /// Usage is always asked for: without it nobody knows what a stream cost. Without a stream the
 /// field is refused.
-fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) {
+fn stream_options(body: &mut Patch<'_>, request: &ChatRequest, wire: &Wire) -> Result<(), Failure> {
     const NAME: &[&str] = &["stream_options"];
     if request.stream && wire.stream_usage {
         let asked = body.read().is_some_and(asks_usage);
         body.change(NAME, asked, |old| {
-            Some(patched(old, &[(&["include_usage"], Some("true".to_owned()))]))
-        });
+            patched(old, &[(&["include_usage"], Some("true".to_owned()))]).map(Some)
+        })
     } else {
-        let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME).is_none();
-        body.change(NAME, same, |_| None);
+        let same = (!request.stream && body.is_same(|r| &r.stream)) || body.old(NAME)?.is_none();
+        body.change(NAME, same, |_| Ok(None))
     }
 }
 
@@ -150,12 +124,12 @@ fn is_reasoning(model: &str) -> bool {
 }
 
 /// Whether OpenAI's model of this name is known not to reason.
-fn is_plain(model: &str) -> bool {
+fn never_reasons(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or(model);
-    ["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|plain| name.starts_with(plain))
+    ["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|family| name.starts_with(family))
 }
 
-/// The word for an effort. Those that only newer models know become the nearest that all know, when
+/// The name of an effort. Those that only newer models know become the nearest that all know, when
 /// the caller wrote for another vendor.
 fn effort_word(thinking: &ThinkingConfig, translated: bool) -> Option<&str> {
     match thinking {

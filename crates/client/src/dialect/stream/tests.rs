@@ -1,14 +1,14 @@
-//! A frame is told by the one before it only where reading it would say the same.
+//! A frame is recognised by the one before it only where reading it would give the same.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What comes out of `input` cut at `cuts`, and how often a frame was told by the one before.
-fn read(dialect: Dialect, input: &[u8], cuts: &[usize], quick: bool) -> (Vec<String>, usize) {
+/// What comes out of `input` cut at `cuts`, and how often a frame was recognised by the one before.
+fn read(dialect: Dialect, input: &[u8], cuts: &[usize], templates: bool) -> (Vec<String>, usize) {
     let mut stream = StreamDecoder::with_limit(dialect, 4_096);
-    let (mut told, mut likened, mut from) = (Vec::new(), 0, 0);
-    let say = |read: Result<Event, Failure>| match read {
+    let (mut events, mut recognised, mut from) = (Vec::new(), 0, 0);
+    let show = |read: Result<Event, Failure>| match read {
         Ok(event) => format!("{event:?}"),
         Err(failure) => format!("{failure:?} {:?}", failure.upstream()),
     };
@@ -17,43 +17,43 @@ fn read(dialect: Dialect, input: &[u8], cuts: &[usize], quick: bool) -> (Vec<Str
         from = to;
         loop {
             if let Some(template) = &stream.template {
-                likened += usize::from(template.read(stream.sse.at_hand()).is_some());
+                recognised += usize::from(template.read(stream.sse.at_hand()).is_some());
             }
-            if !quick {
+            if !templates {
                 stream.template = None;
             }
             match stream.next_event() {
-                Some(read) => told.push(say(read)),
+                Some(read) => events.push(show(read)),
                 None => break,
             }
         }
     }
     while let Some(read) = stream.finish() {
-        told.push(say(read));
+        events.push(show(read));
     }
-    told.push(format!("{:?} {}", stream.usage(), stream.is_over()));
-    (told, if quick { likened } else { 0 })
+    events.push(format!("{:?} {}", stream.usage(), stream.is_over()));
+    (events, if templates { recognised } else { 0 })
 }
 
-/// The same, whichever way; how often a frame was told by the one before.
+/// The same, whichever way; how often a frame was recognised by the one before.
 fn both(dialect: Dialect, input: &[u8], cuts: &[usize]) -> usize {
-    let (slow, _) = read(dialect, input, cuts, false);
-    let (quick, likened) = read(dialect, input, cuts, true);
-    assert_eq!(quick, slow, "{}", String::from_utf8_lossy(input));
-    likened
+    let (without, _) = read(dialect, input, cuts, false);
+    let (with, recognised) = read(dialect, input, cuts, true);
+    assert_eq!(with, without, "{}", String::from_utf8_lossy(input));
+    recognised
 }
 
-fn openai(said: &str, behind: &str) -> String {
+fn openai(delta: &str, rest: &str) -> String {
     format!(
         "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"choices\":[{{\"index\":0,\
-         \"delta\":{{{said}}},\"finish_reason\":null}}]{behind}}}\n\n"
+         \"delta\":{{{delta}}},\"finish_reason\":null}}]{rest}}}\n\n"
     )
 }
 
-fn anthropic(index: u32, said: &str, behind: &str) -> String {
+fn anthropic(index: u32, delta: &str, rest: &str) -> String {
     format!(
         "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\
-         \"delta\":{{{said}}}{behind}}}\n\n"
+         \"delta\":{{{delta}}}{rest}}}\n\n"
     )
 }
 
@@ -64,15 +64,15 @@ const ANTHROPIC: &str = "event: message_start\ndata: {\"type\":\"message_start\"
     \"index\":1,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\"}}\n\n";
 
 #[test]
-fn what_differs_in_its_words_alone_is_told_by_the_frame_before() {
-    let words = [" Hel", "lo", ", \u{e9}\u{1f600}", " a\\n\\\"b\\\"", "!", " "];
+fn what_differs_in_its_text_alone_is_recognised_by_the_frame_before() {
+    let texts = [" Hel", "lo", ", \u{e9}\u{1f600}", " a\\n\\\"b\\\"", "!", " "];
     for behind in ["", ",\"usage\":null,\"obfuscation\":\"PAD\"", ",\"x\":\"y\"    "] {
         for name in ["content", "reasoning_content", "reasoning"] {
             let frame = |(at, text): (usize, &&str)| {
                 let behind = behind.replace("PAD", &"q8".repeat(at));
                 openai(&format!("\"{name}\":\"{text}\""), &behind)
             };
-            let input: String = words.iter().enumerate().map(frame).collect();
+            let input: String = texts.iter().enumerate().map(frame).collect();
             // The first has the head, the second is learned from, the fourth has an escape, which
             // of thinking is not even learned from.
             let wanted = if name == "content" { 3 } else { 2 };
@@ -81,9 +81,9 @@ fn what_differs_in_its_words_alone_is_told_by_the_frame_before() {
     }
     for (index, kind, name) in [(0, "text_delta", "text"), (1, "thinking_delta", "thinking")] {
         let mut input = ANTHROPIC.to_owned();
-        for (at, text) in words.iter().enumerate() {
-            let said = format!("\"type\":\"{kind}\",\"{name}\":\"{text}\"");
-            input.push_str(&anthropic(index, &said, &" ".repeat(at)));
+        for (at, text) in texts.iter().enumerate() {
+            let delta = format!("\"type\":\"{kind}\",\"{name}\":\"{text}\"");
+            input.push_str(&anthropic(index, &delta, &" ".repeat(at)));
         }
         assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 4, "{input}");
     }
@@ -91,41 +91,41 @@ fn what_differs_in_its_words_alone_is_told_by_the_frame_before() {
 
 #[test]
 fn what_differs_in_anything_else_is_read() {
-    let plain = || openai("\"content\":\"a\"", "");
-    let said = |said: &str| openai(said, "");
+    let usual = || openai("\"content\":\"a\"", "");
+    let with = |delta: &str| openai(delta, "");
     for odd in [
-        said("\"content\":\"\""),
-        said("\"content\":\"a\",\"refusal\":\"b\""),
-        said("\"content\":null"),
-        said("\"content\":\"\\ud800\""),
-        said("\"content\":\"a\\\""),
-        said("\"content\":\"a\tb\""),
-        plain().replace("c1", "c2"),
-        plain().replace("null", "\"stop\""),
-        plain().replace("\n\n", "\r\n\r\n"),
-        plain().replace("\n\n", "\n"),
-        plain().replace("}]}", "}]"),
-        plain().replace("}]}", "}]},"),
-        plain().replace("}]}", "}],\"usage\":{\"prompt_tokens\":1}}"),
-        plain().replace("}]}", "}],\"error\":{\"message\":\"no\"}}"),
-        plain().replace("data: ", "event: error\ndata: "),
+        with("\"content\":\"\""),
+        with("\"content\":\"a\",\"refusal\":\"b\""),
+        with("\"content\":null"),
+        with("\"content\":\"\\ud800\""),
+        with("\"content\":\"a\\\""),
+        with("\"content\":\"a\tb\""),
+        usual().replace("c1", "c2"),
+        usual().replace("null", "\"stop\""),
+        usual().replace("\n\n", "\r\n\r\n"),
+        usual().replace("\n\n", "\n"),
+        usual().replace("}]}", "}]"),
+        usual().replace("}]}", "}]},"),
+        usual().replace("}]}", "}],\"usage\":{\"prompt_tokens\":1}}"),
+        usual().replace("}]}", "}],\"error\":{\"message\":\"no\"}}"),
+        usual().replace("data: ", "event: error\ndata: "),
         ": ping\n\n".to_owned(),
         "data: [DONE]\n\n".to_owned(),
     ] {
-        let input = format!("{}{}{odd}{}", plain(), plain(), plain());
+        let input = format!("{}{}{odd}{}", usual(), usual(), usual());
         assert!(both(Dialect::OpenAi, input.as_bytes(), &[]) <= 1, "{odd}");
     }
     // The same frame does not mean the same once its block has ended.
-    let said = anthropic(0, "\"type\":\"text_delta\",\"text\":\"a\"", "");
+    let text = anthropic(0, "\"type\":\"text_delta\",\"text\":\"a\"", "");
     let stop = "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n";
-    let input = format!("{ANTHROPIC}{said}{said}{stop}{said}");
+    let input = format!("{ANTHROPIC}{text}{text}{stop}{text}");
     assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 1);
     // A name that stands for another one.
     for name in ["te\\u0078t", "thinking"] {
         let other = if name == "thinking" { "te\\u0078t" } else { "thinking" };
         let odd = |text: &str| {
-            let said = format!("\"type\":\"text_delta\",\"{name}\":\"x\",\"{other}\":\"{text}\"");
-            anthropic(0, &said, "")
+            let delta = format!("\"type\":\"text_delta\",\"{name}\":\"x\",\"{other}\":\"{text}\"");
+            anthropic(0, &delta, "")
         };
         let input = format!("{ANTHROPIC}{}{}", odd("a"), odd("b"));
         assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 0);

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -13,10 +14,10 @@ use steadfast::{
     ChatRequest, Completion, Dialect, Failure, Message, Part, RawJson, Target, Tool,
     client::{LlmClient, Provider, ProviderError, Providers, transport::Transport},
 };
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
-/// Requests under way at once.
+/// Requests in progress at once.
 const CALLERS: u32 = 8;
 
 /// A picture of one pixel.
@@ -54,44 +55,41 @@ impl Load {
 
     /// Asks `requests` times.
     pub(super) async fn run(&self, requests: u32) -> Answered {
-        let next = Arc::new(AtomicU32::new(0));
-        let so_far = Arc::new(Mutex::new(Answered::default()));
-        let mut callers = JoinSet::new();
-        for _ in 0..CALLERS {
-            let (load, next, so_far) = (self.clone(), next.clone(), so_far.clone());
-            callers.spawn(async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= requests {
-                        break;
-                    }
-                    load.ask(number, &so_far).await;
-                }
-            });
+        let Endless { callers, so_far } = self.ask_until(requests, None);
+        for caller in callers {
+            // A panic of that task has reported itself.
+            let _ = caller.await;
         }
-        while callers.join_next().await.is_some() {}
         let answered = so_far.lock();
         answered.clone()
     }
 
     /// Asks until stopped.
     pub(super) fn endless(&self) -> Endless {
-        let so_far = Arc::new(Mutex::new(Answered::default()));
+        self.ask_until(u32::MAX, Some(Duration::from_millis(100)))
+    }
+
+    /// Asks `requests` times, with a pause after each where a person reads along.
+    fn ask_until(&self, requests: u32, pause: Option<Duration>) -> Endless {
         let next = Arc::new(AtomicU32::new(0));
-        let callers = (0..CALLERS)
-            .map(|_| {
-                let (load, next, so_far) = (self.clone(), next.clone(), so_far.clone());
-                tokio::spawn(async move {
-                    loop {
-                        load.ask(next.fetch_add(1, Ordering::Relaxed), &so_far).await;
-                        // A person reads along.
-                        so_far.lock().texts.clear();
-                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let so_far = Arc::new(Mutex::new(Answered::default()));
+        let caller = |_| {
+            let (load, next, so_far) = (self.clone(), next.clone(), so_far.clone());
+            tokio::spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= requests {
+                        break;
                     }
-                })
+                    load.ask(number, &so_far).await;
+                    if let Some(pause) = pause {
+                        so_far.lock().texts.clear();
+                        tokio::time::sleep(pause).await;
+                    }
+                }
             })
-            .collect();
-        Endless { callers, so_far }
+        };
+        Endless { callers: (0..CALLERS).map(caller).collect(), so_far }
     }
 
     async fn ask(&self, number: u32, so_far: &Mutex<Answered>) {

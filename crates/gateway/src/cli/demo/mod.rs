@@ -2,12 +2,11 @@
 
 mod load;
 mod scenario;
-mod scenes;
+mod scripts;
 mod table;
 
 use std::{
     io::{self, IsTerminal, Write},
-    process::ExitCode,
     time::Duration,
 };
 
@@ -17,20 +16,14 @@ use self::{
     load::{Answered, Load},
     scenario::Scenario,
 };
-use super::{DemoArgs, FAILED, fail};
+use super::{DemoArgs, Exit};
 use crate::server::{App, serve};
 
 /// How often the live view is drawn anew.
 const REFRESH: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(args: &DemoArgs) -> ExitCode {
-    super::runtime().block_on(async {
-        let result = if args.once { once(args).await } else { live(args).await };
-        match result {
-            Ok(code) => code,
-            Err(error) => fail(FAILED, error),
-        }
-    })
+pub(super) fn run(args: &DemoArgs) -> Result<(), Exit> {
+    super::runtime().block_on(async { if args.once { once(args).await } else { live(args).await } })
 }
 
 /// The gateway on a port of its own, in front of a scenario's providers.
@@ -44,7 +37,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(scenario: Scenario, seed: u64) -> Result<Self, Box<dyn std::error::Error>> {
+    async fn start(scenario: Scenario, seed: u64) -> Result<Self, Exit> {
         let app = scenario.app()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -56,7 +49,7 @@ impl Running {
             };
             serve(listener, router, stop, Duration::from_secs(5)).await
         });
-        let load = Load::new(address, seed)?;
+        let load = Load::new(address, seed).map_err(Exit::failed)?;
         Ok(Self { app, scenario, load, address, stop, server })
     }
 
@@ -68,7 +61,7 @@ impl Running {
 }
 
 /// The fixed scenario: so many requests, a table, and a verdict.
-async fn once(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+async fn once(args: &DemoArgs) -> Result<(), Exit> {
     let running = Running::start(Scenario::fixed(args.seed).await?, args.seed).await?;
     if !args.json {
         println!("steadfast demo: the gateway on http://{}, in front of", running.address);
@@ -84,19 +77,19 @@ async fn once(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let answered = running.load.run(args.requests).await;
     let took = began.elapsed();
     let mut report = table::Report::of(&running.app, &running.scenario, &answered, took);
-    report.scenes = scenes::play(&running).await;
+    report.scripts = scripts::run(&running).await;
     let good = report.is_good();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{}", serde_json::to_string_pretty(&report).map_err(Exit::failed)?);
     } else {
         print!("{report}");
     }
     running.stop().await;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    if good { Ok(()) } else { Err(Exit::failed("not everything ended as it should")) }
 }
 
 /// Faults by chance and a steady load, until somebody stops it.
-async fn live(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+async fn live(args: &DemoArgs) -> Result<(), Exit> {
     let running = Running::start(Scenario::live(args.seed).await?, args.seed).await?;
     let at = running.address;
     println!("steadfast demo: the gateway is on http://{at}");
@@ -122,7 +115,7 @@ async fn live(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     load.stop();
     println!();
     running.stop().await;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The state of the providers and the load: drawn over itself in a terminal, a line every few

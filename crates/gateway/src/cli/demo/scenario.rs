@@ -146,7 +146,7 @@ impl Scenario {
                 (Some(fault), _) => describe(fault),
                 (None, Some(_)) if entry.status == Some(401) => "bad key".to_owned(),
                 (None, Some(_)) if entry.status == Some(404) => "missing model".to_owned(),
-                (None, Some(words)) => words.clone(),
+                (None, Some(message)) => message.clone(),
                 (None, None) => continue,
             };
             match all.iter_mut().find(|(name, known, _)| *name == entry.provider && *known == what)

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use serde::Serialize;
 
-use super::{load::Answered, scenario::Scenario, scenes::Scene};
+use super::{load::Answered, scenario::Scenario, scripts::Script};
 use crate::{metrics::StepCount, server::App};
 
 /// The outcome of the fixed scenario.
@@ -20,7 +20,7 @@ pub(super) struct Report {
     steps: Vec<StepCount>,
     failures: Vec<String>,
     /// Played after the load.
-    pub(super) scenes: Vec<Scene>,
+    pub(super) scripts: Vec<Script>,
 }
 
 impl Report {
@@ -49,14 +49,14 @@ impl Report {
             wrongs: scenario.wrongs(),
             steps: app.metrics().steps(),
             failures: answered.failures.clone(),
-            scenes: Vec::new(),
+            scripts: Vec::new(),
         }
     }
 
-    /// Every request was answered, and with what a provider sent, and every scene ended well.
+    /// Every request was answered, and with what a provider sent, and every script ended well.
     pub(super) fn is_good(&self) -> bool {
-        let scenes = self.scenes.iter().all(|scene| scene.good);
-        self.answered == self.asked && self.exact == self.compared && scenes
+        let scripts = self.scripts.iter().all(|script| script.good);
+        self.answered == self.asked && self.exact == self.compared && scripts
     }
 }
 
@@ -80,8 +80,8 @@ impl fmt::Display for Report {
             self.answered, self.asked, self.seconds, self.exact, self.compared,
         )?;
         writeln!(f, "\nThen, one at a time:")?;
-        for scene in &self.scenes {
-            writeln!(f, "  {scene}")?;
+        for script in &self.scripts {
+            writeln!(f, "  {script}")?;
         }
         Ok(())
     }

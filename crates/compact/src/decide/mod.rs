@@ -1,0 +1,265 @@
+//! What a request calls for, and how far: measured against the window of its target, it goes as it is,
+//! is compacted, or waits for another request of its conversation that is being compacted.
+
+mod compactor;
+mod job;
+mod plan;
+mod policy;
+mod refusal;
+
+use std::sync::Arc;
+
+use steadfast_chat::{
+    ChatRequest, Message, SharedVec,
+    transcript::{repair, validate},
+};
+use steadfast_core::{Failure, RecoveryLog};
+
+pub use self::{
+    compactor::{CompactionResult, CompactionTask, Compactor, SummaryInput},
+    policy::{CompactionPolicy, Goal, Level, Room},
+};
+pub(crate) use self::{
+    job::CompactionJob,
+    refusal::{Refusals, compact_refused, is_overflow, refused_compacted},
+};
+use crate::{
+    Applied, Compacted, Count, Notice,
+    event::{self, About},
+    measure::{TargetInfo, upper_bound},
+    state::{CompactionPermit, Conversation, ConversationState, LayerState},
+};
+
+/// What a request calls for.
+pub(crate) enum NextAction {
+    /// It goes as it is now.
+    Send(CallState),
+    /// It is compacted first.
+    Compact(Box<CompactionJob>),
+    /// Another request of its conversation is being compacted.
+    Wait(Arc<Conversation>),
+}
+
+/// What is remembered of a request that was sent.
+#[derive(Default)]
+pub(crate) struct CallState {
+    /// Who learns from the usage that the provider reports.
+    pub(crate) observer: Option<UsageObserver>,
+    pub(crate) notice: Option<Box<Notice>>,
+    /// The caller's own messages, when others are sent.
+    pub(crate) caller: Option<SharedVec<Message>>,
+}
+
+impl CallState {
+    /// For a request that is sent with `notice`; where `applied` replaced the beginning of the
+    /// caller's messages, with that.
+    fn new(
+        conversation: &Arc<Conversation>,
+        state: &ConversationState,
+        request: &ChatRequest,
+        mut notice: Notice,
+        applied: Option<Arc<Applied>>,
+        caller: SharedVec<Message>,
+        saved: u64,
+    ) -> Self {
+        let messages = || request.messages.clone();
+        notice.compacted =
+            applied.map(|applied| Compacted { messages: messages(), saved, applied });
+        Self {
+            observer: UsageObserver::new(conversation, state),
+            caller: notice.compacted.is_some().then_some(caller),
+            notice: Some(Box::new(notice)),
+        }
+    }
+}
+
+/// Learns from the usage that the provider reports of a request.
+#[derive(Debug)]
+pub(crate) struct UsageObserver {
+    pub(crate) conversation: Arc<Conversation>,
+    /// The number of its count.
+    counted: u64,
+}
+
+impl UsageObserver {
+    fn new(conversation: &Arc<Conversation>, state: &ConversationState) -> Option<Self> {
+        let this = || Self { conversation: conversation.clone(), counted: state.counted };
+        conversation.is_kept.then(this)
+    }
+
+    /// The provider reported that the request was `input` tokens.
+    pub(crate) fn reported(&self, layer: &LayerState, input: u64) {
+        let mut state = self.conversation.state.lock();
+        if state.counted == self.counted {
+            layer.config.counter.reported(&mut state.history, input);
+        }
+    }
+}
+
+/// A request as it is after what was compacted before replaced its beginning.
+#[derive(Clone)]
+pub(crate) struct Measurement {
+    pub(crate) count: Count,
+    pub(crate) level: Level,
+    pub(crate) room: Room,
+    pub(crate) applied: Option<Arc<Applied>>,
+    pub(crate) caller: SharedVec<Message>,
+}
+
+impl Measurement {
+    pub(crate) fn notice(&self) -> Notice {
+        Notice {
+            window: self.room.window,
+            reserve: self.room.reserve,
+            tokens: self.count.upper,
+            warning: self.level != Level::Fine,
+            ..Notice::default()
+        }
+    }
+}
+
+impl LayerState {
+    /// What `request` calls for; with permission to compact it, when it has waited for that.
+    pub(crate) fn next_action(
+        self: &Arc<Self>,
+        request: &mut ChatRequest,
+        waited: Option<CompactionPermit>,
+    ) -> NextAction {
+        if self.config.off {
+            return NextAction::Send(CallState::default());
+        }
+        let target = self.target(request);
+        let (policy, room) = (self.policy(), self.room(&target, request));
+        if upper_bound(request).is_some_and(|tokens| policy.level(room, tokens) == Level::Fine) {
+            return NextAction::Send(CallState::default());
+        }
+        let of_permit = waited.as_ref().map(|permit| permit.conversation.clone());
+        let conversation = of_permit.unwrap_or_else(|| self.conversation(request));
+        let mut state = conversation.state.lock();
+        if state.snapshot.is_off {
+            drop(state);
+            event::switched_off(About::of(request), false);
+            let notice = Some(Box::new(Notice { switched_off: true, ..Notice::default() }));
+            return NextAction::Send(CallState { notice, ..CallState::default() });
+        }
+        let measured = self.measure(&mut state, request, &target, room);
+        if waited.is_none() && measured.applied.is_none() {
+            state.missed(&measured.caller);
+        }
+        if measured.level != Level::Compact {
+            drop(state);
+            return NextAction::Send(self.send(&conversation, request, measured, false));
+        }
+        let permit = waited.or_else(|| conversation.try_permit(&state));
+        let job = |permit| CompactionJob::new(self, permit, &state, request, target, &measured);
+        let job = permit.map(job).map(Box::new);
+        drop(state);
+        let has_room = measured.count.upper <= room.limit();
+        if self.config.deferred && has_room && conversation.is_kept {
+            // It can be sent, whatever becomes of the compaction.
+            let is_deferred = match (job, tokio::runtime::Handle::try_current()) {
+                (Some(mut job), Ok(runtime)) => {
+                    event::deferred(About::of(request));
+                    // Nobody waits for it, and the answer's head is written without it.
+                    job.request.context.deadline = None;
+                    job.request.context.log = RecoveryLog::disabled();
+                    // Its result is kept, and its events are traced.
+                    runtime.spawn(async move { job.run().await.map(drop) });
+                    true
+                }
+                (Some(job), Err(_)) => return NextAction::Compact(job),
+                (None, _) => false,
+            };
+            return NextAction::Send(self.send(&conversation, request, measured, is_deferred));
+        }
+        job.map_or_else(
+            || {
+                request.messages = measured.caller;
+                NextAction::Wait(conversation)
+            },
+            NextAction::Compact,
+        )
+    }
+
+    /// Replaces the beginning of `request` by what was compacted before, and counts.
+    pub(crate) fn measure(
+        &self,
+        state: &mut ConversationState,
+        request: &mut ChatRequest,
+        target: &TargetInfo,
+        room: Room,
+    ) -> Measurement {
+        let caller = request.messages.clone();
+        let applied = state.applied(&caller, room.window);
+        if let Some(applied) = &applied {
+            applied.replace(request);
+            // What was repaired when it was compacted, and what the caller broke since.
+            let rules = target.rules(request);
+            if validate(request, &rules).is_err() {
+                let _ = repair(request, &rules);
+            }
+        }
+        let count = self.count(state, request, target);
+        let level = self.policy().level(room, count.upper);
+        Measurement { count, level, room, applied, caller }
+    }
+
+    fn count(
+        &self,
+        state: &mut ConversationState,
+        request: &ChatRequest,
+        target: &TargetInfo,
+    ) -> Count {
+        let count = self.config.counter.count(&mut state.history, request, &target.model);
+        state.counted += 1;
+        state.snapshot.tokens = count.tokens;
+        count
+    }
+
+    /// Sends a request as it is now.
+    fn send(
+        &self,
+        conversation: &Arc<Conversation>,
+        request: &ChatRequest,
+        measured: Measurement,
+        deferred: bool,
+    ) -> CallState {
+        let is_warning = measured.level != Level::Fine;
+        let mut state = conversation.state.lock();
+        let is_new = is_warning && !std::mem::replace(&mut state.warned, is_warning);
+        if !is_warning && measured.applied.is_none() {
+            let observer = UsageObserver::new(conversation, &state);
+            return CallState { observer, ..CallState::default() };
+        }
+        let mut notice = measured.notice();
+        notice.deferred = deferred;
+        let saved = state.snapshot.saved;
+        let (used, window) = (notice.tokens.saturating_add(notice.reserve), notice.window);
+        let (applied, caller) = (measured.applied, measured.caller);
+        let sent = CallState::new(conversation, &state, request, notice, applied, caller, saved);
+        drop(state);
+        if is_warning {
+            self.counts.lock().warned += u64::from(is_new);
+            event::warned(About::of(request), used, window, is_new);
+        }
+        sent
+    }
+
+    /// Decides, waits and compacts until `request` can be sent.
+    pub(crate) async fn prepare(
+        self: &Arc<Self>,
+        mut request: ChatRequest,
+        mut action: NextAction,
+    ) -> Result<(ChatRequest, CallState), Failure> {
+        loop {
+            action = match action {
+                NextAction::Send(state) => return Ok((request, state)),
+                NextAction::Compact(job) => return job.run().await,
+                NextAction::Wait(conversation) => {
+                    let permit = conversation.permit().await;
+                    self.next_action(&mut request, Some(permit))
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What is known of a target: its dialect, its window, how it counts.
+
+use std::{hash::BuildHasher, sync::Arc};
+
+use steadfast_chat::{ChatRequest, transcript::Rules};
+use steadfast_core::{Dialect, Keep, Target};
+use tokio::time::Instant;
+
+use super::{TokenLimits, UNKNOWN};
+use crate::{decide::Room, state::LayerState};
+
+/// What the layer has to know of a target, where its name is not enough.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TargetFacts {
+    /// Its dialect; `None` to go by its name, the request, and the model's name.
+    pub dialect: Option<Dialect>,
+    /// Its window and output limit; `None` for those of its model in [`Models`](crate::Models).
+    pub limits: Option<TokenLimits>,
+    /// Whether it reads images.
+    pub vision: bool,
+}
+
+impl Default for TargetFacts {
+    fn default() -> Self {
+        Self { dialect: None, limits: None, vision: true }
+    }
+}
+
+impl TargetFacts {
+    /// With this dialect.
+    #[must_use]
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = Some(dialect);
+        self
+    }
+
+    /// With these limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: TokenLimits) -> Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Says whether it reads images.
+    #[must_use]
+    pub fn with_vision(mut self, vision: bool) -> Self {
+        self.vision = vision;
+        self
+    }
+}
+
+/// What is known of where a request goes.
+#[derive(Clone, Debug)]
+pub(crate) struct TargetInfo {
+    target: Option<Target>,
+    pub(crate) model: Box<str>,
+    pub(crate) limits: TokenLimits,
+    /// Whether the limits are anybody's statement; else they are assumed.
+    pub(crate) is_known: bool,
+    /// What was given; the dialect as far as the provider's name shows, too.
+    facts: TargetFacts,
+    /// As far as the model's name shows.
+    of_model: Option<Dialect>,
+}
+
+impl Keep for TargetInfo {}
+
+impl TargetInfo {
+    fn dialect(&self, request: &ChatRequest) -> Dialect {
+        self.facts
+            .dialect
+            .or_else(|| request.dialect())
+            .or(self.of_model)
+            .unwrap_or(Dialect::OpenAi)
+    }
+
+    /// Whether the output asked for counts towards the window.
+    pub(crate) fn output_counts(&self, request: &ChatRequest) -> bool {
+        self.dialect(request) == Dialect::Anthropic
+    }
+
+    /// What the target accepts.
+    pub(crate) fn rules(&self, request: &ChatRequest) -> Rules {
+        let mut rules = Rules::for_dialect(self.dialect(request));
+        rules.images.vision = self.facts.vision;
+        rules
+    }
+}
+
+/// The model that will answer: the target's, or the one asked for.
+pub(crate) fn model(request: &ChatRequest) -> &str {
+    request.context.target.as_ref().and_then(Target::model).unwrap_or(&request.model)
+}
+
+/// The dialect of a provider or model of this name, as far as the name shows.
+fn dialect_of(name: &str) -> Option<Dialect> {
+    const NAMES: [(&str, Dialect); 6] = [
+        ("anthropic", Dialect::Anthropic),
+        ("claude", Dialect::Anthropic),
+        ("gemini", Dialect::Gemini),
+        ("google", Dialect::Gemini),
+        ("vertex", Dialect::Gemini),
+        ("openai", Dialect::OpenAi),
+    ];
+    let name = name.to_ascii_lowercase();
+    NAMES.iter().find(|(part, _)| name.contains(part)).map(|(_, dialect)| *dialect)
+}
+
+impl LayerState {
+    /// What is known of where `request` goes. Found out once for each target and model, and again when a
+    /// limit was learned.
+    pub(crate) fn target(&self, request: &ChatRequest) -> Arc<TargetInfo> {
+        let (target, model) = (request.context.target.as_ref(), model(request));
+        let key = self.hasher.hash_one((target, model, self.config.models.epoch()));
+        // Two targets with one hash: once in 2^64, and then not the other's.
+        let is_it = |one: &Arc<TargetInfo>| one.target.as_ref() == target && *one.model == *model;
+        if let Some(found) = self.targets.get(&key).filter(is_it) {
+            return found;
+        }
+        let made = self.target_info(target, model);
+        let found = self.targets.get_or_insert_with(&key, Instant::now(), || made.clone());
+        if is_it(&found) { found } else { Arc::new(made) }
+    }
+
+    /// The room there is for `request` in its target's window.
+    pub(crate) fn room(&self, target: &TargetInfo, request: &ChatRequest) -> Room {
+        let counts = target.output_counts(request);
+        self.policy().room(target.limits, request.params.max_output, counts)
+    }
+
+    fn target_info(&self, target: Option<&Target>, model: &str) -> TargetInfo {
+        let config = &self.config;
+        let mut given = match (target, &config.targets) {
+            (Some(target), Some(targets)) => targets(target),
+            _ => TargetFacts::default(),
+        };
+        let known = config.models.get(model);
+        let limits = given.limits.or(known).unwrap_or(UNKNOWN);
+        // What was learned of the model may be less than what is stated of it.
+        let learned = config.models.learned(model).unwrap_or(u64::MAX);
+        let limits = TokenLimits { window: limits.window.min(learned), ..limits };
+        let of_provider = || target.and_then(|one| dialect_of(one.provider()));
+        given.dialect = given.dialect.or_else(of_provider);
+        TargetInfo {
+            target: target.cloned(),
+            model: model.into(),
+            limits,
+            is_known: given.limits.or(known).is_some(),
+            of_model: dialect_of(model),
+            facts: given,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The breaker before the summariser, with one state for the whole layer.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use steadfast_core::{
+    Lease, LeaseEnd, Observer, Outcome, PermitKind, Reason, RecoveryLog,
+    circuit::{
+        Blame, Circuit, CircuitPolicy, CircuitState, Moment, Recovery, Transition, Verdict, Weight,
+    },
+};
+use tokio::time::Instant;
+
+use crate::{SummaryPolicy, event};
+
+/// Stops asking a summariser that keeps failing.
+#[derive(Debug)]
+pub(crate) struct SummariserBreaker {
+    rest: Duration,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    circuit: Circuit,
+    /// Compactions that have asked.
+    calls: u64,
+}
+
+impl SummariserBreaker {
+    pub(crate) fn new(policy: SummaryPolicy) -> Self {
+        let circuit = CircuitPolicy {
+            consecutive: Some(policy.failures),
+            second_witness: false,
+            window: Duration::from_secs(60),
+            min_calls: u32::MAX,
+            failure_rate: None,
+            slow: None,
+            content_is_success: false,
+            cooldown: policy.rest,
+            growth: 1.0,
+            max_cooldown: policy.rest,
+            permanent_cooldown: policy.rest,
+            max_permanent: policy.rest,
+            probe_lead: Duration::ZERO,
+            probe_limit: policy.probe,
+            probes: 1,
+            successes: 1,
+            recovery: Recovery::Probes,
+            lone: None,
+        };
+        let circuit = Circuit::new(circuit, Instant::now());
+        Self { rest: policy.rest, counted: Mutex::new(Counted { circuit, calls: 0 }) }
+    }
+
+    /// Whether a compaction may ask: a lease to say how that went, and whether it is the one that
+    /// tries after failures.
+    pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Option<(Lease, bool)> {
+        let permit = {
+            let mut counted = self.counted.lock();
+            counted.calls += 1;
+            let now = Moment { at: now, order: counted.calls };
+            counted.circuit.admit(now, false).result.ok()?
+        };
+        let lease = Lease::new(self.clone(), permit, RecoveryLog::disabled());
+        Some((lease, permit.kind == PermitKind::Probe))
+    }
+
+    pub(crate) fn state(&self) -> CircuitState {
+        self.counted.lock().circuit.snapshot(Instant::now()).state
+    }
+
+    pub(crate) fn reset(&self) {
+        self.change(Circuit::reset);
+    }
+
+    fn change(&self, act: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>) {
+        let mut counted = self.counted.lock();
+        let now = Moment { at: Instant::now(), order: counted.calls };
+        let transition = act(&mut counted.circuit, now);
+        drop(counted);
+        if let Some(transition) = transition {
+            event::summariser(transition.to);
+        }
+    }
+}
+
+impl Observer for SummariserBreaker {
+    fn ended(&self, end: LeaseEnd<'_>) {
+        let verdict = match end.outcome {
+            Outcome::Success => Verdict::Success,
+            // Whatever it was: no summary came of it.
+            Outcome::Failure(_) => Verdict::Failure(Blame {
+                weight: Weight::Hard,
+                reason: Reason::Unknown,
+                cooldown: self.rest,
+                hinted: false,
+                permanent: false,
+            }),
+            _ => Verdict::Nothing,
+        };
+        self.change(|circuit, now| circuit.end(now, &end.permit, verdict, end.first_content));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+//! Asking the summariser: chunks side by side, within a time, a budget and a bound on what is read.
+
+mod breaker;
+mod policy;
+mod prompt;
+mod spend;
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    ops::Range,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use steadfast_chat::{ChatRequest, ChatResponse, Completion, Events, Message, Part, Role};
+use steadfast_core::{CallContext, Deadline, Failure, Keep, Reason};
+use tokio::time::Instant;
+use tower_service::Service;
+
+pub(crate) use self::breaker::SummariserBreaker;
+pub use self::{
+    policy::SummaryPolicy,
+    prompt::{Unusable, accept, ask, chunks},
+    spend::SpendPolicy,
+};
+use self::{
+    prompt::MAX_PART,
+    spend::{Reservation, SpendCap},
+};
+use crate::{SummaryInput, apply::clip, state::LayerState};
+
+/// The most tokens that one part of a message comes to when it is shown: it is cut at 6,000 bytes.
+const SHOWN: u64 = 2_000;
+
+/// Tokens of the instructions and the frame.
+const FRAME: u64 = 400;
+
+/// Tokens that a summary may be asked for, at least and at most.
+const OUTPUT: (u64, u64) = (1_000, 8_000);
+
+/// How much more is read of an answer than was asked for, thinking included, in bytes.
+const READ: usize = 256 * 1024;
+
+/// Why a conversation was compacted without a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Degraded {
+    /// A call of the summariser failed.
+    Failed(Reason),
+    /// An answer that can not replace history.
+    Unusable(Unusable),
+    /// An answer that went on beyond everything it was asked for.
+    Endless,
+    /// The calls took too long.
+    TimedOut,
+    /// The tenant's cap is spent.
+    OverBudget,
+    /// The summariser failed too often, and is not asked for a while.
+    BreakerOpen,
+    /// It would have taken too many calls.
+    TooLong,
+    /// Compactions of this conversation did not help.
+    Thrashing,
+    /// Whose conversation it is can not be determined, so nothing that is paid for would be kept.
+    Unscoped,
+}
+
+impl Degraded {
+    /// The name used in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Degraded::Failed(_) => "failed",
+            Degraded::Unusable(Unusable::Empty) => "empty",
+            Degraded::Unusable(Unusable::ThinkingOnly) => "thinking_only",
+            Degraded::Unusable(Unusable::ToolCall) => "tool_call",
+            Degraded::Unusable(Unusable::Refused) => "refused",
+            Degraded::Unusable(Unusable::Truncated) => "truncated",
+            Degraded::Unusable(Unusable::Unfinished) => "unfinished",
+            Degraded::Endless => "endless",
+            Degraded::TimedOut => "timed_out",
+            Degraded::OverBudget => "over_budget",
+            Degraded::BreakerOpen => "breaker_open",
+            Degraded::TooLong => "too_long",
+            Degraded::Thrashing => "thrashing",
+            Degraded::Unscoped => "unscoped",
+        }
+    }
+
+    /// The reason of a failure of the summariser's.
+    const fn reason(self) -> Reason {
+        match self {
+            Degraded::Failed(reason) => reason,
+            Degraded::TimedOut => Reason::Timeout,
+            _ => Reason::Unknown,
+        }
+    }
+}
+
+/// An answer, read to its end.
+type Answer = Pin<Box<dyn Future<Output = Result<Completion, NoAnswer>> + Send>>;
+
+/// Why there is no whole answer.
+enum NoAnswer {
+    Failed(Failure),
+    Endless,
+}
+
+/// Somebody's service, its type forgotten: it is asked on the slow path only.
+pub(crate) struct Summariser(Box<dyn Fn(ChatRequest, usize) -> Answer + Send + Sync>);
+
+impl Summariser {
+    pub(crate) fn new<S, E>(service: S) -> Self
+    where
+        S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
+            + Clone
+            + Send
+            + 'static,
+        E: Events + Unpin + Send + 'static,
+    {
+        let service = Mutex::new(service);
+        Self(Box::new(move |request, most| {
+            let service = service.lock().clone();
+            Box::pin(read(service, request, most))
+        }))
+    }
+}
+
+impl fmt::Debug for Summariser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Summariser")
+    }
+}
+
+/// Readies the service, asks it, and reads at most so many bytes.
+async fn read<S, E>(
+    mut service: S,
+    request: ChatRequest,
+    most: usize,
+) -> Result<Completion, NoAnswer>
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>>,
+    E: Events + Unpin,
+{
+    let failed = |error: S::Error| NoAnswer::Failed(error.into());
+    poll_fn(|cx| service.poll_ready(cx)).await.map_err(failed)?;
+    let (head, mut events) = service.call(request).await.map_err(failed)?.into_parts();
+    let mut answer = Completion::new(head);
+    let mut bytes = 0;
+    while let Some(event) = events.next().await {
+        let event = event.map_err(NoAnswer::Failed)?;
+        bytes += event.size();
+        if bytes > most {
+            return Err(NoAnswer::Endless);
+        }
+        answer.push(&event);
+    }
+    Ok(answer)
+}
+
+/// What one tenant may spend.
+#[derive(Debug)]
+pub(crate) struct Tenant(Mutex<SpendCap>);
+
+impl Tenant {
+    /// What was spent in the last hour and in the last day.
+    pub(crate) fn spent(&self, now: Instant) -> (u64, u64) {
+        self.0.lock().spent(now)
+    }
+}
+
+impl Keep for Tenant {
+    /// A cap that is forgotten is a cap that is not kept.
+    fn keep(&self, now: Instant) -> bool {
+        self.spent(now) != (0, 0)
+    }
+}
+
+/// Tokens reserved for one compaction; what was not used is given back when it is dropped.
+struct Budget {
+    tenant: Arc<Tenant>,
+    reservation: Option<Reservation>,
+    used: AtomicU64,
+}
+
+impl Budget {
+    /// `None` when the tenant's cap leaves less.
+    fn reserve(
+        layer: &LayerState,
+        tenant: Option<&str>,
+        tokens: u64,
+        now: Instant,
+    ) -> Option<Self> {
+        let name: Box<str> = tenant.unwrap_or_default().into();
+        let make = || Tenant(Mutex::new(SpendCap::new(layer.config.spend, now)));
+        let tenant = layer.tenants.get_or_insert_with(&name, now, make);
+        let reservation = Some(tenant.0.lock().reserve(tokens, now)?);
+        Some(Self { tenant, reservation, used: AtomicU64::new(0) })
+    }
+
+    fn used(&self, tokens: u64) {
+        self.used.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Nobody knows what it did cost: it is taken to have cost what it might.
+    fn keep_all(&mut self) {
+        self.reservation = None;
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            let used = *self.used.get_mut();
+            self.tenant.0.lock().charge(reservation, used, Instant::now());
+        }
+    }
+}
+
+/// One summary that is asked for: its calls, and what they may cost.
+struct SummaryCalls<'a> {
+    layer: &'a LayerState,
+    summariser: &'a Summariser,
+    input: &'a SummaryInput,
+    context: &'a CallContext,
+    /// Which messages each call is about, and what it may cost.
+    chunks: Vec<(Range<usize>, u64)>,
+    /// Tokens of one answer.
+    output: u64,
+    deadline: Deadline,
+}
+
+/// What the summariser writes of the messages that will go.
+pub(crate) async fn summarise(
+    layer: &LayerState,
+    summariser: &Summariser,
+    input: &SummaryInput,
+    context: &CallContext,
+) -> Result<String, Degraded> {
+    let policy = &layer.config.summaries;
+    let now = Instant::now();
+    let calls = SummaryCalls::new(layer, summariser, input, context);
+    let mut calls = calls.ok_or(Degraded::TooLong)?;
+    let budget = Budget::reserve(layer, context.tenant(), calls.cost(), now);
+    let mut budget = budget.ok_or(Degraded::OverBudget)?;
+    let (lease, is_probe) = layer.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
+    let mut time = if is_probe { policy.probe.min(policy.time) } else { policy.time };
+    if let Some(deadline) = context.deadline {
+        time = time.min(deadline.remaining_at(now) / 2);
+    }
+    calls.deadline = Deadline::after(time);
+    let summary = tokio::time::timeout(time, calls.run(&budget)).await;
+    let summary = summary.unwrap_or(Err(Degraded::TimedOut));
+    match &summary {
+        Ok(_) => lease.success(),
+        Err(why) => lease.failure(&Failure::new(why.reason(), why.as_str())),
+    }
+    if matches!(summary, Err(Degraded::TimedOut | Degraded::Endless)) {
+        budget.keep_all();
+    }
+    summary
+}
+
+impl<'a> SummaryCalls<'a> {
+    /// `None` when there would be too many.
+    fn new(
+        layer: &'a LayerState,
+        summariser: &'a Summariser,
+        input: &'a SummaryInput,
+        context: &'a CallContext,
+    ) -> Option<Self> {
+        let policy = &layer.config.summaries;
+        let shown = input
+            .messages
+            .iter()
+            .zip(&input.tokens)
+            .map(|(message, tokens)| (*tokens).min(SHOWN * message.parts().len() as u64 + 16));
+        let shown: Vec<u64> = shown.collect();
+        // Twice what there is room for, at four bytes to a token: cut off, an answer is lost.
+        let output = (input.room as u64 / 2).clamp(OUTPUT.0, OUTPUT.1);
+        let mut earlier = input.earlier.as_ref().map_or(0, |text| text.len() as u64 / 3);
+        let cost = |chunk: Range<usize>| {
+            let earlier = std::mem::take(&mut earlier);
+            let tokens: u64 = shown[chunk.clone()].iter().sum();
+            (chunk, tokens + earlier + FRAME + output)
+        };
+        let chunks: Vec<_> =
+            chunks(&shown, policy.chunk, policy.overlap).into_iter().map(cost).collect();
+        let is_possible = (1..=policy.max_chunks).contains(&chunks.len());
+        let deadline = Deadline::after(policy.time);
+        is_possible.then_some(Self { layer, summariser, input, context, chunks, output, deadline })
+    }
+
+    /// What all calls may cost.
+    fn cost(&self) -> u64 {
+        self.chunks.iter().map(|(_, cost)| cost).sum::<u64>() + self.merge_cost()
+    }
+
+    /// What merging may cost, where there is something to merge.
+    fn merge_cost(&self) -> u64 {
+        if self.chunks.len() < 2 { 0 } else { (self.chunks.len() as u64 + 1) * self.output + FRAME }
+    }
+
+    /// Asks about every chunk, and for one record of all.
+    async fn run(&self, budget: &Budget) -> Result<String, Degraded> {
+        let input = self.input;
+        let mut earlier = input.earlier.as_deref();
+        let calls = self.chunks.iter().map(|(chunk, cost)| {
+            self.call(&input.messages[chunk.clone()], earlier.take(), *cost, budget)
+        });
+        let calls: Vec<_> = calls.collect();
+        let parallel = self.layer.config.summaries.parallel;
+        let mut records: Vec<String> = stream::iter(calls).buffered(parallel).try_collect().await?;
+        if records.len() == 1 {
+            return Ok(records.remove(0));
+        }
+        // A record that has room as it is need not be written again.
+        if records.iter().map(|record| record.len() + 2).sum::<usize>() <= input.room {
+            return Ok(records.join("\n\n"));
+        }
+        let count = records.len();
+        let parts = records.iter().enumerate().map(|(at, record)| {
+            let header = format!("Record of part {} of {count}, the oldest first:", at + 1);
+            let pieces = pieces(record).map(Part::text);
+            Message::new(Role::User, std::iter::once(Part::text(header)).chain(pieces).collect())
+        });
+        let parts: Vec<_> = parts.collect();
+        self.call(&parts, None, self.merge_cost(), budget).await
+    }
+
+    /// Asks for a record of `messages`, which may cost so much.
+    fn call(
+        &self,
+        messages: &[Message],
+        earlier: Option<&str>,
+        cost: u64,
+        budget: &Budget,
+    ) -> impl Future<Output = Result<String, Degraded>> {
+        let mut request = ask(messages, earlier, self.output, &mut self.layer.rng());
+        let identity = request.context.identity_mut();
+        identity.tenant = self.context.tenant().map(Into::into);
+        identity.agent = self.context.agent().map(Into::into);
+        request.context.deadline = Some(self.deadline);
+        let most = READ + usize::try_from(self.output).unwrap_or(usize::MAX).saturating_mul(64);
+        let answer = (self.summariser.0)(request, most);
+        async move {
+            match answer.await {
+                Ok(answer) => {
+                    budget.used(answer.usage.total().unwrap_or(cost));
+                    accept(&answer).map_err(Degraded::Unusable)
+                }
+                Err(NoAnswer::Endless) => Err(Degraded::Endless),
+                Err(NoAnswer::Failed(failure)) => {
+                    budget.used(failure.usage().and_then(|usage| usage.total()).unwrap_or(0));
+                    Err(Degraded::Failed(failure.reason()))
+                }
+            }
+        }
+    }
+}
+
+/// A record in parts that are shown whole.
+fn pieces(record: &str) -> impl Iterator<Item = &str> {
+    let mut rest = record;
+    std::iter::from_fn(move || {
+        let piece = clip(rest, MAX_PART);
+        rest = &rest[piece.len()..];
+        (!piece.is_empty()).then_some(piece)
+    })
+}

@@ -1,0 +1,158 @@
+//! Logs on standard error.
+//!
+//! A line is formatted where the event happens and written by a thread of its own, so that no
+//! request waits for a reader: lines that do not fit any more are dropped and counted.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
+
+use tracing::field::{Field, Visit};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::{
+    EnvFilter,
+    field::RecordFields,
+    fmt::{FormatFields, format::Writer},
+};
+
+/// How many lines are held while nobody reads standard error: about 2 MiB of them.
+const LINES: usize = 8 * 1024;
+
+/// Counts what was dropped.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Begins to log, by `RUST_LOG`; without it, what the layers do and what goes wrong. What has been
+/// logged is written when the guard is dropped, for at most a second.
+pub(crate) fn start() -> WorkerGuard {
+    let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
+    // Written when there is nothing more to add, so that lines in a row are one system call.
+    let (out, guard) = writer.finish(io::BufWriter::with_capacity(32 * 1024, Stderr));
+    DROPPED.get_or_init(|| out.error_counter());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(OneLine)
+        .with_writer(out)
+        .init();
+    guard
+}
+
+/// How many lines were dropped because nobody read them.
+pub(crate) fn dropped() -> usize {
+    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+}
+
+/// Standard error, which may be closed: then nobody is left to read.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the fields of an event in one line, whatever is in them.
+///
+/// tracing-subscriber's own would write a line end in a value as it is, and take 5 % of the
+/// instructions of a whole request.
+struct OneLine;
+
+impl<'w> FormatFields<'w> for OneLine {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        fields.record(&mut Fields { writer, is_first: true });
+        Ok(())
+    }
+}
+
+struct Fields<'w> {
+    writer: Writer<'w>,
+    is_first: bool,
+}
+
+impl Fields<'_> {
+    fn name(&mut self, field: &Field) {
+        // Writing to the memory of a line does not fail, here and below.
+        let _ = self.writer.write_str(if std::mem::take(&mut self.is_first) { "" } else { " " });
+        if field.name() != "message" {
+            let _ = self.writer.write_str(field.name()).and_then(|()| self.writer.write_char('='));
+        }
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.name(field);
+        let bare = |byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if value.bytes().all(bare) {
+            for part in ["\"", value, "\""] {
+                let _ = self.writer.write_str(part);
+            }
+        } else {
+            let _ = write!(self, "{value:?}");
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.name(field);
+        let _ = write!(self, "{value:?}");
+    }
+}
+
+impl fmt::Write for Fields<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(char::is_control)
+        {
+            self.writer.write_str(text)
+        } else {
+            write!(self.writer, "{}", text.escape_debug())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_is_in_it() {
+        let lines = Lines::default();
+        let out = lines.clone();
+        let logs = tracing_subscriber::fmt().fmt_fields(OneLine).with_ansi(false);
+        tracing::subscriber::with_default(logs.with_writer(move || out.clone()).finish(), || {
+            tracing::info!(target: "t", n = 7, yes = true, text = "a b", odd = "\"\n", shown = %"x\ny\u{1b}[1m", none = None::<u8>, "message");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && time.len() == 27, "{time}");
+        assert_eq!(
+            rest,
+            " INFO t: message n=7 yes=true text=\"a b\" odd=\"\\\"\\n\" shown=x\\ny\\u{1b}[1m\n"
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! Cut-off answers: when they are continued, and how.
+
+use std::{fmt, sync::Arc};
+
+use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
+use steadfast_core::{Call, Failure, Retry, Target, Usage};
+
+use crate::{
+    Partial, PolicyError,
+    call::Reserved,
+    event,
+    events::RecoveredEvents,
+    hold_back::HoldBack,
+    join::Join,
+    layer::{RecoverHandle, RecoverLayer, RecoverState},
+    overlap::Overlap,
+    policy::{Answer, Next, Recovery, Step},
+    request,
+    service::{Recover, RecoverFuture},
+};
+
+/// Continues answers that were cut off by the output limit. See the [crate's documentation](crate).
+pub type ContinuationLayer = RecoverLayer<ContinuationPolicy>;
+
+/// Continues answers of the inner service that were cut off; see [`ContinuationLayer`].
+pub type Continuation<S> = Recover<S, ContinuationPolicy>;
+
+/// The future of a call through a [`Continuation`].
+pub type ContinuationFuture<S, F> = RecoverFuture<S, F, ContinuationPolicy>;
+
+/// The events of an answer and, when it is cut off, of what continues it.
+pub type ContinuedEvents<S, E> = RecoveredEvents<S, E, ContinuationPolicy>;
+
+/// Looks at what a [`ContinuationLayer`] did.
+pub type ContinuationHandle = RecoverHandle<ContinuationPolicy>;
+
+/// How cut-off answers are continued. Limits are in tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct ContinuationPolicy {
+    /// What the output limit is raised to, once; 0 for never.
+    pub escalate_to: u64,
+    /// How often one answer is continued, at most; 0 for never.
+    pub continuations: u32,
+    /// A continuation that brings fewer new tokens than this brings little.
+    pub little: u64,
+    /// After so many continuations in a row that brought little, there are no more; 0 to go on
+    /// whatever they bring.
+    pub poor_in_a_row: u32,
+    /// A request that asks for fewer tokens than this is left alone.
+    pub least: u64,
+    /// Holds back a streamed answer until it is known why it stopped, so that the output limit can
+    /// be raised for it too.
+    pub withhold: bool,
+    /// The most to keep or hold back of an answer, in bytes. A longer one is not continued.
+    pub max_partial: usize,
+}
+
+impl Default for ContinuationPolicy {
+    /// 64,000: what current models write at most in one answer; with the usual limit of 8,000 one
+    /// raise is enough for nearly all. 3 continuations of that are longer than any answer. Fewer than 500 tokens, three
+    /// times in a row, is a model that goes in circles. A caller who asks for fewer than 256 tokens
+    /// wants a title or a label, and no more. 1 MiB: see [`ResumePolicy`](crate::ResumePolicy).
+    fn default() -> Self {
+        Self {
+            escalate_to: 64_000,
+            continuations: 3,
+            little: 500,
+            poor_in_a_row: 3,
+            least: 256,
+            withhold: false,
+            max_partial: 1 << 20,
+        }
+    }
+}
+
+impl ContinuationPolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if self.max_partial == 0 {
+            let off = ", or set `continuations` and `escalate_to` to 0";
+            return Err(PolicyError::Zero("max_partial", off));
+        }
+        Ok(())
+    }
+}
+
+/// What a model can do, in tokens; `None` where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimits {
+    /// The most it writes in one answer.
+    pub max_output: Option<u64>,
+    /// Its window, of input and output together.
+    pub window: Option<u64>,
+}
+
+/// What a [`ContinuationLayer`] did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContinuationSnapshot {
+    /// Times that the output limit cut something off, continuations included.
+    pub cut: u64,
+    /// Answers asked for again with a higher limit.
+    pub escalated: u64,
+    /// Continuations asked for.
+    pub continued: u64,
+    /// Answers that reached the caller cut off.
+    pub truncated: u64,
+}
+
+impl ContinuationLayer {
+    /// Holds back streamed answers until it is known why they stopped, so that the output limit can
+    /// be raised for them too. Their callers then wait for the whole answer.
+    pub fn withhold(self, withhold: bool) -> Self {
+        self.with(|policy, _| policy.withhold = withhold)
+    }
+
+    /// What models can do: a raised limit is never more than the model's own, nor than what its
+    /// window leaves. Called with the request and the target that answered, when it is known.
+    /// Where nothing is known a limit may be raised too far, and is refused: then the answer is
+    /// continued from where it was cut.
+    ///
+    /// ```
+    /// use steadfast_recover::{ContinuationLayer, OutputLimits};
+    ///
+    /// let layer = ContinuationLayer::default().limits(|request, _| match &*request.model {
+    ///     "gpt-4o" => OutputLimits { max_output: Some(16_384), window: Some(128_000) },
+    ///     _ => OutputLimits::default(),
+    /// });
+    /// ```
+    pub fn limits(
+        self,
+        limits: impl Fn(&ChatRequest, Option<&Target>) -> OutputLimits + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|_, known| *known = ModelLimits(Some(Arc::new(limits))))
+    }
+}
+
+type LimitsOf = dyn Fn(&ChatRequest, Option<&Target>) -> OutputLimits + Send + Sync;
+
+/// Knows the limits of models.
+#[derive(Clone, Default)]
+pub struct ModelLimits(Option<Arc<LimitsOf>>);
+
+impl ModelLimits {
+    /// What the limit of `request` may be raised to, when that is more than `now`; `input` is what
+    /// the request reads.
+    fn raised(
+        &self,
+        policy: &ContinuationPolicy,
+        request: &ChatRequest,
+        target: Option<&Target>,
+        input: u64,
+        wrote: u64,
+    ) -> Option<u64> {
+        let limits = self.0.as_ref().map(|limits| limits(request, target)).unwrap_or_default();
+        let room = limits.window.map(|window| window.saturating_sub(input));
+        let most = [limits.max_output, room].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let raised = policy.escalate_to.min(most);
+        (raised > request.params.max_output.unwrap_or(wrote)).then_some(raised)
+    }
+}
+
+impl fmt::Debug for ModelLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "by closure" } else { "unknown" })
+    }
+}
+
+/// What is known of one answer that may be cut off.
+#[derive(Debug)]
+pub struct ContinuationState {
+    hold_back: HoldBack,
+    /// Continuations in a row that brought little.
+    poor: u32,
+    escalated: bool,
+    /// The answer that was dropped to be asked for again, until the next one begins.
+    dropped: Option<Box<Dropped>>,
+}
+
+#[derive(Debug)]
+struct Dropped {
+    partial: Partial,
+    events: Vec<Event>,
+    max_output: Option<u64>,
+    used: Usage,
+}
+
+type Shared = RecoverState<ContinuationPolicy>;
+type CutAnswer = Answer<ContinuationPolicy>;
+
+impl Recovery for ContinuationPolicy {
+    type Options = ModelLimits;
+    type Snapshot = ContinuationSnapshot;
+    type State = ContinuationState;
+
+    fn off() -> Self {
+        Self { escalate_to: 0, continuations: 0, ..Self::default() }
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn begin(&self, request: &ChatRequest) -> Option<(usize, ContinuationState)> {
+        let wanted = (self.escalate_to > 0 || self.continuations > 0)
+            && request.params.max_output.is_none_or(|asked| asked >= self.least)
+            && request.params.answers.is_none_or(|answers| answers <= 1);
+        wanted.then(|| {
+            let withhold = self.escalate_to > 0 && (self.withhold || !request.stream);
+            let hold_back = HoldBack::new(self.max_partial, withhold);
+            let state = ContinuationState { hold_back, poor: 0, escalated: false, dropped: None };
+            (self.max_partial, state)
+        })
+    }
+
+    fn ends_well(answer: &CutAnswer, event: &Event) -> bool {
+        event.is_end()
+            && answer.state.hold_back.is_empty()
+            && event.stop_reason() != Some(StopReason::MaxTokens)
+    }
+
+    fn passes(answer: &CutAnswer, event: &Event) -> bool {
+        answer.state.hold_back.passes(event, &answer.partial)
+    }
+
+    fn take(answer: &mut CutAnswer, event: Event) -> Step {
+        answer.state.hold_back.take(event, &mut answer.partial, &mut answer.out)
+    }
+
+    fn cut(shared: &Shared, answer: &mut CutAnswer) -> Next {
+        shared.count(|counts| counts.cut += 1);
+        let policy = &shared.policy;
+        let used = answer.partial.used(answer.request.needs().input_tokens);
+        let new = used.output.unwrap_or(0);
+        answer.state.dropped = None;
+        if answer.calls() > 0 {
+            answer.state.poor = if new < policy.little { answer.state.poor + 1 } else { 0 };
+        }
+        let further = answer.further();
+        let before = further.used;
+        further.used = before.plus(&used);
+        let withheld = answer.state.hold_back.withheld.take();
+        if let Some(events) = withheld {
+            let may_raise = !answer.state.escalated && answer.no_call().is_none();
+            answer.state.escalated |= may_raise;
+            let (input, target) = (used.input.unwrap_or(0), answer.target.as_ref());
+            let raised = shared.options.raised(policy, &answer.request, target, input, new);
+            if let Some(to) = raised.filter(|_| may_raise) {
+                shared.count(|counts| counts.escalated += 1);
+                event::escalated(&answer.request.context, target, to, new);
+                let fresh = Partial::new(policy.max_partial);
+                let partial = std::mem::replace(&mut answer.partial, fresh);
+                let max_output = answer.request.params.max_output.replace(to);
+                let dropped = Dropped { partial, events, max_output, used: before.plus(&used) };
+                answer.state.dropped = Some(Box::new(dropped));
+                answer.state.hold_back.next_piece();
+                return Next::Call(Box::new(answer.request.clone()), Reserved::default());
+            }
+            answer.out.extend(events);
+        }
+        go_on(shared, answer, new)
+    }
+
+    fn failed(shared: &Shared, answer: &mut CutAnswer, failure: Failure, call: bool) -> Next {
+        let has_come = answer.partial.has_come();
+        if answer.further.is_none() {
+            // The answer itself: not this layer's to repair.
+            let withheld = answer.state.hold_back.withheld.is_some();
+            answer.out.extend(answer.state.hold_back.release());
+            let failure = if withheld { failure.without_delivered() } else { failure };
+            return Next::Over(Some(failure));
+        }
+        if call {
+            answer.asked = answer.asked.saturating_add(failure.attempts());
+        }
+        let dropped = answer.state.dropped.take();
+        if failure.retry() == Retry::Forbidden || has_come {
+            answer.out.extend(answer.state.hold_back.release());
+            // What was there of a first answer was dropped unseen.
+            let unseen = dropped.is_some() && !has_come;
+            return Next::Over(Some(if unseen { failure } else { failure.with_delivered() }));
+        }
+        let Some(dropped) = dropped else {
+            return leave(shared, answer, "continuation_failed");
+        };
+        // A higher limit was refused: the answer that was cut off is better than none.
+        let Dropped { partial, events, max_output, used } = *dropped;
+        answer.further().used = used;
+        answer.partial = partial;
+        answer.request.params.max_output = max_output;
+        answer.out.extend(events);
+        go_on(shared, answer, 0)
+    }
+
+    fn join(_: &Shared, answer: &mut CutAnswer) -> Join {
+        let used = answer.further().used;
+        let partial = &mut answer.partial;
+        if answer.state.dropped.is_some() {
+            return Join::fresh(partial, used);
+        }
+        let overlap = (!partial.text().is_empty()).then(|| Overlap::unasked(partial.text()));
+        Join::new(partial, overlap, true, used)
+    }
+}
+
+/// Continues the answer, or leaves it as it is.
+fn go_on(shared: &Shared, answer: &mut CutAnswer, new: u64) -> Next {
+    let policy = &shared.policy;
+    let why = if answer.calls() >= policy.continuations {
+        Some("continuations_spent")
+    } else if policy.poor_in_a_row > 0 && answer.state.poor >= policy.poor_in_a_row {
+        Some("little_new")
+    } else {
+        answer.no_call()
+    };
+    if let Some(why) = why {
+        return leave(shared, answer, why);
+    }
+    answer.further().calls += 1;
+    shared.count(|counts| counts.continued += 1);
+    let (text, bytes) = (answer.partial.text(), answer.state.hold_back.cut_bytes);
+    let request = match bytes {
+        None => request::continuing(&answer.request, text),
+        Some(bytes) => request::calling(&answer.request, text, bytes),
+    };
+    let (context, target) = (&answer.request.context, answer.target.as_ref());
+    event::continued(context, target, answer.calls(), new, bytes);
+    answer.state.hold_back.next_piece();
+    Next::Call(Box::new(request), Reserved::default())
+}
+
+/// Ends the answer as the model did: cut off.
+fn leave(shared: &Shared, answer: &mut CutAnswer, why: &'static str) -> Next {
+    shared.count(|counts| counts.truncated += 1);
+    event::truncated(&answer.request.context, answer.target.as_ref(), why);
+    let stop = answer.state.hold_back.stop.take();
+    let ends = stop.map(Delta::Stop).into_iter().chain([Delta::End]);
+    let used = Delta::Usage(answer.further().used);
+    answer.out.push_back(Event::new([used].into_iter().chain(ends)));
+    Next::Over(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_raised_as_far_as_everything_allows() {
+        for (asked, max_output, window, raised) in [
+            (Some(8_000), None, None, Some(64_000)),
+            (None, None, None, Some(64_000)),
+            (Some(64_000), None, None, None),
+            (Some(100_000), None, None, None),
+            (Some(8_000), Some(32_000), None, Some(32_000)),
+            (Some(8_000), Some(8_000), None, None),
+            (Some(8_000), Some(32_000), Some(21_000), Some(20_000)),
+            (Some(8_000), None, Some(500), None),
+            (None, None, Some(4_500), None),
+        ] {
+            let limits =
+                ModelLimits(Some(Arc::new(move |_, _| OutputLimits { max_output, window })));
+            let mut request = ChatRequest::user("hi");
+            request.params.max_output = asked;
+            let policy = ContinuationPolicy::default();
+            let got = limits.raised(&policy, &request, None, 1_000, 4_000);
+            assert_eq!(got, raised, "{asked:?} {max_output:?} {window:?}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! An answer that may be gone on with by further calls.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use steadfast_chat::{ChatRequest, ChatResponse, Event, Events};
+use steadfast_core::{Failure, Reason, RetryBudget, Withdrawal};
+use tower_service::Service;
+
+use crate::{
+    call::FurtherCall,
+    policy::{Answer, Further, Next, Recovery, Step},
+    service::Source,
+};
+
+/// The events of an answer and of the calls that go on with it, as one stream. After its first
+/// error it stays ended. Dropping it ends whatever is under way; what was paid for a call that was
+/// not sent yet goes back into the budget.
+///
+/// In order: its events are shown and noted ([`Partial`](crate::Partial)); when it is cut off or breaks
+/// the policy decides whether to go on, and makes the request; the call is made; its events are
+/// joined to what was shown.
+pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
+    /// `None` while there is no stream to read.
+    events: Option<E>,
+    /// `None` once the answer needs nothing any more.
+    answer: Option<Answer<P>>,
+    source: Arc<Source<S, P>>,
+    /// Boxed: nearly no answer has one.
+    call: Option<Box<FurtherCall<S>>>,
+    /// To be given next, once the answer needs nothing any more.
+    out: VecDeque<Event>,
+    /// To be given after that; beside the queue, which would have to be allocated.
+    then: Option<Event>,
+    /// To be given after that.
+    failure: Option<Failure>,
+}
+
+impl<S: Service<ChatRequest>, E, P: Recovery> RecoveredEvents<S, E, P> {
+    pub(crate) fn new(events: E, answer: Option<Answer<P>>, source: Arc<Source<S, P>>) -> Self {
+        let (call, out) = (None, VecDeque::new());
+        Self { events: Some(events), answer, source, call, out, then: None, failure: None }
+    }
+}
+
+impl<S, E, P> RecoveredEvents<S, E, P>
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
+    S::Error: Into<Failure>,
+    E: Events + Unpin,
+    P: Recovery,
+{
+    /// Takes note of an event of the first stream. Whether it is given as it is: nearly all are.
+    #[inline]
+    fn passes(&mut self, event: &Event) -> bool {
+        let Some(answer) = &mut self.answer else { return true };
+        if answer.further.is_some() {
+            return false;
+        }
+        if P::ends_well(answer, event) {
+            self.answer = None;
+            return true;
+        }
+        answer.partial.see(event);
+        P::passes(answer, event)
+    }
+
+    /// An event that does not pass: what is to be given now.
+    fn take(&mut self, event: Event) -> Option<Event> {
+        let Some(answer) = &mut self.answer else { return Some(event) };
+        let event = match answer.further.as_mut().and_then(|further| further.join.as_mut()) {
+            None => event,
+            Some(join) => match join.take(event, &mut answer.partial) {
+                Ok(event) => {
+                    let event = event?;
+                    P::joined(&self.source.shared, answer, &event);
+                    event
+                }
+                Err(_) => {
+                    self.not_joined(no_overlap(), "no_overlap");
+                    return None;
+                }
+            },
+        };
+        let step = P::take(answer, event);
+        if answer.partial.is_ended() && !matches!(step, Step::Cut) {
+            // What was paid for further calls goes back.
+            for (budget, cost) in self.over().into_iter().flat_map(|further| further.spent) {
+                budget.refund(cost);
+            }
+        }
+        match step {
+            Step::Give(event, then) => {
+                self.then = then;
+                Some(event)
+            }
+            Step::More => None,
+            Step::Cut => {
+                if let Some(answer) = &mut self.answer {
+                    let next = P::cut(&self.source.shared, answer);
+                    self.go_on(next);
+                }
+                None
+            }
+        }
+    }
+
+    /// The answer needs nothing any more.
+    fn over(&mut self) -> Option<Box<Further>> {
+        let mut answer = self.answer.take()?;
+        self.out = std::mem::take(&mut answer.out);
+        answer.further.take()
+    }
+
+    /// The stream, or (`call`) the further call, failed.
+    fn failed(&mut self, failure: Failure, call: bool) {
+        let Some(answer) = &mut self.answer else {
+            return self.go_on(Next::Over(Some(failure)));
+        };
+        if let Some(further) = &mut answer.further {
+            (further.join, further.deadline) = (None, None);
+        }
+        let next = P::failed(&self.source.shared, answer, failure, call);
+        self.go_on(next);
+    }
+
+    fn not_joined(&mut self, failure: Failure, why: &'static str) {
+        if let Some(answer) = &mut self.answer {
+            let next = P::not_joined(&self.source.shared, answer, failure, why);
+            self.go_on(next);
+        }
+    }
+
+    /// Makes the next call, or ends the answer.
+    fn go_on(&mut self, next: Next) {
+        self.events = None;
+        match (next, &mut self.answer) {
+            (Next::Call(mut request, reserved), Some(answer)) => {
+                answer.partial.next_piece();
+                let context = &mut request.context;
+                context.attempts = context.attempts.saturating_add(answer.asked);
+                let further = answer.further();
+                further.join = None;
+                further.deadline = context
+                    .deadline
+                    .map(|deadline| Box::pin(tokio::time::sleep_until(deadline.instant())));
+                let call = FurtherCall::new(self.source.service(), *request, reserved);
+                self.call = Some(Box::new(call));
+            }
+            (Next::Call(..), None) => {}
+            (Next::Over(failure), _) => {
+                self.over();
+                self.failure = failure;
+            }
+        }
+    }
+
+    /// The further call is answered.
+    fn began(&mut self, reply: ChatResponse<E>, spent: Option<(RetryBudget, Withdrawal)>) {
+        let Some(answer) = &mut self.answer else { return };
+        let (head, events) = reply.into_parts();
+        answer.asked = answer.asked.saturating_add(head.attempts);
+        answer.target = head.target.or(answer.target.take());
+        answer.dialect = head.dialect;
+        answer.partial.calls.reads(head.dialect, answer.request.stream);
+        let join =
+            P::join(&self.source.shared, answer).foreign(answer.dialect != answer.first_dialect);
+        let further = answer.further();
+        further.deadline = further.deadline.take().filter(|_| join.may_fail());
+        further.join = Some(join);
+        further.spent.extend(spent);
+        self.events = Some(events);
+    }
+
+    /// Ready when the deadline passed while a further call, or the overlap, was waited for.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let further = self.answer.as_mut().and_then(|answer| answer.further.as_mut());
+        match further.and_then(|further| further.deadline.as_mut()) {
+            Some(deadline) => ready!(deadline.as_mut().poll(cx)),
+            None => return Poll::Pending,
+        }
+        let text = "the deadline passed while the answer was to be gone on with";
+        let failure = Failure::refused(Reason::Timeout, text);
+        match self.call.take() {
+            Some(_) => self.failed(failure, true),
+            None => self.not_joined(failure, "deadline"),
+        }
+        Poll::Ready(())
+    }
+}
+
+fn no_overlap() -> Failure {
+    Failure::new(Reason::Unknown, "the further answer did not go on with what had been shown")
+        .with_evidence("overlap")
+}
+
+/// What is reported of a stream that ends without its terminal event.
+fn cut_off() -> Failure {
+    Failure::new(Reason::Network, "the answer ended without its terminal event")
+        .with_evidence("eof")
+}
+
+impl<S, E, P> Stream for RecoveredEvents<S, E, P>
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
+    S::Error: Into<Failure>,
+    E: Events + Unpin,
+    P: Recovery,
+{
+    type Item = Result<Event, Failure>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            let out = this.answer.as_mut().map_or(&mut this.out, |answer| &mut answer.out);
+            if let Some(event) = out.pop_front().or_else(|| this.then.take()) {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(failure) = this.failure.take() {
+                return Poll::Ready(Some(Err(failure)));
+            }
+            if let Some(call) = &mut this.call {
+                let Poll::Ready(reply) = call.poll(cx) else {
+                    ready!(this.poll_late(cx));
+                    continue;
+                };
+                this.call = None;
+                match reply {
+                    Ok((reply, spent)) => this.began(reply, spent),
+                    Err(failure) => this.failed(failure, true),
+                }
+                continue;
+            }
+            let Some(events) = &mut this.events else { return Poll::Ready(None) };
+            match Pin::new(events).poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    if this.passes(&event) {
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    if let Some(event) = this.take(event) {
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                }
+                Poll::Ready(Some(Err(failure))) => this.failed(failure, false),
+                Poll::Ready(None) if this.answer.is_none() => return Poll::Ready(None),
+                Poll::Ready(None) => this.failed(cut_off(), false),
+                Poll::Pending => ready!(this.poll_late(cx)),
+            }
+        }
+    }
+}
+
+impl<S: Service<ChatRequest>, E, P: Recovery> fmt::Debug for RecoveredEvents<S, E, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecoveredEvents")
+            .field("over", &self.answer.is_none())
+            .field("further_calls", &self.answer.as_ref().map_or(0, Answer::calls))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! Another stream's events, fitted behind what the caller was shown.
+
+use smallvec::SmallVec;
+use steadfast_chat::{Delta, Event};
+use steadfast_core::Usage;
+
+use crate::{
+    overlap::{Overlap, OverlapFound},
+    partial::Partial,
+};
+
+/// Fits the events of another stream behind what the caller was shown: the overlap is found and cut,
+/// blocks get the numbers that follow, a second beginning is left out, usage is added up.
+#[derive(Debug)]
+pub struct Join {
+    /// Until the overlap is found.
+    overlap: Option<Overlap>,
+    /// Text without an overlap goes on as it came.
+    lenient: bool,
+    /// A block of the stream's has begun.
+    began: bool,
+    /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
+    blocks: SmallVec<[(u32, Option<u32>); 4]>,
+    /// What the streams before this one used.
+    base: Usage,
+    /// The caller has not seen a beginning yet.
+    fresh: bool,
+    /// The stream is in another dialect than the answer began in: what only that can read goes.
+    foreign: bool,
+}
+
+/// The stream does not go on with what was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoOverlap;
+
+impl Join {
+    /// Fits a stream behind `partial`, which begins another piece with it. Without an `overlap` the
+    /// stream begins something new.
+    pub(crate) fn new(
+        partial: &mut Partial,
+        overlap: Option<Overlap>,
+        lenient: bool,
+        base: Usage,
+    ) -> Self {
+        partial.next_piece();
+        Self {
+            overlap,
+            lenient,
+            began: false,
+            blocks: SmallVec::new(),
+            base,
+            fresh: false,
+            foreign: false,
+        }
+    }
+
+    /// The stream is in another dialect than the answer began in.
+    pub(crate) fn foreign(mut self, foreign: bool) -> Self {
+        self.foreign = foreign;
+        self
+    }
+
+    /// For an answer of which the caller was shown nothing yet: only what others used is added.
+    pub(crate) fn fresh(partial: &mut Partial, base: Usage) -> Self {
+        let mut join = Self::new(partial, None, true, base);
+        join.fresh = true;
+        join
+    }
+
+    /// Whether it is not known yet where what is new begins.
+    pub(crate) fn is_open(&self) -> bool {
+        self.overlap.is_some()
+    }
+
+    /// Whether there may turn out to be no overlap, which is an error.
+    pub(crate) fn may_fail(&self) -> bool {
+        self.is_open() && !self.lenient
+    }
+
+    /// What the caller is given of `event`, if anything; `partial` has seen it.
+    pub(crate) fn take(
+        &mut self,
+        event: Event,
+        partial: &mut Partial,
+    ) -> Result<Option<Event>, NoOverlap> {
+        let mut out = Out { event: Event::default(), partial };
+        for delta in event.deltas {
+            self.take_delta(delta, &mut out)?;
+        }
+        Ok((!out.event.deltas.is_empty()).then_some(out.event))
+    }
+
+    fn take_delta(&mut self, mut delta: Delta, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        use Delta::{
+            Arguments, BlockEnd, End, Opaque, Redacted, Signature, Start, Stop, Text, Thinking,
+            ToolCall,
+        };
+        if matches!(delta, ToolCall { .. } | Opaque { .. } | Stop(_) | End) {
+            self.finish(out)?;
+        }
+        let (new, index) = match &mut delta {
+            Start { .. } if !self.fresh => return Ok(()),
+            Signature { .. } | Redacted { .. } if self.foreign => return Ok(()),
+            Text { index, text } => match self.overlap.as_mut().map(|overlap| overlap.push(text)) {
+                Some(OverlapFound::NotYet) => return Ok(()),
+                Some(found) => return self.found(found, Some(*index), out),
+                None => (Some(self.index_of(*index, true, out)), index),
+            },
+            Thinking { index, .. } | Redacted { index, .. } => (self.thought(*index, out), index),
+            ToolCall { index, .. } | Opaque { index, .. } => {
+                (Some(self.index_of(*index, false, out)), index)
+            }
+            Signature { index, .. } | Arguments { index, .. } | BlockEnd { index } => {
+                (self.known(*index), index)
+            }
+            Delta::Usage(usage) => {
+                // Usage within one stream is cumulative: what the ones before used comes on top.
+                out.partial.see_delta(&Delta::Usage(*usage));
+                out.event.deltas.push(Delta::Usage(self.base.plus(&out.partial.usage)));
+                return Ok(());
+            }
+            _ => {
+                out.push(delta);
+                return Ok(());
+            }
+        };
+        if let Some(new) = new {
+            *index = new;
+            out.push(delta);
+        }
+        Ok(())
+    }
+
+    /// No more text can come before what follows.
+    fn finish(&mut self, out: &mut Out<'_>) -> Result<(), NoOverlap> {
+        match self.overlap.as_mut().map(Overlap::finish) {
+            None => Ok(()),
+            Some(found) => self.found(found, None, out),
+        }
+    }
+
+    fn found(
+        &mut self,
+        found: OverlapFound,
+        block: Option<u32>,
+        out: &mut Out<'_>,
+    ) -> Result<(), NoOverlap> {
+        let text = match found {
+            OverlapFound::Cut(new) => new,
+            OverlapFound::Nothing(held) if self.lenient => held,
+            OverlapFound::Nothing(_) | OverlapFound::NotYet => return Err(NoOverlap),
+        };
+        self.overlap = None;
+        if text.is_empty() {
+            return Ok(());
+        }
+        let index = match block {
+            Some(block) => self.index_of(block, true, out),
+            None => self.begin(true, out),
+        };
+        out.push(Delta::Text { index, text });
+        Ok(())
+    }
+
+    /// The caller's number of a block of thinking. Before the overlap it is about how to go on, and not
+    /// a part of the answer.
+    fn thought(&mut self, block: u32, out: &mut Out<'_>) -> Option<u32> {
+        if self.overlap.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
+            self.blocks.push((block, None));
+        }
+        match self.blocks.iter().find(|(inner, _)| *inner == block) {
+            Some((_, outer)) => *outer,
+            None => Some(self.index_of(block, false, out)),
+        }
+    }
+
+    /// The caller's number of `block`, if it has one.
+    fn known(&self, block: u32) -> Option<u32> {
+        self.blocks.iter().find(|(inner, _)| *inner == block).and_then(|(_, outer)| *outer)
+    }
+
+    /// The caller's number of `block`, which begins if it has none.
+    fn index_of(&mut self, block: u32, is_text: bool, out: &mut Out<'_>) -> u32 {
+        if let Some(index) = self.known(block) {
+            return index;
+        }
+        let index = self.begin(is_text, out);
+        self.blocks.push((block, Some(index)));
+        index
+    }
+
+    /// The caller's number of a new block. The first one ends a block of thinking that is open, and goes on
+    /// with one of text if it is of text.
+    fn begin(&mut self, is_text: bool, out: &mut Out<'_>) -> u32 {
+        let first = !std::mem::replace(&mut self.began, true);
+        if let (true, Some(index)) = (first, out.partial.open_thinking) {
+            out.push(Delta::BlockEnd { index });
+        }
+        match out.partial.open_text {
+            Some(index) if first && is_text => index,
+            _ => out.partial.next,
+        }
+    }
+}
+
+/// What the caller is given, and what keeps track of it.
+struct Out<'a> {
+    event: Event,
+    partial: &'a mut Partial,
+}
+
+impl Out<'_> {
+    fn push(&mut self, delta: Delta) {
+        self.partial.see_delta(&delta);
+        self.event.deltas.push(delta);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_chat::StopReason;
+
+    use super::*;
+    use crate::OverlapPolicy;
+
+    fn text(index: u32, text: &str) -> Delta {
+        Delta::Text { index, text: text.into() }
+    }
+
+    const SHOWN: &str = "hello out there, whoever";
+
+    /// What comes of `events` behind the text of `SHOWN`, in block 1.
+    fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoOverlap> {
+        let mut partial = Partial::new(1_000);
+        partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
+        partial.see_delta(&text(1, SHOWN));
+        let overlap = Overlap::new(partial.text(), OverlapPolicy::default());
+        let mut join = Join::new(&mut partial, Some(overlap), false, Usage::new(10, 6));
+        let mut out = Vec::new();
+        for delta in events {
+            out.extend(
+                join.take(Event::new([delta]), &mut partial)?
+                    .into_iter()
+                    .flat_map(|event| event.deltas),
+            );
+        }
+        Ok(out)
+    }
+
+    #[test]
+    fn the_overlap_is_cut_and_blocks_are_numbered_on() {
+        let mut usage = Usage::default();
+        usage.output = Some(9);
+        let out = fit(vec![
+            Delta::Start { id: Some("other".into()), model: None },
+            Delta::Usage(Usage::new(20, 1)),
+            Delta::Thinking { index: 0, text: "how was it".into() },
+            Delta::Signature { index: 0, signature: "s".into() },
+            Delta::BlockEnd { index: 0 },
+            text(1, "out there, who"),
+            Delta::Ping,
+            text(1, "ever you"),
+            text(1, " are"),
+            Delta::BlockEnd { index: 1 },
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Arguments { index: 2, json: "{}".into() },
+            Delta::Usage(usage),
+            Delta::Stop(StopReason::ToolUse.into()),
+            Delta::End,
+        ]);
+        let mut after = vec![
+            Delta::Usage(Usage::new(30, 7)),
+            Delta::Ping,
+            text(1, " you"),
+            text(1, " are"),
+            Delta::BlockEnd { index: 1 },
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Arguments { index: 2, json: "{}".into() },
+            Delta::Usage(Usage::new(30, 15)),
+            Delta::Stop(StopReason::ToolUse.into()),
+            Delta::End,
+        ];
+        assert_eq!(out.unwrap(), after);
+        // The same where the repetition is all there is before the call.
+        let out = fit(vec![
+            text(4, SHOWN),
+            Delta::BlockEnd { index: 4 },
+            Delta::ToolCall { index: 7, id: "a".into(), name: "read".into() },
+        ]);
+        assert_eq!(out.unwrap(), [after.remove(5)]);
+    }
+
+    #[test]
+    fn a_missing_overlap_is_known_at_any_kind_of_end() {
+        for end in [
+            Delta::ToolCall { index: 2, id: "a".into(), name: "read".into() },
+            Delta::Stop(StopReason::EndTurn.into()),
+            Delta::End,
+        ] {
+            assert_eq!(fit(vec![text(0, "out"), end.clone()]), Err(NoOverlap));
+            assert_eq!(fit(vec![end]), Err(NoOverlap));
+        }
+        assert_eq!(
+            fit(vec![text(0, "Sorry about that! Where was I? Hello to everybody who listens.")]),
+            Err(NoOverlap)
+        );
+    }
+
+    #[test]
+    fn thinking_that_begins_again_is_a_block_of_its_own() {
+        let mut partial = Partial::new(1_000);
+        partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
+        let mut join = Join::new(&mut partial, None, false, Usage::default());
+        let thought = |index| Delta::Thinking { index, text: "well".into() };
+        let event = join.take(Event::new([thought(0), text(1, "yes")]), &mut partial).unwrap();
+        let deltas = event.unwrap().deltas;
+        assert_eq!(deltas[..], [Delta::BlockEnd { index: 0 }, thought(1), text(2, "yes")]);
+    }
+}

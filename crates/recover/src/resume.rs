@@ -1,0 +1,368 @@
+//! Broken streams: when they are resumed, and how.
+
+use std::{fmt, sync::Arc};
+
+use steadfast_chat::{ChatRequest, Event, ThinkingConfig};
+use steadfast_core::{
+    Attempt, Call, Dialect, Failover, Failure, Fault, Reason, Retry, RetryBudget, Target, Usage,
+};
+
+use crate::{
+    PolicyError, ResumePoint,
+    call::Reserved,
+    event,
+    events::RecoveredEvents,
+    join::Join,
+    layer::{RecoverHandle, RecoverLayer, RecoverState},
+    overlap::{Overlap, OverlapPolicy},
+    policy::{Answer, Next, Recovery},
+    request,
+    service::{Recover, RecoverFuture},
+};
+
+/// Goes on with streams that break after content. See the [crate's documentation](crate).
+pub type StreamResumeLayer = RecoverLayer<ResumePolicy>;
+
+/// Goes on with streams of the inner service that break; see [`StreamResumeLayer`].
+pub type StreamResume<S> = Recover<S, ResumePolicy>;
+
+/// The future of a call through a [`StreamResume`].
+pub type ResumeFuture<S, F> = RecoverFuture<S, F, ResumePolicy>;
+
+/// The events of an answer, from one stream and, when that breaks, from the ones that go on with it.
+pub type ResumedEvents<S, E> = RecoveredEvents<S, E, ResumePolicy>;
+
+/// Looks at what a [`StreamResumeLayer`] did.
+pub type ResumeHandle = RecoverHandle<ResumePolicy>;
+
+/// How broken streams are resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct ResumePolicy {
+    /// How often one answer is resumed, at most; 0 turns resuming off.
+    pub resumes: u32,
+    /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
+    pub max_partial: usize,
+    /// How the overlap of the two answers is found.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub overlap: OverlapPolicy,
+}
+
+impl Default for ResumePolicy {
+    /// 2 resumes: the same target once more, then another. 1 MiB: four times the longest answer of
+    /// current models, 64,000 tokens of about four bytes each.
+    fn default() -> Self {
+        Self { resumes: 2, max_partial: 1 << 20, overlap: OverlapPolicy::default() }
+    }
+}
+
+impl ResumePolicy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if self.max_partial == 0 {
+            return Err(PolicyError::Zero("max_partial", ", or set `resumes` to 0"));
+        }
+        self.overlap.validate()
+    }
+}
+
+/// What a [`StreamResumeLayer`] did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResumeSnapshot {
+    /// Streams that broke, resumed ones that broke again included.
+    pub broken: u64,
+    /// Streams that went on where they broke.
+    pub resumed: u64,
+    /// Failures passed on.
+    pub declined: u64,
+    /// Tokens the broken parts are known or estimated to have used, of streams that were gone on
+    /// with.
+    pub wasted_tokens: u64,
+}
+
+impl StreamResumeLayer {
+    /// Which targets go on with a last message of the model's own. By default none do, and a
+    /// message of the user asks for the end of the text to be repeated. `accepts` is called with the
+    /// target that answers, when it is known, and its dialect. It is never relied on while the
+    /// request asks the model to think, nor when another target than the one that broke answers
+    /// that does not accept it: then the overlap is searched for all the same.
+    ///
+    /// ```
+    /// use steadfast_recover::StreamResumeLayer;
+    ///
+    /// let layer = StreamResumeLayer::default().prefill(|target, _| {
+    ///     target.and_then(|target| target.model()).is_some_and(|model| model.starts_with("claude-3"))
+    /// });
+    /// ```
+    pub fn prefill(
+        self,
+        accepts: impl Fn(Option<&Target>, Dialect) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|_, options| options.prefill = Some(Arc::new(accepts)))
+    }
+
+    /// Draws every resume from `budget`, whatever a request brings along. Without this a request's
+    /// own is drawn from, else one of the layer's.
+    pub fn budget(self, budget: RetryBudget) -> Self {
+        self.with(|_, options| options.budget = Budget::Own(budget))
+    }
+
+    /// Draws from no budget.
+    pub fn without_budget(self) -> Self {
+        self.with(|_, options| options.budget = Budget::Unlimited)
+    }
+}
+
+type AcceptsPrefill = dyn Fn(Option<&Target>, Dialect) -> bool + Send + Sync;
+
+/// What the layer was given beside the policy.
+#[derive(Clone, Default)]
+pub struct ResumeOptions {
+    /// Which targets continue a last message of the model's own (a *prefill*). By default none:
+    /// current models of Anthropic refuse it, those of OpenAI answer it like any other message.
+    prefill: Option<Arc<AcceptsPrefill>>,
+    budget: Budget,
+}
+
+/// What a further call draws from.
+#[derive(Clone, Debug, Default)]
+enum Budget {
+    /// The request's own, else the layer's.
+    #[default]
+    Default,
+    /// This one.
+    Own(RetryBudget),
+    /// None.
+    Unlimited,
+}
+
+impl ResumeOptions {
+    fn accepts_prefill(&self, target: Option<&Target>, dialect: Dialect) -> bool {
+        self.prefill.as_ref().is_some_and(|accepts| accepts(target, dialect))
+    }
+}
+
+impl fmt::Debug for ResumeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResumeOptions")
+            .field("prefill", &self.prefill.is_some())
+            .field("budget", &self.budget)
+            .finish()
+    }
+}
+
+/// What is known of one answer that may break.
+#[derive(Debug, Default)]
+pub struct ResumeState {
+    /// The last message of the request is the model's own.
+    prefilled: bool,
+    /// What the caller is given when this resume comes to nothing.
+    failure: Option<Failure>,
+    attempts: Vec<Attempt>,
+}
+
+type Shared = RecoverState<ResumePolicy>;
+type BrokenAnswer = Answer<ResumePolicy>;
+
+impl Recovery for ResumePolicy {
+    type Options = ResumeOptions;
+    type Snapshot = ResumeSnapshot;
+    type State = ResumeState;
+
+    fn off() -> Self {
+        Self { resumes: 0, ..Self::default() }
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        self.validate()
+    }
+
+    fn begin(&self, _: &ChatRequest) -> Option<(usize, ResumeState)> {
+        (self.resumes > 0).then(|| (self.max_partial, ResumeState::default()))
+    }
+
+    fn ends_well(_: &BrokenAnswer, event: &Event) -> bool {
+        event.is_end()
+    }
+
+    fn failed(shared: &Shared, answer: &mut BrokenAnswer, failure: Failure, call: bool) -> Next {
+        shared.count(|counts| counts.broken += u64::from(!call));
+        let reserved = match may_go_on(shared, answer, &failure, call) {
+            Ok(reserved) => reserved,
+            Err(why) => return give_up(shared, answer, failure, why),
+        };
+        let lost = match call {
+            true => Usage::default(),
+            false => answer.partial.used(answer.request.needs().input_tokens),
+        };
+        shared.count(|counts| counts.wasted_tokens += lost.total().unwrap_or(0));
+        let further = answer.further();
+        further.calls += 1;
+        further.used = further.used.plus(&lost);
+        answer.state.attempts.push(Attempt::from_failure(&failure));
+        let (text, target) = (answer.partial.text(), answer.target.as_ref());
+        let context = &answer.request.context;
+        event::resuming(context, &failure, target, answer.calls(), text.len(), &lost);
+        let in_text = answer.partial.resume_point() == ResumePoint::Text;
+        let prefilled = in_text
+            && !text.trim().is_empty()
+            && !thinks(&answer.request)
+            && shared.options.accepts_prefill(target, answer.dialect);
+        let request = match (prefilled, in_text) {
+            (true, _) => request::prefilled(&answer.request, text),
+            (false, true) => request::repeating(&answer.request, text, &shared.policy.overlap),
+            (false, false) => answer.request.clone(),
+        };
+        answer.state.prefilled = prefilled;
+        if call {
+            answer.asked = answer.asked.saturating_add(failure.attempts());
+        }
+        // The caller is given what broke the stream, as without resumes.
+        answer.state.failure.get_or_insert(failure);
+        Next::Call(Box::new(request), reserved)
+    }
+
+    fn join(shared: &Shared, answer: &mut BrokenAnswer) -> Join {
+        let text = answer.partial.text();
+        let (target, dialect) = (answer.target.as_ref(), answer.dialect);
+        let overlap = if text.is_empty() {
+            None
+        } else if answer.state.prefilled && shared.options.accepts_prefill(target, dialect) {
+            Some(Overlap::prefilled(text))
+        } else {
+            Some(Overlap::new(text, shared.policy.overlap.clone()))
+        };
+        let used = answer.further().used;
+        Join::new(&mut answer.partial, overlap, false, used)
+    }
+
+    fn joined(shared: &Shared, answer: &mut BrokenAnswer, event: &Event) {
+        let is_open = answer.join().is_some_and(|join| join.is_open());
+        if is_open || !(event.is_content() || event.is_end()) {
+            return;
+        }
+        if answer.state.failure.take().is_some() {
+            answer.further().deadline = None;
+            shared.count(|counts| counts.resumed += 1);
+            event::resumed(&answer.request.context, answer.target.as_ref(), answer.calls());
+        }
+    }
+
+    fn not_joined(
+        shared: &Shared,
+        answer: &mut BrokenAnswer,
+        failure: Failure,
+        why: &'static str,
+    ) -> Next {
+        give_up(shared, answer, failure, why)
+    }
+}
+
+/// Whether the answer may be gone on with after `failure`, and what was reserved for that; else why
+/// not.
+fn may_go_on(
+    shared: &Shared,
+    answer: &BrokenAnswer,
+    failure: &Failure,
+    call: bool,
+) -> Result<Reserved, &'static str> {
+    // A refusal of our own would come again at once.
+    if !may_resume(failure) || (call && failure.reason().is_refusal()) {
+        return Err(if call { "call_failed" } else { "reason" });
+    }
+    let point = answer.partial.resume_point();
+    if !point.is_resumable() {
+        return Err(point.as_str());
+    }
+    if answer.request.params.answers.is_some_and(|answers| answers > 1) {
+        return Err("several_answers");
+    }
+    if answer.calls() >= shared.policy.resumes {
+        return Err("resumes_spent");
+    }
+    if let Some(why) = answer.no_call() {
+        return Err(why);
+    }
+    let budget = match &shared.options.budget {
+        Budget::Unlimited => None,
+        Budget::Own(budget) => Some(budget),
+        Budget::Default => Some(answer.request.context.budget.as_ref().unwrap_or(&shared.fallback)),
+    };
+    Reserved::reserve(budget, failure.reason()).ok_or("budget")
+}
+
+/// The answer is over: what the caller is reported.
+fn give_up(
+    shared: &Shared,
+    answer: &mut BrokenAnswer,
+    failure: Failure,
+    why: &'static str,
+) -> Next {
+    shared.count(|counts| counts.declined += 1);
+    event::declined(&answer.request.context, &failure, why);
+    let mut reported = failure;
+    if answer.further.is_some() {
+        let mut attempts = std::mem::take(&mut answer.state.attempts);
+        attempts.push(Attempt::from_failure(&reported));
+        // What is final is reported as it is.
+        if let Some(first) = answer.state.failure.take()
+            && reported.retry() != Retry::Forbidden
+        {
+            reported = first;
+        }
+        reported = reported.with_attempts(answer.asked);
+        if reported.trail().is_empty() && attempts.len() > 1 {
+            reported = reported.with_trail(attempts);
+        }
+    }
+    Next::Over(Some(match answer.partial.resume_point() {
+        ResumePoint::Nothing => reported,
+        _ => reported.with_delivered(),
+    }))
+}
+
+/// Whether the model thinks before it answers `request`: such a request takes no prefill.
+fn thinks(request: &ChatRequest) -> bool {
+    !matches!(request.params.thinking, None | Some(ThinkingConfig::Off))
+}
+
+/// Whether a stream that broke with `failure` may be gone on with at all. What is final stays final;
+/// the caller's own limits are not got round by asking again.
+fn may_resume(failure: &Failure) -> bool {
+    let forbidden =
+        failure.retry() == Retry::Forbidden || failure.failover() == Failover::Forbidden;
+    let caller = failure.fault() == Fault::Caller
+        || failure.reason() == Reason::Cancelled
+        || failure.time_limit().is_some_and(|limit| !limit.blames_provider());
+    let hopeless = failure.retry() == Retry::No && failure.failover() == Failover::Never;
+    !(forbidden || caller || hopeless)
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::TimeLimit;
+
+    use super::*;
+
+    #[test]
+    fn what_passes_or_may_go_elsewhere_is_resumed() {
+        let resumed = |reason| may_resume(&Failure::new(reason, ""));
+        for reason in [Reason::Network, Reason::Timeout, Reason::Overloaded, Reason::ServerError] {
+            assert!(resumed(reason), "{reason}");
+        }
+        for reason in [Reason::Safety, Reason::Cancelled, Reason::ContentFilter, Reason::Format] {
+            assert!(!resumed(reason), "{reason}");
+        }
+        let timeout = |limit| Failure::new(Reason::Timeout, "").with_time_limit(limit);
+        assert!(may_resume(&timeout(TimeLimit::Stall)));
+        assert!(!may_resume(&timeout(TimeLimit::Pipeline)));
+        assert!(!may_resume(&Failure::new(Reason::Network, "").with_retry(Retry::Forbidden)));
+    }
+}

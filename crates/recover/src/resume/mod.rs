@@ -1,6 +1,0 @@
-//! Broken streams resumed.
-
-pub(crate) mod event;
-pub(crate) mod events;
-pub(crate) mod layer;
-pub(crate) mod policy;

@@ -1,0 +1,133 @@
+//! The limits of a call, and which of them is due next: pure, no clock.
+
+use std::time::Duration;
+
+use steadfast_core::TimeLimit;
+use tokio::time::Instant;
+
+use crate::Floor;
+
+/// The limits of a layer; none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TimeLimits {
+    pub(crate) stall: Option<Duration>,
+    pub(crate) first_content: Option<Duration>,
+    pub(crate) makespan: Option<Duration>,
+    pub(crate) attempt: Option<Duration>,
+    pub(crate) pipeline: Option<Duration>,
+    pub(crate) floor: Option<Floor>,
+}
+
+impl TimeLimits {
+    /// Whether any limit has to know content from mere signs of life.
+    pub(crate) fn need_content(&self) -> bool {
+        self.stall.is_some() || self.first_content.is_some() || self.floor.is_some()
+    }
+}
+
+/// What is known of a call's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    /// When the call began to be waited for.
+    pub(crate) started: Option<Instant>,
+    /// When content, or other progress, was last seen.
+    pub(crate) progress: Option<Instant>,
+    /// Content has come.
+    pub(crate) content: bool,
+    /// It is not the first attempt of its request.
+    pub(crate) again: bool,
+    /// When the call must be over, whatever this layer's limits.
+    pub(crate) deadline: Option<Instant>,
+    /// When the window ends over which the beginning is measured.
+    pub(crate) window: Option<Instant>,
+}
+
+/// A limit and when it fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) at: Instant,
+    pub(crate) limit: TimeLimit,
+}
+
+impl Times {
+    /// The limit that fires first. Of several at once the one that blames the provider least is
+    /// named, then the one that is most to the point.
+    pub(crate) fn due(&self, limits: &TimeLimits) -> Option<Due> {
+        let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
+        let Self { started, progress, content, again, deadline, window } = *self;
+        let first_content = limits.first_content.filter(|_| !content);
+        // An answer that has begun is the caller's: cutting it would break a healthy stream.
+        let attempt = limits.attempt.filter(|_| again && !content);
+        [
+            (deadline, TimeLimit::Pipeline),
+            (after(started, limits.makespan), TimeLimit::Makespan),
+            (after(started, attempt), TimeLimit::Attempt),
+            (window, TimeLimit::Throughput),
+            (after(started, first_content), TimeLimit::FirstContent),
+            (after(progress.or(started), limits.stall), TimeLimit::Stall),
+        ]
+        .into_iter()
+        .filter_map(|(at, limit)| at.map(|at| Due { at, limit }))
+        // The first of equals.
+        .min_by_key(|due| due.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_fires() {
+        let start = Instant::now();
+        let limits = TimeLimits {
+            stall: Some(secs(180)),
+            first_content: Some(secs(30)),
+            makespan: Some(secs(1_800)),
+            attempt: Some(secs(60)),
+            pipeline: None,
+            floor: None,
+        };
+        let began = Times { started: Some(start), ..Times::default() };
+        let spoke = |at| Times { content: true, progress: Some(start + secs(at)), ..began };
+        let due = |at, limit| Some(Due { at: start + secs(at), limit });
+        for (times, limits, expected) in [
+            (began, limits, due(30, TimeLimit::FirstContent)),
+            (spoke(20), limits, due(200, TimeLimit::Stall)),
+            (spoke(1_700), limits, due(1_800, TimeLimit::Makespan)),
+            (
+                Times { again: true, ..began },
+                TimeLimits { first_content: None, ..limits },
+                due(60, TimeLimit::Attempt),
+            ),
+            (Times { again: true, ..spoke(20) }, limits, due(200, TimeLimit::Stall)),
+            (
+                Times { window: Some(start + secs(25)), ..spoke(20) },
+                limits,
+                due(25, TimeLimit::Throughput),
+            ),
+            (Times { deadline: Some(start), ..spoke(20) }, limits, due(0, TimeLimit::Pipeline)),
+            // A tie is the caller's before it is the provider's.
+            (
+                Times { deadline: Some(start + secs(30)), ..began },
+                limits,
+                due(30, TimeLimit::Pipeline),
+            ),
+            (
+                began,
+                TimeLimits { first_content: Some(secs(180)), ..limits },
+                due(180, TimeLimit::FirstContent),
+            ),
+            // Not begun, nothing set, or too long to represent: nothing is due.
+            (Times::default(), limits, None),
+            (began, TimeLimits::default(), None),
+            (began, TimeLimits { stall: Some(Duration::MAX), ..TimeLimits::default() }, None),
+        ] {
+            assert_eq!(times.due(&limits), expected, "{times:?} {limits:?}");
+        }
+    }
+}

@@ -1,6 +1,0 @@
-//! Limits of one attempt.
-
-mod layer;
-mod service;
-
-pub use self::{layer::StallTimeoutLayer, service::StallTimeout};
