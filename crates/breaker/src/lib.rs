@@ -111,6 +111,8 @@
 //! A call that passes and succeeds allocates nothing: it reads the clock and takes its breaker's lock
 //! twice, for as long as a few counts take. A refusal allocates the failure that it becomes.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod error;
 mod event;
 mod future;
