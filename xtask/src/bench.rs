@@ -57,7 +57,7 @@ fn write(mark: &str, text: &str) -> Result<(), String> {
 }
 
 /// What `program` prints; `None` when that is nothing.
-fn said(program: &str, args: &[&str]) -> Option<String> {
+fn output(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
@@ -69,8 +69,8 @@ fn unknown() -> String {
 
 /// Of what.
 fn commit() -> String {
-    let mut commit = said("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown);
-    if Path::new(".git").exists() && said("git", &["status", "--porcelain"]).is_some() {
+    let mut commit = output("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown);
+    if Path::new(".git").exists() && output("git", &["status", "--porcelain"]).is_some() {
         commit.push_str(" and changes");
     }
     commit
@@ -87,8 +87,8 @@ fn circumstances(commit: &str) -> String {
     format!(
         "Commit {commit}; {} ({cores} cores seen); {}; {}; load {}.",
         cpu.unwrap_or_else(unknown),
-        said("uname", &["-s"]).unwrap_or_else(unknown),
-        said("rustc", &["--version"]).unwrap_or_else(unknown),
+        output("uname", &["-s"]).unwrap_or_else(unknown),
+        output("rustc", &["--version"]).unwrap_or_else(unknown),
         load.split(' ').next().unwrap_or("unknown"),
     )
 }

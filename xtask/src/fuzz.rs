@@ -2,16 +2,17 @@
 
 use std::{
     env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
     thread,
 };
 
-/// How long each target runs unless told otherwise: 5 minutes, what a release is held to.
+use crate::tool::Tool;
+
+/// How long each target runs by default: 5 minutes, what a release is held to.
 const SECONDS: u32 = 300;
 
-/// The tool, when it is not there.
-const INSTALL: [&str; 5] = ["install", "cargo-fuzz", "--locked", "--version", "0.13.2"];
+const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2" };
 
 /// The compiler's own sanitizers need a nightly one and find what unsafe code does; there is none
 /// here. Without them a stable compiler will do.
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
     let all = targets(&fuzz)?;
     let (effort, wanted) = parse(args, &all)?;
-    let tool = tool()?;
+    let tool = CARGO_FUZZ.path()?;
 
     // One build for all of them: they share everything but their last step.
     println!("== fuzz: build");
@@ -93,13 +94,13 @@ fn one(programs: &Path, fuzz: &Path, target: &str, effort: Effort) -> Result<(),
     let output = command
         .output()
         .map_err(|error| format!("can not start {}: {error}", program.display()))?;
-    let said = said(&output);
+    let text = text(&output);
     if output.status.success() {
-        let runs = said.lines().rev().find(|line| line.starts_with("Done "));
+        let runs = text.lines().rev().find(|line| line.starts_with("Done "));
         println!("fuzz: {target}: no finding; {}", runs.unwrap_or("done"));
         return Ok(());
     }
-    let tail: Vec<&str> = said.lines().collect();
+    let tail: Vec<&str> = text.lines().collect();
     let from = tail.len().saturating_sub(60);
     Err(format!("fuzz: {target}: a finding\n{}", tail[from..].join("\n")))
 }
@@ -144,30 +145,6 @@ fn parse(args: &[String], all: &[String]) -> Result<(Effort, Vec<String>), Strin
     Ok((effort, wanted))
 }
 
-/// cargo-fuzz: the user's own, or one under `target/tools`, installed when it is missing.
-fn tool() -> Result<PathBuf, String> {
-    let works = |path: &Path| {
-        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
-    let own = PathBuf::from("cargo-fuzz");
-    if works(&own) {
-        return Ok(own);
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
-    let installed = root.join("bin").join("cargo-fuzz");
-    if works(&installed) {
-        return Ok(installed);
-    }
-    println!("== fuzz: cargo {} (into target/tools)", INSTALL.join(" "));
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo).args(INSTALL).arg("--root").arg(&root).status();
-    if status.is_ok_and(|status| status.success()) && works(&installed) {
-        Ok(installed)
-    } else {
-        Err(format!("cargo-fuzz is missing and can not be had: cargo {}", INSTALL.join(" ")))
-    }
-}
-
 /// The host's triple, which is a folder of what cargo-fuzz builds.
 fn host() -> Result<String, String> {
     let rustc = env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
@@ -175,12 +152,12 @@ fn host() -> Result<String, String> {
         .arg("-vV")
         .output()
         .map_err(|error| format!("can not start rustc: {error}"))?;
-    let text = said(&output);
+    let text = text(&output);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc does not say what its host is".to_owned())
 }
 
-fn said(output: &Output) -> String {
+fn text(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout);
     format!("{out}{}", String::from_utf8_lossy(&output.stderr))
 }

@@ -4,72 +4,154 @@
 
 mod bench;
 mod chaos;
+mod deny;
+mod examples;
 mod fuzz;
+mod hack;
+mod msrv;
+mod new_layer;
+mod package;
 mod sdk;
+mod tool;
+mod words;
+mod workspace;
 
 use std::{
     env,
-    path::Path,
     process::{Command, ExitCode},
 };
 
-/// Crates that must build by themselves, with each of their features.
-const LAYERS: &[&str] = &[
-    "steadfast-core",
-    "steadfast-classify",
-    "steadfast-retry",
-    "steadfast-breaker",
-    "steadfast-failover",
-    "steadfast-timeout",
-    "steadfast-guard",
-    "steadfast-recover",
-    "steadfast-compact",
-    "steadfast-client",
-    "steadfast-sim",
-    "steadfast-testkit",
-    "steadfast",
+/// A task. This table is the usage, what `ci` runs and, by `ci --list`, what `.ci/run` runs.
+struct Step {
+    name: &'static str,
+    /// What it does, for the usage.
+    what: &'static str,
+    /// What CI gives it; `None` when CI does not run it by itself.
+    ci: Option<&'static [&'static str]>,
+    run: Run,
+}
+
+enum Run {
+    Plain(fn() -> Result<(), String>),
+    WithArguments(fn(&[String]) -> Result<(), String>),
+}
+
+/// Quick steps first, and the tests last, so that the closing lines are theirs.
+const STEPS: &[Step] = &[
+    Step { name: "fmt", what: "rustfmt, check only", ci: Some(&[]), run: Run::Plain(fmt) },
+    Step {
+        name: "lint",
+        what: "the words check, and clippy on everything, warnings are errors",
+        ci: Some(&[]),
+        run: Run::Plain(lint),
+    },
+    Step {
+        name: "words",
+        what: "the words of xtask/words.txt, a part of `lint`; `words [path...]`: these paths instead",
+        ci: None,
+        run: Run::WithArguments(words::run),
+    },
+    Step {
+        name: "docs",
+        what: "rustdoc, warnings are errors",
+        ci: Some(&[]),
+        run: Run::Plain(docs),
+    },
+    Step {
+        name: "template",
+        what: "a layer made by `new-layer` builds, passes its contract, clippy and rustfmt",
+        ci: Some(&[]),
+        run: Run::Plain(new_layer::template),
+    },
+    Step {
+        name: "hack",
+        what: "each published crate with each set of its features; `hack [package...]`",
+        ci: Some(&[]),
+        run: Run::WithArguments(hack::run),
+    },
+    Step {
+        name: "msrv",
+        what: "everything builds with the oldest supported compiler",
+        ci: Some(&[]),
+        run: Run::Plain(msrv::run),
+    },
+    Step {
+        name: "deny",
+        what: "duplicate versions, licences, sources; advisories from the folder ADVISORY_DB",
+        ci: Some(&[]),
+        run: Run::Plain(deny::run),
+    },
+    Step {
+        name: "package",
+        what: "the published crates package, and build from their packages",
+        ci: Some(&[]),
+        run: Run::Plain(package::run),
+    },
+    Step {
+        name: "examples",
+        what: "build and run the examples",
+        ci: Some(&[]),
+        run: Run::Plain(examples::run),
+    },
+    Step {
+        name: "demo",
+        what: "the demo once, in release mode",
+        ci: Some(&[]),
+        run: Run::Plain(demo),
+    },
+    Step {
+        name: "fuzz",
+        what: "every fuzz target for 5 minutes; `fuzz [--seconds N] [--seed N] [target...]`",
+        // A smoke run, always of the same inputs; a release is held to minutes of new ones.
+        ci: Some(&["--seconds", "5", "--seed", "1"]),
+        run: Run::WithArguments(fuzz::run),
+    },
+    Step {
+        name: "test",
+        what: "every test, doc tests, `chaos` and `sdk` included; `test [filter...]`: cargo test alone",
+        ci: Some(&[]),
+        run: Run::WithArguments(test),
+    },
+    Step {
+        name: "chaos",
+        what: "ten thousand seeds of the whole stack in bad weather",
+        ci: None,
+        run: Run::WithArguments(chaos::run),
+    },
+    Step {
+        name: "sdk",
+        what: "the vendors' SDKs against the gateway; `sdk [word...]`: those with the words in their name",
+        ci: None,
+        run: Run::WithArguments(sdk::run),
+    },
+    Step {
+        name: "bench",
+        what: "what layers and gateway cost, into docs/performance.md; `bench [layers|gateway] [--quick] [--peers]`",
+        ci: None,
+        run: Run::WithArguments(bench::run),
+    },
+    Step {
+        name: "new-layer",
+        what: "a crate with a layer that passes its contract; `new-layer NAME [--dir WORKSPACE]`",
+        ci: None,
+        run: Run::WithArguments(new_layer::run),
+    },
+    Step {
+        name: "ci",
+        what: "all that has to pass, in this order; `ci --list` prints it, a step a line",
+        ci: None,
+        run: Run::WithArguments(ci),
+    },
 ];
-
-const USAGE: &str = "\
-usage: cargo xtask <task>
-
-  test       every test of the workspace, doc tests and the vendors' SDKs included
-  fmt        rustfmt, check only
-  lint       clippy on everything, warnings are errors
-  docs       rustdoc, warnings are errors
-  features   each layer crate alone, with each of its features
-  examples   build and run the examples
-  demo       the demo once, in release mode
-  chaos      ten thousand seeds of the whole stack in bad weather; part of `test`
-  fuzz       every fuzz target for 5 minutes; `fuzz [--seconds N] [--seed N] [target...]`
-  sdk        the vendors' SDKs against the gateway; `sdk [word...]` those with the words in their name
-  bench      what layers and gateway cost, into docs/performance.md; `bench [layers|gateway] [--quick] [--peers]`
-  deny       licences, advisories and duplicate versions (when cargo-deny is installed)
-  ci         all of the above but `bench`";
 
 fn main() -> ExitCode {
     let task = env::args().nth(1).unwrap_or_default();
     let rest: Vec<String> = env::args().skip(2).collect();
-    let result = match task.as_str() {
-        "test" => test(&rest),
-        "fmt" => fmt(),
-        "lint" => lint(),
-        "docs" => docs(),
-        "features" => features(),
-        "examples" => examples(),
-        "demo" => demo(),
-        "chaos" => chaos::run(&rest),
-        "fuzz" => fuzz::run(&rest),
-        "sdk" => sdk::run(&rest),
-        "bench" => bench::run(&rest),
-        "deny" => deny(),
-        "ci" => ci(),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+    let Some(step) = STEPS.iter().find(|step| step.name == task) else {
+        eprint!("{}", usage());
+        return ExitCode::from(2);
     };
-    match result {
+    match step.run(&rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("xtask: {message}");
@@ -78,24 +160,48 @@ fn main() -> ExitCode {
     }
 }
 
-fn ci() -> Result<(), String> {
-    fmt()?;
-    lint()?;
-    docs()?;
-    features()?;
-    test(&[])?;
-    examples()?;
-    demo()?;
-    deny()?;
-    fuzz::run(&["--seconds", "5", "--seed", "1"].map(str::to_owned))
+impl Step {
+    fn run(&self, arguments: &[String]) -> Result<(), String> {
+        match self.run {
+            Run::WithArguments(run) => run(arguments),
+            Run::Plain(run) if arguments.is_empty() => run(),
+            Run::Plain(_) => Err(format!("`{}` takes no arguments", self.name)),
+        }
+    }
 }
 
-fn test(rest: &[String]) -> Result<(), String> {
+fn usage() -> String {
+    let width = STEPS.iter().map(|step| step.name.len()).max().unwrap_or(0);
+    let lines = STEPS.iter().map(|step| format!("  {:width$}  {}\n", step.name, step.what));
+    format!("usage: cargo xtask <task>\n\n{}", lines.collect::<String>())
+}
+
+fn ci(arguments: &[String]) -> Result<(), String> {
+    let steps = STEPS.iter().filter_map(|step| Some((step, step.ci?)));
+    match arguments {
+        [] => {
+            for (step, arguments) in steps {
+                let arguments: Vec<String> = arguments.iter().map(|word| (*word).into()).collect();
+                step.run(&arguments)?;
+            }
+            Ok(())
+        }
+        [list] if list == "--list" => {
+            for (step, arguments) in steps {
+                println!("{}", [&[step.name], arguments].concat().join(" "));
+            }
+            Ok(())
+        }
+        _ => Err("`ci` takes `--list` or nothing".to_owned()),
+    }
+}
+
+fn test(filters: &[String]) -> Result<(), String> {
     let mut args = vec!["test", "--workspace", "--all-features", "--locked"];
-    args.extend(rest.iter().map(String::as_str));
+    args.extend(filters.iter().map(String::as_str));
     cargo("test", &args, &[])?;
     // Whoever wants some tests named them.
-    if !rest.is_empty() {
+    if !filters.is_empty() {
         return Ok(());
     }
     chaos::run(&[])?;
@@ -108,102 +214,55 @@ fn fmt() -> Result<(), String> {
 }
 
 fn lint() -> Result<(), String> {
-    cargo(
-        "lint",
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
-        &[],
-    )
+    words::run(&[])?;
+    let scope = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
+    cargo("lint", &[&scope[..], &["--", "-D", "warnings"]].concat(), &[])
 }
 
 fn docs() -> Result<(), String> {
-    cargo(
-        "docs",
-        &["doc", "--workspace", "--all-features", "--no-deps", "--locked"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
-    )
-}
-
-fn features() -> Result<(), String> {
-    for name in LAYERS {
-        cargo("features", &["check", "--locked", "-p", name, "--no-default-features"], &[])?;
-        for feature in features_of(name)? {
-            let args =
-                ["check", "--locked", "-p", name, "--no-default-features", "--features", &feature];
-            cargo("features", &args, &[])?;
-        }
-    }
-    Ok(())
-}
-
-/// The features a crate declares, read from its manifest.
-fn features_of(name: &str) -> Result<Vec<String>, String> {
-    let folder = name.strip_prefix("steadfast-").unwrap_or("steadfast");
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(folder).join("Cargo.toml");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| format!("can not read {}: {error}", path.display()))?;
-    Ok(text
-        .lines()
-        .skip_while(|line| line.trim() != "[features]")
-        .skip(1)
-        .take_while(|line| !line.starts_with('['))
-        .filter_map(|line| line.split_once('='))
-        .map(|(key, _)| key.trim().to_owned())
-        .filter(|key| !key.starts_with('#') && !key.is_empty())
-        .collect())
-}
-
-fn examples() -> Result<(), String> {
-    for name in [
-        "example-axum-service",
-        "example-raw-hyper",
-        "example-reqwest",
-        "example-async-openai",
-        "example-streaming-failover",
-    ] {
-        cargo("examples", &["run", "--quiet", "--locked", "-p", name], &[])?;
-    }
-    Ok(())
+    let scope = ["doc", "--workspace", "--all-features", "--no-deps", "--locked"];
+    cargo("docs", &scope, &[("RUSTDOCFLAGS", "-D warnings")])
 }
 
 fn demo() -> Result<(), String> {
     cargo("demo", &["run", "--release", "--locked", "--", "demo", "--once"], &[])
 }
 
-fn deny() -> Result<(), String> {
-    let there = Command::new("cargo").args(["deny", "--version"]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        println!(
-            "== deny: skipped, cargo-deny is not installed (cargo install cargo-deny --locked)"
-        );
-        return Ok(());
-    }
-    // Advisories need a database from the network; the rest is local.
-    cargo("deny", &["deny", "check", "bans", "licenses", "sources"], &[])
+/// Runs cargo with `args` and prints what it runs.
+fn cargo(step: &str, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
+    let mut command = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.args(args).envs(vars.iter().copied());
+    run(step, &format!("cargo {}", args.join(" ")), &mut command)
 }
 
-/// Runs cargo with `args` and says so.
-fn cargo(step: &str, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
-    println!("== {step}: cargo {}", args.join(" "));
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo)
-        .args(args)
-        .envs(vars.iter().copied())
-        .status()
-        .map_err(|error| format!("can not start cargo: {error}"))?;
+/// Runs `command`, which is printed as `line`.
+fn run(step: &str, line: &str, command: &mut Command) -> Result<(), String> {
+    println!("== {step}: {line}");
+    let status = command.status().map_err(|error| format!("can not run `{line}`: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{step} failed ({status})")) }
 }
 
 /// Where cargo builds.
 fn target() -> std::path::PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_the_tests_come_last_in_ci() {
+        for (index, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..index].iter().all(|other| other.name != step.name), "{}", step.name);
+        }
+        let ci: Vec<_> = STEPS.iter().filter(|step| step.ci.is_some()).collect();
+        assert_eq!(ci.last().map(|step| step.name), Some("test"));
+    }
+
+    #[test]
+    fn the_usage_names_every_step() {
+        let usage = usage();
+        assert!(STEPS.iter().all(|step| usage.contains(&format!("\n  {} ", step.name))), "{usage}");
+    }
 }

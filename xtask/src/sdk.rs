@@ -96,12 +96,12 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
     let work = root.join("target/sdk");
     let binary = build()?;
     let tools = setup::tools(&root.join("tests/sdk"), &work)?;
-    let bench = Bench { root, work, binary, tools };
+    let harness = Harness { root, work, binary, tools };
 
     println!("== sdk: {} runs", chosen.len());
-    let outcomes = bench.run_all(&chosen);
+    let outcomes = harness.run_all(&chosen);
     let whole = chosen.len() == SDKS.len() * UPSTREAMS.len();
-    report::finish(&bench.root, &outcomes, whole)
+    report::finish(&harness.root, &outcomes, whole)
 }
 
 /// Builds the gateway; where its binary is.
@@ -127,14 +127,14 @@ fn build() -> Result<PathBuf, String> {
 }
 
 /// What every run needs.
-struct Bench {
+struct Harness {
     root: PathBuf,
     work: PathBuf,
     binary: PathBuf,
     tools: setup::Tools,
 }
 
-impl Bench {
+impl Harness {
     /// Runs all, some at a time, and prints each when it is over; in the order asked for.
     fn run_all(&self, chosen: &[Combination]) -> Vec<Outcome> {
         let next = AtomicUsize::new(0);
@@ -175,11 +175,11 @@ impl Bench {
             let mut lines = report::read(&String::from_utf8_lossy(&output.stdout));
             let failed = lines.iter().any(|line| matches!(line, Line::Fail { .. }));
             if failed || !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said: Vec<_> = said.lines().rev().take(8).collect();
-                let said: Vec<_> = said.into_iter().rev().collect();
+                let text = String::from_utf8_lossy(&output.stderr);
+                let text: Vec<_> = text.lines().rev().take(8).collect();
+                let text: Vec<_> = text.into_iter().rev().collect();
                 if !failed {
-                    lines.push(Line::broken(format!("{}: {}", output.status, said.join(" | "))));
+                    lines.push(Line::broken(format!("{}: {}", output.status, text.join(" | "))));
                 }
                 lines.push(Line::Note(format!("logs are in {}", folder.display())));
             }

@@ -1,4 +1,4 @@
-//! What a breaker tells of itself.
+//! What a breaker reports of itself.
 
 use steadfast_core::circuit::{CircuitSnapshot, Transition};
 

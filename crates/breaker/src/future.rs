@@ -12,8 +12,8 @@ use steadfast_core::{Failure, Lease, Reason, Target, Track, circuit::Refused};
 
 pin_project! {
     /// The future of a call through a [`CircuitBreaker`](crate::CircuitBreaker): the inner call's,
-    /// or a refusal that is ready at once. Dropping it tells the breaker nothing but frees what it
-    /// held there.
+    /// or a refusal that is ready at once. Dropping it counts as cancelled: it frees what it held in
+    /// the breaker and moves no counter.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, T> {
         #[pin]
@@ -67,8 +67,8 @@ where
         let result = match this.state.as_mut().project() {
             StateProjection::Admitted { inner, lease } => {
                 // In hand while the inner future runs: should that panic, the lease is dropped while
-                // the thread panics. Whoever catches the panic may drop this future later, and then
-                // nobody could tell that from a cancellation.
+                // the thread panics. Whoever catches the panic may drop this future later, which
+                // would look like a cancellation.
                 let held = lease.take();
                 match inner.poll(cx) {
                     Poll::Pending => {

@@ -105,10 +105,10 @@ where
     }
 
     /// Changes of state from now on. Bounded: a subscriber that is 256 behind loses the oldest and
-    /// is told how many.
+    /// learns how many.
     ///
     /// They are sent after the breaker's lock has been released, so those of two calls that ended
-    /// at the same moment may arrive in either order; `generation` tells which was first.
+    /// at the same moment may arrive in either order; `generation` says which was first.
     pub fn subscribe(&self) -> broadcast::Receiver<BreakerTransition<K>> {
         self.breakers.common.transitions.subscribe()
     }
@@ -118,8 +118,12 @@ where
         &self.breakers.common.policy
     }
 
-    fn steer(&self, key: &K, act: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>) -> bool {
-        self.breakers.get_or_insert(key, Instant::now()).steer(act)
+    fn steer(
+        &self,
+        key: &K,
+        change: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>,
+    ) -> bool {
+        self.breakers.get_or_insert(key, Instant::now()).steer(change)
     }
 }
 

@@ -81,7 +81,7 @@
 //! # Where to put this layer
 //!
 //! Inside whatever retries or fails over, so that each attempt is judged, and outside of whatever
-//! tells it what happened: time limits and classification.
+//! decides what it failed of: time limits and classification.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -110,6 +110,8 @@
 //!
 //! A call that passes and succeeds allocates nothing: it reads the clock and takes its breaker's lock
 //! twice, for as long as a few counts take. A refusal allocates the failure that it becomes.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
 mod event;

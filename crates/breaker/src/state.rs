@@ -1,4 +1,4 @@
-//! The breakers of one layer: a circuit for each key, behind its lock, and what is told of it.
+//! The breakers of one layer: a circuit for each key, behind its lock, and what is reported of it.
 
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use tokio::{sync::broadcast, time::Instant};
 use crate::{BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers, judge::judge};
 
 /// Transitions kept for a subscriber that is slow to read. An incident changes the state of each
-/// target a few times a minute; a subscriber that misses this many is told how many it missed.
+/// target a few times a minute; a subscriber that misses this many learns how many it missed.
 const TRANSITIONS: usize = 256;
 
 /// The state of one layer: a breaker for each key.
@@ -174,12 +174,12 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     /// state.
     pub(crate) fn steer(
         &self,
-        act: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>,
+        change: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>,
     ) -> bool {
         let transition = {
             let mut counted = self.counted.lock();
             let now = Moment { at: Instant::now(), order: counted.calls };
-            act(&mut counted.circuit, now)
+            change(&mut counted.circuit, now)
         };
         if let Some(transition) = &transition {
             self.report(transition, None);

@@ -88,6 +88,8 @@
 //!   hyper, and recognises its errors by their causes and texts.
 //! * `tower`: recognises the timeouts of `tower::timeout` by their type.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod classifier;
 mod engine;
 mod evidence;

@@ -45,6 +45,8 @@
 //! The [`dialect`] module has the codecs themselves, for both sides of the wire, and
 //! [`sse`] the parser of server-sent events under them.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod body;
 mod client;
 pub mod dialect;

@@ -180,6 +180,8 @@
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_chat::transcript::validate):
 //! cuts are tried until one is valid. A request that needs nothing is not changed by a byte.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod apply;
 mod body;
 mod decide;

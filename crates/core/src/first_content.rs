@@ -77,11 +77,11 @@ impl<F, R, B: Default> FirstContent<F, R, B> {
                 }
                 Err(error) => Err(AttemptFailure { failure: error.into(), had_reply: false }),
             },
-            StateProjection::Waiting { reply: place, buffer } => match place {
+            StateProjection::Waiting { reply: slot, buffer } => match slot {
                 None => Err(polled_again()),
                 Some(reply) => {
                     let found = ready!(track.poll_content(reply, buffer, limits, cx));
-                    let taken = place.take().ok_or_else(polled_again);
+                    let taken = slot.take().ok_or_else(polled_again);
                     with_reply(found).and(taken).map(|reply| (reply, mem::take(buffer)))
                 }
             },

@@ -126,7 +126,7 @@ impl Lease {
         self.observer.is_none()
     }
 
-    /// Asks for the time from `began` to the first content, and to be told when that comes. Without
+    /// Asks for the time from `began` to the first content, and for [`Observer::first_content`] when that comes. Without
     /// it the clock is not read.
     #[inline]
     pub fn observing_content(mut self, began: Instant) -> Self {

@@ -11,6 +11,8 @@
 //! Conversations and answers are in `steadfast-chat`. A layer crate depends on this one, on that one
 //! where it reads conversations, and on no sibling.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "axum")]
 mod axum;
 mod backoff;

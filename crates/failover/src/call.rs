@@ -45,14 +45,14 @@ pub(crate) struct CallState {
 /// What to do next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NextAction {
-    Ask(Choice),
+    Ask(Selection),
     Wait(Duration),
     End,
 }
 
 /// Which candidate is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct Selection {
     pub(crate) candidate: u8,
     permit: Permit,
     /// Other providers that could still take the call.
@@ -174,19 +174,19 @@ impl CallState {
             };
             if let Some(permit) = permit {
                 self.pass_over(&plan, planned.slot, now);
-                let choice = self.choice(&views, &plan, &exclusions, planned.slot, permit);
-                return self.ask(&views, choice, planned.probe);
+                let selection = self.selection(&views, &plan, &exclusions, planned.slot, permit);
+                return self.ask(&views, selection, planned.probe);
             }
         }
         self.exhausted(now, &views, &plan, exclusions)
     }
 
     /// Pays for the attempt.
-    fn ask(&mut self, views: &[CandidateView], choice: Choice, probe: bool) -> NextAction {
-        let at = choice.candidate;
+    fn ask(&mut self, views: &[CandidateView], selection: Selection, probe: bool) -> NextAction {
+        let at = selection.candidate;
         if let Some(reason) = self.history.as_ref().and_then(|history| history.owed) {
             if !self.withdraw(reason) {
-                self.candidate(at).release(&choice.permit);
+                self.candidate(at).release(&selection.permit);
                 return self.stop("the retry budget is used up");
             }
             self.history().owed = None;
@@ -195,17 +195,17 @@ impl CallState {
             event::probe(&self.log, &self.candidate(at).target);
         }
         self.report_target(views, at);
-        NextAction::Ask(choice)
+        NextAction::Ask(selection)
     }
 
-    fn choice(
+    fn selection(
         &self,
         views: &[CandidateView],
         plan: &Plan,
         exclusions: &Exclusions,
         candidate: u8,
         permit: Permit,
-    ) -> Choice {
+    ) -> Selection {
         let own = views[usize::from(candidate)].spec;
         let mut others = CandidateSet::default();
         for planned in &plan.order {
@@ -217,7 +217,7 @@ impl CallState {
                 .zip(views)
                 .all(|(at, _)| at == candidate || !select::possible(views, at, exclusions));
         let permit = Permit { witness: self.witness, ..permit };
-        Choice { candidate, permit, alternatives: others.len(), beside: 0, last }
+        Selection { candidate, permit, alternatives: others.len(), beside: 0, last }
     }
 
     /// Nothing is left that is not cooling.
@@ -257,8 +257,8 @@ impl CallState {
                     self.history().insisted = true;
                     self.pass_over(plan, at, now);
                     let permit = self.candidate(at).permit();
-                    let choice = self.choice(views, plan, &exclusions, at, permit);
-                    return self.ask(views, choice, false);
+                    let selection = self.selection(views, plan, &exclusions, at, permit);
+                    return self.ask(views, selection, false);
                 }
                 match select::soonest(views, now, &exclusions, |_| true) {
                     Some((at, rest)) => self.wait(at, rest.until - now, longest),
@@ -291,7 +291,7 @@ impl CallState {
     }
 
     /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
-    pub(crate) fn hedge(&mut self, main: u8) -> Option<Choice> {
+    pub(crate) fn hedge(&mut self, main: u8) -> Option<Selection> {
         self.hedged = true;
         let after = self.policy().hedge?;
         if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
@@ -311,8 +311,8 @@ impl CallState {
         }
         event::hedged(&self.log, &self.candidate(at).target, after);
         let permit = self.candidate(at).permit();
-        let choice = self.choice(&views, &plan, &exclusions, at, permit);
-        Some(Choice { last: false, beside: 1, ..choice })
+        let selection = self.selection(&views, &plan, &exclusions, at, permit);
+        Some(Selection { last: false, beside: 1, ..selection })
     }
 
     /// The answer of another candidate came before that of `loser`.
@@ -380,10 +380,10 @@ impl CallState {
     #[inline]
     pub(crate) fn prepare<Req: Call>(
         &self,
-        choice: Choice,
+        selection: Selection,
         request: &mut Req,
     ) -> Result<Lease, Failure> {
-        let Choice { candidate: at, permit, alternatives, .. } = choice;
+        let Selection { candidate: at, permit, alternatives, .. } = selection;
         let candidate = self.candidate(at);
         let withdrawn = self.history.as_ref().and_then(|history| history.withdrawn);
         // Before anything can go wrong: dropped, it gives the probe's place back.
@@ -391,8 +391,8 @@ impl CallState {
             candidate::lease(&self.route, at, permit, self.log.clone(), self.budget(), withdrawn);
         let context = request.context_mut();
         context.target = Some(candidate.target.clone());
-        context.attempts = self.before.saturating_add(self.attempts() + choice.beside);
-        if let Some(max) = self.share(choice, context.attempts) {
+        context.attempts = self.before.saturating_add(self.attempts() + selection.beside);
+        if let Some(max) = self.share(selection, context.attempts) {
             context.max_attempts = NonZeroU32::new(max);
         }
         context.alternatives = alternatives;
@@ -404,23 +404,23 @@ impl CallState {
         Ok(lease)
     }
 
-    /// Up to which attempt the layers below may go for `choice`, when that is less than for the
+    /// Up to which attempt the layers below may go for `selection`, when that is less than for the
     /// whole call. Of two attempts at once neither sees what the other one spends: so one is set
     /// aside for the second as long as there may be one, and the second has no more than that.
-    fn share(&self, choice: Choice, attempts: u32) -> Option<u32> {
+    fn share(&self, selection: Selection, attempts: u32) -> Option<u32> {
         if self.max_attempts == u32::MAX {
             return None;
         }
-        if choice.beside > 0 {
+        if selection.beside > 0 {
             return Some(attempts.saturating_add(1));
         }
         let providers = self.route.candidates.last().map_or(0, |last| last.spec + 1);
         let two = self.policy().hedge.is_some() && !self.hedged && providers > 1;
-        (two && !choice.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
+        (two && !selection.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
     }
 
     /// Whether the history was written by somebody else. Without a session it is taken to be the
-    /// first choice's.
+    /// first selection's.
     fn is_foreign(&self, candidate: &Candidate) -> bool {
         match self.affinity() {
             Some(affinity) => !affinity.reads(&candidate.target),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::{
     chain::TargetSpec,
     event,
-    health::{Claim, Failed, ordinary},
+    health::{Failed, ProbePermit, ordinary},
     policy::Verdict,
     registry::{Cooling, HealthRegistry, Record},
     route::Route,
@@ -149,10 +149,10 @@ impl Candidate {
         let now = Moment { at: now, order };
         let mut permit = Permit::new(PermitKind::Probe, order);
         for (at, record) in self.records.all.iter().enumerate() {
-            match record.claim(now) {
-                Claim::NotNeeded => {}
-                Claim::Taken => permit.tag |= 1 << (INDEX_BITS + at),
-                Claim::Refused => {
+            match record.acquire_probe(now) {
+                ProbePermit::NotNeeded => {}
+                ProbePermit::Acquired => permit.tag |= 1 << (INDEX_BITS + at),
+                ProbePermit::Refused => {
                     self.release(&permit);
                     return None;
                 }

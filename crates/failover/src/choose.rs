@@ -17,7 +17,7 @@ pub trait ChooseChain<Req> {
     /// chain of means the default one too, and a warning.
     fn choose<'a>(&'a self, request: &'a Req, needs: &Needs) -> Option<&'a str>;
 
-    /// Whether there is anything to choose. Without it a request's needs are told only when some
+    /// Whether there is anything to choose. Without it a request's needs are read only when some
     /// target can do less than everything.
     fn is_needed(&self) -> bool {
         true

@@ -1,4 +1,4 @@
-//! What failover tells the log: one `tracing` event each, under a target of its own, and one step
+//! What failover reports: one `tracing` event each, under a target of its own, and one step
 //! in the request's recovery log.
 
 use std::time::Duration;

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::{
     attempt::Attempt,
-    call::{CallState, Choice, NextAction},
+    call::{CallState, NextAction, Selection},
 };
 
 /// The attempts that a future of service `S` makes.
@@ -78,7 +78,7 @@ enum Todo<Req> {
     Ask(Box<Prepared<Req>>),
     /// Say how it ended.
     End(Failure),
-    /// It has been said.
+    /// It has been returned.
     Over,
 }
 
@@ -89,7 +89,7 @@ struct Prepared<Req> {
     request: Req,
 }
 
-/// What a choice came to.
+/// What a selection came to.
 enum Chosen<Req> {
     Ask(Prepared<Req>),
     Wait(Pin<Box<Sleep>>),
@@ -271,7 +271,7 @@ where
                     (self.timer, self.hedged) = (Timer::Off, true);
                     if let Some(prepared) = main
                         .and_then(|main| self.call.hedge(main.candidate()))
-                        .and_then(|choice| prepare(&mut self.request, &mut self.call, choice))
+                        .and_then(|selection| prepare(&mut self.request, &mut self.call, selection))
                     {
                         self.todo = Todo::Ask(Box::new(prepared));
                     }
@@ -294,8 +294,8 @@ where
 fn choose<Req: Call + Clone>(request: &mut Option<Req>, call: &mut CallState) -> Chosen<Req> {
     while request.is_some() {
         match call.next() {
-            NextAction::Ask(choice) => {
-                if let Some(prepared) = prepare(request, call, choice) {
+            NextAction::Ask(selection) => {
+                if let Some(prepared) = prepare(request, call, selection) {
                     return Chosen::Ask(prepared);
                 }
             }
@@ -306,18 +306,18 @@ fn choose<Req: Call + Clone>(request: &mut Option<Req>, call: &mut CallState) ->
     Chosen::End(call.finish())
 }
 
-/// The request as `choice` gets it; `None` when it could not be made to fit.
+/// The request as `selection` gets it; `None` when it could not be made to fit.
 #[inline]
 fn prepare<Req: Call + Clone>(
     request: &mut Option<Req>,
     call: &mut CallState,
-    choice: Choice,
+    selection: Selection,
 ) -> Option<Prepared<Req>> {
-    let mut prepared = if choice.last { request.take() } else { request.clone() }?;
-    match call.prepare(choice, &mut prepared) {
-        Ok(lease) => Some(Prepared { candidate: choice.candidate, lease, request: prepared }),
+    let mut prepared = if selection.last { request.take() } else { request.clone() }?;
+    match call.prepare(selection, &mut prepared) {
+        Ok(lease) => Some(Prepared { candidate: selection.candidate, lease, request: prepared }),
         Err(failure) => {
-            call.unfit(choice.candidate, failure);
+            call.unfit(selection.candidate, failure);
             None
         }
     }

@@ -46,7 +46,7 @@ impl fmt::Display for Status {
 pub struct LastError {
     /// Why.
     pub reason: Reason,
-    /// What the provider said: bounded, secrets masked.
+    /// The provider's message: bounded, secrets masked.
     pub message: Box<str>,
     /// When.
     pub at: Instant,
@@ -213,13 +213,13 @@ impl Health {
     }
 
     /// Lets one call through that is to see whether the cooldown is over; `true` where nothing cools.
-    pub(crate) fn claim(&mut self, now: Moment) -> Claim {
+    pub(crate) fn acquire_probe(&mut self, now: Moment) -> ProbePermit {
         if self.circuit.resting(now.at).is_none() {
-            return Claim::NotNeeded;
+            return ProbePermit::NotNeeded;
         }
         match self.circuit.claim_probe(now) {
-            Some(_) => Claim::Taken,
-            None => Claim::Refused,
+            Some(_) => ProbePermit::Acquired,
+            None => ProbePermit::Refused,
         }
     }
 
@@ -235,13 +235,13 @@ impl Health {
     }
 }
 
-/// What became of a wish to probe.
+/// What came of asking for the permit of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum ProbePermit {
     /// It does not cool.
     NotNeeded,
     /// This call is the probe.
-    Taken,
+    Acquired,
     /// It is too early, or somebody else is the probe.
     Refused,
 }

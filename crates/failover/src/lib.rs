@@ -96,6 +96,8 @@
 //! [`Failure::failover`]: steadfast_core::Failure::failover
 //! [`Failure::scope`]: steadfast_core::Failure::scope
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod affinity;
 mod attempt;
 mod call;

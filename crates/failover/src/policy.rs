@@ -32,7 +32,7 @@ pub struct FailoverPolicy {
     )]
     pub probe_window: Duration,
     /// How long a probe may be silent before another one may take its place. 180 s, the default
-    /// stall limit: a stream that has said nothing for so long is not going to.
+    /// stall limit: a stream without content for so long is not going to have any.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "probe_limit_s", with = "steadfast_core::config::Seconds")

@@ -16,7 +16,7 @@ use steadfast_core::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    health::{Claim, Cooldown, Failed, Health},
+    health::{Cooldown, Failed, Health, ProbePermit},
     policy::FailoverPolicy,
     snapshot::{FailoverSnapshot, TargetHealth},
 };
@@ -208,7 +208,7 @@ impl HealthRegistry {
         receiver
     }
 
-    /// Tells whoever watches. Costs nothing when nobody does.
+    /// Notifies whoever watches. Costs nothing when nobody does.
     fn publish(&self) {
         if self.watch.receiver_count() > 0 {
             self.watch.send_modify(|snapshot| *snapshot = self.snapshot());
@@ -245,8 +245,12 @@ impl Record {
     }
 
     /// Takes the place of the probe for the call that begins at `now`.
-    pub(crate) fn claim(&self, now: Moment) -> Claim {
-        if self.is_troubled() { self.change(|health| health.claim(now)) } else { Claim::NotNeeded }
+    pub(crate) fn acquire_probe(&self, now: Moment) -> ProbePermit {
+        if self.is_troubled() {
+            self.change(|health| health.acquire_probe(now))
+        } else {
+            ProbePermit::NotNeeded
+        }
     }
 
     /// Notes a success. A tenth of a second is exact enough, and keeps busy threads from fighting

@@ -184,8 +184,8 @@ impl Route {
             for (rank, model) in (0u8..).zip(std::iter::once(first).chain(others)) {
                 let target = model.map_or(provider.clone(), |model| provider.with_model(model));
                 let mut add = |credential, target| {
-                    let place = (index, rank, credential);
-                    candidates.push(Candidate::new(spec, place, target, registry));
+                    let position = (index, rank, credential);
+                    candidates.push(Candidate::new(spec, position, target, registry));
                 };
                 if spec.credentials.is_empty() {
                     add(0, target);

@@ -137,6 +137,8 @@
 //! allocation; nor does an event that calls no tool. A history is read with every request, in a time
 //! that grows with its calls; long results that were read before are only recognised.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod admission;
 mod data;
 mod error;

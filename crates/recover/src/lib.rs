@@ -126,6 +126,8 @@
 //! Both keep the text the caller has seen, in buffers that each thread uses again: an answer that needs
 //! nothing allocates nothing, up to 16 KiB of text; beyond, once each time the text doubles.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod buffers;
 mod call;
 mod calls;

@@ -1,4 +1,4 @@
-//! What the layer tells the log, the trace and its counters: one of each for one action.
+//! What the layer reports to the log, the trace and its counters: one of each for one action.
 
 use std::time::Duration;
 

@@ -74,6 +74,8 @@
 //!
 //! Dropping the future ends the attempt, the sleep or the wait for readiness that is under way.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod call;
 mod decide;
 mod error;

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_carry_on_then_finish_and_nothing_when_nothing_had_begun() {
+    fn first_carry_on_then_finish_and_nothing_without_a_beginning() {
         assert_eq!(Nudge::new(1, Reason::Timeout, true).text(), Some(CARRY_ON));
         for retry in [2, 3, u32::MAX] {
             assert_eq!(Nudge::new(retry, Reason::Network, false).text(), Some(FINISH));

@@ -16,7 +16,7 @@ use crate::{
     nudge::{Nudge, Nudging},
 };
 
-/// What a layer was told, before it has any state.
+/// How a layer was set up, before it has any state.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) policy: RetryPolicy,

@@ -467,7 +467,7 @@ impl Visit<'_> {
                         self.provider.wall.rfc3339_in(level.reset),
                     ),
                 ],
-                _ => [
+                Dialect::OpenAi | Dialect::Gemini => [
                     (format!("x-ratelimit-limit-{what}"), level.limit.to_string()),
                     (format!("x-ratelimit-remaining-{what}"), level.remaining.to_string()),
                     (format!("x-ratelimit-reset-{what}"), go_duration(level.reset)),

@@ -7,6 +7,8 @@
 //!
 //! | feature | crate | layer | answers |
 //! |---|---|---|---|
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     feature = "classify",
     doc = "| `classify` | [`classify`] | [`ClassifyLayer`](classify::ClassifyLayer) | what does this error mean? |"

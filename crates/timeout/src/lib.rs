@@ -86,6 +86,8 @@
 //! use up `stall`, which begins when something is waited for, but does use up the limits of the
 //! whole.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod body;
 mod clocks;
 mod error;

@@ -1,4 +1,4 @@
-//! What the scripts said, as lines, as a table, and in `docs/sdks.md`.
+//! What the scripts print, as lines, as a table, and in `docs/sdks.md`.
 
 use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
 
@@ -73,7 +73,7 @@ pub(super) fn read(output: &str) -> Vec<Line> {
     output.lines().map(line).collect()
 }
 
-/// What the lines lack: a feature nothing was said of, or the version.
+/// What the lines lack: a feature that no line names, or the version.
 pub(super) fn missing(lines: &[Line]) -> Vec<String> {
     let says = |wanted: &str| {
         lines.iter().any(|line| match line {
@@ -139,7 +139,7 @@ impl Outcome {
         version.unwrap_or("?")
     }
 
-    /// Whether a feature works here: `None` when nothing but its absence was told.
+    /// Whether a feature works here: `None` when the lines name nothing but its absence.
     fn works(&self, wanted: &str) -> Option<bool> {
         let mut works = None;
         for line in &self.lines {

@@ -62,7 +62,7 @@ fn python(pinned: &Path, venv: &Path) -> Result<PathBuf, String> {
     let candidates = env::var("STEADFAST_PYTHON").ok();
     let candidates =
         candidates.into_iter().chain(["python3".to_owned(), "python".to_owned()]).find(|name| {
-            let version = said(Command::new(name).args(["-c", probe])).ok();
+            let version = output(Command::new(name).args(["-c", probe])).ok();
             let new_enough = version.as_deref().is_some_and(|version| {
                 let mut numbers = version.trim().split('.').map_while(|n| n.parse::<u32>().ok());
                 (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
@@ -82,7 +82,7 @@ fn python(pinned: &Path, venv: &Path) -> Result<PathBuf, String> {
         ));
     };
     let requirements = pinned.join("requirements.txt");
-    let version = said(Command::new(&name).args(["-c", "import sys; print(sys.version)"]))?;
+    let version = output(Command::new(&name).args(["-c", "import sys; print(sys.version)"]))?;
     let wanted = version + &read(&requirements)?;
     let (inside, stamp) = (venv.join("bin/python"), venv.join("installed"));
     if read(&stamp).is_ok_and(|there| there == wanted) {
@@ -90,23 +90,23 @@ fn python(pinned: &Path, venv: &Path) -> Result<PathBuf, String> {
     }
     println!("== sdk: pip install -r {}", requirements.display());
     remove(venv)?;
-    said(Command::new(&name).args(["-m", "venv"]).arg(venv))?;
+    output(Command::new(&name).args(["-m", "venv"]).arg(venv))?;
     // Without dependencies: what is not pinned is not installed, and `check` misses it.
-    said(
+    output(
         Command::new(&inside)
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
             .args(["--no-deps", "-r"])
             .arg(&requirements),
     )
     .map_err(|error| format!("{error}\n(this needs the network, once), {WAY_OUT}"))?;
-    said(Command::new(&inside).args(["-m", "pip", "check", "--disable-pip-version-check"]))?;
+    output(Command::new(&inside).args(["-m", "pip", "check", "--disable-pip-version-check"]))?;
     write(&stamp, &wanted)?;
     Ok(inside)
 }
 
 /// Node's packages, and beside them the scripts: Node looks for packages from where a script is.
 fn packages(pinned: &Path, work: &Path) -> Result<(), String> {
-    let version = said(Command::new("node").arg("--version")).unwrap_or_default();
+    let version = output(Command::new("node").arg("--version")).unwrap_or_default();
     let major = version.trim().trim_start_matches('v').split('.').next().unwrap_or_default();
     if major.parse::<u32>().unwrap_or(0) < NODE {
         let found = if version.is_empty() { "none".to_owned() } else { version.trim().to_owned() };
@@ -115,7 +115,7 @@ fn packages(pinned: &Path, work: &Path) -> Result<(), String> {
              (https://nodejs.org; macOS: brew install node), {WAY_OUT}"
         ));
     }
-    if said(Command::new("npm").arg("--version")).is_err() {
+    if output(Command::new("npm").arg("--version")).is_err() {
         return Err(format!(
             "the SDK tests need npm, which comes with Node (Debian, Ubuntu: apt install npm), \
              {WAY_OUT}"
@@ -135,16 +135,16 @@ fn packages(pinned: &Path, work: &Path) -> Result<(), String> {
     for name in ["package.json", "package-lock.json", ".npmrc"] {
         write(&work.join(name), &read(&pinned.join(name))?)?;
     }
-    said(Command::new("npm").args(["ci", "--loglevel=error"]).current_dir(work))
+    output(Command::new("npm").args(["ci", "--loglevel=error"]).current_dir(work))
         .map_err(|error| format!("{error}\n(this needs the network, once), {WAY_OUT}"))?;
     write(&stamp, &wanted)?;
     scripts(pinned, work)
 }
 
 fn scripts(pinned: &Path, work: &Path) -> Result<(), String> {
-    let told = |error| format!("{}: {error}", pinned.display());
-    for entry in fs::read_dir(pinned).map_err(told)? {
-        let path = entry.map_err(told)?.path();
+    let failed = |error| format!("{}: {error}", pinned.display());
+    for entry in fs::read_dir(pinned).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
         if let (Some("mjs"), Some(name)) =
             (path.extension().and_then(|e| e.to_str()), path.file_name())
         {
@@ -155,7 +155,7 @@ fn scripts(pinned: &Path, work: &Path) -> Result<(), String> {
 }
 
 /// What a command says on its standard output; why it failed, when it did.
-fn said(command: &mut Command) -> Result<String, String> {
+fn output(command: &mut Command) -> Result<String, String> {
     let shown = format!("{command:?}").replace('"', "");
     let output = command.output().map_err(|error| format!("{shown}: {error}"))?;
     if output.status.success() {

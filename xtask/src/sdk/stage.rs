@@ -46,8 +46,8 @@ impl Stage {
         upstream: &Upstream,
     ) -> Result<Self, String> {
         let dialect = upstream.dialect;
-        let told = |path: &Path, error| format!("{}: {error}", path.display());
-        fs::create_dir_all(folder).map_err(|error| told(folder, error))?;
+        let failed = |path: &Path, error| format!("{}: {error}", path.display());
+        fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
 
         let mut sim = Command::new("sh");
         sim.args(["-c", KEEPER, "sh"]).arg(binary).args([
@@ -57,22 +57,23 @@ impl Stage {
             "--control",
             "127.0.0.1:0",
         ]);
-        let (sim, said) = Program::start(sim, &folder.join("sim.log"), "any key is accepted")?;
+        let (sim, lines) = Program::start(sim, &folder.join("sim.log"), "any key is accepted")?;
         let address = |name: &str| {
-            said.iter()
+            lines
+                .iter()
                 .find_map(|line| line.strip_prefix(name).map(|rest| rest.trim().to_owned()))
                 .ok_or_else(|| format!("`steadfast sim` did not say where its {name} is"))
         };
         let (provider, control) = (address(dialect)?, address("control")?);
 
         let template = root.join("tests/sdk/steadfast.toml");
-        let text = fs::read_to_string(&template).map_err(|error| told(&template, error))?;
+        let text = fs::read_to_string(&template).map_err(|error| failed(&template, error))?;
         let config = folder.join("steadfast.toml");
         let text = text
             .replace("{models}", upstream.models)
             .replace("{upstream}", dialect)
             .replace("{base_url}", &provider);
-        fs::write(&config, text).map_err(|error| told(&config, error))?;
+        fs::write(&config, text).map_err(|error| failed(&config, error))?;
 
         let mut gateway = Command::new("sh");
         gateway
@@ -84,8 +85,8 @@ impl Stage {
             .env("SDK_PROVIDER_KEY", PROVIDER_KEY)
             .env("NO_COLOR", "1");
         let log = folder.join("gateway.log");
-        let (program, said) = Program::start(gateway, &log, "steadfast serves on")?;
-        let gateway = said
+        let (program, lines) = Program::start(gateway, &log, "steadfast serves on")?;
+        let gateway = lines
             .last()
             .and_then(|line| line.strip_prefix("steadfast serves on "))
             .map(|address| address.trim().to_owned())
@@ -109,7 +110,7 @@ impl Stage {
 struct Program(Child);
 
 impl Program {
-    /// Starts it, and waits for the line of its output that begins with `ready`; what it said up to
+    /// Starts it, and waits for the line of its output that begins with `ready`; what it printed up to
     /// there.
     fn start(
         mut command: Command,
@@ -124,7 +125,7 @@ impl Program {
             .spawn()
             .map_err(|error| format!("can not start a shell (`sh`): {error}"))?;
         let mut program = Self(child);
-        let (send, lines) = mpsc::channel();
+        let (send, received) = mpsc::channel();
         if let Some(stdout) = program.0.stdout.take() {
             // It reads on to the end, so that the program never waits for a reader.
             thread::spawn(move || {
@@ -133,14 +134,14 @@ impl Program {
                 }
             });
         }
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         loop {
-            match lines.recv_timeout(PATIENCE) {
+            match received.recv_timeout(PATIENCE) {
                 Ok(line) => {
                     let over = line.starts_with(ready);
-                    said.push(line);
+                    lines.push(line);
                     if over {
-                        return Ok((program, said));
+                        return Ok((program, lines));
                     }
                 }
                 Err(why) => {

@@ -46,7 +46,9 @@ pub(super) fn first(dialect: Dialect) -> String {
         Dialect::Gemini => "Please ensure that function call turn comes immediately after a user \
                             turn or after a function response turn."
             .to_owned(),
-        _ => "messages: first message must use the \"user\" role".to_owned(),
+        Dialect::OpenAi | Dialect::Anthropic => {
+            "messages: first message must use the \"user\" role".to_owned()
+        }
     }
 }
 
@@ -107,7 +109,7 @@ pub(super) fn disorder(dialect: Dialect, call_at: usize, spot: Spot, id: &str) -
             "{}: function responses must come in the order of the function calls they answer.",
             part(dialect, spot)
         ),
-        _ => unanswered(dialect, call_at, id),
+        Dialect::OpenAi | Dialect::Anthropic => unanswered(dialect, call_at, id),
     }
 }
 
@@ -156,7 +158,7 @@ pub(super) fn bad_id(dialect: Dialect, spot: Spot, id: &str, max: usize) -> Stri
         _ if id.is_empty() => {
             format!("Missing required parameter: 'messages[{message}].tool_calls[{part}].id'.")
         }
-        _ => format!(
+        Dialect::OpenAi | Dialect::Gemini => format!(
             "Invalid 'messages[{message}].tool_calls[{part}].id': string too long. Expected a \
              string with maximum length {max}, but got a string with length {} instead.",
             id.len()
@@ -170,7 +172,9 @@ pub(super) fn repeated_id(dialect: Dialect, spot: Spot, id: &str) -> String {
         Dialect::Anthropic => {
             format!("{}: `tool_use` ids must be unique", part(dialect, spot))
         }
-        _ => format!("Duplicate value for 'tool_call_id' of '{id}' in {}.", part(dialect, spot)),
+        Dialect::OpenAi | Dialect::Gemini => {
+            format!("Duplicate value for 'tool_call_id' of '{id}' in {}.", part(dialect, spot))
+        }
     }
 }
 
@@ -228,7 +232,9 @@ pub(super) fn blank(dialect: Dialect, empty: bool) -> String {
                             a value to the parameter and try again."
             .to_owned(),
         _ if empty => "messages: text content blocks must be non-empty".to_owned(),
-        _ => "messages: text content blocks must contain non-whitespace text".to_owned(),
+        Dialect::OpenAi | Dialect::Anthropic => {
+            "messages: text content blocks must contain non-whitespace text".to_owned()
+        }
     }
 }
 
@@ -263,9 +269,11 @@ pub(super) fn tail(dialect: Dialect, prefill: bool) -> String {
         _ if prefill => "Expected the last message to be from the user: prefilling assistant \
                          messages is not supported when thinking is enabled."
             .to_owned(),
-        _ => "This model does not support assistant message prefill. The conversation must end \
+        Dialect::OpenAi | Dialect::Anthropic => {
+            "This model does not support assistant message prefill. The conversation must end \
               with a user message."
-            .to_owned(),
+                .to_owned()
+        }
     }
 }
 
@@ -379,7 +387,9 @@ pub(super) fn mark_count(max: usize, found: usize) -> String {
 pub(super) fn blind(dialect: Dialect) -> String {
     match dialect {
         Dialect::Gemini => "Image input modality is not enabled for this model.".to_owned(),
-        _ => "The model is not multimodal. Please remove image inputs.".to_owned(),
+        Dialect::OpenAi | Dialect::Anthropic => {
+            "The model is not multimodal. Please remove image inputs.".to_owned()
+        }
     }
 }
 
@@ -390,7 +400,9 @@ pub(super) fn media_misplaced(dialect: Dialect, spot: Spot) -> String {
             "Invalid '{}'. Image URLs are only allowed for messages with role 'user'.",
             message(dialect, spot.message)
         ),
-        _ => format!("{}: `image` blocks can only be in `user` messages", part(dialect, spot)),
+        Dialect::Anthropic | Dialect::Gemini => {
+            format!("{}: `image` blocks can only be in `user` messages", part(dialect, spot))
+        }
     }
 }
 

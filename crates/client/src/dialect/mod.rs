@@ -151,7 +151,7 @@ pub fn codec(dialect: Dialect) -> &'static dyn Codec {
         Dialect::Anthropic => &anthropic::Anthropic,
         Dialect::Gemini => &gemini::Gemini,
         // A dialect without a codec of its own fails the test beneath.
-        _ => &openai::OpenAi,
+        Dialect::OpenAi => &openai::OpenAi,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Closed, open, half-open: the one state machine of everything that stops asking for a while.
 //!
-//! A [`Circuit`] is pure. It is told the time and what happened, and says what to do; locks, clocks,
+//! A [`Circuit`] is pure. It takes the time and what happened, and returns what to do; locks, clocks,
 //! logs and leases belong to the layer around it. The circuit breaker has one for each key, failover
 //! one for each provider, model and credential, compaction one for its summariser. What differs
 //! between them is data: [`CircuitPolicy`].

@@ -1,4 +1,4 @@
-//! What a circuit can be in, and what it tells of itself.
+//! What a circuit can be in, and what it reports of itself.
 
 use std::{fmt, time::Duration};
 

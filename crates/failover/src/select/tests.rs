@@ -98,7 +98,7 @@ async fn what_nobody_can_do_is_asked_of_nobody() {
     assert_eq!(lacking([Lacks::VISION, none]), [1]);
     assert_eq!(lacking([Lacks::VISION, Lacks::VISION]), [0, 1], "adapted, or refused by itself");
     assert_eq!(lacking([Lacks::WINDOW, Lacks::WINDOW]), [0, 1], "compacted by a layer below");
-    // One sees, the other is large: sight can not be made up for, size can.
+    // One sees, the other is large: a missing capability can not be made up for, size can.
     assert_eq!(lacking([Lacks::VISION, Lacks::WINDOW]), [1]);
     assert_eq!(lacking([both, Lacks::WINDOW]), [1]);
     assert!(lacking([Lacks::VISION, Lacks::TOOLS]).is_empty());
@@ -153,7 +153,7 @@ fn arbitrary_views() -> impl Strategy<Value = Vec<(CandidateView, Resting)>> {
 }
 
 proptest! {
-    /// Against the rules said one at a time, each looking at everything.
+    /// Against the rules applied one at a time, each looking at everything.
     #[test]
     fn agrees_with_a_naive_model(
         views in arbitrary_views(),

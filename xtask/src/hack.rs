@@ -1,0 +1,42 @@
+//! `cargo xtask hack`: the published crates with every set of their features.
+
+use std::process::Command;
+
+use crate::{tool::Tool, workspace};
+
+const CARGO_HACK: Tool = Tool { name: "cargo-hack", version: "0.6.46" };
+
+/// Crates that put others together. Every pair of their features is checked, not every set: what a
+/// feature turns on there is a crate, whose own features are checked with it.
+const BY_PAIRS: [&str; 2] = ["steadfast", "steadfast-gateway"];
+
+/// Checks the packages named, or all published ones.
+pub(crate) fn run(packages: &[String]) -> Result<(), String> {
+    let published: Vec<String> = workspace::crates(workspace::root())?
+        .into_iter()
+        .filter(workspace::Crate::is_published)
+        .map(|found| found.package)
+        .collect();
+    if let Some(name) = packages.iter().find(|name| !published.contains(name)) {
+        return Err(format!("`{name}` is no published crate; there are {}", published.join(", ")));
+    }
+    let wanted = if packages.is_empty() { &published } else { packages };
+    let (pairs, whole): (Vec<_>, Vec<_>) =
+        wanted.iter().map(String::as_str).partition(|name| BY_PAIRS.contains(name));
+    check(&whole, &[])?;
+    check(&pairs, &["--depth", "2"])
+}
+
+fn check(packages: &[&str], depth: &[&str]) -> Result<(), String> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    // Without the dependencies of the tests, which turn features on that a user does not have. The
+    // manifests and the lock file are put back afterwards.
+    let mut args = vec!["hack", "check", "--feature-powerset", "--no-dev-deps"];
+    args.extend(depth);
+    args.extend(packages.iter().flat_map(|package| ["-p", package]));
+    let mut command = Command::new(CARGO_HACK.path()?);
+    command.args(&args).current_dir(workspace::root());
+    crate::run("hack", &format!("cargo {}", args.join(" ")), &mut command)
+}

@@ -1,0 +1,54 @@
+//! Programs that a task needs: the user's own, or one under `target/tools`, installed when it is
+//! missing.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::workspace;
+
+/// A program on crates.io.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    /// The version that is installed; the user's own may be another.
+    pub(crate) version: &'static str,
+}
+
+impl Tool {
+    /// The path of the program.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing and can not be installed.
+    pub(crate) fn path(self) -> Result<PathBuf, String> {
+        let own = PathBuf::from(self.name);
+        if self.works(&own) {
+            return Ok(own);
+        }
+        let root = workspace::root().join("target/tools");
+        let installed = root.join("bin").join(self.name);
+        if self.works(&installed) {
+            return Ok(installed);
+        }
+        let install = ["install", self.name, "--locked", "--version", self.version];
+        println!("== {} is missing: cargo {} (into target/tools)", self.name, install.join(" "));
+        let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let status = Command::new(cargo).args(install).arg("--root").arg(&root).status();
+        if status.is_ok_and(|status| status.success()) && self.works(&installed) {
+            Ok(installed)
+        } else {
+            let (name, install) = (self.name, install.join(" "));
+            Err(format!("{name} is missing and can not be installed: cargo {install}"))
+        }
+    }
+
+    fn works(self, path: &Path) -> bool {
+        // As cargo calls it: not all of them take anything else.
+        let command = self.name.trim_start_matches("cargo-");
+        let output = Command::new(path).args([command, "--version"]).output();
+        output.is_ok_and(|output| output.status.success())
+    }
+}
