@@ -187,11 +187,12 @@ impl CircuitModel {
         let resting = self.rest.filter(|rest| {
             self.is_resting() && (now < rest.until || self.policy.recovery == Recovery::Probes)
         });
-        self.rest = Some(match resting {
-            Some(rest) => Rest { until: rest.until.max(now + wait), ..rest },
-            // No probe before its end: nobody knows better.
-            None => Rest { unprobed: true, ..Rest::new(now, now + wait) },
-        });
+        let mut rest = resting.unwrap_or(Rest::new(now, now));
+        // No probe before its end: asking is in vain.
+        if now + wait > rest.until {
+            (rest.until, rest.unprobed) = (now + wait, true);
+        }
+        self.rest = Some(rest);
         if self.state == CircuitState::Closed {
             self.enter(CircuitState::Open, CircuitCause::Manual, None);
         }

@@ -335,13 +335,11 @@ impl Circuit {
         if wait.is_zero() || !(self.state.is_resting() || self.state == CircuitState::Closed) {
             return;
         }
-        if self.resting(now).is_some() {
-            self.rest.lengthen(now, wait, false, self.policy.probe_lead);
-            return;
+        if self.resting(now).is_none() {
+            self.rest = Rest::none(now);
+            self.last_reason = Some(reason);
         }
-        let until = later(now, wait);
-        self.rest = Rest { probe_from: until, ..Rest::new(now, until, false, Duration::ZERO) };
-        self.last_reason = Some(reason);
+        self.rest.lengthen_unprobed(now, wait);
         if self.state == CircuitState::Closed {
             self.enter(CircuitState::Open, CircuitCause::Manual, now);
         }

@@ -15,6 +15,8 @@ pub(super) struct Rest {
     pub(super) probe_from: Instant,
     /// The provider itself asked for it.
     pub(super) hinted: bool,
+    /// Asking before its end is in vain.
+    pub(super) unprobed: bool,
     /// It follows a failure that does not pass by itself.
     pub(super) permanent: bool,
     /// Probes that succeeded.
@@ -37,6 +39,7 @@ impl Rest {
             until,
             probe_from: since,
             hinted,
+            unprobed: false,
             permanent: false,
             successes: 0,
             streak: 0,
@@ -53,11 +56,20 @@ impl Rest {
         self.aim_probe(lead);
     }
 
+    /// Moves its end to `wait` from `now`, if that is later, and its probe to that end.
+    pub(super) fn lengthen_unprobed(&mut self, now: Instant, wait: Duration) {
+        let until = later(now, wait);
+        if until > self.until {
+            (self.until, self.probe_from, self.unprobed) = (until, until, true);
+        }
+    }
+
     /// The probe is let through `lead` before the end, never in the first half, and not before a time
     /// that the provider asked for.
     fn aim_probe(&mut self, lead: Duration) {
         let whole = self.until.saturating_duration_since(self.since);
-        let lead = if self.hinted { Duration::ZERO } else { lead.min(whole / 2) };
+        let early = !self.hinted && !self.unprobed;
+        let lead = if early { lead.min(whole / 2) } else { Duration::ZERO };
         self.probe_from = self.since + (whole - lead);
     }
 }
