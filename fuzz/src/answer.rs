@@ -1,7 +1,7 @@
 //! A provider's whole answer: `dialect body`.
 
-use steadfast_client::dialect::codec;
 use steadfast_chat::Event;
+use steadfast_client::dialect::codec;
 use steadfast_core::Dialect;
 
 use crate::{

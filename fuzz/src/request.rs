@@ -1,8 +1,11 @@
 //! A caller's request: `dialect body`.
 
 use serde::de::IgnoredAny;
+use steadfast_chat::{
+    ChatRequest, Message, Part, Thinking,
+    transcript::{Rules, repair, validate},
+};
 use steadfast_client::dialect::{Route, Wire, codec};
-use steadfast_chat::{ChatRequest, Message, Part, Thinking, transcript::{Rules, repair, validate}};
 use steadfast_core::{Dialect, Failure};
 
 use crate::{input::Input, said::told};

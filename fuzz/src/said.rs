@@ -1,8 +1,8 @@
 //! What matters of an answer, and writing it for every caller.
 
 use bytes::Bytes;
-use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_chat::{ChatRequest, Completion, Event, Head, Part};
+use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{Dialect, Failure};
 
 /// The same caller each time.

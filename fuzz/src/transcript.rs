@@ -1,6 +1,10 @@
 //! A conversation made of small instructions: `dialect target rules instructions`.
 
-use steadfast_chat::{ChatRequest, Extra, Message, Opaque, Part, RawJson, Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolResult, transcript::{Rule, Rules, repair, validate}};
+use steadfast_chat::{
+    ChatRequest, Extra, Message, Opaque, Part, RawJson, Role, Text, Thinking, ThinkingConfig, Tool,
+    ToolCall, ToolResult,
+    transcript::{Rule, Rules, repair, validate},
+};
 use steadfast_core::Dialect;
 
 use crate::input::Input;

@@ -14,7 +14,7 @@ use crate::{Evidence, Transport, Verdict, engine};
 /// use steadfast_classify::{Classifier, Evidence};
 /// use steadfast_core::Reason;
 ///
-/// let classifier = Classifier::default().with(|evidence: &Evidence<'_>| {
+/// let classifier = Classifier::default().with_override(|evidence: &Evidence<'_>| {
 ///     evidence.body.starts_with(b"E1042").then_some(Reason::Overloaded)
 /// });
 /// let verdict = classifier.judge(&Evidence::new(b"E1042 try again")).unwrap();

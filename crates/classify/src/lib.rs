@@ -26,7 +26,7 @@
 //! What providers' codes, phrases and keys mean is data, one line an entry: `data/` in the crate,
 //! which `docs/classify.md` in the repository explains.
 //!
-//! Your own rules come first: a closure that may have no opinion ([`ClassifyLayer::with`]). What
+//! Your own rules come first: a closure that may have no opinion ([`ClassifyLayer::with_override`]). What
 //! follows from a reason is a table you can change ([`ClassifyLayer::with_table`]).
 //!
 //! # Example

@@ -114,7 +114,7 @@ impl CompactionLayer {
     /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};
     /// use steadfast_core::Dialect;
     ///
-    /// let layer = CompactionLayer::rules_only().targets(|target| match target.provider() {
+    /// let layer = CompactionLayer::rules_only().with_targets(|target| match target.provider() {
     ///     "house" => TargetFacts::default()
     ///         .with_dialect(Dialect::OpenAi)
     ///         .with_limits(TokenLimits::new(32_768).with_output(4_096)),

@@ -20,7 +20,7 @@
 //!     Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
 //! });
 //! let layer = CompactionLayer::new(client("The user counts; all is well so far."))
-//!     .targets(|_| TargetFacts::default().with_limits(TokenLimits::new(8_192)));
+//!     .with_targets(|_| TargetFacts::default().with_limits(TokenLimits::new(8_192)));
 //! let llm = ServiceBuilder::new().layer(layer).service(client("One hundred."));
 //!
 //! let mut history = vec![Message::user("Count with me.")];
@@ -93,10 +93,10 @@
 //! session; without a session, by the beginning of its first message. Whatever it is known by, a
 //! compaction stands only in front of the very messages it was made of. Names that are empty, padded,
 //! too long or hold control characters, and two histories that use one name in turn, get a compaction
-//! for the one request and nothing is kept ([`fail_closed_rollover`](CompactionLayer::fail_closed_rollover)).
+//! for the one request and nothing is kept ([`fail_closed_rollover`](CompactionLayer::with_fail_closed_rollover)).
 //!
 //! One request of a conversation is compacted at a time; others of it wait, and then send the same. In
-//! [`deferred`](CompactionLayer::deferred) mode nobody waits as long as the request fits as it is.
+//! [`deferred`](CompactionLayer::with_deferred) mode nobody waits as long as the request fits as it is.
 //!
 //! After three compactions in a row that did not help, a conversation is not summarised any more; after
 //! three errors of the layer's own (a panic in a closure it was given, a result that is not valid or that the

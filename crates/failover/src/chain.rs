@@ -26,8 +26,8 @@ pub const MAX_CANDIDATES: usize = 128;
 /// assert_eq!(by_name.len(), 3);
 ///
 /// let in_detail = Chain::new([
-///     TargetSpec::new("anthropic").credential("main").credential("spare"),
-///     TargetSpec::new("openai").model("claude-sonnet-4", "gpt-4o").window(128_000),
+///     TargetSpec::new("anthropic").with_credential("main").with_credential("spare"),
+///     TargetSpec::new("openai").with_model("claude-sonnet-4", "gpt-4o").with_window(128_000),
 /// ])?;
 /// assert_eq!(in_detail[0].credentials, ["main", "spare"]);
 ///

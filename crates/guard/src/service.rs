@@ -33,7 +33,7 @@ pub struct SafetyGuardService<S> {
 
 impl<S> SafetyGuardService<S> {
     pub(crate) fn new(inner: S, tasks: Arc<Tasks>) -> Self {
-        Self { inner, tasks: tasks }
+        Self { inner, tasks }
     }
 
     /// The service inside.

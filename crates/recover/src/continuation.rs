@@ -129,7 +129,7 @@ impl ContinuationLayer {
     /// ```
     /// use steadfast_recover::{ContinuationLayer, OutputLimits};
     ///
-    /// let layer = ContinuationLayer::default().limits(|request, _| match &*request.model {
+    /// let layer = ContinuationLayer::default().with_limits(|request, _| match &*request.model {
     ///     "gpt-4o" => OutputLimits { max_output: Some(16_384), window: Some(128_000) },
     ///     _ => OutputLimits::default(),
     /// });

@@ -94,7 +94,7 @@
 //! a whole call the turn is complete, whatever the limit: a call cut off beside it is dropped.)
 //!
 //! 1. Where nobody has seen anything (an answer that is not streamed, or
-//!    [`withhold`](ContinuationLayer::withhold)) the limit is raised once to 64,000 and the
+//!    [`withhold`](ContinuationLayer::with_withhold)) the limit is raised once to 64,000 and the
 //!    request sent again; when that is refused, what there was is continued instead.
 //! 2. Then it is continued, at most 3 times; not after 3 in a row that brought fewer than 500 tokens.
 //! 3. Then it ends as the model ended it: with the reason [`MaxTokens`](steadfast_chat::StopReason).

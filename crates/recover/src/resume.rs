@@ -97,7 +97,7 @@ impl StreamResumeLayer {
     /// ```
     /// use steadfast_recover::StreamResumeLayer;
     ///
-    /// let layer = StreamResumeLayer::default().prefill(|target, _| {
+    /// let layer = StreamResumeLayer::default().with_prefill(|target, _| {
     ///     target.and_then(|target| target.model()).is_some_and(|model| model.starts_with("claude-3"))
     /// });
     /// ```

@@ -35,7 +35,7 @@ pub struct Answer {
     /// Stream the text in these pieces instead of [`pieces`](crate::tokens::pieces).
     pub chunks: Option<usize>,
     /// It is a whole answer that may be asked for in parts, and this is how the model does that;
-    /// the provider's [setting](crate::SimProviderBuilder::goes_on) if `None`.
+    /// the provider's [setting](crate::SimProviderBuilder::with_goes_on) if `None`.
     pub goes_on: Option<GoesOn>,
     /// It never ends: behind its blocks comes text without end, cut at the output limit. A rest
     /// that is asked for goes on where the text was cut if [`goes_on`](Self::goes_on) is set.

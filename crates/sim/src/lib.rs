@@ -30,8 +30,8 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let provider = SimProvider::builder(Dialect::OpenAi)
-//!     .script([Answer::text("Hello!")])
-//!     .faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)))
+//!     .with_script([Answer::text("Hello!")])
+//!     .with_faults(FaultPlan::first(1, Fault::Error(ErrorKind::ServerError)))
 //!     .build();
 //!
 //! let ask = || {

@@ -72,7 +72,7 @@ impl Summary {
 /// use steadfast_sim::{Dialect, SimProvider, Summaries, Summary};
 ///
 /// let provider = SimProvider::builder(Dialect::Anthropic)
-///     .summaries(Summaries::to("You keep the record").then(Summary::Empty).then(Summary::Good))
+///     .with_summaries(Summaries::to("You keep the record").then(Summary::Empty).then(Summary::Good))
 ///     .build();
 /// # drop(provider);
 /// ```
