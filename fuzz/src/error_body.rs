@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) {
     let mut evidence = Evidence::new(&body)
         .with_headers(&headers)
         .with_provider(&provider)
-        .at(UNIX_EPOCH + Duration::from_secs(1_795_269_489));
+        .with_now(UNIX_EPOCH + Duration::from_secs(1_795_269_489));
     evidence.status = StatusCode::from_u16(code).ok();
     let classifier = Classifier::default();
     let verdict = classifier.judge(&evidence);

@@ -20,7 +20,7 @@ fn wait(headers: &HeaderMap, body: &[u8]) -> Option<Duration> {
     let evidence = Evidence::new(body)
         .with_status(StatusCode::TOO_MANY_REQUESTS)
         .with_headers(headers)
-        .at(now());
+        .with_now(now());
     let verdict = Classifier::default().judge(&evidence).expect("a 429 is an error");
     sane(&verdict, &RecoveryTable::default()).retry_after()
 }
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     let evidence = Evidence::new(&body)
         .with_status(StatusCode::TOO_MANY_REQUESTS)
         .with_headers(&headers)
-        .at(now());
+        .with_now(now());
     let verdict = Classifier::default().judge(&evidence).expect("a 429 is an error");
     let failure = sane(&verdict, &RecoveryTable::default());
     let Some(wait) = failure.retry_after() else { return };

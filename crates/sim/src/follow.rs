@@ -25,7 +25,7 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let provider = SimProvider::builder(Dialect::OpenAi)
-//!     .with_script([Answer::text("one two three four").with_goes_on(GoesOn::Faithful)])
+//!     .with_script([Answer::text("one two three four").goes_on(GoesOn::Faithful)])
 //!     .build();
 //! let ask = async |messages: &str| {
 //!     let body = format!(r#"{{"model": "gpt-4o", "max_tokens": 2, "messages": [{messages}]}}"#);
