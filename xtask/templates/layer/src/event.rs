@@ -12,5 +12,5 @@ pub(crate) fn failing(target: Option<&Target>, failures: u32, log: &RecoveryLog)
         failures,
         "a target keeps failing"
     );
-    log.record(|| Step::new("{{snake}}", "failing").target(target));
+    log.record(|| Step::new("{{snake}}", "failing").with_target(target));
 }
