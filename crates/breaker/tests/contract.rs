@@ -3,7 +3,7 @@
 
 use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreakerLayer};
 use steadfast_core::{Reason, Target};
-use steadfast_testkit::{Act, Chat, Contract, PinnedHttp, Plain, contract, secs};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
 
 /// The target of the kit's requests.
 fn key() -> Option<Target> {
@@ -61,5 +61,6 @@ contract!(
         .after(secs(31))
         .may_refuse_crowds()
         .refuses(|layer, _| isolate(&layer.handle()))
+        .none(Aspect::State, "each new layer begins with what was tripped")
         .held(|layer| under_way(&layer.handle()))
 );

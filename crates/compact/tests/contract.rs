@@ -4,7 +4,9 @@
 use steadfast_chat::{ChatRequest, ChatResponse, Message, RawJson, Tool};
 use steadfast_compact::CompactionLayer;
 use steadfast_core::{Call, Reason};
-use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+
+const HOLDS_NOTHING: &str = "rules alone make no call, and take no place, of their own";
 
 /// What can not be made to fit.
 fn too_large(request: &mut ChatRequest) {
@@ -14,7 +16,10 @@ fn too_large(request: &mut ChatRequest) {
 
 contract!(
     chat,
-    Contract::new(Chat, CompactionLayer::rules_only).refuses(|_, request| too_large(request))
+    Contract::new(Chat, CompactionLayer::rules_only)
+        .refuses(|_, request| too_large(request))
+        .none(Aspect::State, "without a session nothing is remembered")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 /// Chat in a session whose history is too long for the upper bound.
@@ -56,4 +61,5 @@ contract!(
             .snapshot()
             .counts
             .overflows)
+        .none(Aspect::Held, HOLDS_NOTHING)
 );

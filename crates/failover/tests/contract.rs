@@ -3,7 +3,7 @@
 
 use steadfast_core::Target;
 use steadfast_failover::{Chain, CooldownFailoverLayer, FailoverHandle};
-use steadfast_testkit::{Act, Chat, Contract, PinnedHttp, Plain, contract, secs};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
 use tokio::time::Instant;
 
 const NAMES: [&str; 3] = ["probe", "other", "third"];
@@ -63,5 +63,6 @@ contract!(
     })
     .after(secs(31))
     .refuses(|layer, _| cool(&layer.handle()))
+    .none(Aspect::State, "each new layer begins with what is cooled")
     .held(|layer| probing(&layer.handle()))
 );

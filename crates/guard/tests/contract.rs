@@ -6,8 +6,10 @@ mod support;
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::Call;
 use steadfast_guard::SafetyGuardLayer;
-use steadfast_testkit::{Act, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
 use support::*;
+
+const HOLDS_NOTHING: &str = "a call is allowed or refused before it is sent";
 
 /// Five times the same.
 fn circles(request: &mut ChatRequest) {
@@ -40,12 +42,18 @@ impl Exchange for InTask {
 
 contract!(
     chat,
-    Contract::new(Chat, SafetyGuardLayer::default).refuses(|_, request| circles(request))
+    Contract::new(Chat, SafetyGuardLayer::default)
+        .refuses(|_, request| circles(request))
+        .none(Aspect::State, "the history that the request brings is all it reads")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     a_named_task,
-    Contract::new(InTask, SafetyGuardLayer::default).refuses(|_, request| circles(request))
+    Contract::new(InTask, SafetyGuardLayer::default)
+        .refuses(|_, request| circles(request))
+        .none(Aspect::State, "the history that the request brings is all it reads")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 /// Its tools are seen, too.
@@ -65,4 +73,5 @@ contract!(
             }
         })
         .state(Act::answer(), |layer| layer.guard().get(TASK).map_or(0, |task| task.events))
+        .none(Aspect::Held, HOLDS_NOTHING)
 );

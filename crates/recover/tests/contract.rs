@@ -4,16 +4,24 @@
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::{Failure, Reason};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
-use steadfast_testkit::{Act, Chat, Contract, contract};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, contract};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 
 contract!(
     resume,
     Contract::new(Chat, StreamResumeLayer::default)
         .state(Act::fail_late(Reason::Network), |layer| layer.handle().snapshot().broken)
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::Held, "what was read of an answer goes with it")
 );
 
-contract!(continuation, Contract::new(Chat, ContinuationLayer::default));
+contract!(
+    continuation,
+    Contract::new(Chat, ContinuationLayer::default)
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::State, "it counts answers cut by length, and no act of the probe is one")
+        .none(Aspect::Held, "what was read of an answer goes with it")
+);
 
 #[tokio::test(start_paused = true)]
 async fn the_two_stack_around_a_boxed_service() {

@@ -14,7 +14,7 @@ use common::{exact, layer, ready};
 use steadfast_core::{AtOnce, Failure, Reason, RetryBudget};
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle, future::ResponseFuture};
 use steadfast_testkit::{
-    Act, Ask, Chat, Contract, PinnedHttp, Plain, ask, contract, fail, ms, secs,
+    Act, Ask, Aspect, Chat, Contract, PinnedHttp, Plain, ask, contract, fail, ms, secs,
 };
 use tokio::sync::Semaphore;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
@@ -25,12 +25,16 @@ contract!(
     plain,
     Contract::new(Plain, || RetryBackoffLayer::default().at_once())
         .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+        .none(Aspect::Refusal, "the budget refuses retries, never a first attempt")
+        .none(Aspect::Held, "a call is counted as it comes, and a retry paid for as it is sent")
 );
 
 contract!(
     http,
     Contract::new(PinnedHttp, RetryBackoffLayer::default)
         .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+        .none(Aspect::Refusal, "the budget refuses retries, never a first attempt")
+        .none(Aspect::Held, "a call is counted as it comes, and a retry paid for as it is sent")
         .allocates(5, "the request is cloned for a retry, with its headers and extensions")
 );
 
@@ -38,6 +42,8 @@ contract!(
     chat,
     Contract::new(Chat, RetryBackoffLayer::default)
         .state(Act::answer(), |layer| layer.handle().snapshot().calls)
+        .none(Aspect::Refusal, "the budget refuses retries, never a first attempt")
+        .none(Aspect::Held, "a call is counted as it comes, and a retry paid for as it is sent")
 );
 
 type Mock = mock::Mock<Ask, &'static str>;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use steadfast::{Stack, Target, failover::Chain};
-use steadfast_testkit::{Act, Chat, Contract, contract};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, contract};
 
 const NAMES: [&str; 3] = ["probe", "other", "third"];
 
@@ -35,4 +35,6 @@ contract!(
     stack_that_never_asks_for_more_of_an_answer,
     Contract::new(Chat, || stack().without_guard().without_continuation().without_resume())
         .state(Act::answer(), |stack| stack.handles().retry.snapshot().calls)
+        .none(Aspect::Refusal, "the same as of the whole stack")
+        .none(Aspect::Held, "the same as of the whole stack")
 );

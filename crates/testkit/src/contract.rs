@@ -51,8 +51,9 @@ where
 /// A layer under test: how to make it, what its requests and replies are, and what cannot be seen
 /// from outside.
 ///
-/// Only [`new`](Self::new) is needed. What a layer has no word for (a refusal, a state, something
-/// held) leaves its clause with nothing to ask, so say whatever can be said.
+/// What can not be seen from outside has to be said: how it [refuses](Self::refuses), its
+/// [state](Self::state), and what it [holds](Self::held). Of what a layer has [none](Self::none), say
+/// so and why: the clause then is not applicable, instead of passing without having asked anything.
 #[must_use = "a contract does nothing until a clause is asked"]
 pub struct Contract<E: Exchange, L> {
     pub(crate) exchange: E,
@@ -64,6 +65,18 @@ pub struct Contract<E: Exchange, L> {
     pub(crate) held: Option<Count<L>>,
     pub(crate) allocations: u64,
     pub(crate) refuses_crowds: bool,
+    none: Vec<(Aspect, &'static str)>,
+}
+
+/// What of a layer can not be seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aspect {
+    /// It refuses calls: see [`Contract::refuses`].
+    Refusal,
+    /// It has state: see [`Contract::state`].
+    State,
+    /// It holds something while a call is under way: see [`Contract::held`].
+    Held,
 }
 
 type Refuse<E, L> = Box<dyn Fn(&L, &mut <E as Exchange>::Request) + Send + Sync>;
@@ -83,6 +96,7 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
             held: None,
             allocations: 0,
             refuses_crowds: false,
+            none: Vec::new(),
         }
     }
 
@@ -107,6 +121,39 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
     /// `held` counts what the layer believes to be under way: permits, leases, probes.
     pub fn held(self, held: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
         Self { held: Some(Box::new(held)), ..self }
+    }
+
+    /// The layer has nothing of that kind, and why.
+    pub fn none(mut self, aspect: Aspect, why: &'static str) -> Self {
+        self.none.push((aspect, why));
+        self
+    }
+
+    /// What was declared of `aspect`; `None` when it is not applicable.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was declared of it.
+    pub(crate) fn declared<'a, A>(
+        &self,
+        aspect: Aspect,
+        value: &'a Option<A>,
+    ) -> Result<Option<&'a A>, String> {
+        if let Some(value) = value {
+            return Ok(Some(value));
+        }
+        let Some((_, why)) = self.none.iter().find(|(one, _)| *one == aspect) else {
+            let method = match aspect {
+                Aspect::Refusal => "refuses",
+                Aspect::State => "state",
+                Aspect::Held => "held",
+            };
+            return Err(format!(
+                "there is nothing to ask: say `.{method}(..)`, or `.none(Aspect::{aspect:?}, why)`"
+            ));
+        };
+        println!("not applicable: {why}");
+        Ok(None)
     }
 
     /// The success path makes exactly so many allocations more than the bare service. Without this

@@ -10,7 +10,7 @@
 //! use std::task::{Context, Poll};
 //!
 //! use steadfast_core::{Call, Priority};
-//! use steadfast_testkit::{Contract, Http, contract};
+//! use steadfast_testkit::{Aspect, Contract, Http, contract};
 //! use tower::{Layer, Service};
 //!
 //! /// Somebody's own layer: gives each request a priority.
@@ -44,31 +44,38 @@
 //! }
 //!
 //! // In `tests/contract.rs`: 24 tests in a module of this name.
-//! contract!(background_over_http, Contract::new(Http, || Background));
-//! # steadfast_testkit::run(async {
-//! #     steadfast_testkit::verify(&Contract::new(Http, || Background)).await
-//! # });
+//! contract!(background_over_http, contract());
+//!
+//! fn contract() -> Contract<Http, Background> {
+//!     Contract::new(Http, || Background)
+//!         .none(Aspect::Refusal, "every call is sent")
+//!         .none(Aspect::State, "nothing is remembered of a call")
+//!         .none(Aspect::Held, "nothing is taken for a call")
+//! }
+//! # steadfast_testkit::run(async { steadfast_testkit::verify(&contract()).await });
 //! ```
 //!
 //! # What to say of a layer
 //!
 //! A [`Contract`] needs to know how the layer is made and what its requests and replies are:
-//! [`Plain`] values, [`Http`] (or [`PinnedHttp`]), [`Chat`], or an [`Exchange`] of your own. Four things cannot be seen
-//! from outside, and are told with a closure each: what makes it [refuse](Contract::refuses), a
-//! number of its [state](Contract::state), what it believes to [hold](Contract::held), and how many
-//! [allocations](Contract::allocates) its success path makes. A clause about something that was not
-//! told has nothing to ask and passes; the rest of it is asked all the same, since most leaks show
-//! in what the probe sees.
+//! [`Plain`] values, [`Http`] (or [`PinnedHttp`]), [`Chat`], or an [`Exchange`] of your own. Three
+//! things cannot be seen from outside, and are told with a closure each: what makes it
+//! [refuse](Contract::refuses), a number of its [state](Contract::state), and what it believes to
+//! [hold](Contract::held). Of what it has [none](Contract::none), the contract says so and why:
+//! a clause about something that was neither told nor declined fails, since it would have asked
+//! nothing. [Allocations](Contract::allocates) of the success path are none unless told.
 //!
 //! ```
 //! use std::time::Duration;
-//! use steadfast_testkit::{Contract, Plain};
+//! use steadfast_testkit::{Aspect, Contract, Plain};
 //! use tower::timeout::TimeoutLayer;
 //!
 //! # steadfast_testkit::run(async {
 //! // tower's own timeout boxes its errors, and makes no state.
 //! let contract = Contract::new(Plain, || TimeoutLayer::new(Duration::from_secs(30)))
-//!     .allocates(0, "its timer is a part of its future");
+//!     .none(Aspect::Refusal, "every call is sent")
+//!     .none(Aspect::State, "nothing is remembered of a call")
+//!     .none(Aspect::Held, "its timer is a part of its future");
 //! steadfast_testkit::verify(&contract).await
 //! # });
 //! ```
@@ -126,7 +133,7 @@ pub use self::{
     act::{Act, Pieces, PinnedBody, ProbeBody, ProbeEvents},
     ask::{Ask, ask, fail, ms, secs, whole},
     circuit_model::{Change, CircuitModel},
-    contract::{Contract, Contracted, ContractedLayer},
+    contract::{Aspect, Contract, Contracted, ContractedLayer},
     exchange::{Chat, Exchange, Frames, Http, Nothing, PinnedHttp, Plain, Read, SECRET, Said},
     heard::Heard,
     macros::{CLAUSES, ask_clause, run, verify},

@@ -9,7 +9,7 @@ use std::future::Ready;
 use common::Events;
 use steadfast_chat::ChatResponse;
 use steadfast_core::{Call, Deadline, Failure, UntilEnd};
-use steadfast_testkit::{Act, Ask, Chat, Contract, PinnedHttp, Plain, ask, contract, secs};
+use steadfast_testkit::{Act, Ask, Aspect, Chat, Contract, PinnedHttp, Plain, ask, contract, secs};
 use steadfast_timeout::{
     DeadlineLayer, StallBody, StallEvents, StallTimeoutLayer, TimeoutHandle, future::ResponseFuture,
 };
@@ -22,6 +22,8 @@ fn fired(handle: &TimeoutHandle) -> u64 {
     handle.snapshot().fired.iter().map(|(_, count)| count).sum()
 }
 
+const HOLDS_NOTHING: &str = "its timer is a part of the future or of the body";
+
 /// A request whose deadline has passed is refused.
 fn too_late(request: &mut impl Call) {
     request.context_mut().deadline = Some(Deadline::at(Instant::now()));
@@ -32,6 +34,7 @@ contract!(
     Contract::new(Plain, || DeadlineLayer::default().at_once())
         .refuses(|_, request| too_late(request))
         .state(Act::hang(), |layer| fired(&layer.handle()))
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
@@ -39,6 +42,7 @@ contract!(
     Contract::new(PinnedHttp, DeadlineLayer::default)
         .refuses(|_, request| too_late(request))
         .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
@@ -46,24 +50,31 @@ contract!(
     Contract::new(Chat, DeadlineLayer::default)
         .refuses(|_, request| too_late(request))
         .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     stall_of_values,
     Contract::new(Plain, || StallTimeoutLayer::default().at_once())
         .state(Act::hang(), |layer| fired(&layer.handle()))
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     stall_of_http,
     Contract::new(PinnedHttp, StallTimeoutLayer::default)
         .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     stall_of_chat,
     Contract::new(Chat, StallTimeoutLayer::default)
         .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 #[tokio::test(start_paused = true)]

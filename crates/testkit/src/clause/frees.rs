@@ -3,7 +3,7 @@
 use steadfast_core::{Deadline, Reason};
 
 use crate::{
-    Act, Contract, Exchange,
+    Act, Aspect, Contract, Exchange,
     contract::ContractedLayer,
     scene::{Found, Scene},
     watch::Stuck,
@@ -24,6 +24,7 @@ clause! {
 }
 
 async fn dropped_future<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
+    contract.declared(Aspect::Held, &contract.held)?;
     let plans: [(&[Act], bool); 3] = [
         (&[Act::answer().slow()], true),
         (&[Act::hang()], true),

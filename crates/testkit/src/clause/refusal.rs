@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use crate::{
-    Contract, Exchange,
+    Aspect, Contract, Exchange,
     contract::ContractedLayer,
     scene::{Found, Scene},
     watch::Stuck,
@@ -16,7 +16,9 @@ clause! {
 }
 
 async fn calls_nothing<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let Some(refuse) = &contract.refuse else { return Ok(()) };
+    let Some(refuse) = contract.declared(Aspect::Refusal, &contract.refuse)? else {
+        return Ok(());
+    };
     let mut scene = Scene::new(contract).await;
     scene.handle.places(1);
     for refused in 1..=3 {

@@ -1,7 +1,7 @@
 //! Whose the state is.
 
 use crate::{
-    Contract, Exchange, Probe,
+    Aspect, Contract, Exchange, Probe,
     contract::ContractedLayer,
     scene::{Found, Scene},
 };
@@ -13,7 +13,7 @@ clause! {
 }
 
 async fn shared<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let Some(state) = &contract.state else { return Ok(()) };
+    let Some(state) = contract.declared(Aspect::State, &contract.state)? else { return Ok(()) };
     let mut scene = Scene::new(contract).await;
     let layer = scene.layer.clone();
     let fresh = |layer: L| {
@@ -52,7 +52,7 @@ clause! {
 }
 
 async fn new_state<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let Some(state) = &contract.state else { return Ok(()) };
+    let Some(state) = contract.declared(Aspect::State, &contract.state)? else { return Ok(()) };
     let mut first = Scene::new(contract).await;
     let new = state(&first.layer);
     mark(&mut first, contract).await?;

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::atomic::Ordering::SeqCst};
 
 use flaw::Flaw;
 use layer::Limited;
-use steadfast_testkit::{Act, CLAUSES, Contract, Http, Violation, ask_clause, run, verify};
+use steadfast_testkit::{Act, Aspect, CLAUSES, Contract, Http, Violation, ask_clause, run, verify};
 
 /// Which clauses each flaw must break. It may break others as well.
 const BREAKS: &[(Flaw, &[&str])] = &[
@@ -96,7 +96,10 @@ fn leaks_are_found_from_outside() {
         (Flaw::LeaksBodies, "a_dropped_body_frees"),
         (Flaw::HoldsUntilDrop, "a_body_read_to_its_end_frees"),
     ] {
-        let contract = || Contract::new(Http, move || Limited::new(flaw));
+        let contract = || {
+            Contract::new(Http, move || Limited::new(flaw))
+                .none(Aspect::Held, "it has no books of its own here")
+        };
         let mut found = Ok(());
         run(async {
             found = ask_clause(clause, &contract()).await;
@@ -104,6 +107,28 @@ fn leaks_are_found_from_outside() {
         });
         let violation = found.expect_err(clause);
         assert!(violation.message.contains("too many calls at once"), "{violation}");
+    }
+}
+
+/// What was neither told nor declined is asked for; what was declined is not applicable.
+#[test]
+fn a_clause_that_has_nothing_to_ask_does_not_pass() {
+    for (aspect, clause) in [
+        (Aspect::Refusal, "a_refusal_calls_nothing"),
+        (Aspect::State, "state_is_shared"),
+        (Aspect::State, "a_new_layer_has_new_state"),
+        (Aspect::Held, "a_dropped_future_frees"),
+    ] {
+        let silent = || Contract::new(Http, || Limited::new(Flaw::None));
+        let (mut untold, mut declined) = (Ok(()), Ok(()));
+        run(async {
+            untold = ask_clause(clause, &silent()).await;
+            declined = ask_clause(clause, &silent().none(aspect, "as a test")).await;
+            Ok(())
+        });
+        let message = untold.expect_err(clause).message;
+        assert!(message.contains(&format!(".none(Aspect::{aspect:?}")), "{clause}: {message}");
+        declined.expect(clause);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The contract of every layer.
 
 use steadfast_{{snake}}::{ {{Pascal}}Counts, {{Pascal}}Handle, {{Pascal}}Layer};
-use steadfast_testkit::{Act, Chat, Contract, PinnedHttp, Plain, contract};
+use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract};
 
 fn total(handle: &{{Pascal}}Handle, count: fn(&{{Pascal}}Counts) -> u64) -> u64 {
     handle.snapshot().iter().map(|(_, counts)| count(counts)).sum()
@@ -10,6 +10,7 @@ fn total(handle: &{{Pascal}}Handle, count: fn(&{{Pascal}}Counts) -> u64) -> u64 
 contract!(
     plain,
     Contract::new(Plain, || {{Pascal}}Layer::default().at_once())
+        .none(Aspect::Refusal, "every call is sent")
         .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );
@@ -17,6 +18,7 @@ contract!(
 contract!(
     http,
     Contract::new(PinnedHttp, {{Pascal}}Layer::default)
+        .none(Aspect::Refusal, "every call is sent")
         .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );
@@ -24,6 +26,7 @@ contract!(
 contract!(
     chat,
     Contract::new(Chat, {{Pascal}}Layer::default)
+        .none(Aspect::Refusal, "every call is sent")
         .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );
