@@ -8,6 +8,7 @@ mod deny;
 mod examples;
 mod fuzz;
 mod hack;
+mod links;
 mod msrv;
 mod new_layer;
 mod package;
@@ -53,7 +54,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "docs",
-        what: "rustdoc, warnings are errors",
+        what: "rustdoc, warnings are errors; files that pages name are there",
         ci: Some(&[]),
         run: Run::Plain(docs),
     },
@@ -220,6 +221,7 @@ fn lint() -> Result<(), String> {
 }
 
 fn docs() -> Result<(), String> {
+    links::run()?;
     let scope = ["doc", "--workspace", "--all-features", "--no-deps", "--locked"];
     cargo("docs", &scope, &[("RUSTDOCFLAGS", "-D warnings")])
 }

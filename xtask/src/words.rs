@@ -41,7 +41,7 @@ pub(crate) fn run(paths: &[String]) -> Result<(), String> {
 }
 
 /// The Rust and Markdown files at or under `path`, in order.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+pub(crate) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     if path.is_file() {
         if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
             files.push(path.to_owned());
