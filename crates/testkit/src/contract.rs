@@ -156,7 +156,7 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
         Ok(None)
     }
 
-    /// The success path makes exactly so many allocations more than the bare service. Without this
+    /// The success path makes at most so many allocations more than the bare service. Without this
     /// it is none. `why` is for the reader of the test.
     pub fn allocates(self, allocations: u64, why: &str) -> Self {
         let _ = why;

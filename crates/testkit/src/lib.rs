@@ -113,7 +113,9 @@
 //! [`Probe`] with [`Act`] is a scripted inner service, [`Watch`] polls by hand with a new waker each
 //! time, [`Heard`] listens to `tracing`, and [`Ask`] is a request of nobody's making.
 //!
-//! Linking this crate counts allocations, so it is for `dev-dependencies` only.
+//! With the feature `allocations`, a default one, this crate is the program's allocator and counts: it is
+//! for `dev-dependencies` only. A crate with an allocator of its own does without it
+//! (`default-features = false`), and without that clause.
 
 #[macro_use]
 mod macros;

@@ -57,19 +57,4 @@ mod tests {
         let unknown = Table { file: "sockets.txt", text: "1 | A | pigeon" };
         assert!(read(unknown).unwrap_err().to_string().contains("`pigeon` is no transport"));
     }
-
-    #[test]
-    fn errors_go_by_number() {
-        for (number, transport) in [
-            (10_051, Transport::Connect),
-            (10_054, Transport::Reset),
-            (10_060, Transport::Timeout),
-            (10_061, Transport::Connect),
-            (10_065, Transport::Connect),
-            (11_001, Transport::Dns),
-        ] {
-            assert_eq!(by_number(number), Some(transport), "{number}");
-        }
-        assert_eq!(by_number(104), None);
-    }
 }
