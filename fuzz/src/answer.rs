@@ -5,26 +5,28 @@ use steadfast_client::dialect::codec;
 use steadfast_core::Dialect;
 
 use crate::{
+    content::{
+        caller, check_failure, completion, content_of, has_opaque, read_stream, write_stream,
+    },
     input::Input,
-    said::{caller, completion, has_opaque, read_stream, said, told, write_stream},
 };
 
-/// * An answer that is none is a failure in words.
-/// * What it says is of the size of its bytes.
-/// * In its own dialect it leaves as the bytes that came.
-/// * Written in another, whole or as a stream, it can be read, and says the same.
+/// * An invalid answer is a failure with a message.
+/// * Its content is bounded by its bytes.
+/// * In its own dialect the same bytes are written.
+/// * Written in another, whole or as a stream, it can be read and has the same content.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let from = input.dialect();
     let body = input.rest();
     let event = match codec(from).decode_answer(&body) {
         Ok(event) => event,
-        Err(failure) => return told(&failure),
+        Err(failure) => return check_failure(&failure),
     };
     assert!(event.is_end(), "a whole answer ends");
     assert!(event.deltas.len() <= body.len() + 8, "{} deltas", event.deltas.len());
     let answer = completion(from, std::slice::from_ref(&event));
-    let wanted = said(&answer);
+    let wanted = content_of(&answer);
     for to in Dialect::ALL {
         let bound = 64 * body.len() + 4_096;
         if let Ok(written) = codec(to).encode_answer(&answer, &caller()) {
@@ -35,10 +37,14 @@ pub fn run(data: &[u8]) {
             let again = codec(to).decode_answer(&written);
             let again = again.unwrap_or_else(|e| panic!("{from} to {to}: {e}\n{written:?}"));
             if !has_opaque(&answer) {
-                assert_eq!(said(&completion(to, &[again])), wanted, "{from} to {to}\n{written:?}");
+                assert_eq!(
+                    content_of(&completion(to, &[again])),
+                    wanted,
+                    "{from} to {to}\n{written:?}"
+                );
             }
         }
-        // As a caller sees it who asked for a stream.
+        // As a caller reads it who requested a stream.
         let bare = Event::new(event.deltas.clone());
         if let Ok(written) = write_stream(from, to, &[bare]) {
             assert!(written.len() <= bound, "{} bytes of {}", written.len(), body.len());
@@ -46,7 +52,7 @@ pub fn run(data: &[u8]) {
             let (events, failure) = read_stream(to, [written.into()]);
             assert!(failure.is_none(), "{from} to {to}: {failure:?}\n{shown}");
             if !has_opaque(&answer) {
-                assert_eq!(said(&completion(to, &events)), wanted, "{from} to {to}\n{shown}");
+                assert_eq!(content_of(&completion(to, &events)), wanted, "{from} to {to}\n{shown}");
             }
         }
     }

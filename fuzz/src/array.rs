@@ -1,6 +1,6 @@
-//! A Gemini stream laid out as a JSON array: `dialect plan bytes`.
+//! A Gemini stream as a JSON array: `dialect plan bytes`.
 //!
-//! The encoder is taken from the gateway as it stands, without the server around it.
+//! The encoder is included from the gateway, without the server.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../crates/gateway/src/server/array.rs"]
@@ -12,13 +12,13 @@ use steadfast_client::dialect::{StreamEncoder, codec};
 use steadfast_core::Dialect;
 
 use crate::{
+    content::{caller, completion, content_of, read_stream},
     input::{Input, cut},
-    said::{caller, completion, read_stream, said},
 };
 
 /// * Whatever the provider sent, the caller gets a JSON array.
 /// * Each frame with data is an item of it; an error is the last one.
-/// * A whole one is read back as what was said.
+/// * A whole one is read back with the same content.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let from = input.dialect();
@@ -62,7 +62,12 @@ pub fn run(data: &[u8]) {
     let again = codec(Dialect::Gemini)
         .decode_answer(&out.clone().into())
         .unwrap_or_else(|error| panic!("{error}: {}", shown()));
-    assert_eq!(said(&completion(Dialect::Gemini, &[again])), said(&answer), "{}", shown());
+    assert_eq!(
+        content_of(&completion(Dialect::Gemini, &[again])),
+        content_of(&answer),
+        "{}",
+        shown()
+    );
 }
 
 fn is_error(item: &RawValue) -> bool {

@@ -1,4 +1,4 @@
-//! An HTTP answer as the classifier watches it pass: `kind plan bytes`.
+//! An HTTP answer passing through the classifier: `kind plan bytes`.
 
 use std::{
     convert::Infallible,
@@ -16,8 +16,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
+    content::check_failure,
     input::{Input, cut},
-    said::told,
 };
 
 struct Chunks(std::vec::IntoIter<Bytes>);
@@ -61,13 +61,13 @@ impl Service<Request<()>> for Provider {
     }
 }
 
-/// The bytes handed on, and the failure.
+/// The forwarded bytes, and the failure.
 fn watch(provider: Provider) -> (Vec<u8>, Option<Failure>) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut service = ClassifyLayer::http().layer(provider);
-    let asked = pin!(service.call(Request::new(()))).as_mut().poll(&mut cx);
-    let Poll::Ready(asked) = asked else { panic!("nothing to wait for") };
-    let response = match asked {
+    let response = pin!(service.call(Request::new(()))).as_mut().poll(&mut cx);
+    let Poll::Ready(response) = response else { panic!("nothing to wait for") };
+    let response = match response {
         Ok(response) => response,
         Err(failure) => return (Vec::new(), Some(failure)),
     };
@@ -89,7 +89,7 @@ fn watch(provider: Provider) -> (Vec<u8>, Option<Failure>) {
 }
 
 /// * Bytes pass unchanged, all of them unless a failure follows.
-/// * How they are cut makes no difference to the verdict.
+/// * Splitting them makes no difference to the failure.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let kind = input.byte();
@@ -108,7 +108,7 @@ pub fn run(data: &[u8]) {
         assert!(text.starts_with(out), "bytes changed");
         match failure {
             None => assert_eq!(out.len(), text.len(), "bytes were lost"),
-            Some(failure) => told(failure),
+            Some(failure) => check_failure(failure),
         }
     }
     let shown = |failure: &Failure| (failure.reason(), failure.message().to_owned());

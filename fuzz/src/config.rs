@@ -1,6 +1,6 @@
 //! The gateway's configuration file.
 //!
-//! The module is taken from the gateway as it stands, without the server around it.
+//! The module is included from the gateway, without the server.
 
 #[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "../../crates/gateway/src/config/mod.rs"]
@@ -8,9 +8,9 @@ mod gateway;
 
 use gateway::{ConfigErrors, Source};
 
-/// * Any text is a configuration, or is refused with a sentence and a place inside of it.
-/// * What was valid is valid when it is read again.
-/// * Nothing that could be a secret is shown.
+/// * Any text is a configuration, or is refused with a message and a position inside it.
+/// * A valid one is valid when it is read again.
+/// * No error message contains a secret.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let source = Source::text(text);
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
                 for secret in secrets.filter(|secret| secret.starts_with("sk-") && secret.len() > 8)
                 {
                     let shown = errors.to_string();
-                    // Unless it stands elsewhere too, as a name.
+                    // Unless the same text is also used elsewhere, as a name.
                     let twice = text.matches(secret.as_str()).count() > 1;
                     assert!(twice || !shown.contains(secret.as_str()), "{shown}");
                 }

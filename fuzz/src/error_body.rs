@@ -1,4 +1,4 @@
-//! A provider's refusal: `status(3 digits) provider|headers||body`, headers a line each.
+//! A provider's refusal: `status(3 digits) provider|headers||body`, one header a line.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use steadfast_classify::{Classifier, Evidence, Verdict};
 use steadfast_core::{Failure, Reason, RecoveryTable, Retry, Upstream};
 
-use crate::{input::Input, said::told};
+use crate::{content::check_failure, input::Input};
 
-/// `name: value`, a line each; what is no header is passed over.
+/// `name: value`, one a line; other lines are ignored.
 pub(crate) fn headers(text: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in text.split(|byte| *byte == b'\n').take(64) {
@@ -22,7 +22,7 @@ pub(crate) fn headers(text: &[u8]) -> HeaderMap {
     headers
 }
 
-/// What is promised of every verdict.
+/// Asserts what holds for every verdict.
 pub(crate) fn sane(verdict: &Verdict, table: &RecoveryTable) -> Failure {
     assert!(!verdict.evidence.is_empty());
     assert!(!verdict.reason.is_refusal() && verdict.reason != Reason::Safety, "not ours to say");
@@ -37,8 +37,8 @@ pub(crate) fn sane(verdict: &Verdict, table: &RecoveryTable) -> Failure {
 }
 
 /// * A verdict or none, the same each time, of bounded size.
-/// * Every failure made of it can be told in each dialect.
-/// * What the body says beyond its first 64 KiB changes nothing.
+/// * Every failure made of it can be written in each dialect.
+/// * The body beyond its first 64 KiB changes nothing.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let digits = [input.byte(), input.byte(), input.byte()];
@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
     if let Some(status) = evidence.status.filter(|status| status.as_u16() >= 400) {
         let upstream = Upstream::response(status, headers.clone(), body.clone());
         let judged = classifier.failure(Failure::from_upstream(upstream), None);
-        told(&judged);
+        check_failure(&judged);
         assert_eq!(judged.status(), Some(status));
     }
 }

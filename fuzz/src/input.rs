@@ -1,9 +1,9 @@
-//! Bytes of the fuzzer taken apart.
+//! Reads structured values from the fuzzer's bytes.
 
 use bytes::Bytes;
 use steadfast_core::Dialect;
 
-/// Bytes to be taken one after the other; zeros when there are no more.
+/// The bytes that are left; reads zeros when there are none.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -39,7 +39,7 @@ impl<'a> Input<'a> {
         Bytes::copy_from_slice(self.0)
     }
 
-    /// The text up to the first `mark`, without it, and the rest behind it.
+    /// The text up to the first `mark`; continues after it.
     pub(crate) fn split(&mut self, mark: &[u8]) -> &'a [u8] {
         let at = self.0.windows(mark.len()).position(|window| window == mark);
         let (head, rest) = match at {
@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// `whole` cut into chunks by a plan of one byte: each byte alone, or chunks of random sizes.
+/// `whole` split into chunks by a plan of one byte: each byte alone, or chunks of random sizes.
 pub(crate) fn cut(whole: &Bytes, plan: u8) -> Vec<Bytes> {
     let mut random = fastrand::Rng::with_seed(u64::from(plan));
     let most = if plan == 0 { 1 } else { 1 << (plan % 8) };

@@ -1,7 +1,7 @@
-//! What the fuzz targets do with the bytes they are given; `fuzz_targets/` only calls it.
+//! The code of the fuzz targets; `fuzz_targets/` only calls it.
 //!
-//! Each module has one `run`. It returns when the bytes were handled as promised and panics when
-//! not: the promises are written as assertions there. `docs/fuzzing.md` has them in words.
+//! Each module has one `run`, which panics when one of its assertions fails. `docs/fuzzing.md`
+//! lists the assertions.
 
 #![forbid(unsafe_code)]
 
@@ -9,11 +9,11 @@ pub mod answer;
 pub mod array;
 pub mod body;
 pub mod config;
+mod content;
 pub mod error_body;
 mod input;
 pub mod line;
 pub mod request;
-mod said;
 pub mod sse;
 pub mod stream;
 pub mod transcript;

@@ -3,9 +3,9 @@
 use serde_json::Value;
 use steadfast_classify::json;
 
-/// * A line that can not be read is refused in a sentence.
+/// * A line that can not be read is refused with a message.
 /// * Else the answer is one line of JSON with a known reason, the same each time.
-/// * A body as JSON is judged as the same body as text.
+/// * A body as JSON is classified as the same body as text.
 pub fn run(data: &[u8]) {
     let Ok(line) = std::str::from_utf8(data) else { return };
     let out = match json::line(line) {
@@ -31,12 +31,12 @@ pub fn run(data: &[u8]) {
     if value["retry_after_ms"].is_null() {
         assert_eq!(json::line(line).expect("as before"), out, "the same each time");
     }
-    // What nobody looks at may be more broken than a value can be.
-    let Ok(mut asked) = serde_json::from_str::<Value>(line) else { return };
-    let body = &asked["body"];
+    // Fields that are not read may be invalid in ways that no `Value` can be.
+    let Ok(mut input) = serde_json::from_str::<Value>(line) else { return };
+    let body = &input["body"];
     if body.is_object() || body.is_array() {
-        asked["body"] = body.to_string().into();
-        let other = json::line(&asked.to_string()).expect("a string is a body");
+        input["body"] = body.to_string().into();
+        let other = json::line(&input.to_string()).expect("a string is a body");
         if value["retry_after_ms"].is_null() {
             assert_eq!(other, out, "text and JSON are judged alike");
         }

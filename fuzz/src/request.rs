@@ -3,12 +3,12 @@
 use serde::de::IgnoredAny;
 use steadfast_chat::{
     ChatRequest, Message, Part, Thinking,
-    transcript::{Rules, repair, validate},
+    transcript::{TranscriptRules, repair, validate},
 };
 use steadfast_client::dialect::{Route, Wire, codec};
 use steadfast_core::{Dialect, Failure};
 
-use crate::{input::Input, said::told};
+use crate::{content::check_failure, input::Input};
 
 fn route(dialect: Dialect) -> Route<'static> {
     match dialect {
@@ -17,11 +17,11 @@ fn route(dialect: Dialect) -> Route<'static> {
     }
 }
 
-/// * What is no request is refused with the place and a sentence; what is no JSON is said to be
-///   none, and nothing else is.
-/// * In its own dialect it leaves as the bytes that came.
-/// * In another it is a request that the gateway itself would take, of bounded size.
-/// * Mended for a dialect and written in it, it is one that dialect's provider accepts: read
+/// * An invalid request is refused with a message that names the field; invalid JSON, and nothing
+///   else, is refused as such.
+/// * In its own dialect the same bytes are written.
+/// * In another it is a request that the gateway itself accepts, of bounded size.
+/// * Repaired for a dialect and written in it, it is one that the dialect's providers accept: read
 ///   again it passes `validate`.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
@@ -39,12 +39,12 @@ pub fn run(data: &[u8]) {
             assert!(invalid || valid, "what is no JSON is said to be none: {error}");
             assert!(!error.problem().is_empty());
             assert!(error.to_string().len() <= 8 * body.len() + 1_024, "{error}");
-            return told(&Failure::from(error));
+            return check_failure(&Failure::from(error));
         }
     };
     for to in Dialect::ALL {
         match codec(to).encode_request(&request, &Wire::default()) {
-            Err(failure) => told(&failure),
+            Err(failure) => check_failure(&failure),
             Ok(written) => {
                 if from == to && !request.stream && !drops_thinking(&request) {
                     assert_eq!(written, body, "{from} is passed on");
@@ -54,11 +54,11 @@ pub fn run(data: &[u8]) {
                 assert!(again.is_ok(), "{from} to {to}: {again:?}\n{written:?}");
             }
         }
-        mended(&request, to);
+        check_repair(&request, to);
     }
 }
 
-/// Thinking that nobody signed is not sent to Anthropic, whose requests have it by mistake alone.
+/// Thinking without a signature is left out of requests to Anthropic; a valid request has none.
 fn drops_thinking(request: &ChatRequest) -> bool {
     let unsigned = |part: &Part| {
         matches!(part, Part::Thinking(Thinking { signature, .. })
@@ -68,8 +68,8 @@ fn drops_thinking(request: &ChatRequest) -> bool {
         && request.messages.iter().flat_map(Message::parts).any(unsigned)
 }
 
-fn mended(request: &ChatRequest, to: Dialect) {
-    let mut rules = Rules::for_dialect(to);
+fn check_repair(request: &ChatRequest, to: Dialect) {
+    let mut rules = TranscriptRules::for_dialect(to);
     rules.foreign_history = request.dialect() != Some(to);
     let mut request = request.clone();
     let valid = validate(&request, &rules).is_ok();

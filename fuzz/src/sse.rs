@@ -27,10 +27,10 @@ fn read(chunks: &[Bytes], limit: usize) -> Read {
     Read { frames, end: Ok(parser.finish()) }
 }
 
-/// * How the input is cut makes no difference.
+/// * Splitting the input makes no difference.
 /// * Joined, the frames are the input again.
 /// * No frame is larger than the limit; without a frame above it nothing is refused.
-/// * A frame read by itself says what it said in the stream.
+/// * A frame read by itself is the same as in the stream.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let plan = input.byte();
@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(joined, text, "bytes were lost or made up");
 
     for (at, frame) in whole.frames.iter().enumerate() {
-        // Only at the beginning of a stream is a byte order mark one.
+        // These bytes are a byte order mark only at the beginning of a stream.
         if at > 0 && frame.raw.starts_with(b"\xef\xbb\xbf") {
             continue;
         }

@@ -3,7 +3,7 @@
 use steadfast_chat::{
     ChatRequest, Extra, Message, Opaque, Part, RawJson, Role, Text, Thinking, ThinkingConfig, Tool,
     ToolCall, ToolResult,
-    transcript::{Rule, Rules, repair, validate},
+    transcript::{TranscriptRule, TranscriptRules, repair, validate},
 };
 use steadfast_core::Dialect;
 
@@ -108,10 +108,10 @@ fn conversation(input: &mut Input<'_>) -> ChatRequest {
     request
 }
 
-fn rules(input: &mut Input<'_>) -> Rules {
+fn rules(input: &mut Input<'_>) -> TranscriptRules {
     let dialect = input.dialect();
     let bits = input.byte();
-    let mut rules = Rules::for_dialect(dialect);
+    let mut rules = TranscriptRules::for_dialect(dialect);
     rules.prefill = bits & 1 != 0;
     rules.images.vision = bits & 2 == 0;
     rules.signed_calls = bits & 4 != 0 && dialect == Dialect::Gemini;
@@ -119,17 +119,16 @@ fn rules(input: &mut Input<'_>) -> Rules {
     rules
 }
 
-/// Every word that was said, by anyone, in order; white space is no word.
-fn said(request: &ChatRequest) -> Vec<&str> {
+/// Every text of the conversation, trimmed, in order; without empty ones.
+fn texts(request: &ChatRequest) -> Vec<&str> {
     let texts = request.messages.iter().flat_map(Message::parts).filter_map(Part::as_text);
     texts.map(str::trim).filter(|text| !text.is_empty()).collect()
 }
 
-/// * What is valid passes, the very same in memory.
-/// * What is not comes out valid, unless nothing is left of it.
-/// * Mended once is mended: a second repair changes nothing; and the same damage is mended the
-///   same way.
-/// * No word that was said is lost.
+/// * A valid conversation passes as the same object in memory.
+/// * An invalid one becomes valid, unless nothing is left of it.
+/// * A second repair changes nothing, and the same damage is repaired in the same way.
+/// * No text is lost.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let rules = rules(&mut input);
@@ -147,7 +146,7 @@ pub fn run(data: &[u8]) {
     assert!(!repairs.is_empty());
     if request.messages.is_empty() {
         assert!(
-            matches!(&repairs.unrepaired[..], [one] if one.rule == Rule::FirstMessage),
+            matches!(&repairs.unrepaired[..], [one] if one.rule == TranscriptRule::FirstMessage),
             "{}",
             shown()
         );
@@ -159,9 +158,9 @@ pub fn run(data: &[u8]) {
         assert!(!word.is_empty());
     }
 
-    let after = said(&request);
+    let after = texts(&request);
     let mut left = after.iter();
-    for word in said(&before) {
+    for word in texts(&before) {
         assert!(left.any(|other| *other == word), "{word:?} was lost: {}", shown());
     }
 

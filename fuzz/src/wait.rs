@@ -1,4 +1,4 @@
-//! How long to wait: lines of headers, `||`, a body.
+//! Retry delays: lines of headers, `||`, a body.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,8 +26,7 @@ fn wait(headers: &HeaderMap, body: &[u8]) -> Option<Duration> {
 }
 
 /// * A wait is bounded, and can be added to any time.
-/// * What the caller is told of it, in headers, is read back as that wait or a little more: never
-///   less.
+/// * The headers that a caller gets are read back as that wait or a little more: never less.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let headers = headers(input.split(b"||"));
@@ -42,13 +41,14 @@ pub fn run(data: &[u8]) {
     assert!(now().checked_add(wait).is_some());
 
     for dialect in Dialect::ALL {
-        let (_, told, _) = codec(dialect).encode_error(&failure, None);
-        let seconds = told["retry-after"].to_str().expect("digits").parse().expect("a number");
+        let (_, headers_sent, _) = codec(dialect).encode_error(&failure, None);
+        let seconds =
+            headers_sent["retry-after"].to_str().expect("digits").parse().expect("a number");
         let seconds = Duration::from_secs(seconds);
         assert!(seconds >= wait && seconds < wait + Duration::from_secs(1), "{wait:?} {seconds:?}");
-        let read = self::wait(&told, b"").unwrap_or_default();
+        let read = self::wait(&headers_sent, b"").unwrap_or_default();
         let close =
             read <= wait + Duration::from_secs(1) && read + Duration::from_millis(1) >= wait;
-        assert!(close, "{wait:?} was told as {told:?} and read as {read:?}");
+        assert!(close, "{wait:?} was headers_sent as {headers_sent:?} and read as {read:?}");
     }
 }

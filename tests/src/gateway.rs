@@ -1,10 +1,10 @@
-//! The gateway on a real socket in front of simulated providers on theirs, asked by a hand-written
-//! client and read by hand-written parsers: nothing here uses the code that is tested.
+//! The gateway on a real socket in front of simulated providers on real sockets, with a hand-written
+//! client and hand-written parsers: nothing here uses the code under test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod http;
-pub mod told;
+pub mod wire_answer;
 
 use std::{
     io,
@@ -23,12 +23,12 @@ use steadfast_gateway::{
 };
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
-use self::http::Ask;
+use self::http::HttpRequest;
 
 /// The dialects.
 pub const DIALECTS: [Dialect; 3] = [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini];
 
-/// The secret the gateway shows providers.
+/// The gateway's credential at providers.
 pub const PROVIDER_KEY: &str = "sk-provider-secret-5309";
 
 /// Every pair of a caller's and a provider's dialect.
@@ -45,12 +45,12 @@ pub const fn model(dialect: Dialect) -> &'static str {
     }
 }
 
-/// A provider of `dialect`, named like it, that takes nothing but [`PROVIDER_KEY`].
+/// A provider of `dialect`, named like it, that accepts only [`PROVIDER_KEY`].
 pub fn provider(dialect: Dialect) -> SimProviderBuilder {
     SimProvider::builder(dialect).keys([PROVIDER_KEY])
 }
 
-/// A tool call with an id of its own, so that it is known in every dialect.
+/// A tool call with a fixed id, the same in every dialect.
 pub fn call(id: &str, name: &str, arguments: &str) -> Block {
     Block::ToolCall { id: Some(id.into()), name: name.into(), arguments: arguments.into() }
 }
@@ -68,8 +68,7 @@ pub fn rich_answer() -> Answer {
         .in_chunks_of(6)
 }
 
-/// The body that asks `model` something in `dialect`. Tools are offered, since answers may call
-/// them.
+/// The body of a question to `model` in `dialect`. It declares tools, since answers may call them.
 pub fn question(dialect: Dialect, model: &str, stream: bool) -> Value {
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
     match dialect {
@@ -110,7 +109,7 @@ pub fn question(dialect: Dialect, model: &str, stream: bool) -> Value {
     }
 }
 
-/// Where `dialect` is asked; for Gemini the address says the rest.
+/// The path of `dialect`; Gemini's contains the model and the form.
 pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
     match (dialect, stream) {
         (Dialect::OpenAi, _) => "/v1/chat/completions".into(),
@@ -122,16 +121,19 @@ pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
     }
 }
 
-/// The request that asks `model` something in `dialect`.
-pub fn ask(dialect: Dialect, model: &str, stream: bool) -> Ask {
-    let ask = Ask::post(path(dialect, model, stream), question(dialect, model, stream).to_string());
+/// A question to `model` in `dialect`.
+pub fn ask(dialect: Dialect, model: &str, stream: bool) -> HttpRequest {
+    let ask = HttpRequest::post(
+        path(dialect, model, stream),
+        question(dialect, model, stream).to_string(),
+    );
     match dialect {
         Dialect::Anthropic => ask.header("anthropic-version", "2023-06-01"),
         _ => ask,
     }
 }
 
-/// A gateway to be.
+/// Configures a [`Rig`].
 #[derive(Debug)]
 pub struct RigBuilder {
     secrets: Secrets,
@@ -141,7 +143,7 @@ pub struct RigBuilder {
 }
 
 impl RigBuilder {
-    /// Writes a secret to a file; what a configuration says to refer to it.
+    /// Writes a secret to a file; returns the reference to it for a configuration.
     pub fn secret(&self, name: &str, value: &str) -> String {
         self.secrets.put(name, value)
     }
@@ -169,7 +171,7 @@ impl RigBuilder {
         self
     }
 
-    /// The gateway, running.
+    /// Starts the gateway.
     pub async fn start(self) -> Rig {
         let key = self.secret("provider", PROVIDER_KEY);
         let mut text = format!("[server]\n{}\n{}\n", self.server, self.rest);
@@ -221,7 +223,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A gateway to be set up: open to this machine, without providers.
+    /// A builder with `auth = "none"` and without providers.
     pub fn builder() -> RigBuilder {
         RigBuilder {
             secrets: Secrets::new(),
@@ -236,28 +238,28 @@ impl Rig {
         Self::builder().provider(provider).start().await
     }
 
-    /// The requests that the first provider saw.
+    /// The requests that the first provider received.
     pub fn seen(&self) -> Vec<Entry> {
         self.sims[0].provider().journal().entries()
     }
 
-    /// The newest request that the first provider saw.
+    /// The newest request that the first provider received.
     pub fn last(&self) -> Entry {
-        self.sims[0].provider().journal().last().expect("the provider was asked")
+        self.sims[0].provider().journal().last().expect("the provider received no request")
     }
 
-    /// Asks the gateway to stop, politely.
+    /// Starts a graceful shutdown.
     pub fn begin_stop(&mut self) {
-        let _ = self.stop.take().expect("asked to stop once").send(());
+        let _ = self.stop.take().expect("it was stopped before").send(());
     }
 
-    /// Waits until it has stopped; how many connections it had to cut.
+    /// Waits until it has stopped; returns how many connections it had to close.
     pub async fn stopped(self) -> usize {
         http::within(self.server).await.unwrap().unwrap()
     }
 }
 
-/// A folder for secrets, which goes when it is dropped.
+/// A folder for secrets, removed on drop.
 #[derive(Debug)]
 struct Secrets(PathBuf);
 

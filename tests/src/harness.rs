@@ -1,22 +1,21 @@
 //! Stacks around simulated providers in process, on tokio's clock.
 //!
-//! A [`Net`] is what lies between the client and the providers: it takes each request to the
-//! provider its host names. So everything from the request's typed form down to the bytes of the
-//! wire runs as it does over a network, without a socket, and on a paused clock all times are
-//! exact.
+//! A [`Net`] routes each request of the client to the provider with the name of its host. So
+//! everything from the typed request down to the bytes on the wire runs as over a network, but
+//! without a socket, and on a paused clock all times are exact.
 //!
 //! ```
 //! use steadfast::{ChatRequest, Dialect, Stack};
-//! use steadfast_tests::harness::{self, Got};
+//! use steadfast_tests::harness::{self, CallResult};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
 //! let sims = harness::trio(|_, provider| provider);
 //! let llm = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
-//! let got = Got::of(&llm, ChatRequest::user("hello")).await;
+//! let got = CallResult::of(&llm, ChatRequest::user("hello")).await;
 //! assert_eq!(got.answer().text(), sims[0].journal().last().unwrap().sent.unwrap().text);
 //! # }
 //! ```
-// A harness fails by panicking: it runs in tests alone.
+// A harness fails by panicking: it runs only in tests.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
@@ -42,7 +41,7 @@ use tower_service::Service;
 pub const TRIO: [(&str, Dialect); 3] =
     [("anthropic", Dialect::Anthropic), ("openai", Dialect::OpenAi), ("google", Dialect::Gemini)];
 
-/// A network of simulated providers, each a host of its name.
+/// A network of simulated providers; the name of a provider is its host.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<[SimProvider]>);
 
@@ -69,7 +68,7 @@ impl Service<Request<ClientBody>> for Net {
     }
 }
 
-/// The simulator's word for a dialect.
+/// The simulator's type for a dialect.
 pub fn simulated(dialect: Dialect) -> sim::Dialect {
     match dialect {
         Dialect::Anthropic => sim::Dialect::Anthropic,
@@ -87,7 +86,7 @@ pub fn dialect(provider: &SimProvider) -> Dialect {
     }
 }
 
-/// The model that callers of this dialect ask for, and that its provider is sent.
+/// The model that callers of this dialect request, and that is sent to its provider.
 pub fn model(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "claude-sonnet-4-5",
@@ -119,7 +118,7 @@ pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
     LlmClient::with_service(Providers::new(providers).unwrap(), Net::new(sims))
 }
 
-/// One of these providers as a target: whatever model is asked for, it is sent one that it has.
+/// A provider as a target: whatever model is requested, it gets one that it has.
 pub fn target(provider: &SimProvider) -> TargetSpec {
     let dialect = dialect(provider);
     TargetSpec::new(provider.name()).with_dialect(dialect).with_model("*", model(dialect))
@@ -130,55 +129,55 @@ pub fn chain(sims: &[SimProvider]) -> Chain {
     Chain::new(sims.iter().map(target)).unwrap()
 }
 
-/// What one caller got.
+/// What one caller received.
 #[derive(Debug)]
-pub struct Got {
-    /// The events before the end or the failure, put together. Without an answer, nothing.
+pub struct CallResult {
+    /// The events before the end or the failure, combined; `None` without an answer.
     pub seen: Option<Completion>,
     /// The same events, one by one.
     pub events: Vec<Event>,
     /// The failure that ended it.
     pub failure: Option<Failure>,
-    /// Whether it failed when the answer had already begun.
+    /// Whether it failed after the answer had started.
     pub in_answer: bool,
     /// From the call to its end, on tokio's clock.
     pub took: Duration,
-    /// What came after the end or after the first error: nothing should.
+    /// What followed the end or the first error: must be `None`.
     pub after_end: Option<String>,
 }
 
-impl Got {
+impl CallResult {
     /// Makes the call and reads the answer to its end.
     ///
     /// # Panics
     ///
-    /// When anything comes after the end or after the first error.
+    /// When anything follows the end or the first error.
     pub async fn of(service: &ChatService, request: ChatRequest) -> Self {
-        let got = Self::heard(service, request).await;
+        let got = Self::unchecked(service, request).await;
         assert_eq!(got.after_end, None, "after the end");
         got
     }
 
-    /// The same, for who looks at [`after_end`](Self::after_end).
-    pub async fn heard(service: &ChatService, request: ChatRequest) -> Self {
-        let begun = Instant::now();
+    /// The same without the panic, for tests that check [`after_end`](Self::after_end).
+    pub async fn unchecked(service: &ChatService, request: ChatRequest) -> Self {
+        let started = Instant::now();
         match service.clone().oneshot(request).await {
             Err(failure) => Self {
                 seen: None,
                 events: Vec::new(),
                 failure: Some(failure),
                 in_answer: false,
-                took: begun.elapsed(),
+                took: started.elapsed(),
                 after_end: None,
             },
             Ok(response) => {
                 let (head, events) = response.into_parts();
-                Self::read(head, events, begun).await
+                Self::read(head, events, started).await
             }
         }
     }
 
-    async fn read(head: Head, mut stream: EventStream, begun: Instant) -> Self {
+    async fn read(head: Head, mut stream: EventStream, started: Instant) -> Self {
         let mut seen = Completion::new(head);
         let mut events = Vec::new();
         let mut failure = None;
@@ -194,7 +193,7 @@ impl Got {
                 }
             }
         }
-        let took = begun.elapsed();
+        let took = started.elapsed();
         let mut after_end = None;
         for _ in 0..3 {
             let again = Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop()));
@@ -219,7 +218,7 @@ impl Got {
     }
 }
 
-/// When each request came, since the first of them.
+/// The wait before each request but the first, since the end of the one before it.
 pub fn waits(entries: &[Entry]) -> Vec<Duration> {
     entries.windows(2).map(|pair| pair[1].at - pair[0].ended_at.unwrap_or(pair[0].at)).collect()
 }

@@ -1,5 +1,5 @@
-//! What bounds a call: the shared retry budget, the attempts and the time it may have over all
-//! layers together, and how much its caller cares.
+//! What bounds a call over all layers together: the shared retry budget, the limit of attempts, the
+//! deadline, and the caller's priority.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use steadfast::{
     sim::{Drip, End, ErrorKind, Fault, FaultPlan, How, RateLimit, SimProvider},
     timeout::{DeadlineLayer, StallPolicy, StallTimeoutLayer},
 };
-use steadfast_tests::harness::{self, Got};
+use steadfast_tests::harness::{self, CallResult};
 use tokio::{task::JoinSet, time::sleep};
 
 const RETRIES: u32 = 2;
@@ -36,8 +36,9 @@ fn stack(sims: &[SimProvider]) -> Stack {
         .with_stall(StallTimeoutLayer::new(stall).unwrap())
 }
 
-/// `stack` without what else would spare a dead provider: nothing cools, no circuit opens.
-fn tireless(stack: Stack) -> Stack {
+/// `stack` without cooldowns and with a breaker that never opens, so that only the budget limits
+/// attempts.
+fn budget_only(stack: Stack) -> Stack {
     let zero = Duration::ZERO;
     let table = [Reason::ServerError, Reason::Overloaded, Reason::Network]
         .into_iter()
@@ -46,7 +47,7 @@ fn tireless(stack: Stack) -> Stack {
     stack.with_table(table).with_breaker(CircuitBreakerLayer::new(observe).unwrap())
 }
 
-fn asked(sims: &[SimProvider]) -> usize {
+fn calls_made(sims: &[SimProvider]) -> usize {
     sims.iter().map(|provider| provider.journal().len()).sum()
 }
 
@@ -59,7 +60,7 @@ async fn all_at_once(service: &ChatService, calls: usize) {
     let mut running = JoinSet::new();
     for _ in 0..calls {
         let service = service.clone();
-        running.spawn(async move { Got::of(&service, ask(false)).await });
+        running.spawn(async move { CallResult::of(&service, ask(false)).await });
     }
     while let Some(got) = running.join_next().await {
         assert!(got.unwrap().failure.is_some());
@@ -76,7 +77,7 @@ async fn a_dead_pair_gets_each_call_once_and_what_the_budget_holds() {
         for at_once in [false, true] {
             let sims = providers(2, &fault)[..2].to_vec();
             let budget = RetryBudget::default();
-            let stack = tireless(stack(&sims)).with_budget(budget.clone());
+            let stack = budget_only(stack(&sims)).with_budget(budget.clone());
             let service = stack.boxed(harness::client(&sims));
             let calls = 150;
             if at_once {
@@ -87,20 +88,20 @@ async fn a_dead_pair_gets_each_call_once_and_what_the_budget_holds() {
                 }
             }
             let at = format!("{fault:?}, at once: {at_once}");
-            assert_eq!(asked(&sims), calls + 500 / cost, "{at}");
+            assert_eq!(calls_made(&sims), calls + 500 / cost, "{at}");
             assert!((budget.remaining() as usize) < cost, "{at}: {budget:?}");
 
-            // Well again: every answer puts one token back, and retries are affordable again.
+            // Healthy again: every answer puts one token back, and retries are possible again.
             sims.iter().for_each(|provider| provider.set_faults(FaultPlan::none()));
             let left = budget.remaining();
             for _ in 0..20 {
-                Got::of(&service, ask(true)).await.answer();
+                CallResult::of(&service, ask(true)).await.answer();
             }
             assert_eq!(budget.remaining(), left + 20, "{at}");
             sims[0].set_faults(FaultPlan::first(1, fault.clone()));
-            let before = asked(&sims);
-            Got::of(&service, ask(true)).await.answer();
-            assert_eq!(asked(&sims) - before, 2, "{at}");
+            let before = calls_made(&sims);
+            CallResult::of(&service, ask(true)).await.answer();
+            assert_eq!(calls_made(&sims) - before, 2, "{at}");
             let now = budget.remaining();
             assert_eq!(now, left + 21, "{at}: what the retry took, and one for the answer");
         }
@@ -112,26 +113,30 @@ async fn a_stack_has_one_budget_and_an_answer_counts_once() {
     let fault = Fault::Error(ErrorKind::ServerError);
     let sims = providers(2, &fault)[..2].to_vec();
     let calls = 150;
-    // Its retries are not the stack's own; its budget is.
-    let service = tireless(stack(&sims)).boxed(harness::client(&sims));
+    // The retry layer is given; the budget is the stack's default.
+    let service = budget_only(stack(&sims)).boxed(harness::client(&sims));
     all_at_once(&service, calls).await;
-    assert_eq!(asked(&sims), calls + 35, "500 tokens are 35 retries, 10 are left");
+    assert_eq!(calls_made(&sims), calls + 35, "500 tokens are 35 retries, 10 are left");
 
     sims.iter().for_each(|provider| provider.set_faults(FaultPlan::none()));
     for _ in 0..20 {
-        Got::of(&service, ask(false)).await.answer();
+        CallResult::of(&service, ask(false)).await.answer();
     }
     sims.iter().for_each(|provider| {
         provider.journal().clear();
         provider.set_faults(FaultPlan::always(fault.clone()));
     });
     all_at_once(&service, calls).await;
-    assert_eq!(asked(&sims), calls + 2, "20 answers put back 20 tokens: with the 10, 2 retries");
+    assert_eq!(
+        calls_made(&sims),
+        calls + 2,
+        "20 answers put back 20 tokens: with the 10, 2 retries"
+    );
 
     sims.iter().for_each(|provider| provider.journal().clear());
-    let service = tireless(stack(&sims)).without_budget().boxed(harness::client(&sims));
+    let service = budget_only(stack(&sims)).without_budget().boxed(harness::client(&sims));
     all_at_once(&service, calls).await;
-    assert_eq!(asked(&sims), calls * 2 * (1 + RETRIES as usize), "without one, all of them");
+    assert_eq!(calls_made(&sims), calls * 2 * (1 + RETRIES as usize), "without one, all of them");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,12 +144,12 @@ async fn breakers_and_cooldowns_spare_a_dead_pair_more_than_the_budget_does() {
     let sims = providers(2, &Fault::Error(ErrorKind::ServerError))[..2].to_vec();
     let service = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
     all_at_once(&service, 150).await;
-    let first = asked(&sims);
+    let first = calls_made(&sims);
     assert!(first <= 150 + 500 / 14, "{first} attempts");
     for _ in 0..150 {
         all_at_once(&service, 1).await;
     }
-    let then = asked(&sims) - first;
+    let then = calls_made(&sims) - first;
     assert!(then < 150, "{then} attempts for 150 calls to a pair that is known to be dead");
 }
 
@@ -161,12 +166,12 @@ async fn a_limit_of_attempts_holds_over_all_layers() {
                 let mut request = ask(stream);
                 request.context.max_attempts = NonZeroU32::new(max);
                 request.context.attempts = already;
-                let got = Got::of(&service, request).await;
+                let got = CallResult::of(&service, request).await;
                 let at = format!("at most {max}, {already} of them made, stream: {stream}");
 
                 let all = sims.len() as u32 * (1 + RETRIES);
                 let expected = max.saturating_sub(already).min(all);
-                assert_eq!(asked(&sims), expected as usize, "{at}");
+                assert_eq!(calls_made(&sims), expected as usize, "{at}");
                 assert_eq!(got.failure.unwrap().attempts(), expected, "{at}");
                 let numbers: Vec<u32> = sims
                     .iter()
@@ -174,13 +179,13 @@ async fn a_limit_of_attempts_holds_over_all_layers() {
                     .map(|entry| entry.header("x-steadfast-attempt").unwrap().parse().unwrap())
                     .collect();
                 let counted: Vec<u32> = (already + 1..=already + expected).collect();
-                assert_eq!(numbers, counted, "{at}: each provider is told which attempt it is");
+                assert_eq!(numbers, counted, "{at}: each provider gets the number of the attempt");
             }
         }
     }
 }
 
-/// What keeps a call from ending by itself, streamed or not.
+/// Faults that keep a call from ending by itself, streamed or not.
 fn endless() -> [(&'static str, Fault); 7] {
     [
         ("hang", Fault::Hang),
@@ -193,10 +198,10 @@ fn endless() -> [(&'static str, Fault); 7] {
     ]
 }
 
-/// It ended at its deadline, and says so; or before, for a reason.
-fn assert_ended_rightly(got: &Got, name: &str, limit: Duration, at: &str) {
+/// Asserts that a call ended at its deadline with a timeout, or before for a valid reason.
+fn assert_ended_as_expected(got: &CallResult, name: &str, limit: Duration, at: &str) {
     let by_itself = match &got.failure {
-        // It began within the limits, and went on.
+        // It started within the limits, and continued.
         None => name == "late",
         Some(failure) if failure.time_limit() == Some(TimeLimit::Pipeline) => {
             assert_eq!((failure.reason(), got.took), (Reason::Timeout, limit), "{at}");
@@ -226,13 +231,13 @@ async fn nothing_outlives_a_deadline_by_a_tick() {
                     } else {
                         request.context.deadline = Some(Deadline::after(limit));
                     }
-                    let got = Got::of(&stack.boxed(harness::client(&sims)), request).await;
+                    let got = CallResult::of(&stack.boxed(harness::client(&sims)), request).await;
                     assert!(got.took <= limit, "{at}: took {:?}", got.took);
-                    assert_ended_rightly(&got, name, limit, &at);
-                    // The providers are let go in that moment, and nobody asks them later.
-                    let count = asked(&sims);
+                    assert_ended_as_expected(&got, name, limit, &at);
+                    // All attempts end at that moment, and none follows.
+                    let count = calls_made(&sims);
                     sleep(Duration::from_secs(3_600)).await;
-                    assert_eq!(asked(&sims), count, "{at}");
+                    assert_eq!(calls_made(&sims), count, "{at}");
                     for entry in sims.iter().flat_map(|provider| provider.journal().entries()) {
                         assert_ne!(entry.end, End::Open, "{at}");
                         assert!(entry.at < limit, "{at}: asked when it was over");
@@ -262,7 +267,7 @@ async fn background_calls_leave_an_overloaded_provider_alone() {
                 let service = stack(sims).boxed(harness::client(sims));
                 let mut request = ask(true);
                 request.context.priority = priority;
-                let got = Got::of(&service, request).await;
+                let got = CallResult::of(&service, request).await;
                 let at = format!("{dialect}, {kind:?}, {priority:?}, {spares} spares");
                 assert_eq!(sims[0].journal().len(), attempts, "{at}");
                 match spares {

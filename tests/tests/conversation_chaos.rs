@@ -1,9 +1,9 @@
-//! Answers that break, hang and are cut off at random, in the middle of anything, through the whole
-//! stack: whatever happens, a caller has read the beginning of one answer, once and in order, and
-//! then its proper end or one failure.
+//! Answers that break, hang and are cut off at random points, through the whole stack: in every run
+//! a caller reads the beginning of one answer, once and in order, and then its proper end or one
+//! failure.
 //!
-//! The models are faithful: what they are asked to go on with, they go on with. A seed is a world;
-//! one that fails says which. `STEADFAST_SEEDS` runs more of them, `STEADFAST_SEED` one.
+//! The models are faithful: they continue what a request asks them to continue. A failed assertion
+//! names its seed. `STEADFAST_SEEDS` runs more seeds, `STEADFAST_SEED` one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,60 +14,63 @@ use steadfast::{
     ChatRequest, Dialect, Handles, Reason, RetryBudget, Stack, StopReason, Tool,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     recover::{ContinuationLayer, OutputLimits},
-    sim::{Answer, Asked, ErrorKind, Fault, FaultPlan, GoesOn, How, Latency, Rule, SimProvider},
+    sim::{
+        Answer, ContinuationMode, ErrorKind, Fault, FaultPlan, How, Latency, PlanRule, SimProvider,
+        SimRequest,
+    },
     timeout::{StallPolicy, StallTimeoutLayer},
 };
-use steadfast_tests::harness::{Got, chain, client, trio};
+use steadfast_tests::harness::{CallResult, chain, client, trio};
 
-/// Seeds of a usual run: a few seconds.
+/// Seeds of a default run: a few seconds.
 const SEEDS: u64 = 300;
 
-/// What a provider says to question `number`: the same at each of them.
+/// The answer to question `number`: the same at each provider.
 fn whole(number: u64) -> Answer {
-    let mut dice = Rng::with_seed(number);
-    let mut answer = if dice.u8(..4) == 0 {
-        Answer::thinking(prose(&mut dice, 3)).then_text(prose(&mut dice, 10))
+    let mut rng = Rng::with_seed(number);
+    let mut answer = if rng.u8(..4) == 0 {
+        Answer::thinking(prose(&mut rng, 3)).then_text(prose(&mut rng, 10))
     } else {
-        let length = dice.usize(4..40);
-        Answer::text(prose(&mut dice, length))
+        let length = rng.usize(4..40);
+        Answer::text(prose(&mut rng, length))
     };
-    if dice.u8(..5) == 0 {
+    if rng.u8(..5) == 0 {
         answer =
-            answer.then_tool_call("look_up", format!(r#"{{"q":"{}","n":{number}}}"#, dice.u32(..)));
+            answer.then_tool_call("look_up", format!(r#"{{"q":"{}","n":{number}}}"#, rng.u32(..)));
     }
-    answer.goes_on(GoesOn::Faithful).in_chunks_of(dice.usize(3..20))
+    answer.continuation(ContinuationMode::Faithful).in_chunks_of(rng.usize(3..20))
 }
 
 /// So many sentences of invented words, none of them twice.
-fn prose(dice: &mut Rng, sentences: usize) -> String {
+fn prose(rng: &mut Rng, sentences: usize) -> String {
     let syllables =
         ["ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "zu", "fj\u{f8}", "\u{e9}l"];
     let mut text = String::new();
     for n in 0..sentences {
-        for word in 0..dice.usize(4..12) {
+        for word in 0..rng.usize(4..12) {
             let letters: String =
-                (0..dice.usize(1..4)).map(|_| syllables[dice.usize(..12)]).collect();
+                (0..rng.usize(1..4)).map(|_| syllables[rng.usize(..12)]).collect();
             text += if word == 0 { "" } else { " " };
             text += &letters;
         }
-        text += &format!(" {}.", dice.u16(..));
+        text += &format!(" {}.", rng.u16(..));
         text += if n + 1 == sentences { "" } else { " " };
     }
     text
 }
 
 /// The question's number.
-fn number(asked: &Asked) -> Option<u64> {
+fn number(asked: &SimRequest) -> Option<u64> {
     let texts = asked.body.to_string();
     let (_, rest) = texts.split_once("Question ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Faults of all kinds, most of them in the middle.
-fn plan(dice: &mut Rng) -> FaultPlan {
-    let mut plan = FaultPlan::none().seed(dice.u64(..));
-    for _ in 0..dice.usize(..4) {
-        let how = match dice.u8(..8) {
+/// Faults of all kinds, most of them in the middle of an answer.
+fn plan(rng: &mut Rng) -> FaultPlan {
+    let mut plan = FaultPlan::none().seed(rng.u64(..));
+    for _ in 0..rng.usize(..4) {
+        let how = match rng.u8(..8) {
             0 => How::Close,
             1 => How::End,
             2 => How::Stall,
@@ -76,16 +79,16 @@ fn plan(dice: &mut Rng) -> FaultPlan {
             5 => How::ErrorEvent(ErrorKind::Overloaded),
             _ => How::Reset,
         };
-        let fault = match dice.u8(..10) {
+        let fault = match rng.u8(..10) {
             0 => Fault::Error(ErrorKind::ServerError),
             1 => Fault::Reset,
-            2 => Fault::OutputLimit(dice.u64(20..200)),
-            _ => Fault::break_after(dice.usize(..60), how),
+            2 => Fault::OutputLimit(rng.u64(20..200)),
+            _ => Fault::break_after(rng.usize(..60), how),
         };
-        let rule = Rule::new(fault);
-        plan = plan.rule(match dice.bool() {
-            true => rule.nth(dice.u64(1..6)),
-            false => rule.probability(dice.f64() * 0.7),
+        let rule = PlanRule::new(fault);
+        plan = plan.rule(match rng.bool() {
+            true => rule.nth(rng.u64(1..6)),
+            false => rule.probability(rng.f64() * 0.7),
         });
     }
     plan
@@ -98,9 +101,9 @@ struct World {
 }
 
 impl World {
-    fn new(dice: &mut Rng) -> Self {
-        let plans = [plan(dice), plan(dice), plan(dice)];
-        let seed = dice.u64(..);
+    fn new(rng: &mut Rng) -> Self {
+        let plans = [plan(rng), plan(rng), plan(rng)];
+        let seed = rng.u64(..);
         let sims = trio(|dialect, sim| {
             let at = [Dialect::Anthropic, Dialect::OpenAi, Dialect::Gemini];
             let at = at.iter().position(|one| *one == dialect).unwrap();
@@ -115,14 +118,14 @@ impl World {
         });
         let stall = StallPolicy { stall: Duration::from_secs(2), ..StallPolicy::default() };
         let breaker =
-            BreakerPolicy { consecutive: Some(dice.u32(2..8)), ..BreakerPolicy::default() };
-        // What the least of them writes at most.
+            BreakerPolicy { consecutive: Some(rng.u32(2..8)), ..BreakerPolicy::default() };
+        // The smallest output limit of the three models.
         let most = OutputLimits { max_output: Some(16_384), window: None };
         let stack = Stack::new(chain(&sims))
             .with_continuation(ContinuationLayer::default().with_limits(move |_, _| most))
             .with_stall(StallTimeoutLayer::new(stall).unwrap())
             .with_breaker(CircuitBreakerLayer::new(breaker).unwrap());
-        let stack = if dice.bool() {
+        let stack = if rng.bool() {
             stack.with_budget(RetryBudget::default())
         } else {
             stack.without_budget()
@@ -132,7 +135,7 @@ impl World {
     }
 }
 
-/// What came of a seed, for those who count.
+/// The counts of a seed.
 #[derive(Debug, Default)]
 struct Tally {
     whole: u32,
@@ -142,12 +145,12 @@ struct Tally {
 }
 
 async fn live(seed: u64) -> Tally {
-    let mut dice = Rng::with_seed(seed);
-    let world = World::new(&mut dice);
+    let mut rng = Rng::with_seed(seed);
+    let world = World::new(&mut rng);
     let service = world.stack.boxed(client(&world.sims));
     let mut tally = Tally::default();
-    for _ in 0..dice.u32(1..4) {
-        let asked = dice.u64(..1 << 40);
+    for _ in 0..rng.u32(1..4) {
+        let asked = rng.u64(..1 << 40);
         let mut request = ChatRequest::user(format!("Question {asked}: what of it?"))
             .with_model("any")
             .with_tools(vec![Tool::function(
@@ -155,14 +158,14 @@ async fn live(seed: u64) -> Tally {
                 "Looks up.",
                 steadfast::RawJson::parse(r#"{"type":"object"}"#).unwrap(),
             )]);
-        request.stream = dice.u8(..4) > 0;
-        request.params.max_output = Some([300, 500, 4_000][dice.usize(..3)]);
-        if dice.u8(..6) == 0 {
-            request.context.max_attempts = NonZeroU32::new(dice.u32(1..6));
+        request.stream = rng.u8(..4) > 0;
+        request.params.max_output = Some([300, 500, 4_000][rng.usize(..3)]);
+        if rng.u8(..6) == 0 {
+            request.context.max_attempts = NonZeroU32::new(rng.u32(1..6));
         }
         let most = request.context.max_attempts;
         let before = asked_so_far(&world);
-        let got = Got::of(&service, request).await;
+        let got = CallResult::of(&service, request).await;
         let at = format!("STEADFAST_SEED={seed}, question {asked}");
         check(&got, &whole(asked), &at, &mut tally);
         let made = asked_so_far(&world) - before;
@@ -174,7 +177,7 @@ async fn live(seed: u64) -> Tally {
     }
     let (resume, cut) = (world.handles.resume.snapshot(), world.handles.continuation.snapshot());
     (tally.resumed, tally.continued) = (resume.resumed, cut.continued);
-    left(&world, seed);
+    check_at_rest(&world, seed);
     tally
 }
 
@@ -182,8 +185,8 @@ fn asked_so_far(world: &World) -> usize {
     world.sims.iter().map(|sim| sim.journal().entries().len()).sum()
 }
 
-/// What one caller got: the beginning of the answer, and then its end or one failure.
-fn check(got: &Got, whole: &Answer, at: &str, tally: &mut Tally) {
+/// Checks that a caller got the beginning of the answer, and then its end or one failure.
+fn check(got: &CallResult, whole: &Answer, at: &str, tally: &mut Tally) {
     let mut sent = whole.clone();
     sent.cut(u64::MAX);
     let (text, calls) = parts(&sent);
@@ -192,9 +195,9 @@ fn check(got: &Got, whole: &Answer, at: &str, tally: &mut Tally) {
         tally.failed += 1;
         return;
     };
-    let told = seen.text();
-    assert!(text.starts_with(&told), "{at}: told {told:?} of {text:?}");
-    let told_calls: Vec<String> =
+    let received = seen.text();
+    assert!(text.starts_with(&received), "{at}: {received:?} of {text:?}");
+    let received_calls: Vec<String> =
         seen.tool_calls().map(|call| call.arguments.to_string()).collect();
     if let Some(failure) = &got.failure {
         tally.failed += 1;
@@ -202,19 +205,19 @@ fn check(got: &Got, whole: &Answer, at: &str, tally: &mut Tally) {
         assert_ne!(
             failure.reason(),
             Reason::Format,
-            "{at}: a request that nobody takes: {failure}"
+            "{at}: a request that no provider accepts: {failure}"
         );
         return;
     }
     assert!(seen.ended, "{at}");
     let stop = seen.stop.as_ref().map(|stop| stop.reason);
     if stop == Some(StopReason::MaxTokens) {
-        assert_eq!(told_calls, Vec::<String>::new(), "{at}: a call that was cut off is nobody's");
+        assert_eq!(received_calls, Vec::<String>::new(), "{at}: a call that was cut off");
         return;
     }
     tally.whole += 1;
-    assert_eq!(told, text, "{at}: an end before the end");
-    assert_eq!(told_calls, calls, "{at}");
+    assert_eq!(received, text, "{at}: an end before the end");
+    assert_eq!(received_calls, calls, "{at}");
 }
 
 fn parts(answer: &Answer) -> (String, Vec<String>) {
@@ -230,8 +233,8 @@ fn parts(answer: &Answer) -> (String, Vec<String>) {
     (text, calls)
 }
 
-/// Nothing is left of what is over.
-fn left(world: &World, seed: u64) {
+/// Checks that nothing is in flight.
+fn check_at_rest(world: &World, seed: u64) {
     for breaker in world.handles.breaker.snapshot() {
         assert_eq!(
             (breaker.circuit.probes, breaker.circuit.lone),
@@ -245,14 +248,14 @@ fn left(world: &World, seed: u64) {
     for sim in &world.sims {
         for entry in sim.journal().entries() {
             assert!(entry.ended_at.is_some(), "STEADFAST_SEED={seed}: left open: {entry:?}");
-            // A rate limit or a fault is no refusal: this is what no provider takes.
+            // Not a rate limit or a fault: a request that no provider accepts.
             assert_eq!(entry.refused, None, "STEADFAST_SEED={seed}: {entry:?}");
         }
     }
 }
 
 #[test]
-fn whatever_happens_nothing_is_lost_and_nothing_comes_twice() {
+fn invariants_hold_for_broken_answers() {
     let number = |name: &str| env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let seeds = match number("STEADFAST_SEED") {
         Some(seed) => seed..seed + 1,
@@ -274,7 +277,7 @@ fn whatever_happens_nothing_is_lost_and_nothing_comes_twice() {
     }
     println!("{all:?}");
     if many {
-        // The faults are such that all of it happens, often.
+        // So many seeds must have all of these, often.
         assert!(all.whole > 300 && all.failed > 10, "{all:?}");
         assert!(all.resumed > 60 && all.continued > 15, "{all:?}");
     }

@@ -1,26 +1,26 @@
-//! What only a layer that understands the conversation can mend, in every pair of dialects, over
-//! real sockets: a stream that breaks goes on, an answer that is cut off is continued, an agent
-//! that goes in circles is stopped. What callers get is read by hand.
+//! The layers that understand the conversation, in every pair of dialects, over real sockets: a
+//! stream that breaks is resumed, an answer that is cut off is continued, an agent in a loop is
+//! stopped, a conversation that is too long is compacted. Answers are read by hand-written parsers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use serde_json::{Value, json};
 use steadfast::sim::{
-    Answer, Dialect, Fault, FaultPlan, GoesOn, How, Model, Rule, SimProviderBuilder,
+    Answer, ContinuationMode, Dialect, Fault, FaultPlan, How, Model, PlanRule, SimProviderBuilder,
 };
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask,
-    http::Ask,
+    http::HttpRequest,
     model, pairs, provider, question,
-    told::{Told, error_message, refusal},
+    wire_answer::{WireAnswer, error_message, refusal},
 };
 use tokio::task::JoinSet;
 
-/// What rests must not be in the way of the same provider's second chance.
+/// Without cooldowns, so that the same provider can be called again.
 const NO_REST: &str = "[cooldown]\nnetwork = 0\ntimeout = 0\nserver_error = 0\noverloaded = 0\n\
                        [retry]\nbase_ms = 1\ncap_ms = 2\n";
 
-/// A tale of so many sentences, none of them like another in any half.
+/// A text of so many sentences, no half of which is like another.
 fn tale(sentences: u32) -> String {
     let words =
         ["amber", "brine", "cedar", "dusk", "ember", "fjord", "gale", "harbour", "na\u{ef}ve"];
@@ -47,7 +47,7 @@ fn ends(dialect: Dialect) -> &'static [&'static str] {
 }
 
 /// The body of a request for at most `tokens`, without tools.
-fn plain(dialect: Dialect, stream: bool, tokens: u64) -> Ask {
+fn plain(dialect: Dialect, stream: bool, tokens: u64) -> HttpRequest {
     let mut body = question(dialect, model(dialect), stream);
     body.as_object_mut().unwrap().remove("tools");
     match dialect {
@@ -57,7 +57,7 @@ fn plain(dialect: Dialect, stream: bool, tokens: u64) -> Ask {
     ask(dialect, model(dialect), stream).body(body.to_string())
 }
 
-/// A gateway before a provider for each dialect, of which `speaks` is asked first.
+/// A gateway with a provider for each dialect, `speaks` first.
 async fn rig(
     speaks: Dialect,
     config: &str,
@@ -74,16 +74,16 @@ async fn rig(
     rig.start().await
 }
 
-/// Every pair of dialects, a stream that breaks in three ways at many places: the caller's text is
-/// the whole text, once, with one proper end.
+/// Every pair of dialects, a stream that breaks in three ways at three positions: the caller's text
+/// is the whole text, once, with one proper end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_stream_goes_on_in_every_pair() {
+async fn a_broken_stream_is_resumed_in_every_pair() {
     let mut cases = JoinSet::new();
     for (caller, speaks) in pairs() {
         for how in [How::Reset, How::End, How::TruncatedJson] {
             cases.spawn(async move {
                 for after in [2, 9, 30] {
-                    goes_on(caller, speaks, after, how.clone()).await;
+                    resumes(caller, speaks, after, how.clone()).await;
                 }
             });
         }
@@ -96,73 +96,86 @@ async fn a_broken_stream_goes_on_in_every_pair() {
     assert_eq!(done, 27);
 }
 
-async fn goes_on(caller: Dialect, speaks: Dialect, after: usize, how: How) {
+async fn resumes(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let case = format!("{caller} <- {speaks}, {how:?} after {after}");
     let whole = tale(12);
-    let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful).in_chunks_of(9);
+    let scripted =
+        Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful).in_chunks_of(9);
     let plan =
-        FaultPlan::none().rule(Rule::new(Fault::break_after(after, how)).provider("p0").nth(1));
+        FaultPlan::none().rule(PlanRule::new(Fault::break_after(after, how)).provider("p0").nth(1));
     let rig =
-        rig(speaks, NO_REST, |sim| sim.with_script([said.clone()]).with_faults(plan.clone())).await;
+        rig(speaks, NO_REST, |sim| sim.with_script([scripted.clone()]).with_faults(plan.clone()))
+            .await;
     let reply = plain(caller, true, 4_000).send(rig.addr).await;
     assert_eq!(reply.status, 200, "{case}: {}", reply.text());
     assert!(reply.clean, "{case}");
-    let told = Told::stream(caller, &reply.body);
-    assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
-    assert_eq!(told.text, whole, "{case}");
-    assert_eq!(told.ends, ends(caller), "{case}");
-    assert!(told.output > Some(100), "{case}: usage is told: {told:?}");
+    let answer = WireAnswer::stream(caller, &reply.body);
+    assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
+    assert_eq!(answer.text, whole, "{case}");
+    assert_eq!(answer.ends, ends(caller), "{case}");
+    assert!(answer.output > Some(100), "{case}: usage is reported: {answer:?}");
     let resume = rig.app.gateway().handles().resume.snapshot();
     assert_eq!((resume.broken, resume.resumed, resume.declined), (1, 1, 0), "{case}");
     assert_eq!(rig.app.metrics().count("recover", "resumed"), 1, "{case}");
 }
 
-/// A provider that is down for good in the middle of an answer: the next one of the chain, of
-/// another dialect, goes on with it.
+/// A provider that goes down in the middle of an answer: the next one of the chain, of another
+/// dialect, continues the answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_provider_goes_on_with_the_answer() {
+async fn another_provider_resumes_the_answer() {
     for (caller, speaks) in pairs() {
         let case = format!("{caller} <- {speaks}");
         let whole = tale(12);
-        let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful).in_chunks_of(9);
+        let scripted =
+            Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful).in_chunks_of(9);
         let plan = FaultPlan::none()
-            .rule(Rule::new(Fault::break_after(20, How::Reset)).provider("p0").nth(1))
-            .rule(Rule::new(Fault::Reset).provider("p0").from(2));
+            .rule(PlanRule::new(Fault::break_after(20, How::Reset)).provider("p0").nth(1))
+            .rule(PlanRule::new(Fault::Reset).provider("p0").from(2));
         let config = "[retry]\nretries = 1\nbase_ms = 1\ncap_ms = 2\n";
-        let rig =
-            rig(speaks, config, |sim| sim.with_script([said.clone()]).with_faults(plan.clone()))
-                .await;
+        let rig = rig(speaks, config, |sim| {
+            sim.with_script([scripted.clone()]).with_faults(plan.clone())
+        })
+        .await;
         let reply = plain(caller, true, 4_000).send(rig.addr).await;
-        let told = Told::stream(caller, &reply.body);
-        assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
-        assert_eq!(told.text, whole, "{case}");
-        assert_eq!(told.ends, ends(caller), "{case}");
+        let answer = WireAnswer::stream(caller, &reply.body);
+        assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
+        assert_eq!(answer.text, whole, "{case}");
+        assert_eq!(answer.ends, ends(caller), "{case}");
         assert!(
             !rig.sims[1].provider().journal().entries().is_empty(),
-            "{case}: the next was asked"
+            "{case}: the next was called"
         );
     }
 }
 
-/// A model that does not go on where it was: the caller has what there was, one error, and no end.
+/// A model that does not continue at the break: the caller gets what had arrived, one error, and no
+/// end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_seam_there_is_one_error_and_nothing_twice() {
+async fn without_an_overlap_there_is_one_error_and_nothing_twice() {
     for (caller, speaks) in pairs() {
-        for how in [GoesOn::IgnoresAnchor, GoesOn::Paraphrase, GoesOn::Skips(9)] {
+        for how in [
+            ContinuationMode::IgnoresAnchor,
+            ContinuationMode::Paraphrase,
+            ContinuationMode::Skips(9),
+        ] {
             let case = format!("{caller} <- {speaks}, {how:?}");
             let whole = tale(12);
-            let said = Answer::text(whole.as_str()).goes_on(how).in_chunks_of(9);
-            let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(20, How::Reset)).nth(1));
+            let scripted = Answer::text(whole.as_str()).continuation(how).in_chunks_of(9);
+            let plan =
+                FaultPlan::none().rule(PlanRule::new(Fault::break_after(20, How::Reset)).nth(1));
             let rig = rig(speaks, NO_REST, |sim| {
-                sim.with_script([said.clone()]).with_faults(plan.clone())
+                sim.with_script([scripted.clone()]).with_faults(plan.clone())
             })
             .await;
             let reply = plain(caller, true, 4_000).send(rig.addr).await;
-            let told = Told::stream(caller, &reply.body);
-            assert_eq!(told.errors.len(), 1, "{case}: {told:?}");
-            error_message(caller, &told.errors[0]);
-            assert!(whole.starts_with(&told.text) && !told.text.is_empty(), "{case}: {told:?}");
-            assert_eq!(told.ends, Vec::<String>::new(), "{case}");
+            let answer = WireAnswer::stream(caller, &reply.body);
+            assert_eq!(answer.errors.len(), 1, "{case}: {answer:?}");
+            error_message(caller, &answer.errors[0]);
+            assert!(
+                whole.starts_with(&answer.text) && !answer.text.is_empty(),
+                "{case}: {answer:?}"
+            );
+            assert_eq!(answer.ends, Vec::<String>::new(), "{case}");
         }
     }
 }
@@ -175,22 +188,22 @@ async fn a_cut_answer_arrives_whole() {
         for stream in [true, false] {
             let case = format!("{caller} <- {speaks}, streamed {stream}");
             let whole = tale(120);
-            let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful);
-            let tokens = said.output_tokens();
-            let rig = rig(speaks, "", |sim| sim.with_script([said.clone()])).await;
+            let scripted = Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful);
+            let tokens = scripted.output_tokens();
+            let rig = rig(speaks, "", |sim| sim.with_script([scripted.clone()])).await;
             let reply = plain(caller, stream, tokens / 3 + 1).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
-            let told = if stream {
-                Told::stream(caller, &reply.body)
+            let answer = if stream {
+                WireAnswer::stream(caller, &reply.body)
             } else {
-                Told::whole(caller, &reply.body)
+                WireAnswer::whole(caller, &reply.body)
             };
-            assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
-            assert_eq!(told.text, whole, "{case}");
-            assert_eq!(told.stop.as_deref(), Some(ends(caller)[0]), "{case}");
-            assert!(told.output >= Some(tokens), "{case}: {told:?}");
+            assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
+            assert_eq!(answer.text, whole, "{case}");
+            assert_eq!(answer.stop.as_deref(), Some(ends(caller)[0]), "{case}");
+            assert!(answer.output >= Some(tokens), "{case}: {answer:?}");
             let cut = rig.app.gateway().handles().continuation.snapshot();
-            // Where nobody has seen anything the limit is raised; a stream is continued.
+            // Before the caller has received content the limit is raised; a stream is continued.
             let expected = if stream { (0, 2) } else { (1, 0) };
             assert_eq!((cut.escalated, cut.continued), expected, "{case}: {cut:?}");
         }
@@ -202,48 +215,48 @@ async fn a_cut_answer_arrives_whole() {
 async fn an_endless_answer_ends() {
     for caller in DIALECTS {
         let rig = rig(caller, "", |sim| {
-            sim.respond(|_| Some(Answer::endless().goes_on(GoesOn::Faithful)))
+            sim.respond(|_| Some(Answer::endless().continuation(ContinuationMode::Faithful)))
         })
         .await;
         let reply = plain(caller, true, 1_000).send(rig.addr).await;
-        let told = Told::stream(caller, &reply.body);
-        assert_eq!(told.errors, Vec::<Value>::new(), "{caller}");
-        let word = told.stop.unwrap().to_lowercase();
+        let answer = WireAnswer::stream(caller, &reply.body);
+        assert_eq!(answer.errors, Vec::<Value>::new(), "{caller}");
+        let word = answer.stop.unwrap().to_lowercase();
         assert!(matches!(&*word, "length" | "max_tokens"), "{caller}: {word}");
         assert_eq!(rig.seen().len(), 4, "{caller}: once, and three continuations");
     }
 }
 
 /// A request of an agent that has made the same call `times` times, with the same result.
-fn circles(dialect: Dialect, times: usize, stream: bool) -> Ask {
+fn looping(dialect: Dialect, times: usize, stream: bool) -> HttpRequest {
     let mut body = question(dialect, model(dialect), stream);
     let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
-    let said = body[key].as_array_mut().unwrap();
+    let messages = body[key].as_array_mut().unwrap();
     for n in 0..times {
         let id = format!("call_{n}");
         match dialect {
             Dialect::OpenAi => {
-                said.push(json!({"role": "assistant", "content": null, "tool_calls": [{
+                messages.push(json!({"role": "assistant", "content": null, "tool_calls": [{
                     "id": id, "type": "function",
                     "function": {"name": "look_up", "arguments": "{\"q\": \"x\"}"},
                 }]}));
-                said.push(
+                messages.push(
                     json!({"role": "tool", "tool_call_id": id, "content": "nothing of the kind"}),
                 );
             }
             Dialect::Anthropic => {
-                said.push(json!({"role": "assistant", "content": [
+                messages.push(json!({"role": "assistant", "content": [
                     {"type": "tool_use", "id": id, "name": "look_up", "input": {"q": "x"}},
                 ]}));
-                said.push(json!({"role": "user", "content": [
+                messages.push(json!({"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": id, "content": "nothing of the kind"},
                 ]}));
             }
             Dialect::Gemini => {
-                said.push(json!({"role": "model", "parts": [
+                messages.push(json!({"role": "model", "parts": [
                     {"functionCall": {"name": "look_up", "args": {"q": "x"}}},
                 ]}));
-                said.push(json!({"role": "user", "parts": [
+                messages.push(json!({"role": "user", "parts": [
                     {"functionResponse": {"name": "look_up", "response": {"result": "nothing of the kind"}}},
                 ]}));
             }
@@ -252,21 +265,21 @@ fn circles(dialect: Dialect, times: usize, stream: bool) -> Ask {
     ask(dialect, model(dialect), stream).body(body.to_string())
 }
 
-/// An agent that goes in circles, known by its history alone: advised, then stopped, and nobody is
-/// asked again for it.
+/// An agent in a loop, detected from its history alone: advised, then stopped without a call of a
+/// provider.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_in_circles_is_advised_and_then_stopped() {
+async fn an_agent_in_a_loop_is_advised_and_then_stopped() {
     for caller in DIALECTS {
         let rig = rig(caller, "", |sim| sim).await;
         for (times, advised) in [(2, 0), (3, 1), (4, 2)] {
-            let reply = circles(caller, times, true).send(rig.addr).await;
+            let reply = looping(caller, times, true).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{caller} {times}: {}", reply.text());
             assert_eq!(rig.app.metrics().count("guard", "advised"), advised, "{caller}");
             let seen = String::from_utf8_lossy(&rig.last().body).into_owned();
             assert_eq!(seen.contains("[safety guard]"), advised > 0, "{caller} {times}: {seen}");
         }
         let asked = rig.seen().len();
-        let reply = circles(caller, 5, true).send(rig.addr).await;
+        let reply = looping(caller, 5, true).send(rig.addr).await;
         let message = refusal(caller, 503, &reply);
         assert!(
             message.starts_with("Safety limit reached: the agent goes in circles"),
@@ -275,38 +288,38 @@ async fn an_agent_in_circles_is_advised_and_then_stopped() {
         assert!(message.contains("Events processed: 15 | Tool calls: 5 | Elapsed: "), "{message}");
         assert_eq!(reply.header("x-should-retry"), Some("false"));
         assert_eq!(reply.header("x-steadfast-reason"), Some("safety"));
-        assert_eq!(rig.seen().len(), asked, "{caller}: a stop is not taken anywhere else");
+        assert_eq!(rig.seen().len(), asked, "{caller}: a stop does not fail over");
         for sim in &rig.sims[1..] {
             assert_eq!(sim.provider().journal().entries().len(), 0, "{caller}");
         }
     }
 }
 
-/// The same as a last message of the model's, with a proper end, streamed and whole.
+/// The stop as the last message of the model, with a proper end, streamed and whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_can_be_an_answer() {
     for caller in DIALECTS {
         let rig = rig(caller, "[guard]\nstop_as = \"answer\"\n", |sim| sim).await;
         for stream in [true, false] {
-            let reply = circles(caller, 5, stream).send(rig.addr).await;
+            let reply = looping(caller, 5, stream).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{caller}: {}", reply.text());
-            let told = if stream {
-                Told::stream(caller, &reply.body)
+            let answer = if stream {
+                WireAnswer::stream(caller, &reply.body)
             } else {
-                Told::whole(caller, &reply.body)
+                WireAnswer::whole(caller, &reply.body)
             };
-            assert!(told.text.contains("Safety limit reached"), "{caller}: {told:?}");
-            assert_eq!(told.stop.as_deref(), Some(ends(caller)[0]), "{caller}");
+            assert!(answer.text.contains("Safety limit reached"), "{caller}: {answer:?}");
+            assert_eq!(answer.stop.as_deref(), Some(ends(caller)[0]), "{caller}");
             if stream {
-                assert_eq!(told.ends, ends(caller), "{caller}");
+                assert_eq!(answer.ends, ends(caller), "{caller}");
             }
         }
         assert_eq!(rig.seen().len(), 0, "{caller}");
     }
 }
 
-/// A limit that is reached inside an answer: the calls before it are let through, the one beyond is
-/// replaced by words, and the answer ends as answers do.
+/// A limit that is reached inside an answer: the calls up to it are forwarded, the next one is
+/// replaced by a text, and the answer ends properly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_inside_a_stream_ends_it_properly() {
     let calls = |n: usize| {
@@ -319,31 +332,32 @@ async fn a_stop_inside_a_stream_ends_it_properly() {
         let rig = rig(speaks, "[guard]\nper_tool = 2\n", |sim| sim.with_script([calls(4)])).await;
         let reply = ask(caller, model(caller), true).send(rig.addr).await;
         assert_eq!(reply.status, 200, "{case}: {}", reply.text());
-        let told = Told::stream(caller, &reply.body);
-        assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
-        assert_eq!(told.calls.len(), 2, "{case}: n lets exactly n through: {told:?}");
-        assert!(!told.ends.is_empty(), "{case}: {told:?}");
+        let answer = WireAnswer::stream(caller, &reply.body);
+        assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
+        assert_eq!(answer.calls.len(), 2, "{case}: a limit of n forwards n: {answer:?}");
+        assert!(!answer.ends.is_empty(), "{case}: {answer:?}");
     }
 }
 
-/// An operator gives a task more; a caller can not.
+/// An operator can extend a task; a caller can not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_an_operator_extends_a_task() {
     let rig = rig(Dialect::OpenAi, "[guard]\ncalls = 3\n", |sim| sim).await;
-    let task = |times| circles(Dialect::OpenAi, times, false).header("x-steadfast-task", "t1");
+    let task = |times| looping(Dialect::OpenAi, times, false).header("x-steadfast-task", "t1");
     assert_eq!(task(3).send(rig.addr).await.status, 200);
     assert_eq!(task(4).send(rig.addr).await.status, 503);
-    let extend = |query: &str| Ask::post("/admin/guard/extend", "").query(query);
+    let extend = |query: &str| HttpRequest::post("/admin/guard/extend", "").query(query);
     assert_eq!(extend("task=t2").send(rig.addr).await.status, 404);
     assert_eq!(extend("").send(rig.addr).await.status, 400);
-    let status = Ask::get("/admin/status").send(rig.addr).await.json();
+    let status = HttpRequest::get("/admin/status").send(rig.addr).await.json();
     assert_eq!(status["guard"]["tasks"][0]["task"], "t1");
     assert!(status["guard"]["tasks"][0]["stopped"].is_string(), "{status}");
     assert_eq!(extend("task=t1").send(rig.addr).await.status, 200);
-    assert_eq!(task(4).send(rig.addr).await.status, 200, "what came before is not counted");
+    assert_eq!(task(4).send(rig.addr).await.status, 200, "earlier calls are not counted");
 }
 
-/// A caller's key opens no operator's door, and two tenants' tasks of one name are two.
+/// A caller's key gives no operator's rights, and tasks of the same name of two tenants are
+/// separate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_neither_lift_limits_nor_share_tasks() {
     let builder = Rig::builder();
@@ -359,13 +373,14 @@ async fn tenants_neither_lift_limits_nor_share_tasks() {
         .provider(provider(Dialect::OpenAi).build())
         .start()
         .await;
-    let as_of = |ask: Ask, name: &str| ask.header("x-api-key", &format!("gw-{name}-secret-2291"));
+    let as_of =
+        |ask: HttpRequest, name: &str| ask.header("x-api-key", &format!("gw-{name}-secret-2291"));
     let task = |name: &str, times| {
-        let ask = circles(Dialect::OpenAi, times, false).header("x-steadfast-task", "t");
+        let ask = looping(Dialect::OpenAi, times, false).header("x-steadfast-task", "t");
         as_of(ask, name)
     };
     let extend = |tenant: &str| {
-        Ask::post("/admin/guard/extend", "").query(&format!("task=t&tenant={tenant}"))
+        HttpRequest::post("/admin/guard/extend", "").query(&format!("task=t&tenant={tenant}"))
     };
     assert_eq!(task("acme", 4).send(rig.addr).await.status, 503);
     assert_eq!(task("other", 1).send(rig.addr).await.status, 200, "another's task");
@@ -373,42 +388,47 @@ async fn tenants_neither_lift_limits_nor_share_tasks() {
         assert_eq!(shut.send(rig.addr).await.status, 401);
     }
     assert_eq!(as_of(extend("other"), "admin").send(rig.addr).await.status, 200);
-    assert_eq!(task("acme", 4).send(rig.addr).await.status, 503, "it was the other's");
+    assert_eq!(
+        task("acme", 4).send(rig.addr).await.status,
+        503,
+        "that extended the other tenant's"
+    );
     assert_eq!(as_of(extend("nobody"), "admin").send(rig.addr).await.status, 404);
     assert_eq!(as_of(extend("acme"), "admin").send(rig.addr).await.status, 200);
     assert_eq!(task("acme", 4).send(rig.addr).await.status, 200);
 }
 
-/// Switched off, nothing of it happens: the break is told, the cut is told, circles go on.
+/// Switched off: the break is reported, the cut is reported, loops are not stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_can_be_switched_off() {
     let off =
         "[guard]\nenabled = false\n[continuation]\nenabled = false\n[resume]\nenabled = false\n";
     for caller in DIALECTS {
         let whole = tale(40);
-        let said = Answer::text(whole.as_str()).goes_on(GoesOn::Faithful);
-        let plan = FaultPlan::none().rule(Rule::new(Fault::break_after(9, How::Reset)).nth(1));
+        let scripted = Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful);
+        let plan = FaultPlan::none().rule(PlanRule::new(Fault::break_after(9, How::Reset)).nth(1));
         let config = format!("{NO_REST}{off}");
         let rig = rig(caller, &config, |sim| {
-            sim.with_script([said.clone(), said.clone()]).with_faults(plan.clone())
+            sim.with_script([scripted.clone(), scripted.clone()]).with_faults(plan.clone())
         })
         .await;
-        let broken = Told::stream(caller, &plain(caller, true, 9_000).send(rig.addr).await.body);
+        let broken =
+            WireAnswer::stream(caller, &plain(caller, true, 9_000).send(rig.addr).await.body);
         assert_eq!((broken.errors.len(), broken.ends.len()), (1, 0), "{caller}: {broken:?}");
-        let cut = Told::stream(caller, &plain(caller, true, 300).send(rig.addr).await.body);
+        let cut = WireAnswer::stream(caller, &plain(caller, true, 300).send(rig.addr).await.body);
         assert!(
             matches!(cut.stop.as_deref(), Some("length" | "max_tokens" | "MAX_TOKENS")),
             "{cut:?}"
         );
-        assert_eq!(circles(caller, 30, true).send(rig.addr).await.status, 200);
+        assert_eq!(looping(caller, 30, true).send(rig.addr).await.status, 200);
     }
 }
 
 /// A long conversation with calls and results in it, which ends with a question.
-fn long(dialect: Dialect, turns: usize) -> Ask {
-    let mut body: Value = serde_json::from_slice(circles(dialect, 0, false).sent()).unwrap();
+fn long(dialect: Dialect, turns: usize) -> HttpRequest {
+    let mut body: Value = serde_json::from_slice(looping(dialect, 0, false).sent()).unwrap();
     let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
-    let said = body[key].as_array_mut().unwrap();
+    let messages = body[key].as_array_mut().unwrap();
     let user = |text: String| match dialect {
         Dialect::Gemini => json!({"role": "user", "parts": [{"text": text}]}),
         _ => json!({"role": "user", "content": text}),
@@ -418,42 +438,42 @@ fn long(dialect: Dialect, turns: usize) -> Ask {
         _ => json!({"role": "assistant", "content": text}),
     };
     for n in 0..turns {
-        said.push(model(format!("Answer {n}. {}", tale(4))));
+        messages.push(model(format!("Answer {n}. {}", tale(4))));
         let rule = match n % 10 {
             1 => format!(" Never touch /etc/rule_{n}.conf."),
             _ => String::new(),
         };
-        said.push(user(format!("Read part {n} too.{rule}")));
+        messages.push(user(format!("Read part {n} too.{rule}")));
         let (id, words) = (format!("call_{n}"), format!("part {n}: {}", tale(12)));
         let q = json!({"q": format!("part {n}")});
         match dialect {
             Dialect::OpenAi => {
-                said.push(json!({"role": "assistant", "content": null, "tool_calls": [{
+                messages.push(json!({"role": "assistant", "content": null, "tool_calls": [{
                     "id": id, "type": "function",
                     "function": {"name": "look_up", "arguments": q.to_string()},
                 }]}));
-                said.push(json!({"role": "tool", "tool_call_id": id, "content": words}));
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": words}));
             }
             Dialect::Anthropic => {
-                said.push(json!({"role": "assistant", "content": [
+                messages.push(json!({"role": "assistant", "content": [
                     {"type": "tool_use", "id": id, "name": "look_up", "input": q},
                 ]}));
-                said.push(json!({"role": "user", "content": [
+                messages.push(json!({"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": id, "content": words},
                 ]}));
             }
             Dialect::Gemini => {
-                said.push(json!({"role": "model", "parts": [
+                messages.push(json!({"role": "model", "parts": [
                     {"functionCall": {"name": "look_up", "args": q}},
                 ]}));
-                said.push(json!({"role": "user", "parts": [
+                messages.push(json!({"role": "user", "parts": [
                     {"functionResponse": {"name": "look_up", "response": {"result": words}}},
                 ]}));
             }
         }
     }
-    said.push(model("That was all of it.".into()));
-    said.push(user("So what is it?".into()));
+    messages.push(model("That was all of it.".into()));
+    messages.push(user("So what is it?".into()));
     match dialect {
         Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(1_000),
         _ => body["max_tokens"] = json!(1_000),
@@ -461,8 +481,8 @@ fn long(dialect: Dialect, turns: usize) -> Ask {
     ask(dialect, steadfast_tests::gateway::model(dialect), false).body(body.to_string())
 }
 
-/// A conversation of several windows, in every pair: before it is sent, where the window is known;
-/// after the provider has refused it, where it is not. The strict simulator takes what comes out.
+/// A conversation of several windows, in every pair: compacted before it is sent where the window
+/// is known, else after the provider has refused it. The strict simulator accepts the result.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversation_that_is_too_long_is_made_to_fit() {
     let small = |dialect| Model::new(model(dialect), 8_000, 2_000).without_thinking();
@@ -500,9 +520,9 @@ async fn a_conversation_that_is_too_long_is_made_to_fit() {
     }
 }
 
-/// What can not be made to fit is said before anybody is asked, with the numbers.
+/// What can not be made to fit is refused before a provider is called, with the numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_fit_is_told_before_it_costs() {
+async fn what_can_not_fit_is_refused_before_a_provider_is_called() {
     for caller in DIALECTS {
         let sim = provider(caller).build();
         let rig = Rig::builder().provider_with(sim, "window = 2000").start().await;
@@ -516,6 +536,6 @@ async fn what_can_not_fit_is_told_before_it_costs() {
         let message = refusal(caller, 400, &reply);
         assert!(message.contains("can not be made to fit"), "{caller}: {message}");
         assert_eq!(reply.header("x-steadfast-reason"), Some("context_overflow"));
-        assert_eq!(rig.seen().len(), 0, "{caller}: nobody was asked");
+        assert_eq!(rig.seen().len(), 0, "{caller}: no provider was called");
     }
 }

@@ -1,5 +1,5 @@
-//! The gateway's edges: requests that are wrong, providers that refuse, and what a caller is told
-//! in headers.
+//! Edge cases of the gateway: invalid requests, providers that refuse, and the headers that a caller
+//! gets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 use steadfast::sim::{Dialect, ErrorKind, Fault, FaultPlan, RateLimit, RawResponse};
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask,
-    http::{Ask, Reply},
+    http::{HttpRequest, Reply},
     model, pairs, path, provider, question, rich_answer,
-    told::{Told, error_message, refusal},
+    wire_answer::{WireAnswer, error_message, refusal},
 };
 
 async fn open_rig(dialect: Dialect) -> Rig {
     Rig::of(provider(dialect).respond(|_| Some(rich_answer())).build()).await
 }
 
-/// Bodies that are wrong, and what the error must name.
+/// Invalid bodies, and what the error must name.
 fn wrong_bodies(dialect: Dialect) -> Vec<(Vec<u8>, &'static str)> {
     let change = |pointer: &str, value: Value| {
         let mut body = question(dialect, model(dialect), false);
@@ -71,7 +71,7 @@ fn wrong_bodies(dialect: Dialect) -> Vec<(Vec<u8>, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_body_is_refused_in_the_callers_dialect_and_nobody_is_asked() {
+async fn an_invalid_body_is_refused_in_the_callers_dialect_without_a_call() {
     for dialect in DIALECTS {
         let rig = open_rig(dialect).await;
         for (body, named) in wrong_bodies(dialect) {
@@ -83,7 +83,7 @@ async fn a_wrong_body_is_refused_in_the_callers_dialect_and_nobody_is_asked() {
             assert_eq!(reply.header("x-should-retry"), Some("false"), "{shown}");
             assert_eq!(reply.header("x-steadfast-attempts"), Some("0"), "{shown}");
         }
-        assert!(rig.seen().is_empty(), "{dialect}: nobody is asked");
+        assert!(rig.seen().is_empty(), "{dialect}: no provider is called");
     }
 }
 
@@ -96,14 +96,14 @@ async fn a_body_above_the_limit_is_refused_in_the_callers_dialect() {
         let message = refusal(dialect, 413, &reply);
         assert!(message.contains("33554432"), "the limit is named: {message}");
         assert!(rig.seen().is_empty());
-        // The limit itself is fine, and the gateway is well.
+        // A body below the limit is accepted.
         let mut body = question(dialect, model(dialect), false).to_string().into_bytes();
         body.resize(1024 * 1024, b' ');
         assert_eq!(ask(dialect, model(dialect), false).body(body).send(rig.addr).await.status, 200);
     }
 }
 
-/// That a model nobody has is not found, so many times in a row, in every pair.
+/// Asserts that an unknown model is not found, so many times in a row, in every pair.
 async fn an_unknown_model(times: usize) {
     for (caller, speaks) in pairs() {
         for stream in [false, true] {
@@ -118,7 +118,7 @@ async fn an_unknown_model(times: usize) {
                 assert_eq!(reply.header("x-steadfast-reason"), Some("model_not_found"));
                 assert_eq!(reply.header("x-should-retry"), Some("false"));
             }
-            // Other models of the provider are as well as before.
+            // Other models of the provider are not affected.
             let good = ask(caller, model(speaks), stream).send(rig.addr).await;
             assert_eq!(good.status, 200, "{caller} <- {speaks}: {}", good.text());
         }
@@ -136,29 +136,35 @@ async fn an_unknown_model_is_not_found_the_next_time_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn addresses_that_lead_nowhere_say_so_in_the_likely_dialect() {
+async fn unknown_paths_are_refused_in_the_likely_dialect() {
     let rig = open_rig(Dialect::OpenAi).await;
     for method in ["countTokens", "embedContent", ""] {
         let address = format!("/v1beta/models/{}:{method}", model(Dialect::Gemini));
-        let reply = Ask::post(address, "{}").send(rig.addr).await;
+        let reply = HttpRequest::post(address, "{}").send(rig.addr).await;
         let message = refusal(Dialect::Gemini, 404, &reply);
-        assert!(message.contains("streamGenerateContent"), "it says what there is: {message}");
+        assert!(message.contains("streamGenerateContent"), "it names what exists: {message}");
     }
     for (dialect, nowhere) in [
-        (Dialect::OpenAi, Ask::post("/v1/embeddings", "{}")),
-        (Dialect::OpenAi, Ask::get("/")),
-        (Dialect::OpenAi, Ask::get("/v1/chat/completions/../../etc/passwd")),
-        (Dialect::Anthropic, Ask::post("/v1/complete", "{}").header("anthropic-version", "x")),
-        (Dialect::Gemini, Ask::get("/v1beta/files")),
+        (Dialect::OpenAi, HttpRequest::post("/v1/embeddings", "{}")),
+        (Dialect::OpenAi, HttpRequest::get("/")),
+        (Dialect::OpenAi, HttpRequest::get("/v1/chat/completions/../../etc/passwd")),
+        (
+            Dialect::Anthropic,
+            HttpRequest::post("/v1/complete", "{}").header("anthropic-version", "x"),
+        ),
+        (Dialect::Gemini, HttpRequest::get("/v1beta/files")),
     ] {
         let message = refusal(dialect, 404, &nowhere.send(rig.addr).await);
         assert!(message.contains("there is nothing at"), "{message}");
     }
     for (dialect, wrong) in [
-        (Dialect::OpenAi, Ask::get("/v1/chat/completions")),
-        (Dialect::Anthropic, Ask::get("/v1/messages").header("anthropic-version", "2023-06-01")),
-        (Dialect::Gemini, Ask::post("/v1beta/models", "{}")),
-        (Dialect::OpenAi, Ask::post("/healthz", "{}")),
+        (Dialect::OpenAi, HttpRequest::get("/v1/chat/completions")),
+        (
+            Dialect::Anthropic,
+            HttpRequest::get("/v1/messages").header("anthropic-version", "2023-06-01"),
+        ),
+        (Dialect::Gemini, HttpRequest::post("/v1beta/models", "{}")),
+        (Dialect::OpenAi, HttpRequest::post("/healthz", "{}")),
     ] {
         let message = refusal(dialect, 405, &wrong.send(rig.addr).await);
         assert!(message.contains("POST") && message.contains("/"), "{message}");
@@ -167,7 +173,7 @@ async fn addresses_that_lead_nowhere_say_so_in_the_likely_dialect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_providers_headers_none_goes_downstream() {
+async fn no_header_of_a_provider_is_sent_downstream() {
     for dialect in DIALECTS {
         let body = match dialect {
             Dialect::OpenAi => {
@@ -197,7 +203,7 @@ async fn of_a_providers_headers_none_goes_downstream() {
         assert_eq!((reply.status, reply.text()), (200, body));
         for (name, value) in &reply.headers {
             let own = ["content-type", "content-length", "date", "x-request-id"];
-            // Anthropic's SDKs read the gateway's own id under the name they know.
+            // Anthropic's SDKs read the gateway's id under this name.
             let known = dialect == Dialect::Anthropic && name == "request-id";
             assert!(
                 own.contains(&name.as_str()) || known || name.starts_with("x-steadfast-"),
@@ -209,7 +215,7 @@ async fn of_a_providers_headers_none_goes_downstream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_is_told_in_headers() {
+async fn recovery_is_reported_in_headers() {
     for caller in DIALECTS {
         for stream in [false, true] {
             let failing = provider(Dialect::OpenAi)
@@ -241,7 +247,7 @@ async fn what_was_done_is_told_in_headers() {
                 assert_eq!(reply.header("cache-control"), Some("no-cache"));
                 assert_eq!(reply.header("x-accel-buffering"), Some("no"));
             }
-            // An id that could do harm is replaced.
+            // An unsafe id is replaced.
             let reply = ask(caller, "anything", stream)
                 .header("x-request-id", "a b<c>")
                 .send(rig.addr)
@@ -276,7 +282,7 @@ async fn a_callers_own_limits_are_obeyed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_limit_says_when_to_come_back_and_who_should() {
+async fn a_rate_limit_has_the_retry_delay_and_whether_the_sdk_should_retry() {
     for (caller, speaks) in pairs() {
         let case = format!("{caller} <- {speaks}");
         let plan = FaultPlan::always(Fault::rate_limit(RateLimit::after("40")));
@@ -297,7 +303,7 @@ async fn a_rate_limit_says_when_to_come_back_and_who_should() {
         assert_eq!(reply.header("x-should-retry"), Some("false"), "{case}: it was tried here");
         let asked = rig.seen().len();
 
-        // While it rests nobody asks it, and the caller is told to come back by itself.
+        // During the cooldown the provider is not called, and the caller's SDK should retry.
         let reply = ask(caller, model(speaks), false).send(rig.addr).await;
         refusal(caller, 429, &reply);
         assert!((20..=40).contains(&wait(&reply)), "{case}");
@@ -308,10 +314,10 @@ async fn a_rate_limit_says_when_to_come_back_and_who_should() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_with_slashes_and_dots_leads_nowhere_else() {
+async fn a_model_with_slashes_and_dots_reaches_no_other_path() {
     let rig = open_rig(Dialect::Gemini).await;
     for name in ["tuned/../../admin", "a%2Fb", "models%2Fx"] {
-        let reply = Ask::post(
+        let reply = HttpRequest::post(
             path(Dialect::Gemini, name, false),
             question(Dialect::Gemini, name, false).to_string(),
         )
@@ -321,5 +327,5 @@ async fn a_model_with_slashes_and_dots_leads_nowhere_else() {
         error_message(Dialect::Gemini, &reply.json());
     }
     let good = ask(Dialect::Gemini, model(Dialect::Gemini), false).send(rig.addr).await;
-    assert!(!Told::whole(Dialect::Gemini, &good.body).text.is_empty());
+    assert!(!WireAnswer::whole(Dialect::Gemini, &good.body).text.is_empty());
 }

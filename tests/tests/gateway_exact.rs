@@ -1,5 +1,5 @@
-//! What a caller gets is what the provider said: to the byte, in every pair of dialects, whole and
-//! streamed; and within one dialect the very bytes, unknown fields included, both ways.
+//! What a caller gets is exactly what the provider sent, in every pair of dialects, whole and
+//! streamed; and within one dialect the same bytes, unknown fields included, in both directions.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -13,18 +13,22 @@ use steadfast_tests::gateway::{
     DIALECTS, PROVIDER_KEY, Rig, ask, call,
     http::Reply,
     model, pairs, path, provider, question, rich_answer,
-    told::{Told, nameless},
+    wire_answer::{WireAnswer, without_ids},
 };
 use tower::ServiceExt;
 
 /// Reads a reply as the caller would.
-fn read(caller: Dialect, stream: bool, reply: &Reply) -> Told {
+fn read(caller: Dialect, stream: bool, reply: &Reply) -> WireAnswer {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(reply.clean);
-    if stream { Told::stream(caller, &reply.body) } else { Told::whole(caller, &reply.body) }
+    if stream {
+        WireAnswer::stream(caller, &reply.body)
+    } else {
+        WireAnswer::whole(caller, &reply.body)
+    }
 }
 
-/// The word of `dialect` for a stop that another dialect calls `word`.
+/// The stop reason of `dialect` for the stop reason `word` of another dialect.
 fn stop_word(dialect: Dialect, word: &str) -> &'static str {
     let row = match word {
         "stop" | "end_turn" | "stop_sequence" | "STOP" => ["stop", "end_turn", "STOP"],
@@ -36,36 +40,41 @@ fn stop_word(dialect: Dialect, word: &str) -> &'static str {
     row[DIALECTS.iter().position(|known| *known == dialect).unwrap()]
 }
 
-/// That `told` is `sent`.
-fn assert_exact(case: &str, (caller, speaks): (Dialect, Dialect), told: &Told, sent: &Sent) {
-    assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
-    assert!(told.text == sent.text, "{case}: {:?} is not {:?}", told.text, sent.text);
-    assert_eq!(told.thinking, sent.thinking, "{case}");
-    assert_eq!(told.nameless(), nameless(&sent.tool_calls), "{case}");
-    for (told, sent) in told.calls.iter().zip(&sent.tool_calls) {
+/// Asserts that `answer` is exactly what was `sent`.
+fn assert_exact(
+    case: &str,
+    (caller, speaks): (Dialect, Dialect),
+    answer: &WireAnswer,
+    sent: &Sent,
+) {
+    assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
+    assert!(answer.text == sent.text, "{case}: {:?} is not {:?}", answer.text, sent.text);
+    assert_eq!(answer.thinking, sent.thinking, "{case}");
+    assert_eq!(answer.without_ids(), without_ids(&sent.tool_calls), "{case}");
+    for (answer, sent) in answer.calls.iter().zip(&sent.tool_calls) {
         if sent.id.is_empty() {
-            assert!(caller == Dialect::Gemini || !told.id.is_empty(), "{case}: calls need ids");
+            assert!(caller == Dialect::Gemini || !answer.id.is_empty(), "{case}: calls need ids");
         } else {
-            assert_eq!(told.id, sent.id, "{case}");
+            assert_eq!(answer.id, sent.id, "{case}");
         }
     }
     let usage = sent.usage;
     let prompt = usage.input + usage.cache_read + usage.cache_write;
-    assert_eq!(told.prompt, Some(prompt), "{case}: prompt tokens");
-    assert_eq!(told.cached.unwrap_or(0), usage.cache_read, "{case}: cached tokens");
-    assert_eq!(told.output, Some(usage.output), "{case}: output tokens");
-    let both_tell = caller != Dialect::Anthropic && speaks != Dialect::Anthropic;
-    if both_tell {
-        assert_eq!(told.reasoning.unwrap_or(0), usage.reasoning, "{case}: thinking tokens");
+    assert_eq!(answer.prompt, Some(prompt), "{case}: prompt tokens");
+    assert_eq!(answer.cached.unwrap_or(0), usage.cache_read, "{case}: cached tokens");
+    assert_eq!(answer.output, Some(usage.output), "{case}: output tokens");
+    let both_report = caller != Dialect::Anthropic && speaks != Dialect::Anthropic;
+    if both_report {
+        assert_eq!(answer.reasoning.unwrap_or(0), usage.reasoning, "{case}: thinking tokens");
     }
     let stop = match sent.stop.as_str() {
-        // Gemini says `STOP` for both.
+        // Gemini has `STOP` for both.
         "STOP" if !sent.tool_calls.is_empty() => stop_word(caller, "tool_use"),
-        // Only Anthropic's dialect tells these apart.
+        // Only Anthropic's dialect distinguishes these.
         "stop_sequence" if caller == Dialect::Anthropic => "stop_sequence",
         word => stop_word(caller, word),
     };
-    assert_eq!(told.stop.as_deref(), Some(stop), "{case}");
+    assert_eq!(answer.stop.as_deref(), Some(stop), "{case}");
 }
 
 /// Answers worth carrying over, by name.
@@ -115,7 +124,7 @@ fn answers() -> Vec<(&'static str, Answer)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_pair_whole_and_streamed() {
     for speaks in DIALECTS {
-        // An answer that is cut off is to be told as one.
+        // An answer that is cut off has to be reported as such.
         let config = "[continuation]\nenabled = false\n";
         let rig = Rig::builder().provider(provider(speaks).build()).config(config).start().await;
         for caller in DIALECTS {
@@ -124,16 +133,16 @@ async fn every_pair_whole_and_streamed() {
                     let case = format!("{name}: {caller} <- {speaks}, stream {stream}");
                     rig.sims[0].provider().script([answer.clone()]);
                     let reply = ask(caller, model(speaks), stream).send(rig.addr).await;
-                    let told = read(caller, stream, &reply);
+                    let answer = read(caller, stream, &reply);
                     let sent = rig.last().sent.unwrap();
-                    assert_exact(&case, (caller, speaks), &told, &sent);
+                    assert_exact(&case, (caller, speaks), &answer, &sent);
                     if stream {
                         let ends = match caller {
-                            Dialect::OpenAi => vec![sent_end(&told), "[DONE]"],
-                            Dialect::Anthropic => vec![sent_end(&told), "message_stop"],
-                            Dialect::Gemini => vec![sent_end(&told)],
+                            Dialect::OpenAi => vec![sent_end(&answer), "[DONE]"],
+                            Dialect::Anthropic => vec![sent_end(&answer), "message_stop"],
+                            Dialect::Gemini => vec![sent_end(&answer)],
                         };
-                        assert_eq!(told.ends, ends, "{case}: one end");
+                        assert_eq!(answer.ends, ends, "{case}: one end");
                     }
                 }
             }
@@ -144,8 +153,8 @@ async fn every_pair_whole_and_streamed() {
     }
 }
 
-fn sent_end(told: &Told) -> &str {
-    told.stop.as_deref().unwrap()
+fn sent_end(answer: &WireAnswer) -> &str {
+    answer.stop.as_deref().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,17 +165,17 @@ async fn calls_without_ids_get_ids_that_differ() {
     for caller in [Dialect::OpenAi, Dialect::Anthropic] {
         for stream in [false, true] {
             let reply = ask(caller, model(Dialect::Gemini), stream).send(rig.addr).await;
-            let told = read(caller, stream, &reply);
-            assert_eq!(told.nameless(), [("look_up", "{\"q\":1}"); 2]);
+            let answer = read(caller, stream, &reply);
+            assert_eq!(answer.without_ids(), [("look_up", "{\"q\":1}"); 2]);
             assert!(
-                !told.calls[0].id.is_empty() && told.calls[0].id != told.calls[1].id,
-                "{told:?}"
+                !answer.calls[0].id.is_empty() && answer.calls[0].id != answer.calls[1].id,
+                "{answer:?}"
             );
         }
     }
 }
 
-/// Frames torn into single bytes, or put together, say the same.
+/// Frames split into single bytes, or joined, are the same answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn framing_makes_no_difference() {
     for speaks in DIALECTS {
@@ -183,16 +192,16 @@ async fn framing_makes_no_difference() {
                     let case = format!("{caller} <- {speaks}, {fault:?}, stream {stream}");
                     rig.sims[0].provider().set_faults(FaultPlan::always(fault.clone()));
                     let reply = ask(caller, model(speaks), stream).send(rig.addr).await;
-                    let told = read(caller, stream, &reply);
-                    assert_exact(&case, (caller, speaks), &told, &rig.last().sent.unwrap());
+                    let answer = read(caller, stream, &reply);
+                    assert_exact(&case, (caller, speaks), &answer, &rig.last().sent.unwrap());
                 }
             }
         }
     }
 }
 
-/// The bytes a provider answers `body` with, asked without a gateway between.
-async fn straight(twin: &SimProvider, dialect: Dialect, stream: bool, body: &[u8]) -> Vec<u8> {
+/// The provider's answer to `body`, called without a gateway.
+async fn direct(twin: &SimProvider, dialect: Dialect, stream: bool, body: &[u8]) -> Vec<u8> {
     let (name, key) = match dialect {
         Dialect::OpenAi => ("authorization", format!("Bearer {PROVIDER_KEY}")),
         Dialect::Anthropic => ("x-api-key", PROVIDER_KEY.into()),
@@ -209,20 +218,20 @@ async fn straight(twin: &SimProvider, dialect: Dialect, stream: bool, body: &[u8
     response.into_body().collect().await.unwrap().to_bytes().to_vec()
 }
 
-/// A body of `dialect` with fields that nobody knows, at every depth, oddly spaced.
+/// A body of `dialect` with unknown fields at every depth and unusual white space.
 fn odd_body(dialect: Dialect, stream: bool) -> String {
     let mut body = question(dialect, model(dialect), stream);
     body["x_unknown"] = json!({"deep": [1.0, 1e3, null, "\u{1f980}"], "a": {}});
     let inner = if dialect == Dialect::Gemini { "contents" } else { "messages" };
     body[inner][0]["x_inner"] = json!("\u{0}kept");
     let text = serde_json::to_string_pretty(&body).unwrap().replace('\n', "\r\n\t");
-    // Numbers and escapes as a caller wrote them, not as we would.
+    // Numbers and escapes in another form than the gateway writes.
     let text = text.replace("8000", "8000 ").replace("What is it?", "W\\u0068at \\/is it?");
     format!(" \r\n{text}\n ")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn within_a_dialect_bodies_pass_as_they_are() {
+async fn within_a_dialect_bodies_pass_unchanged() {
     for dialect in DIALECTS {
         for line_end in [LineEnd::Crlf, LineEnd::Lf] {
             let make = || {
@@ -242,19 +251,19 @@ async fn within_a_dialect_bodies_pass_as_they_are() {
                 let case = format!("{dialect}, stream {stream}");
                 assert_eq!(entry.refused, None, "{case}");
                 assert_eq!(std::str::from_utf8(&entry.body).unwrap(), body, "{case}: upstream");
-                let sent = straight(&twin, dialect, stream, &entry.body).await;
+                let sent = direct(&twin, dialect, stream, &entry.body).await;
                 assert!(String::from_utf8_lossy(&sent).contains("x_new"));
                 assert_eq!(reply.text(), String::from_utf8(sent).unwrap(), "{case}: downstream");
-                // Torn or glued, these are the same bytes.
+                // Split or joined, these are the same bytes.
                 for fault in [Fault::drip(1), Fault::Coalesce(Coalesce { frames: 2 })] {
-                    // Requests are counted anew, here and there: their numbers are in the answers.
+                    // Both restart their count of requests: the numbers are in the answers.
                     rig.sims[0].provider().set_faults(FaultPlan::always(fault));
                     let again = ask(dialect, model(dialect), stream)
                         .body(body.as_str())
                         .send(rig.addr)
                         .await;
                     twin.set_faults(FaultPlan::none());
-                    let sent = straight(&twin, dialect, stream, body.as_bytes()).await;
+                    let sent = direct(&twin, dialect, stream, body.as_bytes()).await;
                     assert_eq!(again.text(), String::from_utf8(sent).unwrap(), "{case}");
                 }
                 rig.sims[0].provider().set_faults(FaultPlan::none());
@@ -264,9 +273,9 @@ async fn within_a_dialect_bodies_pass_as_they_are() {
     }
 }
 
-/// Events nobody documented, comments and odd spacing, word for word.
+/// Undocumented events, comments and unusual white space are forwarded unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn within_a_dialect_streams_nobody_expected_pass_as_they_are() {
+async fn within_a_dialect_unexpected_streams_pass_unchanged() {
     let streams = [
         (
             Dialect::OpenAi,
@@ -311,21 +320,22 @@ async fn within_a_dialect_streams_nobody_expected_pass_as_they_are() {
     }
 }
 
-/// OpenAI's dialect makes usage in streams a choice: who did not choose it does not get it, whoever
-/// answers.
+/// OpenAI's dialect makes usage in streams optional: a caller who did not request it does not get
+/// it, whichever provider answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn usage_comes_to_those_who_asked_for_it() {
+async fn usage_is_sent_only_on_request() {
     for speaks in DIALECTS {
         let rig = Rig::of(provider(speaks).respond(|_| Some(rich_answer())).build()).await;
         let mut body = question(Dialect::OpenAi, model(speaks), true);
         body.as_object_mut().unwrap().remove("stream_options");
         let request = ask(Dialect::OpenAi, model(speaks), true).body(body.to_string());
-        let told = read(Dialect::OpenAi, true, &request.send(rig.addr).await);
-        assert_eq!((told.prompt, told.output), (None, None), "{speaks}");
-        assert_eq!(told.text, rig.last().sent.unwrap().text, "{speaks}");
-        assert_eq!(told.ends, ["tool_calls", "[DONE]"], "{speaks}");
-        // It is counted all the same.
-        let metrics = steadfast_tests::gateway::http::Ask::get("/metrics").send(rig.addr).await;
+        let answer = read(Dialect::OpenAi, true, &request.send(rig.addr).await);
+        assert_eq!((answer.prompt, answer.output), (None, None), "{speaks}");
+        assert_eq!(answer.text, rig.last().sent.unwrap().text, "{speaks}");
+        assert_eq!(answer.ends, ["tool_calls", "[DONE]"], "{speaks}");
+        // It is counted nevertheless.
+        let metrics =
+            steadfast_tests::gateway::http::HttpRequest::get("/metrics").send(rig.addr).await;
         let counted =
             format!("steadfast_tokens_total{{provider=\"{speaks}\",direction=\"output\"}}");
         let output = rig.last().sent.unwrap().usage.output;
@@ -342,20 +352,20 @@ async fn geminis_array_has_the_items_of_its_events() {
         let array = request.at(path(Dialect::Gemini, model(speaks), true).replace("?alt=sse", ""));
         let reply = array.send(rig.addr).await;
         assert_eq!(reply.header("content-type"), Some("application/json"));
-        let told = Told::array(&reply.body);
+        let answer = WireAnswer::array(&reply.body);
         assert_exact(
             &format!("array <- {speaks}"),
             (Dialect::Gemini, speaks),
-            &told,
+            &answer,
             &rig.last().sent.unwrap(),
         );
-        assert_eq!(told.ends.len(), 1);
+        assert_eq!(answer.ends.len(), 1);
     }
 }
 
-/// What one dialect's history says arrives in another's words: the tool results of a loop too.
+/// A history is translated to the provider's dialect, including the tool results of a loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_loop_goes_on_in_every_pair() {
+async fn a_tool_loop_continues_in_every_pair() {
     for (caller, speaks) in pairs() {
         let rig = Rig::of(provider(speaks).build()).await;
         let args = r#"{"q":"\ud83e\udd80 caf\u00e9"}"#;

@@ -1,10 +1,11 @@
-//! Who may ask, whose keys go where, and that no secret is ever told.
+//! Authentication, which keys are sent where, and that no secret is ever disclosed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use steadfast::sim::{Dialect, Fault, FaultPlan, RawResponse};
 use steadfast_tests::gateway::{
-    DIALECTS, PROVIDER_KEY, Rig, ask, http::Ask, model, pairs, provider, rich_answer, told::refusal,
+    DIALECTS, PROVIDER_KEY, Rig, ask, http::HttpRequest, model, pairs, provider, rich_answer,
+    wire_answer::refusal,
 };
 
 /// The key of the tenant `acme`.
@@ -30,7 +31,7 @@ async fn keyed_rig(dialect: Dialect) -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_open_by_every_header_form_and_nothing_else_does() {
+async fn keys_are_accepted_in_every_header_form_and_nothing_else_is() {
     for dialect in DIALECTS {
         let rig = keyed_rig(dialect).await;
         let question = ask(dialect, model(dialect), false);
@@ -55,12 +56,12 @@ async fn keys_open_by_every_header_form_and_nothing_else_does() {
             question.clone().header("x-api-key", "gw-wrong"),
             question.clone().header("x-goog-api-key", ""),
             question.clone().query("key=gw-wrong"),
-            // A key that is shown and wrong is not mended by another.
+            // A wrong key is refused even with a valid one beside it.
             question.clone().header("x-api-key", "gw-wrong").query(&format!("key={ACME}")),
-            // What opens other doors does not open this one.
+            // Keys for other purposes are not accepted.
             question.clone().header("x-api-key", ADMIN),
             question.clone().header("x-api-key", PROVIDER_KEY),
-            // A body of any size or kind is not looked at.
+            // The body is not read.
             question.clone().body("{"),
         ];
         for (n, bad) in bad.iter().enumerate() {
@@ -70,7 +71,7 @@ async fn keys_open_by_every_header_form_and_nothing_else_does() {
             assert_eq!(reply.header("x-steadfast-reason"), Some("auth"));
             assert_eq!(reply.header("x-should-retry"), Some("false"));
         }
-        assert_eq!(rig.seen().len(), asked, "nobody is asked");
+        assert_eq!(rig.seen().len(), asked, "no provider is called");
     }
 }
 
@@ -78,21 +79,21 @@ async fn keys_open_by_every_header_form_and_nothing_else_does() {
 async fn models_are_listed_in_three_shapes_to_those_who_may() {
     let rig = keyed_rig(Dialect::Anthropic).await;
     let names = ["alias", model(Dialect::Anthropic)];
-    let openai = Ask::get("/v1/models").header("authorization", &format!("Bearer {ACME}"));
+    let openai = HttpRequest::get("/v1/models").header("authorization", &format!("Bearer {ACME}"));
     let body = openai.send(rig.addr).await.json();
     assert_eq!(body["object"], "list");
     let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();
     assert_eq!(ids, names);
     assert!(body["data"].as_array().unwrap().iter().all(|m| m["object"] == "model"));
 
-    let anthropic = Ask::get("/v1/models").header("anthropic-version", "2023-06-01");
+    let anthropic = HttpRequest::get("/v1/models").header("anthropic-version", "2023-06-01");
     let body = anthropic.clone().header("x-api-key", ACME).send(rig.addr).await.json();
     let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();
     assert_eq!(ids, names);
     assert_eq!(body["has_more"], false);
     assert_eq!((&body["first_id"], &body["last_id"]), (&ids[0], &ids[1]));
 
-    let gemini = Ask::get("/v1beta/models");
+    let gemini = HttpRequest::get("/v1beta/models");
     for good in [
         gemini.clone().header("x-goog-api-key", ACME),
         gemini.clone().query(&format!("key={ACME}")),
@@ -105,7 +106,7 @@ async fn models_are_listed_in_three_shapes_to_those_who_may() {
         assert_eq!(ids, names.map(|name| format!("models/{name}")));
     }
     for (dialect, shut) in [
-        (Dialect::OpenAi, Ask::get("/v1/models")),
+        (Dialect::OpenAi, HttpRequest::get("/v1/models")),
         (Dialect::Anthropic, anthropic.header("x-api-key", "gw-wrong")),
         (Dialect::Gemini, gemini.query("key=gw-wrong")),
     ] {
@@ -116,7 +117,7 @@ async fn models_are_listed_in_three_shapes_to_those_who_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_is_for_the_operator() {
     let rig = keyed_rig(Dialect::OpenAi).await;
-    let status = Ask::get("/admin/status");
+    let status = HttpRequest::get("/admin/status");
     for shut in [
         status.clone(),
         status.clone().header("x-api-key", ACME),
@@ -129,13 +130,13 @@ async fn the_status_is_for_the_operator() {
     let reply = status.header("authorization", &format!("Bearer {ADMIN}")).send(rig.addr).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.json()["chain"], serde_json::json!(["openai"]));
-    // Without a key of the operator's, this machine is the operator.
+    // Without an operator's key, requests from this machine have the operator's rights.
     let rig = Rig::of(provider(Dialect::OpenAi).build()).await;
-    assert_eq!(Ask::get("/admin/status").send(rig.addr).await.status, 200);
+    assert_eq!(HttpRequest::get("/admin/status").send(rig.addr).await.status, 200);
 }
 
-/// Everything a caller might send along that is not for a provider.
-fn laden(ask: Ask) -> Ask {
+/// Adds headers of a caller that are not meant for a provider.
+fn with_private_headers(ask: HttpRequest) -> HttpRequest {
     ask.header("authorization", &format!("Bearer {ACME}"))
         .header("x-api-key", ACME)
         .header("x-goog-api-key", ACME)
@@ -157,7 +158,7 @@ fn laden(ask: Ask) -> Ask {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_callers_headers_only_those_listed_go_upstream_and_no_credential_does() {
+async fn only_listed_headers_of_a_caller_are_sent_upstream_and_no_credential_is() {
     for (caller, speaks) in pairs() {
         let case = format!("{caller} -> {speaks}");
         let builder = Rig::builder();
@@ -171,7 +172,8 @@ async fn of_a_callers_headers_only_those_listed_go_upstream_and_no_credential_do
             )
             .start()
             .await;
-        let request = laden(ask(caller, model(speaks), false)).query(&format!("key={ACME}"));
+        let request =
+            with_private_headers(ask(caller, model(speaks), false)).query(&format!("key={ACME}"));
         let reply = request.send(rig.addr).await;
         assert_eq!(reply.status, 200, "{case}: {}", reply.text());
         let entry = rig.last();
@@ -195,7 +197,7 @@ async fn of_a_callers_headers_only_those_listed_go_upstream_and_no_credential_do
         let mut names: Vec<_> = entry.headers.iter().map(|header| header.0.as_str()).collect();
         names.sort_unstable();
         assert_eq!(names, expected, "{case}");
-        // The provider takes its own key alone, so the one it got was that.
+        // The provider accepts only its own key, so it received that one.
         assert!(entry.header("user-agent").unwrap().starts_with("steadfast/"), "{case}");
         assert_eq!(entry.header("x-operator"), Some("yes"));
         let all = format!("{:?} {:?} {:?}", entry.headers, entry.query, entry.body);
@@ -204,26 +206,26 @@ async fn of_a_callers_headers_only_those_listed_go_upstream_and_no_credential_do
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_is_ever_told() {
+async fn no_secret_is_ever_disclosed() {
     for dialect in DIALECTS {
         let rig = keyed_rig(dialect).await;
         let sim = rig.sims[0].provider();
-        let mut told = Vec::new();
+        let mut replies = Vec::new();
         let question = |stream| ask(dialect, model(dialect), stream).header("x-api-key", ACME);
-        told.push(question(false).send(rig.addr).await);
-        told.push(question(true).send(rig.addr).await);
-        told.push(question(false).body(format!("{{\"key\": \"{ACME}\"")).send(rig.addr).await);
-        told.push(
+        replies.push(question(false).send(rig.addr).await);
+        replies.push(question(true).send(rig.addr).await);
+        replies.push(question(false).body(format!("{{\"key\": \"{ACME}\"")).send(rig.addr).await);
+        replies.push(
             ask(dialect, model(dialect), false)
                 .header("x-api-key", "gw-wrong-secret")
                 .send(rig.addr)
                 .await,
         );
-        told.push(
+        replies.push(
             ask(dialect, model(dialect), false).query("key=gw-wrong-secret").send(rig.addr).await,
         );
-        told.push(Ask::get("/nowhere?key=gw-wrong-secret").send(rig.addr).await);
-        // A provider that says the key aloud.
+        replies.push(HttpRequest::get("/nowhere?key=gw-wrong-secret").send(rig.addr).await);
+        // A provider with the key in its error message.
         for status in [401, 403, 500] {
             let error = serde_json::json!({"type": "error", "error": {
                 "message": format!("Incorrect API key provided: {PROVIDER_KEY}. Bearer {PROVIDER_KEY}"),
@@ -231,16 +233,17 @@ async fn no_secret_is_ever_told() {
             }});
             let raw = RawResponse { status, headers: [].into(), body: error.to_string() };
             sim.set_faults(FaultPlan::always(Fault::Status(raw)));
-            told.push(question(false).send(rig.addr).await);
-            told.push(question(true).send(rig.addr).await);
+            replies.push(question(false).send(rig.addr).await);
+            replies.push(question(true).send(rig.addr).await);
         }
-        told.push(Ask::get("/metrics").send(rig.addr).await);
-        told.push(Ask::get("/readyz").send(rig.addr).await);
-        let admin = Ask::get("/admin/status").header("x-api-key", ADMIN).send(rig.addr).await;
+        replies.push(HttpRequest::get("/metrics").send(rig.addr).await);
+        replies.push(HttpRequest::get("/readyz").send(rig.addr).await);
+        let admin =
+            HttpRequest::get("/admin/status").header("x-api-key", ADMIN).send(rig.addr).await;
         assert_eq!(admin.status, 200);
-        told.push(admin);
-        assert!(told.iter().any(|reply| reply.everything().contains("Incorrect API key")));
-        for reply in &told {
+        replies.push(admin);
+        assert!(replies.iter().any(|reply| reply.everything().contains("Incorrect API key")));
+        for reply in &replies {
             let all = reply.everything();
             for secret in [PROVIDER_KEY, ACME, ADMIN, "gw-wrong-secret", "gw-other-secret"] {
                 assert!(!all.contains(secret), "{dialect}: {secret} in {all}");

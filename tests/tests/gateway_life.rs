@@ -1,5 +1,5 @@
-//! The life of requests and of the gateway: callers who leave, silence, stopping, and what an
-//! operator sees meanwhile.
+//! The lifecycle of requests and of the gateway: disconnects, keep-alives, shutdown, and what an
+//! operator can observe.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
-use steadfast::sim::{Dialect, End, ErrorKind, Fault, FaultPlan, How, Latency, Rule, SimProvider};
+use steadfast::sim::{
+    Dialect, End, ErrorKind, Fault, FaultPlan, How, Latency, PlanRule, SimProvider,
+};
 use steadfast_tests::gateway::{
     DIALECTS, Rig, RigBuilder, ask,
-    http::{Ask, within},
+    http::{HttpRequest, within},
     model, pairs, path, provider, rich_answer,
-    told::Told,
+    wire_answer::WireAnswer,
 };
 use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
 
@@ -63,13 +65,13 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 }
 
 async fn metrics(rig: &Rig) -> BTreeMap<String, f64> {
-    let reply = Ask::get("/metrics").send(rig.addr).await;
+    let reply = HttpRequest::get("/metrics").send(rig.addr).await;
     assert_eq!(reply.status, 200);
     assert!(reply.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     samples(reply.text())
 }
 
-/// Waits until `holds` says so of the metrics.
+/// Waits until `holds` returns true for the metrics.
 async fn until_metrics(rig: &Rig, holds: impl Fn(&BTreeMap<String, f64>) -> bool) {
     within(async {
         while !holds(&metrics(rig).await) {
@@ -90,7 +92,7 @@ fn ended(dialect: Dialect, stream: bool, outcome: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_who_leaves_before_the_answer_takes_the_call_along() {
+async fn a_disconnect_before_the_answer_cancels_the_call() {
     for (caller, speaks) in pairs() {
         for stream in [false, true] {
             let case = format!("{caller} -> {speaks}, stream {stream}");
@@ -104,13 +106,13 @@ async fn a_caller_who_leaves_before_the_answer_takes_the_call_along() {
             assert_eq!(entries[0].end, End::Dropped, "{case}");
             until_metrics(&rig, |m| in_flight(m) == 0.0).await;
             assert_eq!(metrics(&rig).await[&ended(caller, stream, "cancelled")], 1.0, "{case}");
-            assert_eq!(journal.len(), 1, "{case}: nobody is asked again for nobody");
+            assert_eq!(journal.len(), 1, "{case}: no retry for a cancelled call");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_who_leaves_in_the_middle_takes_the_call_along() {
+async fn a_disconnect_in_the_middle_cancels_the_call() {
     for (caller, speaks) in pairs() {
         let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
         let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
@@ -127,21 +129,21 @@ async fn a_caller_who_leaves_in_the_middle_takes_the_call_along() {
     }
 }
 
-/// A provider that says a piece now and then, so that an answer is under way for a while.
+/// A slow provider, so that an answer is in flight for a while.
 fn slow(dialect: Dialect) -> SimProvider {
     let latency = Latency { per_token: Duration::from_millis(15), ..Latency::default() };
     provider(dialect).respond(|_| Some(rich_answer())).with_latency(latency).build()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopping_lets_open_answers_end_and_takes_no_new_ones() {
+async fn a_shutdown_lets_open_answers_end_and_accepts_no_new_connections() {
     for speaks in DIALECTS {
         let mut rig = Rig::of(slow(speaks)).await;
         let mut streams = Vec::new();
         for caller in DIALECTS {
             let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
-            let begun = open.until(|so_far| !so_far.is_empty()).await;
-            streams.push((caller, begun, open));
+            let first = open.until(|so_far| !so_far.is_empty()).await;
+            streams.push((caller, first, open));
         }
         rig.begin_stop();
         within(async {
@@ -154,32 +156,32 @@ async fn stopping_lets_open_answers_end_and_takes_no_new_ones() {
             let rest = open.rest().await;
             assert!(rest.clean, "{caller} <- {speaks}");
             all.extend(rest.body);
-            let told = Told::stream(caller, &all);
-            assert_eq!(told.text, rig.last().sent.unwrap().text, "{caller} <- {speaks}");
-            assert!(!told.ends.is_empty() && told.errors.is_empty());
+            let answer = WireAnswer::stream(caller, &all);
+            assert_eq!(answer.text, rig.last().sent.unwrap().text, "{caller} <- {speaks}");
+            assert!(!answer.ends.is_empty() && answer.errors.is_empty());
         }
         let entries = within(rig.sims[0].provider().journal().wait_ended(3)).await;
         assert!(entries.iter().all(|entry| entry.end == End::Complete));
-        assert_eq!(rig.stopped().await, 0, "nothing was cut");
+        assert_eq!(rig.stopped().await, 0, "no connection was closed");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_balances_load_is_told_in_time() {
+async fn readiness_fails_while_draining() {
     let rig = Rig::of(provider(Dialect::OpenAi).build()).await;
-    let ready = || async { Ask::get("/readyz").send(rig.addr).await };
-    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200);
+    let ready = || async { HttpRequest::get("/readyz").send(rig.addr).await };
+    assert_eq!(HttpRequest::get("/healthz").send(rig.addr).await.status, 200);
     assert_eq!(ready().await.status, 200);
     rig.app.drain();
     let reply = ready().await;
     assert_eq!((reply.status, reply.text()), (503, "draining\n"));
-    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200, "it lives all the same");
-    // Those who come anyway are served to the end.
+    assert_eq!(HttpRequest::get("/healthz").send(rig.addr).await.status, 200, "it is still alive");
+    // Requests that still arrive are answered.
     assert_eq!(ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await.status, 200);
 }
 
-/// Whether the last frame of a stream says nothing but that the gateway lives.
-fn ends_with_a_sign_of_life(caller: Dialect, so_far: &[u8]) -> bool {
+/// Whether the last frame of a stream is a keep-alive.
+fn ends_with_a_keep_alive(caller: Dialect, so_far: &[u8]) -> bool {
     let Some(frames) = so_far.strip_suffix(b"\n\n") else { return false };
     let frames = String::from_utf8_lossy(frames);
     let last = frames.rsplit("\n\n").next().unwrap();
@@ -190,9 +192,9 @@ fn ends_with_a_sign_of_life(caller: Dialect, so_far: &[u8]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silence_is_filled_with_what_the_dialect_bears() {
+async fn silence_is_filled_with_the_dialects_keep_alive() {
     let mut cases = JoinSet::new();
-    // Google's own SDKs bear nothing but data.
+    // Google's own SDKs accept only data.
     for (caller, speaks) in pairs().filter(|pair| pair.0 != Dialect::Gemini) {
         cases.spawn(async move {
             let plan = FaultPlan::always(Fault::break_after(10, How::Stall));
@@ -204,10 +206,10 @@ async fn silence_is_filled_with_what_the_dialect_bears() {
                 .start()
                 .await;
             let mut open = ask(caller, model(speaks), true).open(rig.addr).await;
-            let so_far = open.until(|so_far| ends_with_a_sign_of_life(caller, so_far)).await;
-            let told = Told::stream(caller, &so_far);
-            assert!(told.errors.is_empty() && told.ends.is_empty(), "{caller} <- {speaks}");
-            assert!(!told.thinking.is_empty(), "{caller} <- {speaks}");
+            let so_far = open.until(|so_far| ends_with_a_keep_alive(caller, so_far)).await;
+            let answer = WireAnswer::stream(caller, &so_far);
+            assert!(answer.errors.is_empty() && answer.ends.is_empty(), "{caller} <- {speaks}");
+            assert!(!answer.thinking.is_empty(), "{caller} <- {speaks}");
         });
     }
     while let Some(case) = cases.join_next().await {
@@ -216,7 +218,7 @@ async fn silence_is_filled_with_what_the_dialect_bears() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn geminis_streams_have_nothing_but_data_through_silence() {
+async fn geminis_streams_have_only_data_during_silence() {
     let mut cases = JoinSet::new();
     for sse in [true, false] {
         cases.spawn(async move {
@@ -234,12 +236,12 @@ async fn geminis_streams_have_nothing_but_data_through_silence() {
             let address = if sse { address } else { address.replace("?alt=sse", "") };
             let request = ask(Dialect::Gemini, model(Dialect::OpenAi), true).at(address);
             let reply = request.send(rig.addr).await;
-            let told = if sse {
-                Told::stream(Dialect::Gemini, &reply.body)
+            let answer = if sse {
+                WireAnswer::stream(Dialect::Gemini, &reply.body)
             } else {
-                Told::array(&reply.body)
+                WireAnswer::array(&reply.body)
             };
-            assert_eq!((told.errors.len(), told.ends.len()), (1, 0));
+            assert_eq!((answer.errors.len(), answer.ends.len()), (1, 0));
         });
     }
     while let Some(case) = cases.join_next().await {
@@ -248,10 +250,10 @@ async fn geminis_streams_have_nothing_but_data_through_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_counted_can_be_read_and_moves() {
+async fn the_metrics_count_requests_failures_and_tokens() {
     let plan = FaultPlan::none()
-        .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).nth(2))
-        .rule(Rule::new(Fault::break_after(5, How::Reset)).nth(4));
+        .rule(PlanRule::new(Fault::Error(ErrorKind::ServerError)).nth(2))
+        .rule(PlanRule::new(Fault::break_after(5, How::Reset)).nth(4));
     let sim = provider(Dialect::OpenAi).respond(|_| Some(rich_answer())).with_faults(plan).build();
     let rig = Rig::builder()
         .provider(sim)
@@ -264,7 +266,11 @@ async fn what_is_counted_can_be_read_and_moves() {
 
     let openai = |stream| ask(Dialect::OpenAi, "gpt-4o", stream);
     assert_eq!(openai(false).send(rig.addr).await.status, 200);
-    assert_eq!(openai(false).send(rig.addr).await.status, 200, "the third request is its retry");
+    assert_eq!(
+        openai(false).send(rig.addr).await.status,
+        200,
+        "the third request upstream is its retry"
+    );
     assert_eq!(openai(true).send(rig.addr).await.status, 200, "and breaks in the middle");
     assert_eq!(ask(Dialect::Anthropic, "gpt-4o", true).send(rig.addr).await.status, 200);
     assert_eq!(openai(false).body("{").send(rig.addr).await.status, 400);
@@ -286,7 +292,7 @@ async fn what_is_counted_can_be_read_and_moves() {
         .map(|(_, times)| times)
         .sum();
     assert!(retries >= 1.0, "{after:#?}");
-    // The tokens of the answers that came whole, in one or in pieces.
+    // The tokens of the complete answers, streamed or not.
     let whole = rig.seen();
     let whole =
         whole.iter().filter(|entry| entry.end == End::Complete && entry.status == Some(200));
@@ -307,7 +313,7 @@ async fn what_is_counted_can_be_read_and_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_resting_and_why_can_be_seen() {
+async fn the_status_shows_which_target_cools_and_why() {
     let down = provider(Dialect::OpenAi)
         .with_faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)))
         .build();
@@ -318,7 +324,7 @@ async fn who_is_resting_and_why_can_be_seen() {
         .config("[retry]\nretries = 0\n[cooldown]\noverloaded = 300\n")
         .start()
         .await;
-    let status = || async { Ask::get("/admin/status").send(rig.addr).await.json() };
+    let status = || async { HttpRequest::get("/admin/status").send(rig.addr).await.json() };
     let before = status().await;
     assert_eq!(before["chain"], serde_json::json!(["openai", "anthropic"]));
     assert_eq!(ask(Dialect::Gemini, "anything", false).send(rig.addr).await.status, 200);
@@ -344,11 +350,11 @@ async fn who_is_resting_and_why_can_be_seen() {
         .map(|(series, _)| series)
         .collect();
     assert!(!cooling.is_empty() && cooling.iter().all(|series| series.contains("openai")));
-    assert_eq!(Ask::get("/readyz").send(rig.addr).await.status, 200, "one is enough");
+    assert_eq!(HttpRequest::get("/readyz").send(rig.addr).await.status, 200, "one is enough");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_whose_providers_all_rest_is_not_ready() {
+async fn a_gateway_whose_providers_all_cool_is_not_ready() {
     let rig = Rig::builder()
         .provider(provider(Dialect::OpenAi).build())
         .config("[retry]\nretries = 0\n[cooldown]\nnetwork = 300\n")
@@ -357,9 +363,9 @@ async fn a_gateway_whose_providers_all_rest_is_not_ready() {
     rig.sims[0].refuse().await;
     let reply = ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await;
     assert!((500..600).contains(&reply.status), "{}", reply.text());
-    let reply = Ask::get("/readyz").send(rig.addr).await;
+    let reply = HttpRequest::get("/readyz").send(rig.addr).await;
     assert_eq!((reply.status, reply.text()), (503, "every target is resting\n"));
-    assert_eq!(Ask::get("/healthz").send(rig.addr).await.status, 200);
+    assert_eq!(HttpRequest::get("/healthz").send(rig.addr).await.status, 200);
 }
 
 fn three(builder: RigBuilder) -> RigBuilder {
@@ -370,8 +376,8 @@ fn three(builder: RigBuilder) -> RigBuilder {
     };
     DIALECTS.into_iter().fold(builder, |builder, dialect| {
         let plan = FaultPlan::none()
-            .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).every(11))
-            .rule(Rule::new(Fault::Reset).every(13));
+            .rule(PlanRule::new(Fault::Error(ErrorKind::ServerError)).every(11))
+            .rule(PlanRule::new(Fault::Reset).every(13));
         let sim = provider(dialect)
             .respond(|_| Some(rich_answer()))
             .with_latency(latency)
@@ -410,13 +416,13 @@ async fn two_hundred_requests_at_once_leave_nothing_behind() {
             let reply = request.send(addr).await;
             assert_eq!(reply.status, 200, "{n}: {}", reply.text());
             assert_eq!(reply.header("x-request-id"), Some(id.as_str()), "answers are not mixed up");
-            let told = if stream {
-                Told::stream(caller, &reply.body)
+            let answer = if stream {
+                WireAnswer::stream(caller, &reply.body)
             } else {
-                Told::whole(caller, &reply.body)
+                WireAnswer::whole(caller, &reply.body)
             };
-            assert!(told.errors.is_empty() && !told.text.is_empty(), "{n}: {told:?}");
-            told.text
+            assert!(answer.errors.is_empty() && !answer.text.is_empty(), "{n}: {answer:?}");
+            answer.text
         });
     }
     let mut texts = BTreeSet::new();
@@ -438,7 +444,7 @@ async fn two_hundred_requests_at_once_leave_nothing_behind() {
     assert_eq!(ok, 200.0);
     for sim in &rig.sims {
         let entries = sim.provider().journal().entries();
-        assert!(entries.iter().all(|entry| entry.end != End::Open), "no call is left");
-        assert!(entries.iter().all(|entry| entry.end != End::Dropped), "none was thrown away");
+        assert!(entries.iter().all(|entry| entry.end != End::Open), "no call is open");
+        assert!(entries.iter().all(|entry| entry.end != End::Dropped), "none was dropped");
     }
 }

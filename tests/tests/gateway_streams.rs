@@ -1,5 +1,5 @@
-//! Streams that break, in every pair of dialects, over real sockets: the caller gets what there
-//! was, one error event of its own dialect, and no end that would pass for a good one.
+//! Streams that break, in every pair of dialects, over real sockets: the caller gets what had
+//! arrived, one error event of its own dialect, and nothing that looks like a proper end.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,24 +7,25 @@ use serde_json::Value;
 use steadfast::sim::{Break, Dialect, ErrorKind, Fault, FaultPlan, How};
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask, model, pairs, path, provider, rich_answer,
-    told::{Told, error_message},
+    wire_answer::{WireAnswer, error_message},
 };
 use tokio::task::JoinSet;
 
-/// What is told where nothing goes on with a stream that broke; `gateway_conversation` has the rest.
-const AS_IT_IS: &str = "[resume]\nenabled = false\n";
+/// Without resume, so that the caller sees the break; `gateway_conversation` tests resume.
+const NO_RESUME: &str = "[resume]\nenabled = false\n";
 
-/// The same for stalls: silence ends soon. Elsewhere a busy machine must not be taken for one.
-const SOON: &str = "[resume]\nenabled = false\n[timeout]\nstall_ms = 600\n";
+/// The same for stalls, with a short limit. Elsewhere a busy machine must not count as a stall.
+const SHORT_STALL: &str = "[resume]\nenabled = false\n[timeout]\nstall_ms = 600\n";
 
 /// Content events before the break: inside the thinking, inside the text, inside the arguments.
-const PLACES: [usize; 3] = [3, 12, 24];
+const POSITIONS: [usize; 3] = [3, 12, 24];
 
-/// Asks for a stream that breaks in this way, in every pair and place, and checks what is told.
+/// Requests a stream that breaks in this way, in every pair and at every position, and checks what
+/// the caller gets.
 async fn every_pair(how: How) {
     let mut cases = JoinSet::new();
     for (caller, speaks) in pairs() {
-        for after in PLACES {
+        for after in POSITIONS {
             cases.spawn(one(caller, speaks, after, how.clone()));
         }
     }
@@ -33,12 +34,12 @@ async fn every_pair(how: How) {
         case.unwrap();
         broken += 1;
     }
-    assert_eq!(broken, 9 * PLACES.len());
+    assert_eq!(broken, 9 * POSITIONS.len());
 }
 
 async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let case = format!("{caller} <- {speaks}, {how:?} after {after}");
-    let config = if how == How::Stall { SOON } else { AS_IT_IS };
+    let config = if how == How::Stall { SHORT_STALL } else { NO_RESUME };
     let plan = FaultPlan::always(Fault::break_after(after, how));
     let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
     let rig = Rig::builder().provider(sim).config(config).start().await;
@@ -48,7 +49,7 @@ async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     assert_eq!(reply.status, 200, "{case}: {}", reply.text());
     assert_eq!(reply.header("content-type"), Some("text/event-stream"), "{case}");
     assert!(reply.clean, "{case}: the body ends by its framing");
-    check(&rig, caller, after, &case, &Told::stream(caller, &reply.body));
+    check(&rig, caller, after, &case, &WireAnswer::stream(caller, &reply.body));
 
     if caller == Dialect::Gemini {
         let request = request.at(path(caller, model(speaks), true).replace("?alt=sse", ""));
@@ -58,21 +59,21 @@ async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
         assert!(reply.clean, "{case}");
         let array: Value = reply.json();
         assert!(array.as_array().unwrap().len() > 1, "{case}");
-        check(&rig, caller, after, &case, &Told::array(&reply.body));
+        check(&rig, caller, after, &case, &WireAnswer::array(&reply.body));
     }
 }
 
-fn check(rig: &Rig, caller: Dialect, after: usize, case: &str, told: &Told) {
-    assert_eq!(told.errors.len(), 1, "{case}: {told:?}");
-    error_message(caller, &told.errors[0]);
-    assert_eq!(told.ends, Vec::<String>::new(), "{case}: nothing passes for an end");
-    assert!(!told.thinking.is_empty(), "{case}: what there was is told: {told:?}");
+fn check(rig: &Rig, caller: Dialect, after: usize, case: &str, answer: &WireAnswer) {
+    assert_eq!(answer.errors.len(), 1, "{case}: {answer:?}");
+    error_message(caller, &answer.errors[0]);
+    assert_eq!(answer.ends, Vec::<String>::new(), "{case}: nothing looks like an end");
+    assert!(!answer.thinking.is_empty(), "{case}: what had arrived is sent: {answer:?}");
     assert_eq!(
-        told.text.is_empty(),
-        after == PLACES[0],
-        "{case}: what there was is told: {told:?}"
+        answer.text.is_empty(),
+        after == POSITIONS[0],
+        "{case}: what had arrived is sent: {answer:?}"
     );
-    told.assert_prefix_of(&rig.last().sent.unwrap(), case);
+    answer.assert_prefix_of(&rig.last().sent.unwrap(), case);
 }
 
 macro_rules! broken {
@@ -96,9 +97,9 @@ broken! {
     bytes_that_are_no_text: How::Garbage;
 }
 
-/// The provider's own words about its own trouble are in the caller's error, in every pair.
+/// The provider's error message is in the caller's error, in every pair.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_error_says_what_the_provider_said() {
+async fn the_error_has_the_providers_message() {
     for (caller, speaks) in pairs() {
         let fault = Fault::break_after(6, How::ErrorEvent(ErrorKind::Overloaded));
         let sim = provider(speaks)
@@ -107,36 +108,36 @@ async fn the_error_says_what_the_provider_said() {
             .build();
         let rig = Rig::of(sim).await;
         let reply = ask(caller, model(speaks), true).send(rig.addr).await;
-        let told = Told::stream(caller, &reply.body);
-        let message = error_message(caller, &told.errors[0]).to_lowercase();
+        let answer = WireAnswer::stream(caller, &reply.body);
+        let message = error_message(caller, &answer.errors[0]).to_lowercase();
         assert!(message.contains("overloaded"), "{caller} <- {speaks}: {message}");
     }
 }
 
-/// The same gateway answers the next request well, in every dialect, after each kind of break.
+/// After a break the same gateway answers the next request properly, in every dialect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_request_is_answered() {
     for speaks in DIALECTS {
         let plan = FaultPlan::first(1, Fault::break_after(4, How::Reset));
         let sim = provider(speaks).respond(|_| Some(rich_answer())).with_faults(plan).build();
-        // One bad answer must not rest the only provider here.
-        let config = format!("{AS_IT_IS}[cooldown]\nnetwork = 0\n");
+        // One bad answer must not put the only provider into a cooldown.
+        let config = format!("{NO_RESUME}[cooldown]\nnetwork = 0\n");
         let rig = Rig::builder().provider(sim).config(&config).start().await;
         let broken = ask(speaks, model(speaks), true).send(rig.addr).await;
-        assert_eq!(Told::stream(speaks, &broken.body).errors.len(), 1);
+        assert_eq!(WireAnswer::stream(speaks, &broken.body).errors.len(), 1);
         for caller in DIALECTS {
             let reply = ask(caller, model(speaks), true).send(rig.addr).await;
-            let told = Told::stream(caller, &reply.body);
-            assert_eq!(told.errors, Vec::<Value>::new(), "{caller} <- {speaks}");
-            assert_eq!(told.text, rig.last().sent.unwrap().text, "{caller} <- {speaks}");
-            assert!(!told.ends.is_empty());
+            let answer = WireAnswer::stream(caller, &reply.body);
+            assert_eq!(answer.errors, Vec::<Value>::new(), "{caller} <- {speaks}");
+            assert_eq!(answer.text, rig.last().sent.unwrap().text, "{caller} <- {speaks}");
+            assert!(!answer.ends.is_empty());
         }
     }
 }
 
-/// Until content has come nothing has been told, so a break is mended by asking again, unseen.
+/// Before content nothing has been sent to the caller, so a break is repaired by a retry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_break_before_content_is_mended_unseen() {
+async fn a_break_before_content_is_retried_unseen() {
     for (caller, speaks) in pairs() {
         for how in [
             How::Reset,
@@ -154,12 +155,12 @@ async fn a_break_before_content_is_mended_unseen() {
             let reply = ask(caller, model(speaks), true).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
             assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{case}");
-            let told = Told::stream(caller, &reply.body);
-            assert_eq!(told.errors, Vec::<Value>::new(), "{case}");
+            let answer = WireAnswer::stream(caller, &reply.body);
+            assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
             let sent = rig.last().sent.unwrap();
-            assert_eq!((&told.text, &told.thinking), (&sent.text, &sent.thinking), "{case}");
-            assert_eq!(told.calls.len(), sent.tool_calls.len(), "{case}: nothing twice");
-            assert!(!told.ends.is_empty(), "{case}");
+            assert_eq!((&answer.text, &answer.thinking), (&sent.text, &sent.thinking), "{case}");
+            assert_eq!(answer.calls.len(), sent.tool_calls.len(), "{case}: nothing twice");
+            assert!(!answer.ends.is_empty(), "{case}");
         }
     }
 }

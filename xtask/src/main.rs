@@ -5,11 +5,13 @@
 mod bench;
 mod chaos;
 mod deny;
+mod events;
 mod examples;
 mod fuzz;
 mod hack;
 mod links;
 mod msrv;
+mod names;
 mod new_layer;
 mod package;
 mod sdk;
@@ -115,7 +117,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "chaos",
-        what: "ten thousand seeds of the whole stack in bad weather",
+        what: "ten thousand seeds of the whole stack with random faults",
         ci: None,
         run: Run::WithArguments(chaos::run),
     },
@@ -219,12 +221,14 @@ fn fmt() -> Result<(), String> {
 
 fn lint() -> Result<(), String> {
     words::run(&[])?;
+    names::run()?;
     let scope = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
     cargo("lint", &[&scope[..], &["--", "-D", "warnings"]].concat(), &[])
 }
 
 fn docs() -> Result<(), String> {
     links::run()?;
+    events::run()?;
     let scope = ["doc", "--workspace", "--all-features", "--no-deps", "--locked"];
     cargo("docs", &scope, &[("RUSTDOCFLAGS", "-D warnings")])
 }

@@ -1,8 +1,8 @@
-//! Where the body of an answer ends, and how many events are in it.
+//! Finds the end of an answer's body and counts its events.
 
 use crate::Error;
 
-/// Follows a body through the bytes it comes in.
+/// Reads a body chunk by chunk.
 #[derive(Debug)]
 pub(crate) struct Fit {
     framing: Framing,
@@ -20,9 +20,9 @@ enum Framing {
     Size(usize),
     /// In a chunk, of which so many bytes are left.
     Chunk(usize),
-    /// In the line end behind a chunk.
+    /// In the line end after a chunk.
     Behind,
-    /// In the line behind the last chunk.
+    /// In the line after the last chunk.
     Last,
     Over,
 }
@@ -43,7 +43,7 @@ impl Fit {
             {
                 Framing::Size(0)
             }
-            None => return Err("an answer does not say how long it is".into()),
+            None => return Err("an answer has no framing".into()),
         };
         Ok(Self { framing, events: 0, line_end: false, chunks: 0 })
     }
@@ -94,7 +94,7 @@ impl Fit {
                         self.framing = Framing::Over;
                     }
                 }
-                Framing::Over => return Err("there is something behind an answer".into()),
+                Framing::Over => return Err("there are bytes after an answer".into()),
             }
         }
         Ok(())
@@ -122,12 +122,12 @@ impl Fit {
         matches!(self.framing, Framing::Over | Framing::Length(0))
     }
 
-    /// How many events have come: empty lines.
+    /// How many events have arrived: empty lines.
     pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
-    /// How many HTTP chunks have come.
+    /// How many HTTP chunks have arrived.
     pub(crate) fn chunks(&self) -> u64 {
         self.chunks
     }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_cut_gives_the_same_counts() {
+    fn splitting_makes_no_difference_to_the_counts() {
         let body = b"9\r\ndata: a\n\n\r\n13\r\ndata: bb\n\ndata: c\n\n\r\n0\r\n\r\n";
         for cut in 0..body.len() {
             let mut fit =
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_kept_to() {
+    fn a_body_ends_at_its_length() {
         let mut fit = Fit::of_head("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n").unwrap();
         fit.feed(b"ab").unwrap();
         assert!(!fit.is_over());

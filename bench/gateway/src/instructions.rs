@@ -6,7 +6,7 @@ use crate::{
     Error, Options,
     load::{self, Callers, Until},
     process::Cpu,
-    variant::{self, Place, Variant},
+    variant::{self, RunFiles, Variant},
     wire,
 };
 
@@ -15,28 +15,28 @@ pub(crate) struct Instructions {
     pub(crate) name: &'static str,
     /// For a request with a whole answer.
     pub(crate) request: f64,
-    /// For an event of a stream that came alone.
+    /// For an event of a stream that arrived alone.
     pub(crate) event: f64,
-    /// For an event that came with seven others.
+    /// For an event that arrived with seven others.
     pub(crate) burst: f64,
 }
 
-/// Runs the minimal proxy and the gateway under callgrind; nothing when it is not installed.
+/// Runs the minimal proxy and the gateway under callgrind, if it is installed.
 pub(crate) async fn measure(
     options: &Options,
-    place: &Place,
+    files: &RunFiles,
     ours: Cpu,
 ) -> Result<Vec<Instructions>, Error> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("instructions: valgrind is not installed");
         return Ok(Vec::new());
     }
-    let upstream = variant::upstream(place, ours)?;
+    let upstream = variant::upstream(files, ours)?;
     let at = upstream.address;
     let mut all = Vec::new();
     for gateway in [false, true] {
         let start = |out: &str| {
-            let out = place.file(out);
+            let out = files.file(out);
             let wrap = move |program: &std::path::Path| {
                 let mut command = Command::new("valgrind");
                 command
@@ -46,14 +46,14 @@ pub(crate) async fn measure(
                 command
             };
             if gateway {
-                variant::gateway(place, options, at, wrap)
+                variant::gateway(files, options, at, wrap)
             } else {
-                variant::proxy(place, at, wrap)
+                variant::proxy(files, at, wrap)
             }
         };
         let mut name = "";
         let mut totals = Vec::new();
-        // What starting costs, and every connection's first request, is in all of them.
+        // All of them include the start and the first request of every connection.
         for load in [
             Load::Requests(200),
             Load::Requests(1_200),
@@ -72,7 +72,7 @@ pub(crate) async fn measure(
             if let Some(process) = variant.process {
                 process.stop()?;
             }
-            totals.push(total(&fs::read_to_string(place.file("callgrind.out"))?)?);
+            totals.push(total(&fs::read_to_string(files.file("callgrind.out"))?)?);
         }
         let each = |at: usize, more: f64| (totals[at + 1] - totals[at]) / more;
         all.push(Instructions {
@@ -100,7 +100,7 @@ impl Load {
         let stream = match self {
             Load::Requests(count) => {
                 let request = variant.whole();
-                let callers = Callers::greedy(4);
+                let callers = Callers::without_pause(4);
                 load::whole(variant.address, &request, callers, Until::Count(count), || ()).await?;
                 return Ok(());
             }
@@ -114,7 +114,7 @@ impl Load {
     }
 }
 
-/// The sum in a file of callgrind's.
+/// The sum in a file of callgrind.
 fn total(text: &str) -> Result<f64, Error> {
     let line = text
         .lines()

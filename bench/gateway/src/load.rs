@@ -1,5 +1,5 @@
-//! The load: connections that are kept alive, each with one request at a time. Written by hand on
-//! sockets, so that it takes little from what is measured.
+//! The load: connections that are kept alive, each with one request at a time. Hand-written on
+//! sockets, so that it uses little CPU.
 
 use std::{cell::Cell, fmt, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -21,7 +21,7 @@ pub(crate) enum Until {
     Count(u64),
 }
 
-/// What came back of whole answers.
+/// The results of whole answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// How long each took, in nanoseconds, sorted.
@@ -34,7 +34,7 @@ impl Answers {
         self.took.len() as u64
     }
 
-    /// The time below which `share` of them stayed.
+    /// The time below which `share` of them were.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         let at = (self.took.len() as f64 * share) as usize;
         let at = at.min(self.took.len().saturating_sub(1));
@@ -42,12 +42,12 @@ impl Answers {
     }
 }
 
-/// What came back of streams.
+/// The results of streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streamed {
     /// Events.
     pub(crate) events: u64,
-    /// HTTP chunks they came in.
+    /// Their HTTP chunks.
     pub(crate) chunks: u64,
     /// Reads from the socket they took.
     pub(crate) reads: u64,
@@ -58,13 +58,13 @@ pub(crate) struct Streamed {
 pub(crate) struct Callers {
     /// Each with one request at a time.
     pub(crate) connections: usize,
-    /// How long each waits before it asks again.
+    /// The pause of each before its next request.
     pub(crate) pause: Duration,
 }
 
 impl Callers {
-    /// So many, who ask again as soon as they are answered.
-    pub(crate) const fn greedy(connections: usize) -> Self {
+    /// So many, without a pause.
+    pub(crate) const fn without_pause(connections: usize) -> Self {
         Self { connections, pause: Duration::ZERO }
     }
 }
@@ -76,8 +76,8 @@ impl fmt::Display for Callers {
     }
 }
 
-/// Sends `request` over connections, again and again. `start` is called once all connections
-/// are there and have been used.
+/// Sends `request` over connections repeatedly. `start` is called when all connections are open and
+/// have been used.
 pub(crate) async fn whole<T>(
     address: SocketAddr,
     request: &Rc<[u8]>,
@@ -107,7 +107,7 @@ pub(crate) async fn whole<T>(
             let (request, left) = (request.clone(), left.clone());
             tasks.spawn_local(async move {
                 let mut took = Vec::with_capacity(4_096);
-                // Spread over the pause: callers do not know of each other.
+                // Spread over the pause: callers are independent.
                 let spread = callers.pause * number / callers.connections as u32;
                 let mut now = pause(spread).await;
                 while left.get() > 0 && end.is_none_or(|end| now < end) {
@@ -130,7 +130,7 @@ pub(crate) async fn whole<T>(
     Ok((answers, started))
 }
 
-/// Waits so long; when it is over.
+/// Waits, and returns the time afterwards.
 async fn pause(time: Duration) -> Instant {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
@@ -152,7 +152,7 @@ pub(crate) async fn streams<T>(
     for _ in 0..connections {
         open.push(Connection::open(address).await?);
     }
-    // At the same time, so that what is under test has its own connections too.
+    // At the same time, so that the variant under test opens its own connections too.
     let tasks = LocalSet::new();
     let using: Vec<_> = open
         .into_iter()
@@ -243,7 +243,7 @@ impl Connection {
         self.take(answer)
     }
 
-    /// What has been read belongs to `answer`.
+    /// Passes what has been read to `answer`.
     fn take(&mut self, answer: &mut Answer) -> Result<(), Error> {
         answer.fit.feed(&self.buffer[..self.filled])?;
         answer.seen.events = answer.fit.events();
@@ -269,6 +269,6 @@ impl Connection {
 /// An answer being read.
 pub(crate) struct Answer {
     fit: Fit,
-    /// What has come so far.
+    /// What has arrived so far.
     pub(crate) seen: Streamed,
 }

@@ -5,13 +5,13 @@
 //! steadfast-bench-gateway [--quick] [--peers] [--gateway PATH] [--only PART,...]
 //! ```
 //!
-//! Everything runs on this machine over loopback, each part in a process of its own: the load, the
+//! Everything runs on this machine over loopback, each part in a separate process: the load, the
 //! upstream, and the variant under test. The report is Markdown on standard output, progress goes
 //! to standard error. `PART` is one of `whole`, `streams`, `memory`, `instructions`.
 //!
-//! The same binary plays the other parts too, which serves profiling by hand: `upstream` is the
-//! provider, `proxy ADDR` the minimal reverse proxy, `load ADDR REQUESTS CONNECTIONS` asks for whole
-//! answers, `load ADDR STREAM CONNECTIONS` for streams such as `bench-stream-1000-20-8`.
+//! The same binary is also the other parts, for profiling by hand: `upstream` is the provider,
+//! `proxy ADDR` the minimal reverse proxy, `load ADDR REQUESTS CONNECTIONS` requests whole answers,
+//! `load ADDR STREAM CONNECTIONS` streams such as `bench-stream-1000-20-8`.
 
 mod fit;
 mod instructions;
@@ -29,10 +29,10 @@ mod wire;
 
 use std::{path::PathBuf, process::ExitCode};
 
-/// What can go wrong here ends the bench with a sentence.
+/// Every error ends the bench with its message.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the command line says.
+/// The command line.
 pub(crate) struct Options {
     /// A minute instead of ten.
     pub(crate) quick: bool,

@@ -1,4 +1,4 @@
-//! The run: what is started, in which order it is measured.
+//! The run: starts the processes and measures them in turn.
 
 use std::time::Duration;
 
@@ -8,50 +8,50 @@ use crate::{
     memory, peers,
     process::{Cpu, pin_self},
     report::{Report, median},
-    variant::{self, Place, Variant},
+    variant::{self, RunFiles, Variant},
     wire,
 };
 
-/// Who asks for whole answers. The last ones think between two calls, some 3,500 calls a second
-/// together: what is measured has a core to itself and time left, so that what it adds to a call is
-/// its own and not a queue's.
+/// The callers of whole answers. The last ones pause between two calls, some 3,500 calls a second
+/// together: the variant has a core to itself and idle time, so that the latency it adds has no
+/// queueing in it.
 pub(crate) const CALLERS: [Callers; 4] = [
-    Callers::greedy(1),
-    Callers::greedy(16),
-    Callers::greedy(64),
+    Callers::without_pause(1),
+    Callers::without_pause(16),
+    Callers::without_pause(64),
     Callers { connections: 16, pause: Duration::from_millis(4) },
 ];
 
 /// Streams at once while events are measured.
 const STREAMS: usize = 64;
 
-/// What is measured of streams: a name, the time between bursts in milliseconds, and how many
-/// events a burst has.
+/// The paces of streams: a name, the time between bursts in milliseconds, and how many events a
+/// burst has.
 const PACES: [(&str, u32, u32); 3] =
     [("each event alone", 20, 1), ("bursts of 8", 20, 8), ("as fast as it takes them", 0, 1)];
 
-/// Runs what `options` ask for and prints the report.
+/// Runs the selected parts and prints the report.
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
-    // The load and the upstream share one CPU, what is measured has the other for itself.
+    // The load and the upstream share one CPU, the variant has the other to itself.
     let cpus = std::thread::available_parallelism()?.get();
     let pinned = cpus >= 2 && pin_self(0);
     let (ours, theirs) = if pinned { (Cpu::Only(0), Cpu::Only(1)) } else { (Cpu::Any, Cpu::Any) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
-        let place = Place::new()?;
-        let upstream = variant::upstream(&place, ours)?;
+        let files = RunFiles::new()?;
+        let upstream = variant::upstream(&files, ours)?;
         let at = upstream.address;
         let mut report = Report::new(pinned, options.quick);
         let mut variants = vec![
             upstream,
-            variant::proxy(&place, at, variant::on(theirs))?,
-            variant::gateway(&place, options, at, variant::on(theirs))?,
+            variant::proxy(&files, at, variant::on(theirs))?,
+            variant::gateway(&files, options, at, variant::on(theirs))?,
         ];
-        let (installed, notes) = peers::start(options, &place, at, theirs).await;
+        let (installed, notes) = peers::start(options, &files, at, theirs).await;
         variants.extend(installed);
         report.notes.extend(notes);
         if options.wants("memory") {
-            // First: a process that has worked before has memory that it would need again.
+            // First: a process that was used before holds memory that it reuses.
             for variant in &variants[1..3] {
                 eprintln!("memory: {}", variant.name);
                 report.memory.push(memory::measure(variant, options.quick).await?);
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
         }
         drop(variants);
         if options.wants("instructions") {
-            report.instructions = instructions::measure(options, &place, ours).await?;
+            report.instructions = instructions::measure(options, &files, ours).await?;
         }
         Ok::<_, Error>(report)
     })?;
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// One load, by hand: where, how many requests or which stream, over how many connections.
+/// One load, by hand: the address, how many requests or which stream, over how many connections.
 pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
     let [address, what, connections] = args else {
         return Err("load needs ADDR, REQUESTS or a stream, and CONNECTIONS".into());
@@ -88,14 +88,14 @@ pub(crate) fn load_only(args: &[String]) -> Result<(), Error> {
             load::streams(at, &first, &request, connections, stream.all(), || ()).await?;
         } else {
             let until = Until::Count(what.parse()?);
-            let callers = Callers::greedy(connections);
+            let callers = Callers::without_pause(connections);
             load::whole(variant.address, &variant.whole(), callers, until, || ()).await?;
         }
         Ok(())
     })
 }
 
-/// What was measured of whole answers through one variant over so many connections.
+/// The figures of whole answers through one variant over so many connections.
 pub(crate) struct Whole {
     pub(crate) name: &'static str,
     pub(crate) callers: Callers,
@@ -105,12 +105,12 @@ pub(crate) struct Whole {
     pub(crate) rate: f64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
-    /// What it added to a request that went to the upstream directly, in microseconds.
+    /// The latency it added to a direct request of the upstream, in microseconds.
     pub(crate) added_p50: f64,
     pub(crate) added_p99: f64,
 }
 
-/// Every variant in turn, round by round: what disturbs the machine for a while disturbs all.
+/// Every variant in turn, round by round, so that a temporary load on the machine affects all.
 async fn whole(options: &Options, variants: &[Variant]) -> Result<Vec<Whole>, Error> {
     let (rounds, time) = if options.quick { (3, 250) } else { (9, 1_000) };
     let time = Duration::from_millis(time);
@@ -170,15 +170,15 @@ impl Cell {
     }
 }
 
-/// What was measured of streams through one variant at one pace.
+/// The figures of streams through one variant at one pace.
 pub(crate) struct Streams {
     pub(crate) pace: &'static str,
     pub(crate) name: &'static str,
     /// CPU an event.
     pub(crate) cpu: Duration,
-    /// Events in each HTTP chunk that reached the caller.
+    /// Events per HTTP chunk that reached the caller.
     pub(crate) events_a_chunk: f64,
-    /// Events the caller's socket had together.
+    /// Events per read of the caller's socket.
     pub(crate) events_a_read: f64,
 }
 
@@ -203,7 +203,7 @@ async fn streams(options: &Options, variants: &[Variant]) -> Result<Vec<Streams>
                 }
                 let cpu = || variant.process.as_ref().map(|process| process.cpu()).transpose();
                 let (first, request) = (variant.first(), variant.stream(stream));
-                // Peers are slow, and need no less.
+                // Peers are slow, and need this much too.
                 let streams = if peers::is_slow(variant.name) { 4 } else { STREAMS };
                 let (at, all) = (variant.address, stream.all());
                 let sent = load::streams(at, &first, &request, streams, all, cpu);

@@ -1,4 +1,4 @@
-//! How much memory streams hold, and whether requests leave any behind.
+//! How much memory streams hold, and whether it is released after requests.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 /// How many streams begin at once.
 const RUSH: usize = 100;
 
-/// What was measured of one variant, in bytes.
+/// The figures of one variant, in bytes.
 pub(crate) struct Memory {
     pub(crate) name: &'static str,
     /// How many streams were open at once.
@@ -23,9 +23,9 @@ pub(crate) struct Memory {
     pub(crate) idle: u64,
     /// While they were open.
     pub(crate) open: u64,
-    /// Requests made before the first and the second look.
+    /// Requests made before the first and the second measurement.
     pub(crate) requests: (u64, u64),
-    /// What there was then.
+    /// The memory at these two times.
     pub(crate) after: (u64, u64),
 }
 
@@ -36,10 +36,10 @@ impl Memory {
     }
 }
 
-/// Opens streams, holds them, and lets them go; then many requests.
+/// Opens streams, holds them, and drops them; then makes many requests.
 pub(crate) async fn measure(variant: &Variant, quick: bool) -> Result<Memory, Error> {
     let process = variant.process.as_ref().ok_or("only processes have memory")?;
-    let (whole, callers) = (variant.whole(), Callers::greedy(16));
+    let (whole, callers) = (variant.whole(), Callers::without_pause(16));
     load::whole(variant.address, &whole, callers, Until::Count(500), || ()).await?;
     let idle = process.rss()?;
 
@@ -48,7 +48,7 @@ pub(crate) async fn measure(variant: &Variant, quick: bool) -> Result<Memory, Er
     let request = variant.stream(stream);
     let mut open = Vec::new();
     while open.len() < streams {
-        // Callers come over time: a hundred at once is a rush.
+        // At most a hundred at once, as callers arrive over time.
         let tasks = LocalSet::new();
         let mut opening = Vec::new();
         for _ in 0..RUSH {
@@ -56,7 +56,7 @@ pub(crate) async fn measure(variant: &Variant, quick: bool) -> Result<Memory, Er
             let request = request.clone();
             opening.push(tasks.spawn_local(async move {
                 let mut answer = connection.begin(&request).await?;
-                // Whatever grows with the first events has grown by then.
+                // Buffers that grow with the first events have grown by then.
                 while answer.seen.events < 3 {
                     connection.more(&mut answer).await?;
                 }

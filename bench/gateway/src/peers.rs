@@ -11,24 +11,24 @@ use std::{
 use crate::{
     Error, Options,
     process::{Cpu, Process, pinned},
-    variant::{KEY, Place, Variant},
+    variant::{KEY, RunFiles, Variant},
 };
 
 const LITELLM: &str = "LiteLLM";
 const PORTKEY: &str = "Portkey";
 
-/// How long a peer may take to start: 90 s, LiteLLM imports for half a minute on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a peer may take to start: LiteLLM imports for half a minute on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// Whether a variant gets less to do, or the bench would take all day.
+/// Whether a variant is so slow that it gets fewer requests.
 pub(crate) fn is_slow(name: &str) -> bool {
     name == LITELLM || name == PORTKEY
 }
 
-/// Starts the peers that are installed, and says why others are not there.
+/// Starts the peers that are installed; returns notes about the others.
 pub(crate) async fn start(
     options: &Options,
-    place: &Place,
+    files: &RunFiles,
     upstream: SocketAddr,
     cpu: Cpu,
 ) -> (Vec<Variant>, Vec<String>) {
@@ -45,8 +45,8 @@ pub(crate) async fn start(
         install(&folder);
     }
     for (name, peer) in [
-        (LITELLM, litellm(&folder, place, upstream, cpu).await),
-        (PORTKEY, portkey(&folder, place, upstream, cpu).await),
+        (LITELLM, litellm(&folder, files, upstream, cpu).await),
+        (PORTKEY, portkey(&folder, files, upstream, cpu).await),
     ] {
         match peer {
             Ok(Some(variant)) => {
@@ -62,7 +62,7 @@ pub(crate) async fn start(
     (started, notes)
 }
 
-/// `target/bench`, beside the profile this binary was built in.
+/// `target/bench`, next to the folder of this binary's profile.
 fn folder() -> Result<PathBuf, Error> {
     let exe = std::env::current_exe()?;
     let target = exe.ancestors().nth(2).ok_or("the bench is not in a target folder")?;
@@ -105,7 +105,7 @@ fn free() -> Result<SocketAddr, Error> {
 
 async fn litellm(
     folder: &Path,
-    place: &Place,
+    files: &RunFiles,
     upstream: SocketAddr,
     cpu: Cpu,
 ) -> Result<Option<Variant>, Error> {
@@ -114,7 +114,7 @@ async fn litellm(
     if !program.exists() {
         return Ok(None);
     }
-    let config = place.file("litellm.yaml");
+    let config = files.file("litellm.yaml");
     fs::write(
         &config,
         format!(
@@ -132,17 +132,17 @@ async fn litellm(
         .args(["--host", "127.0.0.1", "--num_workers", "1", "--port"])
         .arg(address.port().to_string())
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        // It does not start without one.
+        // Required to start.
         .env("LITELLM_MASTER_KEY", KEY);
     eprintln!("peers: starting LiteLLM");
     let process =
-        Process::listening(command, address, &place.file("litellm.log"), PATIENCE).await?;
+        Process::listening(command, address, &files.file("litellm.log"), START_LIMIT).await?;
     Ok(Some(Variant::new(LITELLM, address, Some(process), String::new())))
 }
 
 async fn portkey(
     folder: &Path,
-    place: &Place,
+    files: &RunFiles,
     upstream: SocketAddr,
     cpu: Cpu,
 ) -> Result<Option<Variant>, Error> {
@@ -155,7 +155,7 @@ async fn portkey(
     command.arg(server).arg("--headless").arg(format!("--port={}", address.port()));
     eprintln!("peers: starting Portkey");
     let process =
-        Process::listening(command, address, &place.file("portkey.log"), PATIENCE).await?;
+        Process::listening(command, address, &files.file("portkey.log"), START_LIMIT).await?;
     let headers =
         format!("x-portkey-provider: openai\r\nx-portkey-custom-host: http://{upstream}/v1\r\n");
     Ok(Some(Variant::new(PORTKEY, address, Some(process), headers)))

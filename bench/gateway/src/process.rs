@@ -1,4 +1,4 @@
-//! The processes under test, and what the kernel says of them.
+//! The processes under test, and the kernel's figures of them.
 
 use std::{
     ffi::OsStr,
@@ -22,9 +22,9 @@ pub(crate) struct Process {
 /// Where a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cpu {
-    /// Wherever the kernel puts it.
+    /// Any.
     Any,
-    /// On this one alone.
+    /// Only this one.
     Only(usize),
 }
 
@@ -62,7 +62,7 @@ impl Process {
         if let Some(stdout) = stdout {
             let mut stdout = BufReader::new(stdout);
             stdout.read_line(&mut line)?;
-            // What it prints further must not block it.
+            // Reads further output, so that it does not block.
             std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).is_ok());
         }
         let address = line.trim().rsplit("http://").next().and_then(|at| at.parse().ok());
@@ -81,7 +81,7 @@ impl Process {
         mut command: Command,
         address: SocketAddr,
         log: &Path,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Self, Error> {
         let name = command.get_program().to_string_lossy().into_owned();
         let out = File::create(log)?;
@@ -89,11 +89,11 @@ impl Process {
         let child =
             command.spawn().map_err(|error| format!("{name} can not be started: {error}"))?;
         let mut process = Self { child };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + limit;
         while tokio::net::TcpStream::connect(address).await.is_err() {
             if let Some(status) = process.child.try_wait()? {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                let last: Vec<_> = said.lines().rev().take(2).collect();
+                let output = fs::read_to_string(log).unwrap_or_default();
+                let last: Vec<_> = output.lines().rev().take(2).collect();
                 return Err(format!("{name} ended with {status}: {}", last.join(" / ")).into());
             }
             if Instant::now() > until {
@@ -108,7 +108,7 @@ impl Process {
     pub(crate) fn cpu(&self) -> Result<Duration, Error> {
         let mut all = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end while it is looked at.
+            // A thread may end meanwhile.
             let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
             all += text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
         }
@@ -121,23 +121,23 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib: u64 = line
             .and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok())
-            .ok_or("the kernel does not say how much memory a process has")?;
+            .ok_or("the kernel reports no memory of the process")?;
         Ok(kib * 1024)
     }
 
-    /// Asks it politely to end, and waits until it has.
+    /// Terminates it, and waits until it has ended.
     pub(crate) fn stop(mut self) -> Result<(), Error> {
         self.signal("-TERM")?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Keeps it from doing anything until it is woken.
+    /// Stops it until [`wake`](Self::wake).
     pub(crate) fn freeze(&self) -> Result<(), Error> {
         self.signal("-STOP")
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub(crate) fn wake(&self) -> Result<(), Error> {
         self.signal("-CONT")
     }

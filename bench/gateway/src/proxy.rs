@@ -1,5 +1,5 @@
-//! The yardstick: the least that a reverse proxy on hyper does. A pooled client, bodies streamed
-//! through untouched, nothing looked at.
+//! The minimal reverse proxy on hyper, as the reference: a pooled client, bodies streamed through
+//! unread.
 
 use http::{Request, Response, StatusCode, Uri, uri::Authority};
 use http_body_util::{Either, Empty};
@@ -13,7 +13,7 @@ use crate::{Error, serve};
 
 type Pooled = Client<HttpConnector, Incoming>;
 
-/// Passes everything on to `upstream`.
+/// Forwards everything to `upstream`.
 pub(crate) fn run(upstream: Option<&str>) -> Result<(), Error> {
     let upstream = upstream.ok_or("proxy needs the address of its upstream")?;
     let upstream: Authority = upstream.parse()?;

@@ -10,7 +10,7 @@ use crate::{
 
 const PROXY: &str = "minimal proxy";
 
-/// All that was measured.
+/// All figures.
 pub(crate) struct Report {
     pinned: bool,
     quick: bool,
@@ -35,14 +35,14 @@ impl Report {
     }
 }
 
-/// The one in the middle; zero of none.
+/// The median; zero of none.
 pub(crate) fn median(of: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = of.collect();
     all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-/// How `mine` compares with the minimal proxy's.
+/// `mine` as a multiple of the minimal proxy's.
 fn times(mine: f64, proxy: Option<f64>) -> String {
     proxy
         .filter(|proxy| *proxy > 0.0)
@@ -129,7 +129,7 @@ impl Report {
         writeln!(f, "\n### Streams\n")?;
         writeln!(
             f,
-            "Events that arrived together leave in one write; nothing waits for more to come.\n"
+            "Events that arrive together are sent in one write; nothing waits for more to arrive.\n"
         )?;
         writeln!(
             f,
@@ -164,8 +164,8 @@ impl Report {
         writeln!(f, "\n### Memory\n")?;
         writeln!(
             f,
-            "Resident memory of the process. Streams begin a hundred at a time and stay open; the \
-             requests come after they have been dropped.\n"
+            "Resident memory of the process. Streams start a hundred at a time and stay open; the \
+             requests are made after the streams have been dropped.\n"
         )?;
         writeln!(
             f,
@@ -195,7 +195,7 @@ impl Report {
             return Ok(());
         }
         writeln!(f, "\n### Instructions in user space\n")?;
-        writeln!(f, "By callgrind; what the kernel does for a system call is not in them.\n")?;
+        writeln!(f, "By callgrind; without the kernel's instructions.\n")?;
         writeln!(
             f,
             "| through | a request | of the proxy | an event alone | of the proxy | an event in a burst of 8 | of the proxy |"

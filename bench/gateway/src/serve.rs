@@ -34,7 +34,7 @@ where
                 async { Ok::<_, Infallible>(answered.await) }
             });
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A connection that breaks ends alone: the load says when something is missing.
+            // An error ends only its connection: the load reports missing answers.
             tokio::spawn(async move { connection.await.is_ok() });
         }
     })

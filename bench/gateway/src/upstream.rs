@@ -1,8 +1,8 @@
-//! The provider: it answers at once, and what it answers is said by the model asked for.
+//! The provider: it answers at once, with an answer that depends on the requested model.
 //!
 //! `bench-whole` is one JSON answer of about a kilobyte. `bench-stream-N-GAP-BURST` is a stream of
 //! N events of about 200 bytes, BURST of them together in one write every GAP milliseconds; a gap
-//! of 0 sends as fast as the connection takes them. Each event is an HTTP chunk of its own, as
+//! of 0 sends as fast as the connection accepts them. Each event is a separate HTTP chunk, as
 //! vendors send them.
 
 use std::{
@@ -75,7 +75,7 @@ struct Pace {
 impl Events {
     fn new(stream: wire::Stream) -> Self {
         let pace = (!stream.gap.is_zero()).then(|| {
-            // Streams do not beat in time.
+            // Streams start out of phase.
             let begin = stream.gap.mul_f64(fastrand::f64());
             let timer = Box::pin(tokio::time::sleep(begin));
             Pace { gap: stream.gap, burst: stream.burst, left: 0, timer }

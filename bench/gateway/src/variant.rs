@@ -1,4 +1,4 @@
-//! What is measured: the way from the load to the upstream.
+//! The variants under test: what is between the load and the upstream.
 
 use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Duration};
 
@@ -8,18 +8,18 @@ use crate::{
     wire,
 };
 
-/// The key that callers show.
+/// The callers' key.
 pub(crate) const KEY: &str = "sk-bench-caller-0123456789abcdef";
 
-/// One way to the upstream.
+/// One variant.
 pub(crate) struct Variant {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub(crate) name: &'static str,
     /// Where it listens.
     pub(crate) address: SocketAddr,
     /// Its process; none for the upstream itself.
     pub(crate) process: Option<Process>,
-    /// Header lines it wants.
+    /// Header lines that it needs.
     headers: String,
 }
 
@@ -44,12 +44,12 @@ impl Variant {
         self.request(&wire::request(&stream.to_string(), true))
     }
 
-    /// A request for a short stream, which takes long enough to meet others.
+    /// A request for a short stream, which takes long enough to overlap with others.
     pub(crate) fn first(&self) -> Rc<[u8]> {
         self.stream(wire::Stream { events: 2, gap: Duration::from_millis(50), burst: 1 })
     }
 
-    /// Does `what` with this variant. Others that do something unasked sleep meanwhile.
+    /// Runs `what` with this variant. Peers are only running while they are measured.
     pub(crate) async fn awake<R>(
         &self,
         what: impl Future<Output = Result<R, Error>>,
@@ -74,13 +74,13 @@ impl Variant {
     }
 }
 
-/// Where files of this run go.
-pub(crate) struct Place {
+/// The temporary files of this run.
+pub(crate) struct RunFiles {
     folder: PathBuf,
 }
 
-impl Place {
-    /// A folder of its own among the temporary files.
+impl RunFiles {
+    /// A new folder among the temporary files.
     pub(crate) fn new() -> Result<Self, Error> {
         let folder = std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
@@ -93,42 +93,42 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunFiles {
     fn drop(&mut self) {
-        // Left-overs in the temporary files harm nobody.
+        // A temporary folder that can not be removed does no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 /// The upstream.
-pub(crate) fn upstream(place: &Place, cpu: Cpu) -> Result<Variant, Error> {
+pub(crate) fn upstream(files: &RunFiles, cpu: Cpu) -> Result<Variant, Error> {
     let mut command = pinned(cpu, std::env::current_exe()?);
     command.arg("upstream");
-    let (process, address) = Process::serving(command, &place.file("upstream.log"))?;
+    let (process, address) = Process::serving(command, &files.file("upstream.log"))?;
     Ok(Variant::new("direct", address, Some(process), String::new()))
 }
 
 /// The minimal proxy, by `command`, which may wrap it.
 pub(crate) fn proxy(
-    place: &Place,
+    files: &RunFiles,
     upstream: SocketAddr,
     wrap: impl FnOnce(&std::path::Path) -> Command,
 ) -> Result<Variant, Error> {
     let mut command = wrap(&std::env::current_exe()?);
     command.args(["proxy", &upstream.to_string()]);
-    let (process, address) = Process::serving(command, &place.file("proxy.log"))?;
+    let (process, address) = Process::serving(command, &files.file("proxy.log"))?;
     Ok(Variant::new("minimal proxy", address, Some(process), String::new()))
 }
 
-/// The gateway with what a user's file has in it: one provider, one tenant with a key, every layer
-/// and everything else by default, logs and metrics on.
+/// The gateway with a usual configuration: one provider, one tenant with a key, everything else at
+/// its default, with logs and metrics.
 pub(crate) fn gateway(
-    place: &Place,
+    files: &RunFiles,
     options: &Options,
     upstream: SocketAddr,
     wrap: impl FnOnce(&std::path::Path) -> Command,
 ) -> Result<Variant, Error> {
-    let config = place.file("steadfast.toml");
+    let config = files.file("steadfast.toml");
     fs::write(
         &config,
         format!(
@@ -153,7 +153,7 @@ pub(crate) fn gateway(
         .env("BENCH_CALLER_KEY", KEY)
         .env("BENCH_PROVIDER_KEY", "bench-provider-key")
         .env_remove("RUST_LOG");
-    let (process, address) = Process::serving(command, &place.file("steadfast.log"))?;
+    let (process, address) = Process::serving(command, &files.file("steadfast.log"))?;
     Ok(Variant::new("steadfast", address, Some(process), String::new()))
 }
 

@@ -1,4 +1,4 @@
-//! What is sent: requests, answers and events in OpenAI's dialect.
+//! Requests, answers and events in OpenAI's dialect.
 
 use std::{fmt, sync::OnceLock, time::Duration};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// The first event of a stream.
 pub(crate) const FIRST: &[u8] = b"data: {\"id\":\"chatcmpl-bench0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
 
-/// Different words of a stream. One word over and over is what the safety guard stops.
+/// Different words of a stream: the safety guard would stop a repeated one.
 const WORDS: usize = 1_024;
 
 /// Event `number` of a stream: 204 bytes, another word in each.

@@ -14,9 +14,9 @@ use crate::{
 pub struct Table {
     /// Its heading.
     pub title: &'static str,
-    /// What the bare service does, and what else is to be known.
+    /// What the bare service does, and how to read the table.
     pub about: &'static str,
-    /// How many of what is priced are in one call of a case.
+    /// How many of the measured things are in one call of a case.
     pub per_call: u32,
     /// The service without any layer.
     pub bare: Case,
@@ -24,25 +24,25 @@ pub struct Table {
     pub columns: [Vec<Case>; 3],
 }
 
-/// Pieces in the stream of which one event is priced.
+/// Pieces in the stream of which one event is measured.
 const EVENTS: u32 = 1_000;
 
-/// Everything that is measured. `runtime` is the one the cases will run in.
+/// All tables. `runtime` is the one in which the cases will run.
 pub fn tables(runtime: &Runtime) -> Vec<Table> {
     let _inside = runtime.enter();
     let mut tables = vec![
         Table {
             title: "a call, its answer read to the end",
             about: "The bare service answers at once with a stream of one piece and the end. Ours \
-                    judge the answer when it has ended; the others are done with it at its head.",
+                    record the outcome when the answer has ended, the others at its head.",
             per_call: 1,
             bare: case("bare", Answers { pieces: 1 }, ours::ask()),
             columns: [ours::answers(1), peers::tower_answers(1), peers::resilience_answers(1)],
         },
         Table {
-            title: "a call, judged at its head",
-            about: "The same answers, read to the end. All are done with them at the head, ours by \
-                    `at_once`: like beside like, and without what ours are for.",
+            title: "a call, recorded at its head",
+            about: "The same answers, read to the end. All record the outcome at the head, ours by \
+                    `at_once`: the same work for all, but without the purpose of ours.",
             per_call: 1,
             bare: case("bare", Answers { pieces: 1 }, ours::ask()),
             columns: [ours::heads(), vec![], peers::resilience_answers(1)],
@@ -56,8 +56,8 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         },
         Table {
             title: "an event of a stream",
-            about: "Of a stream of 1,000 pieces. The others do not look at what comes after the \
-                    head, so there is nothing to compare.",
+            about: "Of a stream of 1,000 pieces. The others ignore everything after the head, so \
+                    there is nothing to compare.",
             per_call: EVENTS,
             bare: case("bare", Answers { pieces: EVENTS }, ours::ask()),
             columns: [ours::answers(EVENTS), vec![], vec![]],
@@ -65,7 +65,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         Table {
             title: "a call refused",
             about: "By an open breaker; tower's nearest is a load shedder over a service that is \
-                    never ready. The refusal is a typed failure with the time to come back.",
+                    never ready. The refusal is a typed failure with a retry delay.",
             per_call: 1,
             bare: case("bare", Number, ours::ask()),
             columns: [
@@ -77,9 +77,9 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         Table {
             title: "a call that fails, and then does not",
             about: "Under the layer is a service that fails every other call; the bare one answers \
-                    with a number. So what is left is the price of the layer, of a second call, and \
-                    of the failure, which the table below has. No wait between attempts; \
-                    tower-resilience's retry always goes through a timer and is left out.",
+                    with a number. So the difference is the cost of the layer, of a second call, and \
+                    of the failure, which is in the table below. No wait between attempts; \
+                    tower-resilience's retry always uses a timer and is left out.",
             per_call: 1,
             bare: case("bare", Number, ours::ask()),
             columns: [
@@ -90,8 +90,8 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
         },
         Table {
             title: "the failure itself",
-            about: "What the failing call in the table above and its failure cost, for whoever wants to subtract \
-                    them.",
+            about: "The cost of the failing call in the table above and of its failure, to be \
+                    subtracted there.",
             per_call: 1,
             bare: case("bare", Number, ours::ask()),
             columns: [vec![failing()], vec![], vec![]],
@@ -101,7 +101,7 @@ pub fn tables(runtime: &Runtime) -> Vec<Table> {
     tables
 }
 
-/// Makes and drops what [`EveryOther`] fails with, and its answer.
+/// Makes and drops the failure of [`EveryOther`], and its answer.
 fn failing() -> Case {
     let (mut service, ask) = (EveryOther::default(), ours::ask());
     Case {

@@ -1,7 +1,7 @@
-//! The layers that understand what is being said, around a service that talks.
+//! The layers that read conversations, around a service that answers chats.
 //!
-//! They want a chat, where the others make do with any request: so they have tables of their own, with
-//! a bare service of their own.
+//! They need a chat, where the others take any request: so they have separate tables with a separate
+//! bare service.
 
 use std::{
     future::{Ready, ready},
@@ -18,7 +18,7 @@ use steadfast_chat::{
 };
 use steadfast_compact::CompactionLayer;
 use steadfast_core::{CallContext, Dialect, Failure, Target};
-use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer};
+use steadfast_guard::{GuardPolicy, SafetyGuardHandle, SafetyGuardLayer};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use tower::{Layer, Service, ServiceBuilder};
 
@@ -27,7 +27,7 @@ use crate::{
     drive::{Case, case},
 };
 
-/// Pieces in the stream of which one event is priced.
+/// Pieces in the stream of which one event is measured.
 const EVENTS: u32 = 1_000;
 
 /// Calls in the history that is read with each request.
@@ -37,11 +37,11 @@ const PROVEN: &str = "the policy makes sense";
 
 /// An answer in so many pieces of text, and its end.
 #[derive(Debug)]
-struct Words {
+struct TextPieces {
     left: Option<u32>,
 }
 
-impl Stream for Words {
+impl Stream for TextPieces {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -59,7 +59,7 @@ impl Stream for Words {
     }
 }
 
-/// Six bytes, as pieces of most models have; no sentence of them comes again soon.
+/// Six bytes, as in the pieces of most models; no sentence of them repeats soon.
 fn word(number: u32) -> String {
     let mut text = String::with_capacity(6);
     text.push(' ');
@@ -70,12 +70,12 @@ fn word(number: u32) -> String {
 
 /// Answers a chat at once.
 #[derive(Clone, Copy, Debug)]
-struct Talks {
+struct ChatAnswers {
     pieces: u32,
 }
 
-impl Service<ChatRequest> for Talks {
-    type Response = ChatResponse<Words>;
+impl Service<ChatRequest> for ChatAnswers {
+    type Response = ChatResponse<TextPieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -86,11 +86,11 @@ impl Service<ChatRequest> for Talks {
     fn call(&mut self, _: ChatRequest) -> Self::Future {
         let mut head = Head::new(Dialect::OpenAi);
         head.stream = true;
-        ready(Ok(ChatResponse::new(head, Words { left: Some(self.pieces) })))
+        ready(Ok(ChatResponse::new(head, TextPieces { left: Some(self.pieces) })))
     }
 }
 
-/// Everything of this kind.
+/// The tables of these layers.
 pub(crate) fn tables() -> Vec<Table> {
     vec![
         Table {
@@ -98,7 +98,7 @@ pub(crate) fn tables() -> Vec<Table> {
             about: "The bare service answers a chat at once with a stream of one piece of text and \
                     the end. No other library has such layers.",
             per_call: 1,
-            bare: case("bare", Talks { pieces: 1 }, chat()),
+            bare: case("bare", ChatAnswers { pieces: 1 }, chat()),
             columns: [[layers(1), tasks()].into_iter().flatten().collect(), vec![], vec![]],
         },
         Table {
@@ -106,13 +106,13 @@ pub(crate) fn tables() -> Vec<Table> {
             about: "Of a stream of 1,000 pieces of text, six bytes each. The bare service allocates \
                     each of them.",
             per_call: EVENTS,
-            bare: case("bare", Talks { pieces: EVENTS }, chat()),
+            bare: case("bare", ChatAnswers { pieces: EVENTS }, chat()),
             columns: [layers(EVENTS).into_iter().chain([named(EVENTS)]).collect(), vec![], vec![]],
         },
         Table {
             title: "a call of a tool under guard",
-            about: "Checked before it is made, and its result read. Each call is new, so that all \
-                    that is remembered is turned over. The bare one looks at call and result.",
+            about: "Checked before it is made, and its result read. Each call is new, so that the \
+                    whole state is replaced. The bare one only reads call and result.",
             per_call: 1,
             bare: tool("bare", None),
             columns: [
@@ -124,7 +124,7 @@ pub(crate) fn tables() -> Vec<Table> {
     ]
 }
 
-/// A request that needs nothing from any layer.
+/// A request that no layer has to change.
 fn chat() -> ChatRequest {
     let target = Target::new("openai").with_model("gpt-4o");
     let mut context = CallContext::new();
@@ -133,7 +133,7 @@ fn chat() -> ChatRequest {
 }
 
 fn layers(pieces: u32) -> Vec<Case> {
-    let inner = Talks { pieces };
+    let inner = ChatAnswers { pieces };
     let all = ServiceBuilder::new()
         .layer(SafetyGuardLayer::default())
         .layer(ContinuationLayer::default())
@@ -148,19 +148,19 @@ fn layers(pieces: u32) -> Vec<Case> {
     ]
 }
 
-/// A task of which time and calls are kept.
+/// A named task, whose time and calls are counted.
 fn named(pieces: u32) -> Case {
     let mut chat = chat();
     chat.context = chat.context.with_task("a task");
     case(
         "guard, in a named task",
-        SafetyGuardLayer::new(roomy()).expect(PROVEN).layer(Talks { pieces }),
+        SafetyGuardLayer::new(unlimited()).expect(PROVEN).layer(ChatAnswers { pieces }),
         chat,
     )
 }
 
-/// Room for any number of calls, and time for as long as this may take.
-fn roomy() -> GuardPolicy {
+/// Without limits of calls, and with time for a long run.
+fn unlimited() -> GuardPolicy {
     let mut policy = GuardPolicy::default();
     let limits = &mut policy.limits;
     (limits.events, limits.calls, limits.per_tool) = (None, None, None);
@@ -168,7 +168,7 @@ fn roomy() -> GuardPolicy {
     policy
 }
 
-/// Where the guard has something to look at.
+/// Cases in which the guard has state or a history to read.
 fn tasks() -> Vec<Case> {
     let mut long = vec![Message::user("Count them.")];
     for at in 0..HISTORY {
@@ -178,7 +178,7 @@ fn tasks() -> Vec<Case> {
         long.push(Message::new(Role::Assistant, vec![call]));
         long.push(Message::tool(id, format!("there are {at} in this part of the sky")));
     }
-    let guard = SafetyGuardLayer::new(roomy()).expect(PROVEN).layer(Talks { pieces: 1 });
+    let guard = SafetyGuardLayer::new(unlimited()).expect(PROVEN).layer(ChatAnswers { pieces: 1 });
     let mut read = chat();
     *read.messages.make_mut() = long;
     vec![named(1), case("guard, 100 calls in the history", guard, read)]
@@ -187,7 +187,7 @@ fn tasks() -> Vec<Case> {
 /// Calls of a task that has made `before` of them.
 fn tool(name: &'static str, before: Option<u32>) -> Case {
     const DIFFERENT: usize = 2_048;
-    let guard = SafetyGuard::new(roomy()).expect(PROVEN);
+    let guard = SafetyGuardHandle::new(unlimited()).expect(PROVEN);
     let pairs: Vec<_> = (0..DIFFERENT)
         .map(|at| {
             let call = ToolCall {
@@ -195,14 +195,14 @@ fn tool(name: &'static str, before: Option<u32>) -> Case {
                 arguments: format!(r#"{{"path":"sky.txt","offset":{at}}}"#),
                 ..ToolCall::default()
             };
-            let said = format!("there are {at} in this part of the sky");
-            (call, ToolResult { content: vec![Part::text(said)], ..ToolResult::default() })
+            let text = format!("there are {at} in this part of the sky");
+            (call, ToolResult { content: vec![Part::text(text)], ..ToolResult::default() })
         })
         .collect();
     let mut at = 0;
     let mut first = before.unwrap_or(0);
     let run = move |calls: u32| {
-        // Once, and only when it is run at all.
+        // The earlier calls are made once, in the first run.
         for _ in 0..calls + std::mem::take(&mut first) {
             at = (at + 1) % DIFFERENT;
             let (call, result) = black_box(&pairs[at]);

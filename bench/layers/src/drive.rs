@@ -11,9 +11,9 @@ use futures_core::Stream;
 use steadfast_chat::{ChatResponse, Events};
 use tower::Service;
 
-/// A service, ready to be called again and again.
+/// A service and the loop that calls it.
 pub struct Case {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub name: &'static str,
     /// Makes that many calls.
     pub run: Box<dyn FnMut(u32) + Send>,
@@ -27,7 +27,7 @@ impl fmt::Debug for Case {
 
 /// What a caller does with a reply.
 pub(crate) trait Use {
-    /// Takes it to its end.
+    /// Reads it to its end.
     fn use_up(self, context: &mut Context<'_>);
 }
 
@@ -45,7 +45,7 @@ impl<S: Events + Unpin> Use for ChatResponse<S> {
     }
 }
 
-/// Calls `service` and reads what it answers, all on the spot: nothing here ever waits.
+/// Calls `service` and reads its answer. All futures are ready at once.
 pub(crate) fn case<S, R>(name: &'static str, service: S, ask: R) -> Case
 where
     R: Clone + Send + 'static,
@@ -90,7 +90,7 @@ where
             let reply = loop {
                 match future.as_mut().poll(context) {
                     Poll::Ready(reply) => break reply,
-                    // Nothing here waits for the world, but some for another thread.
+                    // Nothing here waits for I/O, but some services wait for another thread.
                     Poll::Pending => std::thread::yield_now(),
                 }
             };

@@ -1,7 +1,7 @@
 //! What each layer costs, beside its peers.
 //!
 //! A [`Case`] is a service built once and a loop around it. The binary `steadfast-bench-layers`
-//! times the cases in turns, so that whatever else the machine does hits all of them alike, and
+//! times the cases in turns, so that other load on the machine affects all of them alike, and
 //! subtracts the bare service. The binary `allocations` runs them under a counting allocator, which
 //! would slow down the timed ones.
 

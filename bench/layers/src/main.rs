@@ -1,6 +1,6 @@
 //! Prints the tables of `docs/performance.md` about layers; `--quick` in a few seconds.
 //! `--profile "retry" 1 100000` makes that many calls of one case in the second table, for a profiler
-//! or a counter of instructions to look at.
+//! or a counter of instructions.
 
 use std::{env, process::Command};
 

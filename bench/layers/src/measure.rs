@@ -1,4 +1,4 @@
-//! How long a loop takes on a machine that does other things too.
+//! Times a loop on a machine with other load.
 
 use std::time::Duration;
 
@@ -6,13 +6,12 @@ use tokio::time::Instant;
 
 use crate::Case;
 
-/// How long one turn of one case is to take. Long enough for the clock, short enough that a turn
-/// without an interruption is common.
+/// The time of one turn of one case. Long enough for the clock, short enough that most turns are not
+/// interrupted.
 const TURN: Duration = Duration::from_micros(500);
 
-/// The nanoseconds a call of each case takes: of `rounds` turns, in which the cases follow one
-/// another, the lower quartile. A turn is disturbed by what else runs, never helped by it; the
-/// minimum would reward luck.
+/// Nanoseconds per call of each case: the lower quartile of `rounds` turns, which the cases take
+/// alternately. Other load can only slow a turn down; the minimum would depend on luck.
 pub fn nanos(cases: &mut [&mut Case], rounds: usize) -> Vec<f64> {
     let calls: Vec<u32> = cases.iter_mut().map(|case| calibrate(case)).collect();
     let mut turns: Vec<Vec<f64>> = vec![Vec::with_capacity(rounds); cases.len()];
@@ -24,7 +23,7 @@ pub fn nanos(cases: &mut [&mut Case], rounds: usize) -> Vec<f64> {
     turns.iter_mut().map(|turns| quartile(turns)).collect()
 }
 
-/// How many calls fill a turn; warms up on the way.
+/// How many calls fill a turn. Also warms up the case.
 fn calibrate(case: &mut Case) -> u32 {
     (case.run)(100);
     let mut calls = 64;

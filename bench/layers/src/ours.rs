@@ -1,4 +1,4 @@
-//! The layers of this project as they come, each alone and together.
+//! The layers of this project with their defaults, each alone and together.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tower::{Layer, Service, ServiceBuilder};
 
 use crate::{
     drive::{Case, Use, case, refusal},
-    subject::{Answers, Ask, EveryOther, Number},
+    subject::{Answers, BareRequest, EveryOther, Number},
 };
 
 const PROVEN: &str = "the chain is not empty";
 
-/// A request that says where it goes, as most do.
-pub(crate) fn ask() -> Ask {
-    let mut ask = Ask::default();
+/// A request with a target, as most have.
+pub(crate) fn ask() -> BareRequest {
+    let mut ask = BareRequest::default();
     ask.context_mut().target = Some(target());
     ask
 }
@@ -32,7 +32,7 @@ fn failover() -> CooldownFailoverLayer {
     CooldownFailoverLayer::new(Chain::new(["openai", "anthropic"]).expect(PROVEN))
 }
 
-/// Around a service that answers with a stream of `pieces`, judged at its end.
+/// Around a service that answers with a stream of `pieces`, recorded at its end.
 pub(crate) fn answers(pieces: u32) -> Vec<Case> {
     let inner = Answers { pieces };
     let five = || {
@@ -56,15 +56,15 @@ pub(crate) fn answers(pieces: u32) -> Vec<Case> {
     ]
 }
 
-/// Around a service that answers with a stream of one piece, judged at its head.
+/// Around a service that answers with a stream of one piece, recorded at its head.
 pub(crate) fn heads() -> Vec<Case> {
     at_once(Answers { pieces: 1 })
 }
 
-/// Each layer around `inner`, judging what it answers at once.
+/// Each layer around `inner`, recording the outcome at once.
 fn at_once<S>(inner: S) -> Vec<Case>
 where
-    S: Service<Ask, Error = Failure, Future: Send> + Copy + Send + Sync + 'static,
+    S: Service<BareRequest, Error = Failure, Future: Send> + Copy + Send + Sync + 'static,
     S::Response: Use + Send,
 {
     vec![
@@ -76,7 +76,7 @@ where
     ]
 }
 
-/// Around a service that answers with a number, judged at once.
+/// Around a service that answers with a number, recorded at once.
 pub(crate) fn numbers() -> Vec<Case> {
     let four = ServiceBuilder::new()
         .layer(failover().at_once())
@@ -101,7 +101,7 @@ pub(crate) fn refused() -> Case {
 
 /// The first attempt fails, the second one answers; no wait between them.
 pub(crate) fn retried() -> Case {
-    // Drawn from below one nanosecond, so that no timer is in what is measured.
+    // Waits below one nanosecond, so that no timer is measured.
     let nano = Duration::from_nanos(1);
     let policy = RetryPolicy::transient()
         .with_delays(nano, nano, Jitter::Full)
@@ -117,7 +117,7 @@ pub(crate) fn failed_over() -> Case {
     case("failover", layer.layer(EveryOther::default()), ask())
 }
 
-/// What several threads share: one layer, a service each, on `keys` targets.
+/// The cases of several threads: they share one layer, with a service each, on `keys` targets.
 pub(crate) fn shared(name: &'static str, threads: usize, keys: usize) -> Vec<Case> {
     let breaker = CircuitBreakerLayer::default().at_once();
     let retry = RetryBackoffLayer::transient().at_once();
@@ -125,9 +125,9 @@ pub(crate) fn shared(name: &'static str, threads: usize, keys: usize) -> Vec<Cas
     let stall = StallTimeoutLayer::default().at_once();
     (0..threads)
         .map(|thread| {
-            let mut ask = Ask::default();
+            let mut ask = BareRequest::default();
             let key = thread % keys;
-            // Two requests have the same target, but each its own value of it.
+            // Requests with equal targets have separate values of them.
             ask.context_mut().target = Some(Target::new("openai").with_model(format!("m{key}")));
             match name {
                 "bare" => case("bare", Number, ask),

@@ -18,7 +18,7 @@ use tower_resilience_timelimiter::{FixedTimeout, TimeLimiterLayer};
 use crate::{
     drive::{Case, case, refusal},
     ours,
-    subject::{Answers, Ask, Busy, EveryOther, Number},
+    subject::{Answers, BareRequest, Busy, EveryOther, Number},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -28,10 +28,10 @@ const PROVEN: &str = "the settings are valid";
 #[derive(Clone, Debug)]
 struct Tries(u32);
 
-impl<R, E> Policy<Ask, R, E> for Tries {
+impl<R, E> Policy<BareRequest, R, E> for Tries {
     type Future = future::Ready<()>;
 
-    fn retry(&mut self, _: &mut Ask, result: &mut Result<R, E>) -> Option<Self::Future> {
+    fn retry(&mut self, _: &mut BareRequest, result: &mut Result<R, E>) -> Option<Self::Future> {
         if result.is_ok() || self.0 == 0 {
             return None;
         }
@@ -39,7 +39,7 @@ impl<R, E> Policy<Ask, R, E> for Tries {
         Some(future::ready(()))
     }
 
-    fn clone_request(&mut self, ask: &Ask) -> Option<Ask> {
+    fn clone_request(&mut self, ask: &BareRequest) -> Option<BareRequest> {
         Some(ask.clone())
     }
 }
@@ -48,7 +48,7 @@ fn tower_retry() -> RetryLayer<Tries> {
     RetryLayer::new(Tries(10))
 }
 
-/// More than are ever under way at once.
+/// More than are ever in flight at once.
 fn limit() -> ConcurrencyLimitLayer {
     ConcurrencyLimitLayer::new(1_000)
 }
@@ -109,7 +109,7 @@ fn bulkhead() -> BulkheadLayer {
 }
 
 /// Without a wait between attempts.
-fn retry<R, E>() -> tower_resilience_retry::RetryLayer<Ask, R, E>
+fn retry<R, E>() -> tower_resilience_retry::RetryLayer<BareRequest, R, E>
 where
     R: Send + 'static,
     E: Send + 'static,
@@ -126,13 +126,13 @@ macro_rules! resilience {
         let inner = $inner;
         let ask = ours::ask;
         type Inner = Failure;
-        let fallback = FallbackLayer::<Ask, $reply, Inner>::tower_service(inner);
+        let fallback = FallbackLayer::<BareRequest, $reply, Inner>::tower_service(inner);
         let all = ServiceBuilder::new()
             .layer(retry::<$reply, _>())
             .layer(breaker())
             .layer(limiter())
             .layer(bulkhead())
-            .layer(FallbackLayer::<Ask, $reply, Inner>::tower_service(inner));
+            .layer(FallbackLayer::<BareRequest, $reply, Inner>::tower_service(inner));
         vec![
             case("retry", retry::<$reply, Inner>().layer(inner), ask()),
             case("breaker", breaker().layer(inner), ask()),
@@ -162,7 +162,7 @@ pub(crate) fn resilience_refused(runtime: &tokio::runtime::Runtime) -> Case {
 
 /// A fallback that is a number.
 pub(crate) fn resilience_failed_over() -> Case {
-    let layer = FallbackLayer::<Ask, u64, Failure>::tower_service(Number);
+    let layer = FallbackLayer::<BareRequest, u64, Failure>::tower_service(Number);
     case("fallback", layer.layer(EveryOther::default()), ours::ask())
 }
 

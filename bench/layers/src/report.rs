@@ -29,7 +29,7 @@ impl Allocations {
     }
 }
 
-/// Measures everything and writes it down.
+/// Measures everything; returns the tables.
 pub fn markdown(runtime: &Runtime, rounds: usize, allocations: &Allocations) -> String {
     let _inside = runtime.enter();
     let mut out = String::new();
@@ -62,8 +62,8 @@ pub fn markdown(runtime: &Runtime, rounds: usize, allocations: &Allocations) -> 
 fn shared(runtime: &Runtime, rounds: usize) -> String {
     let mut out = String::from(
         "### Calls on several threads\n\n\
-         Plain replies; each thread has a service of its own from one layer value. Nanoseconds of \
-         core time a call, over bare.\n\n\
+         Plain replies; each thread has its own service from one layer value. Nanoseconds of core \
+         time per call, over bare.\n\n\
          | layer | 1 thread | 2, one key | 8, one key | 8, sixteen keys |\n|---|---:|---:|---:|---:|\n",
     );
     for row in threads::rows(runtime.handle(), rounds.min(25)) {
@@ -73,7 +73,7 @@ fn shared(runtime: &Runtime, rounds: usize) -> String {
     out
 }
 
-/// Counts what every case allocates, a line each; to be run under a counting allocator.
+/// Counts the allocations of every case, one a line; runs under a counting allocator.
 pub fn count(runtime: &Runtime, mut measure: impl FnMut(&mut dyn FnMut()) -> u64) -> String {
     const CALLS: u32 = 200;
     let _inside = runtime.enter();

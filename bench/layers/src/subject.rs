@@ -1,4 +1,4 @@
-//! What the layers are put around: services that answer at once and do nothing else.
+//! The services inside the layers: they answer at once and do nothing else.
 
 use std::{
     future::{Ready, ready},
@@ -11,13 +11,13 @@ use steadfast_chat::{ChatResponse, Delta, Event, Head};
 use steadfast_core::{Call, CallContext, Dialect, Failure, Reason};
 use tower::Service;
 
-/// A request that is nothing but its context.
+/// A request with only a context.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ask {
+pub(crate) struct BareRequest {
     pub(crate) context: CallContext,
 }
 
-impl Call for Ask {
+impl Call for BareRequest {
     fn context(&self) -> &CallContext {
         &self.context
     }
@@ -45,7 +45,7 @@ impl Stream for Pieces {
             }
             Some(left) => {
                 self.left = Some(left - 1);
-                // The smallest content there is: it takes no memory of its own.
+                // The smallest content: it allocates nothing.
                 Some(Ok(Event::new([Delta::Redacted { index: 0, data: String::new() }])))
             }
         })
@@ -58,7 +58,7 @@ pub(crate) struct Answers {
     pub(crate) pieces: u32,
 }
 
-impl Service<Ask> for Answers {
+impl Service<BareRequest> for Answers {
     type Response = ChatResponse<Pieces>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
@@ -67,7 +67,7 @@ impl Service<Ask> for Answers {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Ask) -> Self::Future {
+    fn call(&mut self, _: BareRequest) -> Self::Future {
         let events = Pieces { left: Some(self.pieces) };
         ready(Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events)))
     }
@@ -77,7 +77,7 @@ impl Service<Ask> for Answers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number;
 
-impl Service<Ask> for Number {
+impl Service<BareRequest> for Number {
     type Response = u64;
     type Error = Failure;
     type Future = Ready<Result<u64, Failure>>;
@@ -86,16 +86,16 @@ impl Service<Ask> for Number {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Ask) -> Self::Future {
+    fn call(&mut self, _: BareRequest) -> Self::Future {
         ready(Ok(1))
     }
 }
 
-/// Fails every other call, in words that are already there.
+/// Fails every other call, with a static message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EveryOther(std::sync::Arc<std::sync::atomic::AtomicU32>);
 
-impl Service<Ask> for EveryOther {
+impl Service<BareRequest> for EveryOther {
     type Response = u64;
     type Error = Failure;
     type Future = Ready<Result<u64, Failure>>;
@@ -104,7 +104,7 @@ impl Service<Ask> for EveryOther {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Ask) -> Self::Future {
+    fn call(&mut self, _: BareRequest) -> Self::Future {
         let calls = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         ready(if calls.is_multiple_of(2) {
             Err(Failure::new(Reason::ServerError, "down"))
@@ -114,11 +114,11 @@ impl Service<Ask> for EveryOther {
     }
 }
 
-/// Never ready: what a load shedder sheds.
+/// Never ready, for a load shedder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busy;
 
-impl Service<Ask> for Busy {
+impl Service<BareRequest> for Busy {
     type Response = u64;
     type Error = Failure;
     type Future = Ready<Result<u64, Failure>>;
@@ -127,7 +127,7 @@ impl Service<Ask> for Busy {
         Poll::Pending
     }
 
-    fn call(&mut self, _: Ask) -> Self::Future {
+    fn call(&mut self, _: BareRequest) -> Self::Future {
         ready(Ok(1))
     }
 }

@@ -1,4 +1,4 @@
-//! Calls on several threads that share what a layer knows.
+//! Calls on several threads that share a layer's state.
 
 use std::{
     sync::{
@@ -15,11 +15,11 @@ use crate::{Case, measure::quartile, ours, peers};
 
 /// How long the threads run at a time.
 const TURN: Duration = Duration::from_millis(20);
-/// Calls between two looks at whether it is time to stop.
+/// Calls between two checks whether to stop.
 const BATCH: u32 = 256;
 
-/// One row: a name, and the nanoseconds a call takes on one core, each thread being on a core of
-/// its own as far as there are any.
+/// One row: a name, and the nanoseconds of core time per call, each thread on its own core as far as
+/// there are any.
 #[derive(Debug)]
 pub struct Row {
     /// Which layer.

@@ -64,7 +64,7 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let result = match this.state.as_mut().project() {
+        let failure = match this.state.as_mut().project() {
             StateProjection::Admitted { inner, lease } => {
                 // In hand while the inner future runs: should that panic, the lease is dropped while
                 // the thread panics. Whoever catches the panic may drop this future later, which
@@ -76,20 +76,23 @@ where
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(reply)) => {
-                        Ok(this.track.track(reply, T::Buffer::default(), held))
+                        this.state.set(State::Done);
+                        let mut reply = this.track.track(reply);
+                        this.track.attach(&mut reply, held);
+                        return Poll::Ready(Ok(reply));
                     }
                     Poll::Ready(Err(error)) => {
                         let failure = error.into();
                         held.failure(&failure);
-                        Err(failure)
+                        failure
                     }
                 }
             }
-            StateProjection::Refused { refusal } => Err(refusal.failure()),
-            StateProjection::Done => Err(polled_again()),
+            StateProjection::Refused { refusal } => refusal.failure(),
+            StateProjection::Done => polled_again(),
         };
         this.state.set(State::Done);
-        Poll::Ready(result)
+        Poll::Ready(Err(failure))
     }
 }
 

@@ -1,29 +1,33 @@
 //! What the end of one answer says about its target.
 
 use steadfast_core::{
-    Failure, Fault, Outcome, Retry, Scope,
-    circuit::{Blame, Verdict, Weight},
+    Failure, FaultSide, Outcome, Retry, Scope,
+    circuit::{Blame, CircuitVerdict, Weight},
 };
 
 use crate::{BreakerPolicy, Covers};
 
 /// What `outcome` says about everything under a key that covers `covers`.
-pub(crate) fn judge(outcome: &Outcome<'_>, policy: &BreakerPolicy, covers: Covers) -> Verdict {
+pub(crate) fn judge(
+    outcome: &Outcome<'_>,
+    policy: &BreakerPolicy,
+    covers: Covers,
+) -> CircuitVerdict {
     match outcome {
-        Outcome::Success => Verdict::Success,
+        Outcome::Success => CircuitVerdict::Success,
         Outcome::Failure(failure) => judge_failure(failure, policy, covers),
-        _ => Verdict::Nothing,
+        _ => CircuitVerdict::Nothing,
     }
 }
 
-fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> Verdict {
+fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> CircuitVerdict {
     let reason = failure.reason();
     let says_nothing = reason.is_refusal()
-        || failure.fault() != Fault::Provider
+        || failure.fault() != FaultSide::Provider
         || matches!(failure.scope(), Scope::Request | Scope::Task | Scope::Local)
         || failure.time_limit().is_some_and(|limit| !limit.blames_provider());
     if says_nothing {
-        return Verdict::Nothing;
+        return CircuitVerdict::Nothing;
     }
     let rule = policy.table.rule(reason);
     let permanent = failure.is_permanent() || rule.permanent;
@@ -38,7 +42,7 @@ fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> V
     let weight = if reason.is_throttling() && !permanent {
         Weight::Soft
     } else if !covered {
-        return Verdict::Nothing;
+        return CircuitVerdict::Nothing;
     } else if permanent || (narrow && failure.retry() == Retry::No) {
         Weight::Proof
     } else {
@@ -49,7 +53,7 @@ fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> V
         Some(hint) => hint.min(policy.max_permanent),
         None => rule.cooldown.unwrap_or(policy.cooldown),
     };
-    Verdict::Failure(Blame { weight, reason, cooldown, hinted: hint.is_some(), permanent })
+    CircuitVerdict::Failure(Blame { weight, reason, cooldown, hinted: hint.is_some(), permanent })
 }
 
 #[cfg(test)]
@@ -62,9 +66,9 @@ mod tests {
 
     fn weigh(failure: &Failure, covers: Covers) -> Option<Weight> {
         match judge(&Outcome::Failure(failure), &BreakerPolicy::default(), covers) {
-            Verdict::Failure(blame) => Some(blame.weight),
-            Verdict::Nothing => None,
-            Verdict::Success => panic!("a failure is no success"),
+            CircuitVerdict::Failure(blame) => Some(blame.weight),
+            CircuitVerdict::Nothing => None,
+            CircuitVerdict::Success => panic!("a failure is no success"),
         }
     }
 
@@ -113,7 +117,7 @@ mod tests {
     #[test]
     fn what_was_found_out_outranks_the_reason() {
         // A provider's own rule broken by the caller, a caller's own key.
-        let callers = Failure::new(Reason::Auth, "").with_fault(Fault::Caller);
+        let callers = Failure::new(Reason::Auth, "").with_fault(FaultSide::Caller);
         assert_eq!(weigh(&callers, Covers::ALL), None);
         let request = Failure::new(Reason::ServerError, "").with_scope(Scope::Request);
         assert_eq!(weigh(&request, Covers::ALL), None);
@@ -155,11 +159,11 @@ mod tests {
         ] {
             let failure = Failure::new(reason, "").with_retry_after(hint);
             let verdict = judge(&Outcome::Failure(&failure), &policy, Covers::ALL);
-            let Verdict::Failure(blame) = verdict else { panic!("{verdict:?}") };
+            let CircuitVerdict::Failure(blame) = verdict else { panic!("{verdict:?}") };
             assert_eq!(blame.cooldown, cooldown);
             assert_eq!(blame.hinted, hint.is_some_and(|hint| !hint.is_zero()));
         }
-        assert_eq!(judge(&Outcome::Cancelled, &policy, Covers::ALL), Verdict::Nothing);
-        assert_eq!(judge(&Outcome::Success, &policy, Covers::ALL), Verdict::Success);
+        assert_eq!(judge(&Outcome::Cancelled, &policy, Covers::ALL), CircuitVerdict::Nothing);
+        assert_eq!(judge(&Outcome::Success, &policy, Covers::ALL), CircuitVerdict::Success);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_core::{
     KeyedPolicy, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, RecoveryTable,
-    circuit::{CircuitPolicy, LonePolicy, Recovery, SlowPolicy},
+    circuit::{CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
 };
 
 use crate::PolicyError;
@@ -180,7 +180,7 @@ impl BreakerPolicy {
             probe_limit: self.probe_limit,
             probes: self.probes,
             successes: self.successes,
-            recovery: Recovery::Probes,
+            recovery: Readmission::Probes,
             lone: self.lone,
         }
     }

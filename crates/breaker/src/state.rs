@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
-    circuit::{Circuit, CircuitState, Moment, Refused, Transition},
+    circuit::{Circuit, CircuitState, CircuitVerdict, Moment, Refused, Transition},
+    time::millis,
 };
 use tokio::{sync::broadcast, time::Instant};
 
@@ -68,6 +69,8 @@ struct Counted {
     circuit: Circuit,
     /// Calls that have begun.
     calls: u64,
+    /// When the last of them began, something else than a plain success happened, or somebody looked.
+    at: Instant,
     /// Calls that were refused, or would have been.
     refused: u64,
 }
@@ -106,7 +109,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         Self {
             key: key.clone(),
             covers: (common.keys.covers)(key),
-            counted: Mutex::new(Counted { circuit, calls: 0, refused: 0 }),
+            counted: Mutex::new(Counted { circuit, calls: 0, at: now, refused: 0 }),
             common: common.clone(),
         }
     }
@@ -114,13 +117,14 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     /// Lets a call pass, with a lease on this breaker, or says when to come back.
     #[inline]
     pub(crate) fn admit(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         now: Instant,
         context: &CallContext,
     ) -> Result<Lease, Refused> {
         let admission = {
             let mut counted = self.counted.lock();
             counted.calls += 1;
+            counted.at = counted.at.max(now);
             let moment = Moment { at: now, order: counted.calls };
             let admission = counted.circuit.admit(moment, context.alternatives == 0);
             counted.refused += u64::from(admission.result.is_err());
@@ -140,12 +144,13 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         }
     }
 
-    fn lease(self: &Arc<Self>, permit: Permit, now: Instant, context: &CallContext) -> Lease {
+    fn lease(self: Arc<Self>, permit: Permit, now: Instant, context: &CallContext) -> Lease {
         if permit.kind != PermitKind::Ordinary {
             self.report_probe(&context.log, permit.kind);
         }
-        let lease = Lease::new(self.clone(), permit, context.log.clone());
-        if self.common.policy.slow.is_some() { lease.observing_content(now) } else { lease }
+        let timed = self.common.policy.slow.is_some();
+        let lease = Lease::new(self, permit, context.log.clone());
+        if timed { lease.observing_content(now) } else { lease }
     }
 
     /// Refuses a call, or says that it would be refused.
@@ -189,6 +194,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 
     pub(crate) fn snapshot(&self, now: Instant) -> BreakerSnapshot<K> {
         let mut counted = self.counted.lock();
+        counted.at = counted.at.max(now);
         BreakerSnapshot {
             key: self.key.clone(),
             circuit: counted.circuit.snapshot(now),
@@ -294,10 +300,17 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     fn ended(&self, end: LeaseEnd<'_>) {
         let verdict = judge(&end.outcome, &self.common.policy, self.covers);
-        let now = Instant::now();
         let transition = {
             let mut counted = self.counted.lock();
-            let now = Moment { at: now, order: counted.calls };
+            // The success of a healthy target is only counted. The time of the last call does for
+            // that: to read the clock would cost a quarter of all that the layer costs.
+            let counts = verdict == CircuitVerdict::Success
+                && !counted.circuit.is_degraded()
+                && self.common.policy.slow.is_none();
+            if !counts {
+                counted.at = counted.at.max(Instant::now());
+            }
+            let now = Moment { at: counted.at, order: counted.calls };
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
         };
         if let Some(transition) = &transition {
@@ -316,8 +329,4 @@ impl<K> fmt::Debug for Breakers<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Breakers").field("policy", &self.common.policy).finish_non_exhaustive()
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

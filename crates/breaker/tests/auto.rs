@@ -1,4 +1,4 @@
-//! What the compiler promises.
+//! Auto traits and type inference.
 
 use std::fmt::Debug;
 
@@ -30,7 +30,7 @@ fn auto_traits() {
 }
 
 #[test]
-fn a_key_need_be_nothing_but_a_key() {
+fn a_key_needs_no_other_traits() {
     // Not Debug, not Default, not Display.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Key(u8);
@@ -40,8 +40,8 @@ fn a_key_need_be_nothing_but_a_key() {
     assert!(shown.contains("CircuitBreakerLayer"));
 }
 
-/// As axum and hyper want their services, and with the body's type left to be inferred.
-#[tokio::test]
+/// The form that axum and hyper need, with an inferred body type.
+#[tokio::test(start_paused = true)]
 async fn boxes_and_infers() {
     let service = tower::ServiceBuilder::new()
         .layer(

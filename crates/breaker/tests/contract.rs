@@ -3,9 +3,9 @@
 
 use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreakerLayer};
 use steadfast_core::{Reason, Target};
-use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
 
-/// The target of the kit's requests.
+/// The target of the testkit's requests.
 fn key() -> Option<Target> {
     Some(Target::new("probe"))
 }
@@ -27,7 +27,7 @@ contract!(
     plain,
     Contract::new(Plain, || CircuitBreakerLayer::default().at_once())
         .refuses(|layer, _| isolate(&layer.handle()))
-        .state(Act::answer(), |layer| calls(&layer.handle()))
+        .state(Action::answer(), |layer| calls(&layer.handle()))
         .held(|layer| under_way(&layer.handle()))
 );
 
@@ -35,7 +35,7 @@ contract!(
     http,
     Contract::new(PinnedHttp, CircuitBreakerLayer::default)
         .refuses(|layer, _| isolate(&layer.handle()))
-        .state(Act::answer(), |layer| calls(&layer.handle()))
+        .state(Action::answer(), |layer| calls(&layer.handle()))
         .held(|layer| under_way(&layer.handle()))
 );
 
@@ -43,7 +43,7 @@ contract!(
     chat,
     Contract::new(Chat, CircuitBreakerLayer::default)
         .refuses(|layer, _| isolate(&layer.handle()))
-        .state(Act::answer(), |layer| calls(&layer.handle()))
+        .state(Action::answer(), |layer| calls(&layer.handle()))
         .held(|layer| under_way(&layer.handle()))
 );
 
@@ -61,6 +61,6 @@ contract!(
         .after(secs(31))
         .may_refuse_crowds()
         .refuses(|layer, _| isolate(&layer.handle()))
-        .none(Aspect::State, "each new layer begins with what was tripped")
+        .none(Aspect::State, "each new layer starts with a tripped breaker")
         .held(|layer| under_way(&layer.handle()))
 );

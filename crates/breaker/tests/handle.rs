@@ -1,4 +1,4 @@
-//! Looking at breakers, steering them, hearing of them.
+//! The handle: snapshots, control and events.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
@@ -14,25 +14,25 @@ use tokio::{sync::broadcast::error::RecvError, time::Instant};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tracing_subscriber::{Layer as _, layer::SubscriberExt};
 
-/// Answers "!", or fails by the reason whose name it is asked.
-async fn serve(ask: Ask) -> Result<Reply, Failure> {
-    match ask.0.parse::<Reason>() {
+/// Answers "!", or fails with the reason that the request names.
+async fn serve(request: PlainRequest) -> Result<Reply, Failure> {
+    match request.0.parse::<Reason>() {
         Ok(reason) => Err(Failure::new(reason, "")),
         Err(_) => Ok("!"),
     }
 }
 
-fn fails(reason: &'static str) -> Ask {
-    Ask(reason, ask(&openai()).1)
+fn fails(reason: &'static str) -> PlainRequest {
+    PlainRequest(reason, request(&openai()).1)
 }
 
 #[tokio::test(start_paused = true)]
-async fn steers_each_key() {
+async fn controls_each_key() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
     let handle = layer.handle();
     let mut service = layer.layer(service_fn(serve));
     let mut passes =
-        async |target: &Target| service.ready().await.unwrap().call(ask(target)).await.is_ok();
+        async |target: &Target| service.ready().await.unwrap().call(request(target)).await.is_ok();
     let (key, other) = (Some(openai()), openai().with_model("other"));
     assert!(handle.snapshot().is_empty() && handle.get(&key).is_none() && !handle.reset(&key));
 
@@ -46,78 +46,80 @@ async fn steers_each_key() {
     assert!(!passes(&openai()).await);
     assert!(handle.force_closed(&key));
     assert!(passes(&openai()).await);
-    assert!(!handle.trip(&key, Reason::Overloaded, secs(5)), "what is held is held");
+    assert!(!handle.trip(&key, Reason::Overloaded, secs(5)), "a forced state is kept");
     assert!(handle.reset(&key));
     assert!(handle.trip(&key, Reason::Overloaded, secs(5)));
     assert!(!passes(&openai()).await);
-    let seen = handle.get(&key).unwrap();
+    let snapshot = handle.get(&key).unwrap();
     assert_eq!(
-        (seen.circuit.state, seen.circuit.last_reason),
+        (snapshot.circuit.state, snapshot.circuit.last_reason),
         (CircuitState::Open, Some(Reason::Overloaded))
     );
-    assert_eq!(seen.circuit.remaining(Instant::now()), secs(5));
+    assert_eq!(snapshot.circuit.remaining(Instant::now()), secs(5));
     assert!(handle.trip(&Some(other.clone()), Reason::Overloaded, secs(5)));
     assert_eq!(handle.reset_all(), 2);
     assert!(passes(&openai()).await && passes(&other).await);
     assert!(handle.isolate(&key));
     assert!(!passes(&openai()).await);
     assert!(handle.forget(&key) && !handle.forget(&key));
-    assert!(passes(&openai()).await, "the service that used it last notices, too");
+    assert!(passes(&openai()).await, "a service that used it before notices");
 }
 
 #[tokio::test(start_paused = true)]
-async fn shows_what_it_goes_by() {
+async fn shows_the_counts() {
     let policy = BreakerPolicy { lone: None, ..BreakerPolicy::default() };
     let layer = CircuitBreakerLayer::new(policy).unwrap().at_once();
     let mut service = layer.layer(service_fn(serve));
-    let begun = Instant::now();
+    let start = Instant::now();
     for reason in ["", "rate_limit", "network", "", "server_error", "format"] {
         let _ = service.ready().await.unwrap().call(fails(reason)).await;
     }
-    let seen = layer.handle().snapshot().remove(0);
+    let snapshot = layer.handle().snapshot().remove(0);
     assert_eq!(
-        (seen.circuit.state, seen.circuit.since, seen.circuit.until),
-        (CircuitState::Closed, begun, None)
+        (snapshot.circuit.state, snapshot.circuit.since, snapshot.circuit.until),
+        (CircuitState::Closed, start, None)
     );
-    assert_eq!((seen.circuit.calls, seen.circuit.failures, seen.circuit.consecutive), (5, 3, 1));
-    assert_eq!(seen.circuit.failure_rate(), Some(0.6));
-    assert_eq!((seen.circuit.generation, seen.refused, seen.circuit.probes), (0, 0, 0));
-    tokio::time::advance(secs(61)).await;
-    let seen = layer.handle().snapshot().remove(0);
     assert_eq!(
-        (seen.circuit.calls, seen.circuit.failure_rate(), seen.circuit.consecutive),
+        (snapshot.circuit.calls, snapshot.circuit.failures, snapshot.circuit.consecutive),
+        (5, 3, 1)
+    );
+    assert_eq!(snapshot.circuit.failure_rate(), Some(0.6));
+    assert_eq!((snapshot.circuit.generation, snapshot.refused, snapshot.circuit.probes), (0, 0, 0));
+    tokio::time::advance(secs(61)).await;
+    let snapshot = layer.handle().snapshot().remove(0);
+    assert_eq!(
+        (snapshot.circuit.calls, snapshot.circuit.failure_rate(), snapshot.circuit.consecutive),
         (0, None, 1)
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn tells_subscribers_and_never_waits_for_them() {
+async fn notifies_subscribers_and_never_waits_for_them() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
     let handle = layer.handle();
     let mut service = layer.layer(service_fn(serve));
     let mut events = handle.subscribe();
     let mut slow = handle.subscribe();
-    // A subscriber that looks at the breaker when it hears of it: no lock is held.
+    // A subscriber may read the breaker when it is notified: no lock is held.
     let opened = Instant::now();
     let _ = service.ready().await.unwrap().call(fails("network")).await;
-    let told = events.recv().await.unwrap();
-    assert_eq!(handle.get(&told.key).unwrap().circuit.state, CircuitState::Open);
+    let event = events.recv().await.unwrap();
+    assert_eq!(handle.get(&event.key).unwrap().circuit.state, CircuitState::Open);
     assert_eq!(
-        (told.transition.from, told.transition.to, told.transition.cause),
+        (event.transition.from, event.transition.to, event.transition.cause),
         (CircuitState::Closed, CircuitState::Open, CircuitCause::Consecutive)
     );
-    assert_eq!((told.transition.reason, told.transition.at), (Some(Reason::Network), opened));
-    assert_eq!((told.transition.until, told.transition.generation), (Some(opened + secs(30)), 1));
+    assert_eq!((event.transition.reason, event.transition.at), (Some(Reason::Network), opened));
+    assert_eq!((event.transition.until, event.transition.generation), (Some(opened + secs(30)), 1));
     tokio::time::advance(secs(20)).await;
-    assert!(service.ready().await.unwrap().call(ask(&openai())).await.is_ok());
-    let told = [events.recv().await.unwrap(), events.recv().await.unwrap()];
-    let told =
-        told.map(|told| (told.transition.to, told.transition.cause, told.transition.generation));
+    assert!(service.ready().await.unwrap().call(request(&openai())).await.is_ok());
+    let reported = [events.recv().await.unwrap(), events.recv().await.unwrap()]
+        .map(|event| (event.transition.to, event.transition.cause, event.transition.generation));
     let expected = [
         (CircuitState::HalfOpen, CircuitCause::Rested, 1),
         (CircuitState::Closed, CircuitCause::Recovered, 2),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     for _ in 0..200 {
         handle.force_open(&Some(openai()));
         handle.reset(&Some(openai()));
@@ -127,7 +129,7 @@ async fn tells_subscribers_and_never_waits_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn remembers_a_bounded_number_of_keys() {
+async fn keeps_a_bounded_number_of_keys() {
     let keys = KeyedPolicy { capacity: 64, idle: secs(60) };
     let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
     let handle = layer.handle();
@@ -136,45 +138,45 @@ async fn remembers_a_bounded_number_of_keys() {
     handle.trip(&Some(Target::new("tripped")), Reason::Billing, secs(100_000));
     for tenant in 0..5_000 {
         let target = Target::new(format!("tenant-{tenant}"));
-        service.ready().await.unwrap().call(ask(&target)).await.unwrap();
+        service.ready().await.unwrap().call(request(&target)).await.unwrap();
         assert!(handle.snapshot().len() <= 64);
         tokio::time::advance(secs(3)).await;
     }
-    // What is held by hand, or rests, is not what is forgotten for being idle.
+    // Forced and open breakers are not evicted for being idle.
     assert_eq!(
-        handle.get(&Some(openai())).map(|seen| seen.circuit.state),
+        handle.get(&Some(openai())).map(|snapshot| snapshot.circuit.state),
         Some(CircuitState::Isolated)
     );
     let tripped = handle.get(&Some(Target::new("tripped")));
-    assert_eq!(tripped.map(|seen| seen.circuit.state), Some(CircuitState::Open));
+    assert_eq!(tripped.map(|snapshot| snapshot.circuit.state), Some(CircuitState::Open));
 }
 
-/// A service that uses one key all the time does not ask the map each time. The key is in use
-/// nevertheless, and is not what makes room for new ones.
+/// A service caches the breaker of the key it used last. The key is in use nevertheless, and not evicted
+/// for new ones.
 #[tokio::test(start_paused = true)]
-async fn a_busy_key_is_not_forgotten_for_idle_ones() {
+async fn a_busy_key_is_not_evicted_for_idle_ones() {
     let keys = KeyedPolicy { capacity: 64, idle: secs(600) };
     let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
     let handle = layer.handle();
     let (mut busy, mut others) = (layer.layer(service_fn(serve)), layer.layer(service_fn(serve)));
-    busy.ready().await.unwrap().call(ask(&openai())).await.unwrap();
-    // A breaker that was forgotten begins with generation 0.
+    busy.ready().await.unwrap().call(request(&openai())).await.unwrap();
+    // A breaker that was evicted starts again with generation 0.
     handle.reset(&Some(openai()));
     for tenant in 0..2_000 {
-        busy.ready().await.unwrap().call(ask(&openai())).await.unwrap();
+        busy.ready().await.unwrap().call(request(&openai())).await.unwrap();
         let target = Target::new(format!("tenant-{tenant}"));
-        others.ready().await.unwrap().call(ask(&target)).await.unwrap();
+        others.ready().await.unwrap().call(request(&target)).await.unwrap();
         tokio::time::advance(secs(1)).await;
         assert_eq!(handle.get(&Some(openai())).unwrap().circuit.generation, 1);
     }
     assert!(handle.snapshot().len() <= 64);
 }
 
-/// The names of the events of this thread, with the key each was told of.
+/// The names of the events of this thread, with their keys.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Vec<(&'static str, String)>>>);
+struct CapturedNames(Arc<Mutex<Vec<(&'static str, String)>>>);
 
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Names {
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for CapturedNames {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         struct Key(String);
         impl tracing::field::Visit for Key {
@@ -193,7 +195,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Names {
 
 #[tokio::test(start_paused = true)]
 async fn events_have_stable_names_and_no_unknown_keys() {
-    let names = Names::default();
+    let names = CapturedNames::default();
     let subscriber = tracing_subscriber::registry().with(names.clone().with_filter(
         tracing_subscriber::filter::filter_fn(|meta| meta.target() == "steadfast::breaker"),
     ));
@@ -205,18 +207,18 @@ async fn events_have_stable_names_and_no_unknown_keys() {
         let _ = service.ready().await.unwrap().call(fails(reason)).await;
     }
     let expected = ["opened", "refused", "half_opened", "probe", "closed"];
-    let told = std::mem::take(&mut *names.0.lock());
+    let reported = std::mem::take(&mut *names.0.lock());
     let expected: Vec<_> = expected
         .map(|name| (format!("steadfast::breaker::{name}"), "openai/gpt-4o#main".to_owned()))
         .into();
-    let told: Vec<_> = told.into_iter().map(|(name, key)| (name.to_owned(), key)).collect();
-    assert_eq!(told, expected, "and nothing for the calls that passed");
+    let reported: Vec<_> = reported.into_iter().map(|(name, key)| (name.to_owned(), key)).collect();
+    assert_eq!(reported, expected, "no event for a call that passes");
 
-    // A key that is a secret is not shown, unless it is given a name.
+    // A key may be a secret: it is shown only by its label.
     for label in [false, true] {
         let layer = CircuitBreakerLayer::new(strict())
             .unwrap()
-            .with_key(|_: &Ask| "sk-secret".to_owned())
+            .with_key(|_: &PlainRequest| "sk-secret".to_owned())
             .at_once();
         let layer =
             if label { layer.with_label(|key| format!("{} bytes", key.len())) } else { layer };
@@ -228,7 +230,7 @@ async fn events_have_stable_names_and_no_unknown_keys() {
     }
 }
 
-/// Real threads on one key: every call is counted once, wherever it was counted.
+/// Real threads on one key: every call is counted once.
 #[test]
 fn threads_on_one_key_lose_no_count() {
     const THREADS: u64 = 4;
@@ -255,9 +257,9 @@ fn threads_on_one_key_lose_no_count() {
             });
         }
     });
-    let seen = layer.handle().snapshot().remove(0);
+    let snapshot = layer.handle().snapshot().remove(0);
     assert_eq!(
-        (seen.circuit.calls, seen.circuit.failures),
+        (snapshot.circuit.calls, snapshot.circuit.failures),
         (THREADS * CALLS, THREADS * CALLS / 10)
     );
 }

@@ -1,4 +1,4 @@
-//! The verdict falls when the answer ends, not at its head.
+//! The outcome counts when the answer ends, not at its head.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
@@ -20,11 +20,11 @@ fn request(target: &Target) -> Request<()> {
 }
 
 fn state(handle: &BreakerHandle) -> (CircuitState, u64, u64) {
-    let seen = handle.get(&Some(openai())).unwrap();
-    (seen.circuit.state, seen.circuit.calls, seen.circuit.failures)
+    let snapshot = handle.get(&Some(openai())).unwrap();
+    (snapshot.circuit.state, snapshot.circuit.calls, snapshot.circuit.failures)
 }
 
-/// A breaker around a server that answers with this body, and one answer of it.
+/// A breaker around a server that answers with this body, and one answer.
 async fn answer(
     script: fn() -> Script,
 ) -> (BreakerHandle, Response<impl http_body::Body<Data = bytes::Bytes, Error = Failure> + Unpin>) {
@@ -37,13 +37,13 @@ async fn answer(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_200_whose_body_dies_is_a_failure() {
+async fn a_200_whose_body_breaks_is_a_failure() {
     let (handle, response) =
         answer(|| Script::new([Some(Ok("a")), Some(Err(network())), Some(Ok("b")), None])).await;
     assert_eq!(state(&handle), (CircuitState::Closed, 0, 0), "no verdict at the head");
     let mut body = response.into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
-    assert_eq!(state(&handle), (CircuitState::Closed, 0, 0), "nor in the middle");
+    assert_eq!(state(&handle), (CircuitState::Closed, 0, 0), "nor half way");
     let failure = body.frame().await.unwrap().unwrap_err();
     assert_eq!(failure.reason(), Reason::Network, "the same failure reaches the caller");
     assert_eq!(state(&handle), (CircuitState::Open, 1, 1));
@@ -58,7 +58,29 @@ async fn a_body_read_to_its_end_is_a_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_dropped_half_way_is_nobodys_fault() {
+async fn a_success_counts_at_the_time_of_the_last_call() {
+    for (another, left) in [(false, 0), (true, 2)] {
+        let layer = CircuitBreakerLayer::new(strict()).unwrap();
+        let handle = layer.handle();
+        let mut service = layer.layer(service_fn(|_: Request<()>| async {
+            Ok::<_, Failure>(Response::new(Full::<bytes::Bytes>::from("abc")))
+        }));
+        let response = service.ready().await.unwrap().call(request(&openai())).await.unwrap();
+        tokio::time::advance(secs(50)).await;
+        if another {
+            let other = service.ready().await.unwrap().call(request(&openai())).await.unwrap();
+            other.into_body().collect().await.unwrap();
+        }
+        response.into_body().collect().await.unwrap();
+        assert_eq!(state(&handle), (CircuitState::Closed, 1 + u64::from(another), 0));
+        // The window is a minute.
+        tokio::time::advance(secs(11)).await;
+        assert_eq!(state(&handle), (CircuitState::Closed, left, 0), "another call: {another}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_half_way_does_not_count() {
     let (handle, response) = answer(|| Script::new([Some(Ok("a"))])).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
@@ -67,7 +89,7 @@ async fn a_body_dropped_half_way_is_nobodys_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_that_nobody_polls_are_judged_too() {
+async fn bodies_that_are_not_polled_to_their_end_count_too() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap();
     let handle = layer.handle();
     let mut empty = layer.layer(service_fn(|_: Request<()>| async {
@@ -78,7 +100,7 @@ async fn bodies_that_nobody_polls_are_judged_too() {
     assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
     drop(response);
     assert_eq!(state(&handle), (CircuitState::Closed, 1, 0), "once");
-    // Of known length: whoever reads it stops at the last byte.
+    // Of known length: a reader stops at the last byte.
     let mut full = layer.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Failure>(Response::new(Full::<bytes::Bytes>::from("abc")))
     }));
@@ -90,13 +112,13 @@ async fn bodies_that_nobody_polls_are_judged_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_events_that_dies_is_a_failure() {
+async fn a_stream_of_events_that_breaks_is_a_failure() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap();
     let handle = layer.handle();
     let mut service = layer.layer(service_fn(|request: ChatRequest| async move {
-        let dies = request.context().tenant() == Some("dies");
+        let breaks = request.context().tenant() == Some("breaks");
         let text = Event::new([Delta::Text { index: 0, text: "Hel".into() }]);
-        let last = if dies {
+        let last = if breaks {
             Err(Failure::new(Reason::Overloaded, "overloaded_error"))
         } else {
             Ok(Event::new([Delta::End]))
@@ -104,15 +126,15 @@ async fn a_stream_of_events_that_dies_is_a_failure() {
         let events: EventStream = Box::pin(futures_stream(vec![Ok(text), last]));
         Ok::<_, Failure>(ChatResponse::new(Head::new(Dialect::Anthropic), events))
     }));
-    let ask = |tenant: &str| {
+    let chat = |tenant: &str| {
         let mut request = ChatRequest::user("hello");
         *request.context_mut() =
             steadfast_core::CallContext::new().with_target(openai()).with_tenant(tenant);
         request
     };
-    let _ = service.ready().await.unwrap().call(ask("lives")).await.unwrap().collect().await;
+    let _ = service.ready().await.unwrap().call(chat("succeeds")).await.unwrap().collect().await;
     assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
-    let response = service.ready().await.unwrap().call(ask("dies")).await.unwrap();
+    let response = service.ready().await.unwrap().call(chat("breaks")).await.unwrap();
     let failure = response.collect().await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Overloaded);
     assert_eq!(state(&handle), (CircuitState::Closed, 2, 1));

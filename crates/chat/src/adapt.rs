@@ -11,10 +11,10 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     {
         request.model = model.into();
     }
-    if let (Some(asked), Some(most)) = (request.params.max_output, profile.max_output)
-        && asked > most
+    if let (Some(requested), Some(max)) = (request.params.max_output, profile.max_output)
+        && requested > max
     {
-        request.params.max_output = Some(most);
+        request.params.max_output = Some(max);
     }
     for name in &profile.unsupported {
         if !request.params.clear(name) {
@@ -28,18 +28,21 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
         return Err(refused(profile, "it does not call tools"));
     }
     let foreign = profile.foreign_history;
-    let blind =
+    let drops_images =
         !profile.vision && request.messages.iter().flat_map(Message::parts).any(Part::has_image);
-    if blind && profile.on_unsupported == OnUnsupported::Refuse {
+    if drops_images && profile.on_unsupported == OnUnsupported::Refuse {
         return Err(refused(profile, "it does not read images"));
     }
-    // What a caller sends in the target's own dialect is the caller's business; whatever has to be
-    // changed or translated must come out as the target takes it.
+    // A request in the target's own dialect is sent as the caller wrote it; one that has to be
+    // changed or translated must follow the target's rules.
     let dialect = profile.dialect.or(request.dialect()).unwrap_or(Dialect::OpenAi);
     let translated = request.dialect().is_some_and(|own| own != dialect);
-    if blind || foreign || translated {
-        // What could not be mended the provider refuses, in its own words.
-        let _ = transcript::repair(request, &transcript::Rules::for_profile(dialect, profile));
+    if drops_images || foreign || translated {
+        // What could not be repaired the provider refuses, with an error message of its own.
+        let _ = transcript::repair(
+            request,
+            &transcript::TranscriptRules::for_profile(dialect, profile),
+        );
     }
     Ok(())
 }
@@ -85,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_takes_everything_changes_the_model_alone() {
+    fn a_target_that_accepts_everything_changes_only_the_model() {
         let mut request = history();
         let before = request.messages.clone();
         request.adapt(&profile()).unwrap();
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_thinking_goes_and_leaves_no_empty_message() {
+    fn foreign_thinking_is_removed_and_leaves_no_empty_message() {
         let mut request = history();
         let mut profile = profile();
         profile.foreign_history = true;
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_tool_loop_that_lost_its_thinking_goes_on_without() {
+    fn thinking_is_turned_off_in_an_open_tool_loop_that_lost_its_thinking() {
         let mut request = history();
         request.params.thinking = Some(ThinkingConfig::Budget(2_000));
         let mut profile = profile();
@@ -141,7 +144,7 @@ mod tests {
         let mut request = history();
         request.adapt(&profile).unwrap();
         assert!(!request.needs().vision);
-        assert_eq!(request.messages[0].parts().len(), 2, "something stands in its place");
+        assert_eq!(request.messages[0].parts().len(), 2, "a text replaces it");
 
         profile.on_unsupported = OnUnsupported::Refuse;
         let failure = history().adapt(&profile).unwrap_err();
@@ -158,7 +161,7 @@ mod tests {
         request.adapt(&profile).unwrap();
         assert_eq!(request.params.temperature, None);
         profile.on_unsupported = OnUnsupported::Refuse;
-        request.adapt(&profile).expect("nothing of the kind is asked any more");
+        request.adapt(&profile).expect("the parameter is not set any more");
         request.params.seed = Some(1);
         assert!(request.adapt(&profile).unwrap_err().message().contains("`seed`"));
     }

@@ -16,13 +16,13 @@ pub struct Completion {
     pub id: Option<String>,
     /// The model that answered, as the provider names it.
     pub model: Option<String>,
-    /// What was said, in order.
+    /// The content, in order.
     pub parts: Vec<Part>,
     /// Why it stopped.
     pub stop: Option<Stop>,
     /// What it used.
     pub usage: Usage,
-    /// Whether the provider said that this was all.
+    /// Whether the provider has ended it: [`Delta::End`] has come.
     pub ended: bool,
     /// The body it was read from, when it came whole and unchanged.
     pub body: Option<Frame>,
@@ -32,7 +32,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// An answer of which nothing has come yet.
+    /// An answer without any event so far.
     pub fn new(head: Head) -> Self {
         Self {
             head,
@@ -60,7 +60,7 @@ impl Completion {
         }
     }
 
-    /// Adds one thing an event said.
+    /// Adds a delta of an event.
     pub fn apply(&mut self, delta: &Delta) {
         match delta {
             Delta::Start { id, model } => {
@@ -111,7 +111,7 @@ impl Completion {
         }
     }
 
-    /// All words, joined.
+    /// All text, joined.
     pub fn text(&self) -> String {
         self.parts.iter().filter_map(Part::as_text).collect()
     }
@@ -121,7 +121,7 @@ impl Completion {
         self.parts.iter().filter_map(Part::as_tool_call)
     }
 
-    /// Whether nothing was said.
+    /// Whether it has no content.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| match part {
             Part::Text(text) => text.text.is_empty(),
@@ -135,20 +135,20 @@ impl Completion {
         Message::new(Role::Assistant, self.parts)
     }
 
-    /// The part of block `index`, begun by `begin` when it is new.
-    fn block(&mut self, index: u32, begin: impl FnOnce() -> Part) -> &mut Part {
-        // Almost always the last one. Else the one its number says, as blocks are numbered in the
-        // order they begin: so the time does not grow with their count.
-        let stands = |at: &usize| self.blocks.get(*at) == Some(&index);
-        let last = self.blocks.len().checked_sub(1).filter(stands);
+    /// The part of block `index`, made by `new` when it is the first of its block.
+    fn block(&mut self, index: u32, new: impl FnOnce() -> Part) -> &mut Part {
+        // Usually the last one. Else its index is its number, as blocks are numbered in the order
+        // they begin: so there is no search in a long answer.
+        let is_block = |at: &usize| self.blocks.get(*at) == Some(&index);
+        let last = self.blocks.len().checked_sub(1).filter(is_block);
         let found = last
-            .or_else(|| usize::try_from(index).ok().filter(stands))
+            .or_else(|| usize::try_from(index).ok().filter(is_block))
             .or_else(|| self.blocks.iter().rposition(|block| *block == index));
         let at = match found {
             Some(at) => at,
             None => {
                 self.blocks.push(index);
-                self.parts.push(begin());
+                self.parts.push(new());
                 self.parts.len() - 1
             }
         };

@@ -6,19 +6,19 @@ use smallvec::SmallVec;
 use crate::{Opaque, Stop, StopReason};
 use steadfast_core::{Dialect, Usage};
 
-/// What one [`Event`] says, in order.
+/// The content of one [`Event`], in order.
 pub type Deltas = SmallVec<[Delta; 1]>;
 
-/// One piece of an answer: what it says, and the bytes it was read from.
+/// One piece of an answer: its content, and the bytes it was read from.
 ///
 /// One event is one frame of the wire (a server-sent event, or the whole body of an answer that is
-/// not streamed), so that passing events on in the same dialect passes on the same frames. What a
-/// frame says is its [`deltas`](Event::deltas): usually one, sometimes none, and all there is for a whole
-/// body.
+/// not streamed), so that passing events on in the same dialect passes on the same frames. The
+/// content of a frame is its [`deltas`](Event::deltas): usually one, sometimes none, and everything
+/// for a whole body.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Event {
-    /// What it says, in order.
+    /// The content, in order.
     pub deltas: Deltas,
     /// The frame it was read from; `None` once the event has been changed or when a layer made it.
     pub frame: Option<Frame>,
@@ -58,7 +58,7 @@ impl Frame {
     }
 }
 
-/// One thing an event says.
+/// One item of an event's content.
 ///
 /// Blocks are numbered in the order they begin, whatever numbers the provider used. Text and
 /// thinking begin with their first piece, a tool call with [`Delta::ToolCall`].
@@ -72,14 +72,14 @@ pub enum Delta {
         /// The model that answers, as the provider names it.
         model: Option<String>,
     },
-    /// Words.
+    /// A piece of text.
     Text {
         /// The block.
         index: u32,
-        /// The words.
+        /// The text.
         text: String,
     },
-    /// Thinking.
+    /// A piece of thinking.
     Thinking {
         /// The block.
         index: u32,
@@ -116,7 +116,7 @@ pub enum Delta {
         /// The piece of JSON text.
         json: String,
     },
-    /// A block of one dialect that has no word in another, whole.
+    /// A block that only one dialect has, whole.
     Opaque {
         /// The block.
         index: u32,
@@ -132,15 +132,14 @@ pub enum Delta {
     Usage(Usage),
     /// Why the model stopped.
     Stop(Stop),
-    /// The answer is complete: the dialect's terminal event. Nothing but this ends an answer well.
+    /// The answer is complete: the dialect's terminal event. An answer that ends without it is cut.
     End,
-    /// The provider is alive and has nothing to say.
+    /// Keeps the connection alive; no content.
     Ping,
 }
 
 impl Delta {
-    /// Whether it is something the caller waits for, as opposed to wrapping. An empty piece is
-    /// not.
+    /// Whether it is content of the answer, as opposed to metadata. An empty piece is not.
     pub fn is_content(&self) -> bool {
         match self {
             Delta::Text { text, .. } | Delta::Thinking { text, .. } => !text.is_empty(),
@@ -156,7 +155,7 @@ impl Delta {
         }
     }
 
-    /// The bytes of what it says.
+    /// The bytes of its content.
     fn size(&self) -> usize {
         match self {
             Delta::Text { text, .. } | Delta::Thinking { text, .. } => text.len(),
@@ -179,7 +178,7 @@ impl Event {
         Self { deltas: deltas.into_iter().collect(), frame: Some(frame) }
     }
 
-    /// Whether the caller waits for something in it.
+    /// Whether it has content of the answer.
     pub fn is_content(&self) -> bool {
         self.deltas.iter().any(Delta::is_content)
     }
@@ -202,7 +201,7 @@ impl Event {
         })
     }
 
-    /// Why the model stopped, when it says so.
+    /// Why the model stopped, when it reports that.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.deltas.iter().rev().find_map(|delta| match delta {
             Delta::Stop(stop) => Some(stop.reason),
@@ -210,7 +209,7 @@ impl Event {
         })
     }
 
-    /// What it says, to be changed: lets go of the frame.
+    /// The content, to be changed: drops the frame.
     pub fn deltas_mut(&mut self) -> &mut Deltas {
         self.frame = None;
         &mut self.deltas
@@ -233,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_is_found_in_its_deltas_and_a_change_lets_go_of_the_frame() {
+    fn the_content_is_in_the_deltas_and_a_change_drops_the_frame() {
         let deltas = [
             Delta::Text { index: 0, text: "hi".into() },
             Delta::Usage(Usage::new(3, 1)),

@@ -8,8 +8,8 @@ use std::{
 
 use http::HeaderMap;
 
-/// A provider's headers, as far as they say something about the call. Used like the map they are,
-/// which is made when somebody first asks: most answers are passed on without anybody asking.
+/// The headers of a provider that are about the call. Dereferences to a [`HeaderMap`], which is made
+/// when it is first read: most answers are passed on without that.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue};
@@ -26,11 +26,11 @@ pub struct ReplyHeaders {
     from: Option<(Arc<HeaderMap>, Pick)>,
 }
 
-/// Makes a map of those that are worth it.
+/// Makes a map of the headers to keep.
 type Pick = fn(&HeaderMap) -> HeaderMap;
 
 impl ReplyHeaders {
-    /// Those of `all` that `pick` picks out, once somebody asks.
+    /// The headers of `all` that `pick` selects, once they are read.
     pub fn picked(all: Arc<HeaderMap>, pick: fn(&HeaderMap) -> HeaderMap) -> Self {
         Self { picked: OnceLock::new(), from: Some((all, pick)) }
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn are_picked_once_somebody_asks_and_can_be_changed_then() {
+    fn are_picked_when_first_read_and_can_be_changed() {
         let all = HeaderMap::from_iter([
             (header::RETRY_AFTER, HeaderValue::from_static("3")),
             (header::SET_COOKIE, HeaderValue::from_static("secret")),

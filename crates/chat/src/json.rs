@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
-/// Fields of a dialect that this crate has no word for, in their order; usually none, and then no
-/// memory is held.
+/// Fields of a dialect that this crate has no type for, in their order; usually none, which
+/// allocates nothing.
 pub type Extra = Option<Box<Map<String, Value>>>;
 
 /// One JSON value as text, exactly as it was written: numbers keep their digits, keys their order.
@@ -20,7 +20,7 @@ pub struct RawJson(Arc<str>);
 pub struct InvalidJson(#[from] serde_json::Error);
 
 impl RawJson {
-    /// Takes over `text` when it is one JSON value.
+    /// Keeps `text` when it is one JSON value.
     ///
     /// # Errors
     ///
@@ -30,13 +30,13 @@ impl RawJson {
         Ok(Self::from_raw(raw))
     }
 
-    /// Takes over a value that serde has already checked.
+    /// Keeps a value that serde has already checked.
     pub fn from_raw(raw: &RawValue) -> Self {
         Self(raw.get().into())
     }
 
-    /// Takes over the text of one JSON value that its reader has checked. Text that is none makes
-    /// requests which providers refuse.
+    /// Keeps the text of one JSON value that its reader has checked. Any other text makes requests
+    /// that providers refuse.
     #[doc(hidden)]
     pub fn from_checked(text: &str) -> Self {
         Self(text.into())
@@ -61,8 +61,8 @@ impl RawJson {
         serde_json::from_str(&self.0)
     }
 
-    /// The value as a tree. It was valid JSON when it came in; should it nest too deep to be read
-    /// again, this is null.
+    /// The value as a tree. It was valid JSON when it was read; null when it nests too deep for
+    /// serde_json.
     pub fn to_value(&self) -> Value {
         self.read().unwrap_or(Value::Null)
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_text_is_no_json() {
+    fn the_error_names_the_position() {
         let error = RawJson::parse("{\"a\":}").unwrap_err();
         assert!(error.to_string().contains("column 6"), "{error}");
         assert!(RawJson::parse("1 2").is_err());

@@ -1,9 +1,9 @@
 //! A conversation and its answer, in no dialect.
 //!
-//! This crate has no policy and knows no provider's JSON. It holds what the layers share that read
-//! conversations:
+//! This crate has no policy and knows no provider's JSON. It has what the layers that read
+//! conversations share:
 //!
-//! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: what is asked and answered.
+//! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: the request and the answer.
 //! * [`transcript`]: what a provider accepts as a conversation, and how to repair one.
 
 mod adapt;
@@ -35,5 +35,5 @@ pub use self::{
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},
-    track::{ContentBuffer, TrackedEvents},
+    track::TrackedEvents,
 };

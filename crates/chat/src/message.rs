@@ -1,4 +1,4 @@
-//! One turn's worth of a conversation.
+//! One message of a conversation.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use steadfast_core::Dialect;
 
 use crate::{Extra, Part, RawJson};
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -37,7 +37,7 @@ impl Role {
 /// One message of a conversation. Cheap to clone; a clone is shared until it is changed.
 ///
 /// A message read from the wire keeps its text, so that sending it on in the same dialect sends
-/// what was read, byte for byte. Changing it lets go of that text.
+/// what was read, byte for byte. Changing it drops that text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message(Arc<Inner>);
 
@@ -56,8 +56,8 @@ impl Message {
         Self(Arc::new(Inner { role, parts, extra: None, dialect: None, raw: None }))
     }
 
-    /// A message as it was read from the wire: what it says, the fields this crate has no word
-    /// for, and its text.
+    /// A message as it was read from the wire: its content, the fields this crate has no type for,
+    /// and its text.
     pub fn from_wire(
         dialect: Dialect,
         role: Role,
@@ -68,51 +68,51 @@ impl Message {
         Self(Arc::new(Inner { role, parts, extra, dialect: Some(dialect), raw: Some(raw) }))
     }
 
-    /// The user says `text`.
+    /// A message of the user.
     pub fn user(text: impl Into<String>) -> Self {
         Self::new(Role::User, vec![Part::text(text)])
     }
 
-    /// The model said `text`.
+    /// A message of the model.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::new(Role::Assistant, vec![Part::text(text)])
     }
 
-    /// The operator says `text`.
+    /// Instructions.
     pub fn system(text: impl Into<String>) -> Self {
         Self::new(Role::System, vec![Part::text(text)])
     }
 
-    /// A tool answered the call `id` with `text`.
+    /// The result of the call `id`.
     pub fn tool(id: impl Into<String>, text: impl Into<String>) -> Self {
         Self::new(Role::Tool, vec![Part::tool_result(id, text)])
     }
 
-    /// Who speaks.
+    /// The role of its author.
     pub fn role(&self) -> Role {
         self.0.role
     }
 
-    /// What is said.
+    /// The content.
     pub fn parts(&self) -> &[Part] {
         &self.0.parts
     }
 
-    /// What is said, to be changed: lets go of the wire text.
+    /// The content, to be changed: drops the wire text.
     pub fn parts_mut(&mut self) -> &mut Vec<Part> {
         let inner = Arc::make_mut(&mut self.0);
         inner.raw = None;
         &mut inner.parts
     }
 
-    /// Changes who speaks: lets go of the wire text.
+    /// Changes the role: drops the wire text.
     pub fn set_role(&mut self, role: Role) {
         let inner = Arc::make_mut(&mut self.0);
         inner.raw = None;
         inner.role = role;
     }
 
-    /// Fields of the message's own dialect that this crate has no word for, when `dialect` is
+    /// Fields of the message's own dialect that this crate has no type for, when `dialect` is
     /// that dialect.
     pub fn extra(&self, dialect: Dialect) -> Option<&serde_json::Map<String, serde_json::Value>> {
         (self.0.dialect == Some(dialect)).then_some(self.0.extra.as_deref()).flatten()
@@ -128,7 +128,7 @@ impl Message {
         self.0.raw.as_ref().filter(|_| self.0.dialect == Some(dialect))
     }
 
-    /// All words of it, joined.
+    /// All text of it, joined.
     pub fn text(&self) -> String {
         self.0.parts.iter().filter_map(Part::as_text).collect()
     }
@@ -143,7 +143,7 @@ impl Message {
         self.0.parts.iter().filter_map(Part::as_tool_result)
     }
 
-    /// Whether both are the same message in memory: equal without looking.
+    /// Whether both are the same message in memory: equal without comparing their content.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_lets_go_of_the_wire_text_and_of_nobody_elses() {
+    fn a_change_drops_the_wire_text_of_this_clone_alone() {
         let raw = RawJson::parse(r#"{"role":"user","content":"hi"}"#).unwrap();
         let read =
             Message::from_wire(Dialect::OpenAi, Role::User, vec![Part::text("hi")], None, raw);

@@ -4,8 +4,8 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
-/// The name of a model, shared by its clones; used like a `str`. The empty one means that none is
-/// named, and allocates nothing.
+/// The name of a model, shared by its clones; dereferences to `str`. Empty when no model is named,
+/// which allocates nothing.
 ///
 /// ```
 /// use steadfast_chat::ModelName;

@@ -1,14 +1,14 @@
-//! How the model is to answer.
+//! Parameters of the answer.
 
 use std::{
     fmt,
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use crate::{RawJson, ToolChoice};
 
-/// How the model is to answer; all optional.
+/// Parameters of the answer; all optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Params {
@@ -38,7 +38,7 @@ pub struct Params {
     pub format: Option<ResponseFormat>,
     /// The end user, for the provider's abuse detection.
     pub user: Option<String>,
-    /// A stream is to report usage at its end (OpenAI's dialect makes that a choice).
+    /// A stream is to report usage at its end (optional in OpenAI's dialect).
     pub stream_usage: Option<bool>,
     /// How many answers; other than one is only possible within one dialect.
     pub answers: Option<u64>,
@@ -87,8 +87,8 @@ impl Params {
     }
 }
 
-/// The [`Params`] of a request, shared by its clones until one of them changes them. Used like what
-/// it holds; it is small, because a request is moved from layer to layer.
+/// The [`Params`] of a request, shared by its clones until one of them changes them. Dereferences to
+/// [`Params`]; it is small, because a request is moved from layer to layer.
 ///
 /// ```
 /// use steadfast_chat::{ChatRequest, Params};
@@ -103,24 +103,8 @@ impl Params {
 #[derive(Clone, Default)]
 pub struct SharedParams(Option<Arc<Params>>);
 
-/// Those of a request that says nothing about it.
-static NONE: Params = Params {
-    max_output: None,
-    temperature: None,
-    top_p: None,
-    top_k: None,
-    stop: Vec::new(),
-    seed: None,
-    presence_penalty: None,
-    frequency_penalty: None,
-    tool_choice: None,
-    parallel_tool_calls: None,
-    thinking: None,
-    format: None,
-    user: None,
-    stream_usage: None,
-    answers: None,
-};
+/// The parameters of a request that sets none.
+static NONE: LazyLock<Params> = LazyLock::new(Params::default);
 
 impl Deref for SharedParams {
     type Target = Params;
@@ -138,7 +122,7 @@ impl DerefMut for SharedParams {
 
 impl From<Params> for SharedParams {
     fn from(params: Params) -> Self {
-        Self((params != NONE).then(|| Arc::new(params)))
+        Self((params != *NONE).then(|| Arc::new(params)))
     }
 }
 
@@ -160,11 +144,11 @@ impl fmt::Debug for SharedParams {
 pub enum ThinkingConfig {
     /// Not at all.
     Off,
-    /// As much as it likes.
+    /// The model decides how much.
     Adaptive,
     /// At most this many tokens.
     Budget(u64),
-    /// By a word, such as `low`, `medium`, `high`.
+    /// By a level, such as `low`, `medium`, `high`.
     Effort(String),
 }
 
@@ -172,7 +156,7 @@ pub enum ThinkingConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResponseFormat {
-    /// Words.
+    /// Text.
     Text,
     /// Some JSON object.
     Json,

@@ -10,7 +10,7 @@ use crate::{Extra, RawJson};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Words.
+    /// Text.
     Text(Text),
     /// Thinking that can be read.
     Thinking(Thinking),
@@ -19,24 +19,24 @@ pub enum Part {
         /// The opaque data.
         data: String,
     },
-    /// An image, document, sound or film.
+    /// An image, document, audio or video.
     Media(Media),
     /// The model calls a tool.
     ToolCall(ToolCall),
-    /// What a tool answered.
+    /// The result of a tool call.
     ToolResult(ToolResult),
-    /// Something of one dialect that has no word in another: moved whole or not at all.
+    /// A block that only one dialect has: sent whole or not at all.
     Opaque(Opaque),
 }
 
-/// Words.
+/// Text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Text {
-    /// The words.
+    /// The text.
     pub text: String,
     /// A provider's signature over this part (Gemini signs the part that follows its thoughts).
     pub signature: Option<String>,
-    /// What else the dialect said of this part, such as a cache mark or citations.
+    /// Other fields of the part, such as a cache mark or citations.
     pub extra: Extra,
 }
 
@@ -48,7 +48,7 @@ pub struct Thinking {
     /// The provider's signature over them: without it, or with a changed text, the provider
     /// refuses them.
     pub signature: Option<String>,
-    /// What else the dialect said of this part.
+    /// Other fields of the part.
     pub extra: Extra,
 }
 
@@ -63,33 +63,33 @@ pub struct ToolCall {
     pub arguments: String,
     /// A provider's signature over this part.
     pub signature: Option<String>,
-    /// What else the dialect said of this part.
+    /// Other fields of the part.
     pub extra: Extra,
 }
 
-/// What a tool answered.
+/// The result of a tool call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolResult {
     /// The id of the call it answers. Empty when the dialect has none (Gemini).
     pub id: String,
     /// The tool, where the dialect repeats it.
     pub name: Option<String>,
-    /// The answer: text and media.
+    /// The output: text and media.
     pub content: Vec<Part>,
     /// The tool failed.
     pub is_error: bool,
-    /// What else the dialect said of this part.
+    /// Other fields of the part.
     pub extra: Extra,
 }
 
-/// An image, document, sound or film.
+/// An image, document, audio or video.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Media {
     /// What it is.
     pub kind: MediaKind,
     /// Where it is.
     pub source: MediaSource,
-    /// What else the dialect said of this part, such as the level of detail.
+    /// Other fields of the part, such as the level of detail.
     pub extra: Extra,
 }
 
@@ -101,9 +101,9 @@ pub enum MediaKind {
     Image,
     /// A document, such as a PDF.
     Document,
-    /// Sound.
+    /// Audio, such as speech.
     Audio,
-    /// Film.
+    /// Video.
     Video,
 }
 
@@ -134,19 +134,19 @@ pub enum MediaSource {
     },
 }
 
-/// Something of one dialect that has no word in another.
+/// A block that only one dialect has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opaque {
     /// The dialect.
     pub dialect: Dialect,
-    /// What the dialect calls it, such as `server_tool_use`.
+    /// Its type in the dialect, such as `server_tool_use`.
     pub kind: String,
-    /// All of it.
+    /// The whole block.
     pub json: RawJson,
 }
 
 impl Part {
-    /// Words.
+    /// A text.
     pub fn text(text: impl Into<String>) -> Self {
         Part::Text(Text { text: text.into(), ..Text::default() })
     }
@@ -165,7 +165,7 @@ impl Part {
         })
     }
 
-    /// The words a tool answered the call `id` with.
+    /// The result of the call `id` as text.
     pub fn tool_result(id: impl Into<String>, text: impl Into<String>) -> Self {
         Part::ToolResult(ToolResult {
             id: id.into(),
@@ -183,7 +183,7 @@ impl Part {
         })
     }
 
-    /// Its words, when it is text.
+    /// The text, when it is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Part::Text(text) => Some(&text.text),
@@ -212,7 +212,7 @@ impl Part {
         matches!(self, Part::Thinking(_) | Part::Redacted { .. })
     }
 
-    /// Whether an image is in it, also inside a tool's answer.
+    /// Whether it is an image or a tool result with one.
     pub fn has_image(&self) -> bool {
         match self {
             Part::Media(media) => media.kind == MediaKind::Image,
@@ -221,7 +221,7 @@ impl Part {
         }
     }
 
-    /// Bytes of words in it, media left out.
+    /// Bytes of text in it, media left out.
     pub(crate) fn text_len(&self) -> usize {
         match self {
             Part::Text(text) => text.text.len(),

@@ -1,4 +1,4 @@
-//! What is asked of a model.
+//! A request to a model.
 
 use std::{fmt, sync::Arc};
 
@@ -11,8 +11,8 @@ use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
 /// A conversation to be continued by a model. Cheap to clone.
 ///
 /// Typed for what layers read and change; lossless for the rest: a request that was read from the
-/// wire remembers it ([`Origin`]), so that sending it on in the same dialect sends unknown fields
-/// untouched and unchanged fields byte for byte.
+/// wire keeps its body ([`Origin`]), so that sending it on in the same dialect keeps unknown fields
+/// and sends unchanged fields byte for byte.
 ///
 /// ```
 /// use steadfast_chat::{ChatRequest, Message};
@@ -23,15 +23,15 @@ use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ChatRequest {
-    /// What travels with the request.
+    /// The context of the call, shared by its attempts.
     pub context: CallContext,
     /// The model asked for; failover maps it to each target's own.
     pub model: ModelName,
     /// The conversation, oldest first. Instructions are messages of [`Role::System`](crate::Role).
     pub messages: SharedVec<Message>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: SharedVec<Tool>,
-    /// How it is to answer.
+    /// Parameters of the answer.
     pub params: SharedParams,
     /// Whether the answer is to come in pieces.
     pub stream: bool,
@@ -41,27 +41,26 @@ pub struct ChatRequest {
     origin: Option<Arc<Origin>>,
 }
 
-/// How a request stood on the wire.
+/// A request as it was read from the wire.
 #[derive(Clone)]
 pub struct Origin {
     /// The dialect it was read in.
     pub dialect: Dialect,
     /// The body.
     pub body: Bytes,
-    /// What was understood of it: where the request still equals this, it has not been changed.
+    /// The parsed request: where the request still equals this, it has not been changed.
     read: ChatRequest,
 }
 
 impl Origin {
-    /// The request as it was understood when it was read.
+    /// The request as it was parsed.
     pub fn read(&self) -> &ChatRequest {
         &self.read
     }
 }
 
 impl ChatRequest {
-    /// A conversation, to be continued by whatever model the stack has for it. It keeps a recovery
-    /// log.
+    /// A conversation, for the model that the stack selects. It keeps a recovery log.
     pub fn new(messages: impl Into<SharedVec<Message>>) -> Self {
         Self {
             context: CallContext::recording(),
@@ -101,7 +100,7 @@ impl ChatRequest {
         self
     }
 
-    /// In pieces.
+    /// Streamed.
     #[must_use]
     pub fn streaming(mut self) -> Self {
         self.stream = true;
@@ -115,7 +114,7 @@ impl ChatRequest {
         self
     }
 
-    /// Remembers how the request stood on the wire. Called by whoever read it, last of all.
+    /// Keeps the body that the request was read from. Called by its reader, as the last step.
     #[must_use]
     pub fn with_origin(mut self, dialect: Dialect, body: Bytes) -> Self {
         self.origin = None;
@@ -126,7 +125,7 @@ impl ChatRequest {
         self
     }
 
-    /// How the request stood on the wire, when it was read in `dialect`.
+    /// What it was read from, when that was in `dialect`.
     pub fn origin(&self, dialect: Dialect) -> Option<&Origin> {
         self.origin.as_deref().filter(|origin| origin.dialect == dialect)
     }
@@ -143,7 +142,7 @@ impl ChatRequest {
     }
 }
 
-/// Bytes of text to a token, from above: so the estimate of tokens is from below.
+/// Bytes of text to a token, an upper bound: so the estimate of tokens is a lower bound.
 const BYTES_PER_TOKEN: usize = 5;
 
 impl Call for ChatRequest {
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_it_needs() {
+    fn needs_are_read_from_the_conversation() {
         let request = ChatRequest::new(vec![
             Message::system("x".repeat(500)),
             Message::new(crate::Role::User, vec![Part::image("image/png", "AAAA")]),
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_what_was_read() {
+    fn the_origin_keeps_what_was_read() {
         let mut request = ChatRequest::user("hi")
             .with_model("m")
             .with_origin(Dialect::OpenAi, Bytes::from_static(b"{}"));

@@ -1,4 +1,4 @@
-//! What a model answers.
+//! An answer of a model.
 
 use std::{
     fmt,
@@ -19,20 +19,20 @@ pub trait Events: Stream<Item = Result<Event, Failure>> {}
 
 impl<S: Stream<Item = Result<Event, Failure>>> Events for S {}
 
-/// Events of an answer, whoever made them.
+/// Events of an answer without the type of the stack.
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>>;
 
-/// An answer: its head, and its events as they come. Streamed and whole answers look alike;
+/// An answer: its head, and its events as they come. Streamed and whole answers have the same type;
 /// [`collect`](ChatResponse::collect) makes a [`Completion`] of either.
 ///
 /// Dropping it cancels the call: the connection under it is closed.
 #[must_use = "an answer dropped unread cancels the call"]
 pub struct ChatResponse<S = EventStream> {
-    /// What is known before the first event. Boxed: an answer is handed on by every layer.
+    /// What is known before the first event. Boxed: every layer moves it.
     pub head: Box<Head>,
     pub(crate) events: S,
-    /// The first content has come already and is at hand: whoever waits for it has nothing to
-    /// wait for. No longer known once something is put between ([`map`](Self::map)).
+    /// The first content is buffered in `events`: waiting for it ends at once. Not known after
+    /// [`map`](Self::map), as the new events may hold it back.
     pub(crate) has_content: bool,
 }
 
@@ -52,12 +52,12 @@ pub struct Head {
     pub request_id: Option<String>,
     /// Whether it comes in pieces.
     pub stream: bool,
-    /// How many times a provider was asked for it, on whatever target.
+    /// How many attempts were made for it, on all targets.
     pub attempts: u32,
     /// What the layers did.
     pub log: RecoveryLog,
-    /// What layers have to say of the answer in types of their own, such as a compaction its
-    /// report. Empty, it allocates nothing.
+    /// What layers report of the answer in types of their own, such as the report of a compaction.
+    /// Allocates nothing while empty.
     pub extensions: http::Extensions,
 }
 
@@ -82,9 +82,9 @@ impl Head {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stop {
-    /// The reason, in the words of this crate.
+    /// The reason, the same for all dialects.
     pub reason: StopReason,
-    /// The provider's own word, such as `max_tokens`.
+    /// The provider's value, such as `max_tokens`.
     pub word: Option<Box<str>>,
     /// The text that ended the answer, for [`StopReason::StopSequence`].
     pub sequence: Option<String>,
@@ -94,13 +94,13 @@ pub struct Stop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It had said everything.
+    /// The answer is complete.
     EndTurn,
     /// It ran into the output limit.
     MaxTokens,
     /// It wrote one of the texts that end an answer.
     StopSequence,
-    /// It waits for tools.
+    /// It called tools.
     ToolUse,
     /// A content policy stopped it, or it refused.
     ContentFilter,
@@ -108,12 +108,12 @@ pub enum StopReason {
     Pause,
     /// Input and output together filled the window.
     Window,
-    /// Anything else: the word says what.
+    /// Anything else: see [`Stop::word`].
     Other,
 }
 
 impl Stop {
-    /// With the provider's own word.
+    /// With the provider's value.
     pub fn new(reason: StopReason, word: impl Into<Box<str>>) -> Self {
         Self { reason, word: Some(word.into()), sequence: None }
     }
@@ -136,14 +136,14 @@ impl<S> ChatResponse<S> {
         (*self.head, self.events)
     }
 
-    /// With its events changed by `map`: how a layer puts itself between.
+    /// With its events changed by `map`: how a layer wraps the stream.
     #[inline]
     pub fn map<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
         ChatResponse { head: self.head, events: map(self.events), has_content: false }
     }
 
-    /// The same as [`map`](Self::map), for events that come through as they are and when they are:
-    /// whoever waits for the first content still knows whether it has come.
+    /// The same as [`map`](Self::map), for a wrapper that passes every event on unchanged and at
+    /// once: whether the first content has come is still known.
     #[inline]
     pub fn map_through<T>(self, map: impl FnOnce(S) -> T) -> ChatResponse<T> {
         ChatResponse { head: self.head, events: map(self.events), has_content: self.has_content }

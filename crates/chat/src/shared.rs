@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_nobody_elses() {
+    fn a_change_is_not_seen_by_clones() {
         let list = SharedVec::from(vec![1, 2, 3]);
         let mut changed = list.clone();
         assert!(list.same(&changed));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_the_same_as_nothing() {
+    fn empty_lists_are_the_same() {
         let mut empty = SharedVec::<u8>::from(Vec::new());
         assert!(empty.same(&SharedVec::default()) && empty.is_empty());
         empty.make_mut().push(1);

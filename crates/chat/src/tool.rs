@@ -1,4 +1,4 @@
-//! What a model may call.
+//! Tools that a model may call.
 
 use serde::{Deserialize, Serialize};
 use steadfast_core::Dialect;
@@ -19,12 +19,12 @@ pub enum Tool {
         parameters: Option<RawJson>,
         /// Whether the provider must hold the model to the schema.
         strict: Option<bool>,
-        /// What else the dialect said of it, such as a cache mark.
+        /// Other fields of the tool, such as a cache mark.
         extra: Extra,
         /// The dialect it was read in.
         dialect: Option<Dialect>,
     },
-    /// A tool of the provider's own, such as web search.
+    /// A tool that the provider runs, such as web search.
     Opaque(Opaque),
 }
 

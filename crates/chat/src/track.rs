@@ -5,133 +5,118 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use futures_core::Stream;
 use smallvec::SmallVec;
-use steadfast_core::{BufferLimits, Failure, Lease, Track, UntilEnd};
-use tokio::time::{Instant, Sleep};
+use steadfast_core::{BufferLimits, Deadline, Failure, Lease, Track, UntilEnd};
+use tokio::time::{Sleep, sleep_until};
 
 use crate::{ChatResponse, Event, Events};
 
 impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
     type Tracked = ChatResponse<TrackedEvents<S>>;
-    type Buffer = ContentBuffer;
+
+    #[inline]
+    fn track(&self, reply: ChatResponse<S>) -> Self::Tracked {
+        reply.map_through(|events| TrackedEvents {
+            events,
+            buffered: None,
+            timer: None,
+            lease: Lease::idle(),
+            delivered: false,
+            ended: false,
+        })
+    }
 
     fn poll_content(
         &self,
-        reply: &mut ChatResponse<S>,
-        buffer: &mut ContentBuffer,
+        reply: &mut Self::Tracked,
         limits: BufferLimits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
-        // A layer further in has waited for it already, and has it at hand.
-        if reply.has_content {
-            return Poll::Ready(Ok(()));
+        // Otherwise an inner layer has waited for it already.
+        if !reply.has_content {
+            reply.has_content = ready!(reply.events.poll_fill(limits, cx))?;
         }
-        buffer.poll_fill(reply, limits, cx)
+        Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn track(&self, reply: ChatResponse<S>, buffer: ContentBuffer, lease: Lease) -> Self::Tracked {
-        let has_content = reply.has_content || buffer.has_content;
-        // Delivered from the end.
-        let mut buffered = buffer.events;
-        buffered.reverse();
-        let mut tracked = reply.map(|events| TrackedEvents {
-            events,
-            buffered,
-            lease,
-            delivered: false,
-            ended: false,
-        });
-        tracked.has_content = has_content;
-        tracked
+    fn attach(&self, reply: &mut Self::Tracked, lease: Lease) {
+        reply.events.lease = lease;
     }
 }
 
-/// What was read of an answer while waiting for its first content. Up to one event, as most answers
-/// have, needs no memory of its own.
-#[derive(Default)]
-pub struct ContentBuffer {
-    events: SmallVec<[Event; 1]>,
-    bytes: usize,
-    /// Content is there, or the end.
-    has_content: bool,
-    /// Armed when there is something to wait for.
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl ContentBuffer {
-    fn poll_fill<S: Events + Unpin>(
-        &mut self,
-        response: &mut ChatResponse<S>,
-        limits: BufferLimits,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
-        loop {
-            match Pin::new(&mut *response).poll_next(cx) {
-                Poll::Ready(Some(Ok(event))) => {
-                    self.has_content = event.is_content() || event.is_end();
-                    self.bytes += event.size();
-                    self.events.push(event);
-                    if self.has_content || self.bytes > limits.bytes {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Pending => {
-                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limits.time)));
-                    return timer.as_mut().poll(cx).map(Ok);
-                }
-            }
-        }
-    }
-}
-
-/// A time too long to represent is a year.
-fn sleep(time: Duration) -> Sleep {
-    let now = Instant::now();
-    let at = now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
-    tokio::time::sleep_until(at)
-}
-
-impl fmt::Debug for ContentBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContentBuffer")
-            .field("events", &self.events.len())
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Events with a lease on them. A failure after content says so ([`Failure::is_delivered`]). Ends for
-/// good after its first error.
+/// Events with a lease on them. A failure after content is marked ([`Failure::is_delivered`]). Ends
+/// after its first error.
 pub struct TrackedEvents<S> {
     events: S,
-    /// What was read while waiting for the first content, the last one first.
-    buffered: SmallVec<[Event; 1]>,
+    /// What was read while waiting for the first content; once that is there, the last one first. One
+    /// event, as most answers have, is not allocated.
+    buffered: Option<SmallVec<[Event; 1]>>,
+    /// Armed while there is something to wait for.
+    timer: Option<Pin<Box<Sleep>>>,
     /// Idle once it has ended.
     lease: Lease,
-    /// Content has been handed on.
+    /// Content has been passed on.
     delivered: bool,
     ended: bool,
 }
 
+impl<S> TrackedEvents<S> {
+    fn buffered(&self) -> usize {
+        self.buffered.as_ref().map_or(0, SmallVec::len)
+    }
+}
+
 impl<S: Events + Unpin> TrackedEvents<S> {
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
-        match self.buffered.pop() {
-            Some(event) => {
-                // A stream may go on for long after its first content.
-                if self.buffered.is_empty() && self.buffered.spilled() {
-                    self.buffered = SmallVec::new();
+    /// Reads up to the first content, the end or the limits; whether content, or the end, was read.
+    fn poll_fill(
+        &mut self,
+        limits: BufferLimits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, Failure>> {
+        let buffered = self.buffered.get_or_insert_default();
+        let mut bytes: usize = buffered.iter().map(Event::size).sum();
+        let has_content = loop {
+            match Pin::new(&mut self.events).poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    let has_content = event.is_content() || event.is_end();
+                    bytes += event.size();
+                    buffered.push(event);
+                    if has_content || bytes > limits.bytes {
+                        break has_content;
+                    }
                 }
-                Poll::Ready(Some(Ok(event)))
+                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
+                Poll::Ready(None) => break false,
+                Poll::Pending => {
+                    let until = || Deadline::after(limits.time).instant();
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until())));
+                    ready!(timer.as_mut().poll(cx));
+                    break false;
+                }
             }
-            None => Pin::new(&mut self.events).poll_next(cx),
+        };
+        self.timer = None;
+        // `poll_event` pops from the end.
+        buffered.reverse();
+        Poll::Ready(Ok(has_content))
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
+        if let Some(buffered) = &mut self.buffered {
+            let event = buffered.pop();
+            // A stream may go on for long after its first content.
+            if buffered.is_empty() {
+                self.buffered = None;
+            }
+            if event.is_some() {
+                return Poll::Ready(event.map(Ok));
+            }
         }
+        Pin::new(&mut self.events).poll_next(cx)
     }
 
     fn note(&mut self, event: &Event) {
@@ -139,7 +124,7 @@ impl<S: Events + Unpin> TrackedEvents<S> {
             self.delivered = true;
             self.lease.content();
         }
-        // Whoever has the terminal event need not ask again.
+        // A reader may stop at the terminal event without polling again.
         if !self.lease.is_idle() && event.is_end() {
             self.lease.take().success();
         }
@@ -176,7 +161,7 @@ impl<S: Events + Unpin> Stream for TrackedEvents<S> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (low, high) = self.events.size_hint();
-        let buffered = self.buffered.len();
+        let buffered = self.buffered();
         (low.saturating_add(buffered), high.and_then(|high| high.checked_add(buffered)))
     }
 }
@@ -184,7 +169,7 @@ impl<S: Events + Unpin> Stream for TrackedEvents<S> {
 impl<S> fmt::Debug for TrackedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrackedEvents")
-            .field("buffered", &self.buffered.len())
+            .field("buffered", &self.buffered())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

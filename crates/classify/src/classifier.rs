@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 
 use steadfast_core::{BoxError, Failure, Reason, RecoveryTable, Target};
 
-use crate::{Evidence, Transport, Verdict, engine};
+use crate::{Evidence, TransportErrorKind, Verdict, engine};
 
 /// A user's own rules, asked before the built-in ones. Implemented for closures that return
 /// `Option<Reason>` or `Option<Verdict>`; `None` is *no opinion*.
@@ -20,14 +20,14 @@ use crate::{Evidence, Transport, Verdict, engine};
 /// let verdict = classifier.judge(&Evidence::new(b"E1042 try again")).unwrap();
 /// assert_eq!(verdict.reason, Reason::Overloaded);
 /// ```
-pub trait Classify: Send + Sync {
+pub trait ClassifyOverride: Send + Sync {
     /// Judges `evidence`, or has no opinion. Called for every refusal, error event and transport
     /// error, and over HTTP for whole JSON answers too: check the status before judging one of
     /// those. Must not block.
     fn classify(&self, evidence: &Evidence<'_>) -> Option<Verdict>;
 }
 
-impl<F, V> Classify for F
+impl<F, V> ClassifyOverride for F
 where
     F: Fn(&Evidence<'_>) -> Option<V> + Send + Sync,
     V: Into<Verdict>,
@@ -40,7 +40,7 @@ where
 /// Judges errors. Cheap to clone; clones share the table and the user's rules.
 #[derive(Clone, Default)]
 pub struct Classifier {
-    own: Option<Arc<dyn Classify>>,
+    own: Option<Arc<dyn ClassifyOverride>>,
     table: Option<Arc<RecoveryTable>>,
 }
 
@@ -65,7 +65,7 @@ impl Classifier {
 
     /// Asks `own` first.
     #[must_use]
-    pub fn with_override(mut self, own: impl Classify + 'static) -> Self {
+    pub fn with_override(mut self, own: impl ClassifyOverride + 'static) -> Self {
         self.own = Some(Arc::new(own));
         self
     }
@@ -130,7 +130,7 @@ impl Classifier {
 
     fn cause(
         &self,
-        transport: Option<Transport>,
+        transport: Option<TransportErrorKind>,
         text: &str,
         target: Option<&Target>,
     ) -> Option<Verdict> {
@@ -156,7 +156,7 @@ impl Classifier {
             evidence = failure.evidence(),
             status = failure.status().map(|status| status.as_u16()),
             retry = ?failure.retry(),
-            provider = failure.target().map(Target::provider),
+            target = failure.target().map(tracing::field::display),
             "classified a failure",
         );
         failure

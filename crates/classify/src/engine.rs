@@ -33,7 +33,7 @@ use http::header::{CONTENT_ENCODING, LOCATION};
 use steadfast_core::{Reason, Retry};
 
 use self::decide::Case;
-use crate::{Evidence, Transport, Verdict};
+use crate::{Evidence, TransportErrorKind, Verdict};
 
 pub(crate) use self::{
     answer::text,
@@ -88,7 +88,7 @@ fn error(evidence: &Evidence<'_>, text: &str, http: Option<u16>) -> Verdict {
 }
 
 /// A typed transport error decides before anything a text says.
-fn connection(evidence: &Evidence<'_>, transport: Transport) -> Verdict {
+fn connection(evidence: &Evidence<'_>, transport: TransportErrorKind) -> Verdict {
     let text = answer::text(evidence.body, MAX_MESSAGE);
     let mut verdict = Verdict::new(transport::reason(transport), format!("transport:{transport}"));
     // A certificate does not become valid by itself.
@@ -96,7 +96,9 @@ fn connection(evidence: &Evidence<'_>, transport: Transport) -> Verdict {
         let found = phrases::find(&phrases::normalized(&text));
         found.has_named("tls-certificate") && !found.has_named("not-tls-certificate")
     };
-    if transport == Transport::Certificate || (transport == Transport::Tls && certificate()) {
+    if transport == TransportErrorKind::Certificate
+        || (transport == TransportErrorKind::Tls && certificate())
+    {
         verdict.retry = Some(Retry::No);
     }
     verdict.retry_after = retry_after::from_headers(evidence.headers, || evidence.now());

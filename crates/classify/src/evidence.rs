@@ -8,7 +8,7 @@ use steadfast_core::{Dialect, Upstream};
 /// How a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Transport {
+pub enum TransportErrorKind {
     /// The connection was refused or could not be made.
     Connect,
     /// The name did not resolve.
@@ -27,38 +27,38 @@ pub enum Transport {
     Protocol,
 }
 
-impl Transport {
+impl TransportErrorKind {
     /// The name used in JSON and as evidence, such as `connect`.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Transport::Connect => "connect",
-            Transport::Dns => "dns",
-            Transport::Tls => "tls",
-            Transport::Certificate => "certificate",
-            Transport::Reset => "reset",
-            Transport::Timeout => "timeout",
-            Transport::Cancelled => "cancelled",
-            Transport::Protocol => "protocol",
+            TransportErrorKind::Connect => "connect",
+            TransportErrorKind::Dns => "dns",
+            TransportErrorKind::Tls => "tls",
+            TransportErrorKind::Certificate => "certificate",
+            TransportErrorKind::Reset => "reset",
+            TransportErrorKind::Timeout => "timeout",
+            TransportErrorKind::Cancelled => "cancelled",
+            TransportErrorKind::Protocol => "protocol",
         }
     }
 
     /// The transport failure of that name; common other names are understood.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            "connect" | "refused" | "connection" => Transport::Connect,
-            "dns" => Transport::Dns,
-            "tls" | "ssl" => Transport::Tls,
-            "certificate" => Transport::Certificate,
-            "reset" | "closed" | "eof" | "broken_pipe" | "network" => Transport::Reset,
-            "timeout" => Transport::Timeout,
-            "cancelled" | "canceled" => Transport::Cancelled,
-            "protocol" => Transport::Protocol,
+            "connect" | "refused" | "connection" => TransportErrorKind::Connect,
+            "dns" => TransportErrorKind::Dns,
+            "tls" | "ssl" => TransportErrorKind::Tls,
+            "certificate" => TransportErrorKind::Certificate,
+            "reset" | "closed" | "eof" | "broken_pipe" | "network" => TransportErrorKind::Reset,
+            "timeout" => TransportErrorKind::Timeout,
+            "cancelled" | "canceled" => TransportErrorKind::Cancelled,
+            "protocol" => TransportErrorKind::Protocol,
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for TransportErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -94,7 +94,7 @@ pub struct Evidence<'a> {
     /// The body, or what there is of it, or an error's text. The first 64 KiB are read.
     pub body: &'a [u8],
     /// How the connection failed, if it did.
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportErrorKind>,
     /// The model's window in tokens, if known: more reported input than this is an overflow that
     /// the provider kept silent about.
     pub window: Option<u64>,
@@ -152,7 +152,7 @@ impl<'a> Evidence<'a> {
 
     /// With a connection failure.
     #[must_use]
-    pub fn with_transport(mut self, transport: Transport) -> Self {
+    pub fn with_transport(mut self, transport: TransportErrorKind) -> Self {
         self.transport = Some(transport);
         self
     }

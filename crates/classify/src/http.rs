@@ -29,8 +29,8 @@ mod sse;
 use steadfast_core::RecoveryTable;
 use tower_layer::Layer;
 
-pub use self::{body::ClassifiedBody, future::ResponseFuture, service::HttpClassifyService};
-use crate::{Classifier, Classify};
+pub use self::{body::ClassifiedBody, future::ResponseFuture, service::HttpClassify};
+use crate::{Classifier, ClassifyOverride};
 
 /// Judges the answers of an HTTP service; made by
 /// [`ClassifyLayer::http`](crate::ClassifyLayer::http).
@@ -60,8 +60,8 @@ impl HttpClassifyLayer {
         Self { classifier }
     }
 
-    /// Asks `own` before the built-in rules; it may have no opinion. See [`Classify`].
-    pub fn with_override(mut self, own: impl Classify + 'static) -> Self {
+    /// Asks `own` before the built-in rules; it may have no opinion. See [`ClassifyOverride`].
+    pub fn with_override(mut self, own: impl ClassifyOverride + 'static) -> Self {
         self.classifier = self.classifier.with_override(own);
         self
     }
@@ -74,9 +74,9 @@ impl HttpClassifyLayer {
 }
 
 impl<S> Layer<S> for HttpClassifyLayer {
-    type Service = HttpClassifyService<S>;
+    type Service = HttpClassify<S>;
 
-    fn layer(&self, inner: S) -> HttpClassifyService<S> {
-        HttpClassifyService::new(inner, self.classifier.clone())
+    fn layer(&self, inner: S) -> HttpClassify<S> {
+        HttpClassify::new(inner, self.classifier.clone())
     }
 }

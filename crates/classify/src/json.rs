@@ -1,14 +1,14 @@
 //! One error as a line of JSON in, its verdict as a line of JSON out: what a command line and a
 //! test corpus speak.
 
-use std::{borrow::Cow, time::Duration};
+use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use steadfast_core::{Failover, RecoveryTable, Retry};
+use steadfast_core::{Failover, RecoveryTable, Retry, time::millis};
 
-use crate::{Classifier, Evidence, Transport};
+use crate::{Classifier, Evidence, TransportErrorKind};
 
 /// A line that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +120,7 @@ pub fn line_with(classifier: &Classifier, line: &str) -> Result<String, Error> {
         evidence.status = Some(valid.ok_or(Error::Status(status))?);
     }
     if let Some(name) = line.transport {
-        let known = Transport::from_name(&name);
+        let known = TransportErrorKind::from_name(&name);
         let unknown = || Error::Transport(name.chars().take(64).collect());
         evidence.transport = Some(known.ok_or_else(unknown)?);
     }
@@ -145,7 +145,6 @@ fn print(
             evidence: "fine",
         });
     };
-    let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let failover = verdict.failover(table);
     serde_json::to_string(&Out {
         reason: Some(verdict.reason.as_str()),

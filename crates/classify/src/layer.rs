@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use steadfast_core::{RecoveryTable, Target};
 use tower_layer::Layer;
 
-use crate::{Classifier, Classify, http::HttpClassifyLayer, service::ClassifyService};
+use crate::{Classifier, ClassifyOverride, http::HttpClassifyLayer, service::Classify};
 
 /// A target's window in tokens, if known.
 pub(crate) type Windows = Arc<dyn Fn(&Target) -> Option<u64> + Send + Sync>;
@@ -54,8 +54,8 @@ impl ClassifyLayer {
         self
     }
 
-    /// Asks `own` before the built-in rules; it may have no opinion. See [`Classify`].
-    pub fn with_override(mut self, own: impl Classify + 'static) -> Self {
+    /// Asks `own` before the built-in rules; it may have no opinion. See [`ClassifyOverride`].
+    pub fn with_override(mut self, own: impl ClassifyOverride + 'static) -> Self {
         self.classifier = self.classifier.with_override(own);
         self
     }
@@ -80,9 +80,9 @@ impl ClassifyLayer {
 }
 
 impl<S> Layer<S> for ClassifyLayer {
-    type Service = ClassifyService<S>;
+    type Service = Classify<S>;
 
-    fn layer(&self, inner: S) -> ClassifyService<S> {
-        ClassifyService::new(inner, self.classifier.clone(), self.windows.clone())
+    fn layer(&self, inner: S) -> Classify<S> {
+        Classify::new(inner, self.classifier.clone(), self.windows.clone())
     }
 }

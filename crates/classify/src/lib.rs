@@ -102,8 +102,8 @@ pub mod stream;
 mod verdict;
 
 pub use self::{
-    classifier::{Classifier, Classify},
-    evidence::{Evidence, Transport},
+    classifier::{Classifier, ClassifyOverride},
+    evidence::{Evidence, TransportErrorKind},
     layer::ClassifyLayer,
     verdict::Verdict,
 };

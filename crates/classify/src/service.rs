@@ -18,13 +18,13 @@ use crate::{
 
 /// Judges the failures of a chat service; see [`ClassifyLayer`](crate::ClassifyLayer).
 #[derive(Clone)]
-pub struct ClassifyService<S> {
+pub struct Classify<S> {
     inner: S,
     classifier: Classifier,
     windows: Option<Windows>,
 }
 
-impl<S> ClassifyService<S> {
+impl<S> Classify<S> {
     pub(crate) fn new(inner: S, classifier: Classifier, windows: Option<Windows>) -> Self {
         Self { inner, classifier, windows }
     }
@@ -40,16 +40,16 @@ impl<S> ClassifyService<S> {
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for ClassifyService<S> {
+impl<S: fmt::Debug> fmt::Debug for Classify<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClassifyService")
+        f.debug_struct("Classify")
             .field("inner", &self.inner)
             .field("classifier", &self.classifier)
             .finish_non_exhaustive()
     }
 }
 
-impl<S, R, E> Service<R> for ClassifyService<S>
+impl<S, R, E> Service<R> for Classify<S>
 where
     S: Service<R, Response = ChatResponse<E>>,
     S::Error: Into<BoxError>,

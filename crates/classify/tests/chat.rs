@@ -22,9 +22,9 @@ use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
 /// A request type of somebody else's.
 #[derive(Clone, Debug)]
-struct Ask(CallContext);
+struct PlainRequest(CallContext);
 
-impl Call for Ask {
+impl Call for PlainRequest {
     fn context(&self) -> &CallContext {
         &self.0
     }
@@ -33,8 +33,8 @@ impl Call for Ask {
     }
 }
 
-fn ask() -> Ask {
-    Ask(CallContext::new().with_target(Target::new("anthropic").with_model("claude")))
+fn ask() -> PlainRequest {
+    PlainRequest(CallContext::new().with_target(Target::new("anthropic").with_model("claude")))
 }
 
 /// Events from a list; counts how often it is polled after its end.
@@ -97,7 +97,7 @@ async fn answer(
     events: Vec<Result<Event, Failure>>,
 ) -> (usize, Option<Failure>) {
     let mut once = Some(events);
-    let inner = service_fn(move |_: Ask| {
+    let inner = service_fn(move |_: PlainRequest| {
         let response = script(once.take().expect("one call"));
         async move { Ok::<_, Infallible>(response) }
     });
@@ -106,7 +106,7 @@ async fn answer(
 
 #[tokio::test]
 async fn a_refusal_is_judged_in_full_and_names_its_target() {
-    let service = ClassifyLayer::default().layer(service_fn(|_: Ask| async {
+    let service = ClassifyLayer::default().layer(service_fn(|_: PlainRequest| async {
         Err::<ChatResponse<Script>, Failure>(refusal(
             429,
             r#"{"error":{"type":"insufficient_quota","message":"You exceeded your current quota"}}"#,
@@ -133,7 +133,7 @@ async fn what_layers_have_judged_is_kept() {
     ] {
         let (message, attempts) = (failure.message().to_owned(), failure.attempts());
         let mut once = Some(failure);
-        let service = ClassifyLayer::default().layer(service_fn(move |_: Ask| {
+        let service = ClassifyLayer::default().layer(service_fn(move |_: PlainRequest| {
             let failure = once.take().unwrap();
             async { Err::<ChatResponse<Script>, _>(failure) }
         }));
@@ -157,9 +157,10 @@ async fn foreign_errors_are_recognised_by_type_then_by_text() {
         #[cfg(feature = "tower")]
         (elapsed, Reason::Timeout, "transport:timeout"),
     ] {
-        let service = ClassifyLayer::default().layer(service_fn(move |_: Ask| async move {
-            Err::<ChatResponse<Script>, _>(error())
-        }));
+        let service =
+            ClassifyLayer::default().layer(service_fn(move |_: PlainRequest| async move {
+                Err::<ChatResponse<Script>, _>(error())
+            }));
         let failure = service.oneshot(ask()).await.unwrap_err();
         assert_eq!((failure.reason(), failure.evidence()), (reason, evidence));
         assert!(std::error::Error::source(&failure).is_some(), "the cause is kept");
@@ -262,7 +263,9 @@ async fn a_users_own_rules_come_first_and_may_have_no_opinion() {
         })
     });
     let fail = |body| {
-        service_fn(move |_: Ask| async move { Err::<ChatResponse<Script>, _>(refusal(400, body)) })
+        service_fn(move |_: PlainRequest| async move {
+            Err::<ChatResponse<Script>, _>(refusal(400, body))
+        })
     };
     let own = layer.layer(fail("E7 busy")).oneshot(ask()).await.unwrap_err();
     assert_eq!((own.reason(), own.evidence()), (Reason::Overloaded, "house rule"));
@@ -276,7 +279,7 @@ async fn the_operators_table_is_used() {
     let table = RecoveryTable::default()
         .with_rule(Reason::ContentFilter, |rule| rule.failover = Failover::NextTarget);
     let layer = ClassifyLayer::default().with_table(table);
-    let service = layer.layer(service_fn(|_: Ask| async {
+    let service = layer.layer(service_fn(|_: PlainRequest| async {
         Err::<ChatResponse<Script>, _>(refusal(400, r#"{"error":{"code":"content_filter"}}"#))
     }));
     let failure = service.oneshot(ask()).await.unwrap_err();
@@ -285,7 +288,7 @@ async fn the_operators_table_is_used() {
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_the_inner_services_and_dropping_the_future_drops_the_call() {
-    let (inner, mut handle) = tower_test::mock::pair::<Ask, ChatResponse<Script>>();
+    let (inner, mut handle) = tower_test::mock::pair::<PlainRequest, ChatResponse<Script>>();
     let mut service = task::spawn(ClassifyLayer::default().layer(inner));
     handle.allow(0);
     assert_pending!(service.enter(|cx, mut service| service.poll_ready(cx)));
@@ -298,7 +301,7 @@ async fn readiness_is_the_inner_services_and_dropping_the_future_drops_the_call(
 
     let held = std::sync::Arc::new(());
     let guard = held.clone();
-    let mut service = ClassifyLayer::default().layer(service_fn(move |_: Ask| {
+    let mut service = ClassifyLayer::default().layer(service_fn(move |_: PlainRequest| {
         let guard = guard.clone();
         async move {
             let _guard = guard;
@@ -314,7 +317,7 @@ async fn readiness_is_the_inner_services_and_dropping_the_future_drops_the_call(
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_inner_service_fails_the_call() {
-    let (inner, mut handle) = tower_test::mock::pair::<Ask, ChatResponse<Script>>();
+    let (inner, mut handle) = tower_test::mock::pair::<PlainRequest, ChatResponse<Script>>();
     let mut service = ClassifyLayer::default().layer(inner);
     let ready = service.ready().await.unwrap();
     let mut future = task::spawn(ready.call(ask()));

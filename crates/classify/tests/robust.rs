@@ -7,7 +7,7 @@ use std::{sync::LazyLock, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use serde_json::Value;
-use steadfast_classify::{Classifier, Evidence, Transport};
+use steadfast_classify::{Classifier, Evidence, TransportErrorKind};
 use steadfast_core::{Failover, Reason, RecoveryTable, Retry};
 
 fn judge(status: Option<u16>, headers: &HeaderMap, body: &[u8]) -> Option<Reason> {
@@ -134,17 +134,17 @@ fn large_bodies_cost_no_more_than_their_head() {
 #[test]
 fn typed_transport_errors_decide_before_any_text() {
     for (transport, reason) in [
-        (Transport::Connect, Reason::Network),
-        (Transport::Dns, Reason::Network),
-        (Transport::Reset, Reason::Network),
-        (Transport::Tls, Reason::Network),
-        (Transport::Timeout, Reason::Timeout),
-        (Transport::Cancelled, Reason::Cancelled),
+        (TransportErrorKind::Connect, Reason::Network),
+        (TransportErrorKind::Dns, Reason::Network),
+        (TransportErrorKind::Reset, Reason::Network),
+        (TransportErrorKind::Tls, Reason::Network),
+        (TransportErrorKind::Timeout, Reason::Timeout),
+        (TransportErrorKind::Cancelled, Reason::Cancelled),
     ] {
         let evidence = Evidence::new(b"429 rate limit").with_transport(transport);
         assert_eq!(Classifier::default().judge(&evidence).unwrap().reason, reason);
     }
-    let certificate = Evidence::new(b"").with_transport(Transport::Certificate);
+    let certificate = Evidence::new(b"").with_transport(TransportErrorKind::Certificate);
     let verdict = Classifier::default().judge(&certificate).unwrap();
     assert_eq!(verdict.retry, Some(Retry::No), "a certificate does not become valid by itself");
     for (text, retry) in [
@@ -153,7 +153,7 @@ fn typed_transport_errors_decide_before_any_text() {
         ("received fatal alert: bad certificate status response", None),
         ("received fatal alert: InternalError", None),
     ] {
-        let evidence = Evidence::new(text.as_bytes()).with_transport(Transport::Tls);
+        let evidence = Evidence::new(text.as_bytes()).with_transport(TransportErrorKind::Tls);
         assert_eq!(Classifier::default().judge(&evidence).unwrap().retry, retry, "{text}");
     }
 }

@@ -51,7 +51,7 @@ fn one_event_a_judgement_and_none_for_what_was_judged_before() {
         "reason=\"auth\"",
         "evidence=\"status:401\"",
         "status=401",
-        "provider=\"openai\"",
+        "target=openai",
     ] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, h
 use http_body::Body;
 use http_body_util::Full;
 use steadfast_chat::{ChatRequest, ChatResponse};
-use steadfast_core::{BoxError, Failure, Fault, Reason, Target};
+use steadfast_core::{BoxError, Failure, FaultSide, Reason, Target};
 use tower_service::Service;
 
 use crate::{
@@ -131,7 +131,7 @@ impl<S> LlmClient<S> {
             let message = "the request names no model, and its target neither";
             return Err(refuse(
                 Failure::refused(Reason::Format, message)
-                    .with_fault(Fault::Caller)
+                    .with_fault(FaultSide::Caller)
                     .with_evidence("client:model"),
             ));
         }
@@ -144,7 +144,7 @@ impl<S> LlmClient<S> {
         tracing::debug!(
             name: "steadfast::client::sent",
             target: "steadfast::client",
-            to = %target,
+            target = %target,
             attempt = attempts.saturating_add(1),
             stream = request.stream,
         );

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use steadfast_core::{Dialect, Failure, Fault, Reason, Scope, Target};
+use steadfast_core::{Dialect, Failure, FaultSide, Reason, Scope, Target};
 
 use crate::{
     Credential,
@@ -248,7 +248,7 @@ impl Providers {
             let message =
                 format!("there is no provider `{asked}`; this client knows {}", names.join(", "));
             return Err(Failure::refused(Reason::Unsupported, message)
-                .with_fault(Fault::Local)
+                .with_fault(FaultSide::Local)
                 .with_scope(Scope::Local)
                 .with_evidence("client:target"));
         };
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_no_secret_with_it() {
+    fn errors_name_what_is_wrong_and_no_secret() {
         let provider = |name: &str| Provider::new(name, Dialect::OpenAi);
         let errors = [
             Providers::new([]).unwrap_err(),

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_said_to_be_cut() {
+    fn an_unfinished_frame_is_reported_as_incomplete() {
         assert_eq!(read(&[b"data: a\n\n"]).1, Rest::Nothing);
         assert!(matches!(read(&[b"data: a\n\ndata: b"]).1, Rest::Incomplete(f) if data(&f) == "b"));
         assert!(matches!(read(&[b"data: a\n"]).1, Rest::Incomplete(f) if data(&f) == "a"));

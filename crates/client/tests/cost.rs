@@ -1,14 +1,14 @@
-//! What it takes to write a request.
+//! Allocations of encoding a request.
 
 use allocation_counter::measure;
 use bytes::Bytes;
 use steadfast_client::dialect::{Route, Wire, codec};
 use steadfast_core::Dialect;
 
-/// A stream whose caller did not ask for usage, which has to be asked for: one field is new, and the
-/// conversation beside it is copied into the new body and nowhere else.
+/// A stream whose caller did not request usage, which the client needs: one field is new, and the
+/// conversation beside it is copied once, into the new body.
 #[test]
-fn a_conversation_beside_a_changed_field_is_held_once() {
+fn a_conversation_beside_a_changed_field_is_copied_once() {
     let words = "a word ".repeat(100_000);
     let body = Bytes::from(format!(
         r#"{{"model":"gpt-4o","stream":true,"messages":[{{"role":"user","content":"{words}"}}]}}"#

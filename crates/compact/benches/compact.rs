@@ -15,7 +15,7 @@ use std::{
 
 use futures_core::Stream;
 use steadfast_chat::{
-    ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, transcript::Rules,
+    ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, transcript::TranscriptRules,
 };
 use steadfast_compact::{
     CompactionLayer, CompactionPolicy, CompactionTask, Compactor, CountedHistory, Counter,
@@ -150,7 +150,7 @@ fn compaction() {
 
     let policy = CompactionPolicy::default();
     let compactor = Compactor::new(policy.clone()).unwrap();
-    let rules = Rules::for_dialect(Dialect::Anthropic);
+    let rules = TranscriptRules::for_dialect(Dialect::Anthropic);
     let weigh = |message: &Message| counter.message(message, MODEL);
     let mut task = CompactionTask::new(&rules, &weigh);
     task.room = policy.room(TokenLimits::new(220_000), None, true);

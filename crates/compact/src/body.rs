@@ -1,4 +1,4 @@
-//! An answer, from whose usage the layer learns.
+//! The events of an answer, whose usage the layer learns.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use steadfast_core::Failure;
 use crate::{decide::UsageObserver, state::LayerState};
 
 /// The events of an answer, as they come. The usage it reports is learned from when it ends; an
-/// answer that fails or is dropped teaches nothing.
+/// answer that fails or is dropped is not learned from.
 pub struct CompactionEvents<S> {
     events: TrackedEvents<S>,
     /// `None` where there is nothing to learn, and once it is learned.

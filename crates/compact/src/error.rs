@@ -1,4 +1,4 @@
-//! What can go wrong: a conversation that can not be made to fit, a policy that contradicts itself.
+//! Errors: a conversation that can not be made to fit, a policy that contradicts itself.
 
 use steadfast_core::{Failure, Reason, Scope, Window};
 
@@ -45,7 +45,7 @@ impl PolicyError {
     }
 }
 
-/// What can not be removed is larger than the window. Known before any call that costs.
+/// What can not be removed is larger than the window. Known before any call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the conversation can not be made to fit: of {before} input tokens, {floor} can not be removed \
@@ -57,7 +57,7 @@ impl PolicyError {
 pub struct TooLarge {
     /// Tokens of the request.
     pub before: u64,
-    /// Tokens of all that is never touched.
+    /// Tokens of all that is never changed.
     pub floor: u64,
     /// Tokens of tools, instructions, pins and the current request.
     pub required: u64,

@@ -1,4 +1,4 @@
-//! What the layer writes to the recovery log and traces. Never what a conversation says.
+//! What the layer writes to the recovery log and traces: never the content of a conversation.
 
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Reason, RecoveryLog, Step, Target, Window, circuit::CircuitState};
@@ -53,15 +53,16 @@ pub(crate) fn warned(about: About<'_>, tokens: u64, window: u64, is_new: bool) {
 
 /// A compaction was made, or taken back for not having helped.
 pub(crate) fn compacted(about: About<'_>, report: &CompactionReport) {
-    let CompactionReport { before, after, floor, target, kept, dropped, stripped, .. } = *report;
+    let CompactionReport { before, after, floor, target: goal, kept, dropped, stripped, .. } =
+        *report;
     let (tier, effect) = (report.tier.as_str(), report.effect.as_str());
     let action = if report.effect == Effect::Ineffective {
         event!(about, WARN "ineffective" "a compaction did not help and was taken back",
-            before, floor, target);
+            before, floor, goal);
         "ineffective"
     } else {
         event!(about, INFO "compacted" "a conversation was compacted",
-            tier, effect, before, after, floor, target, kept, dropped, stripped);
+            tier, effect, before, after, floor, goal, kept, dropped, stripped);
         "compacted"
     };
     about.step(action, || report.to_string());
@@ -87,7 +88,7 @@ pub(crate) fn overflow(about: About<'_>, window: Window, times: u32) {
     about.log.record(|| step().with_target(about.target));
 }
 
-/// What is never touched is too large.
+/// What is never changed is too large.
 pub(crate) fn too_large(about: About<'_>, error: &TooLarge) {
     let TooLarge { before, floor, required, limit, .. } = *error;
     event!(about, WARN "too_large" "a conversation can not be made to fit",
@@ -102,14 +103,14 @@ pub(crate) fn thrashing(about: About<'_>, times: u32) {
     about.step("thrashing", || format!("times={times}"));
 }
 
-/// The layer made an error of its own.
+/// The layer had an internal error.
 pub(crate) fn threw(about: About<'_>, what: &'static str, times: u32) {
     event!(about, ERROR "threw" "a compaction failed by an error of its own and was taken back",
         what, times);
     about.step("threw", || what.to_owned());
 }
 
-/// The layer leaves a conversation alone from now on.
+/// The layer does not compact a conversation any more.
 pub(crate) fn switched_off(about: About<'_>, is_new: bool) {
     if is_new {
         event!(about, ERROR "switched_off"

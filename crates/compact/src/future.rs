@@ -9,8 +9,8 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::{ChatRequest, ChatResponse, ContentBuffer, Events};
-use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Spare, Track, UntilEnd};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, TrackedEvents};
+use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Spare, UntilEnd};
 use tower_service::Service;
 
 use crate::{
@@ -26,10 +26,10 @@ type Preparing<S> =
 
 pin_project! {
     /// The future of a call through a [`Compaction`](crate::Compaction): the inner call's, whose answer
-    /// is held back until its first content; boxed only where a conversation is compacted.
+    /// is returned at its first content; boxed only where a conversation is compacted.
     ///
-    /// Dropping it drops the call, and whatever is asked of a summariser; what was reserved for that
-    /// and not used is given back.
+    /// Dropping it drops the call and calls of a summariser; what was reserved for those and not used is
+    /// given back.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, E>
     where
@@ -49,7 +49,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, F, E> {
         Preparing { work: Preparing<S> },
-        Calling { #[pin] call: FirstContent<F, ChatResponse<E>, ContentBuffer> },
+        Calling { #[pin] call: FirstContent<F, ChatResponse<TrackedEvents<E>>> },
         Done,
     }
 }
@@ -62,7 +62,7 @@ where
         + 'static,
     E: Events + Unpin + Send + 'static,
 {
-    /// The call of a request that goes as it is.
+    /// The call of a request that is not changed.
     #[inline]
     pub(crate) fn calling(
         layer: Arc<LayerState>,
@@ -121,7 +121,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let answer = match this.state.as_mut().project() {
+            let failure = match this.state.as_mut().project() {
                 StateProjection::Preparing { work } => match ready!(work.as_mut().poll(cx)) {
                     Ok((mut service, request, state)) => {
                         *this.kept = Some(KeptRequest { request: request.clone(), state });
@@ -134,28 +134,30 @@ where
                         return Poll::Ready(Err(failure));
                     }
                 },
-                StateProjection::Calling { call } => {
-                    ready!(call.poll(&UntilEnd, BufferLimits::default(), cx))
+                StateProjection::Calling { mut call } => {
+                    let ended = ready!(call.as_mut().poll(&UntilEnd, BufferLimits::default(), cx));
+                    match (ended, this.kept.as_mut()) {
+                        (Err(failed), _) => failed.failure,
+                        (Ok(()), Some(kept)) => {
+                            let mut answer = call.finish(&UntilEnd, Lease::idle())?;
+                            answer.head.attempts = this.refusals.attempts(answer.head.attempts);
+                            if let Some(notice) = kept.state.notice.take() {
+                                notice.put(&mut answer.head);
+                            }
+                            let observer = kept.state.observer.take();
+                            let observer = observer.map(|observer| (this.layer.clone(), observer));
+                            *this.kept = None;
+                            let events = |events| CompactionEvents::new(events, observer);
+                            return Poll::Ready(Ok(answer.map_through(events)));
+                        }
+                        (Ok(()), None) => return Poll::Ready(Err(polled_twice())),
+                    }
                 }
                 StateProjection::Done => return Poll::Ready(Err(polled_twice())),
             };
             // A call that failed is dropped before another is made.
             this.state.set(State::Done);
             let Some(mut kept) = this.kept.take() else { return Poll::Ready(Err(polled_twice())) };
-            let failure = match answer {
-                Ok((answer, buffer)) => {
-                    let mut answer = UntilEnd.track(answer, buffer, Lease::idle());
-                    answer.head.attempts = this.refusals.attempts(answer.head.attempts);
-                    if let Some(notice) = kept.state.notice {
-                        notice.put(&mut answer.head);
-                    }
-                    let observer =
-                        kept.state.observer.map(|observer| (this.layer.clone(), observer));
-                    let events = |events| CompactionEvents::new(events, observer);
-                    return Poll::Ready(Ok(answer.map_through(events)));
-                }
-                Err(failed) => failed.failure,
-            };
             refused_compacted(this.layer, &kept, &failure);
             if !is_overflow(&failure) || this.layer.config.off {
                 let attempts = this.refusals.attempts(failure.attempts());

@@ -1,4 +1,4 @@
-//! The layer's state, shown and steered.
+//! A handle to the layer's state.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     state::{Conversation, LayerState},
 };
 
-/// Shows the state of a [`CompactionLayer`](crate::CompactionLayer) and steers it. Cheap to clone; every
+/// Shows and resets the state of a [`CompactionLayer`](crate::CompactionLayer). Cheap to clone; every
 /// clone and every service of the layer share one state.
 #[derive(Clone, Debug)]
 pub struct CompactionHandle(pub(crate) Arc<LayerState>);
@@ -25,9 +25,9 @@ pub struct CompactionCounts {
     pub compacted: u64,
     /// Those of them with a summary.
     pub summarised: u64,
-    /// Compactions that had to do without a summary.
+    /// Compactions without a summary that should have had one.
     pub degraded: u64,
-    /// Compactions taken back, as they did not help.
+    /// Compactions undone, as they did not help.
     pub ineffective: u64,
     /// Requests that a provider refused as too large and that were compacted again.
     pub overflows: u64,
@@ -41,9 +41,9 @@ pub struct CompactionCounts {
 pub struct CompactionSnapshot {
     /// What was done since the layer was made or reset.
     pub counts: CompactionCounts,
-    /// Whether the summariser may be asked.
+    /// Whether the summariser may be called.
     pub summariser: CircuitState,
-    /// The conversations that are remembered, in no order.
+    /// The conversations that are kept, in no order.
     pub conversations: Vec<ConversationSnapshot>,
     /// What tenants have spent on summaries in the last hour and the last day, in tokens; those that
     /// have spent nothing are left out.
@@ -54,19 +54,19 @@ pub struct CompactionSnapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConversationSnapshot {
-    /// Whose it is.
+    /// Its name.
     pub id: ConversationId,
     /// Input tokens of its last request that was counted, as it was sent: the likeliest number.
     pub tokens: u64,
     /// Compactions that were kept.
     pub compactions: u64,
-    /// The tokens that what stands of them saves in every turn.
+    /// The tokens that these save in every turn.
     pub saved: u64,
     /// Compactions in a row that did not help.
     pub ineffective: u32,
-    /// Errors of the layer's own.
+    /// Internal errors of the layer.
     pub throws: u32,
-    /// It is left alone, after errors of the layer's own.
+    /// It is not compacted any more, after internal errors.
     pub is_off: bool,
     /// It is being compacted.
     pub is_busy: bool,
@@ -111,8 +111,8 @@ impl CompactionHandle {
         self.forget_where(|one| one.id == *id)
     }
 
-    /// Forgets all conversations, lets the summariser be asked again, and counts from zero. What was
-    /// spent stays spent.
+    /// Forgets all conversations, closes the summariser's breaker, and counts from zero. What tenants
+    /// have spent is kept.
     pub fn reset(&self) {
         self.forget_where(|_| true);
         self.0.breaker.reset();

@@ -1,4 +1,4 @@
-//! Whose conversation a request belongs to.
+//! The conversation that a request belongs to.
 
 use std::{
     fmt,
@@ -8,17 +8,17 @@ use std::{
 use steadfast_chat::{ChatRequest, Message, Part, Role};
 use steadfast_core::CallContext;
 
-/// The bytes of a name, at most: a longer one is content that went astray.
+/// The bytes of a name, at most: a longer one is probably content.
 const LONGEST: usize = 256;
 
 /// Bytes that count, at each end of the message by which a conversation without a name is known.
 const ENDS: usize = 64;
 
-/// Whose conversation, by name.
+/// The name of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ConversationId {
-    /// Who pays.
+    /// The tenant, who pays.
     pub tenant: Option<Box<str>>,
     /// Which agent.
     pub agent: Option<Box<str>>,
@@ -53,8 +53,8 @@ impl fmt::Display for ConversationId {
     }
 }
 
-/// Where a conversation's state is kept; `None` when a name is malformed: nothing is kept then, since
-/// it could be somebody else's.
+/// The key of a conversation's state; `None` when a name is malformed: no state is kept then, as
+/// it could be that of another conversation.
 pub(crate) fn key(request: &ChatRequest, hasher: &impl BuildHasher, strict: bool) -> Option<u64> {
     let names = names(&request.context);
     if strict && !names.iter().flatten().all(|name| is_well_formed(name)) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_mean_nothing_are_refused() {
+    fn malformed_names_are_refused() {
         let hasher = RandomState::default();
         let of = |context: CallContext, strict| {
             key(&ChatRequest::user("hi").with_context(context), &hasher, strict)

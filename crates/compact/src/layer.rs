@@ -34,10 +34,10 @@ impl Default for CompactionLayer {
 
 impl CompactionLayer {
     /// With summaries of `summariser` instead of older messages (tiers 1 to 4): any service for
-    /// chats, with whatever layers it wants; this layer's own breaker and budget are around it. It
-    /// is asked on behalf of the tenant, without a session, and with
+    /// chats, with any layers; this layer has its own breaker and budget around it. It
+    /// is called on behalf of the tenant, without a session, and with
     /// [background](steadfast_core::Priority::Background) priority. Its requests name no model: a
-    /// client needs a target of its own, or a layer that says which.
+    /// client needs a target of its own, or a layer that selects one.
     pub fn new<S, E>(summariser: S) -> Self
     where
         S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
@@ -70,7 +70,7 @@ impl CompactionLayer {
         Self::of(config)
     }
 
-    /// By this policy.
+    /// With this policy.
     ///
     /// # Errors
     ///
@@ -80,11 +80,11 @@ impl CompactionLayer {
         Ok(self.with(|config| config.compactor = compactor))
     }
 
-    /// Asks the summariser by this policy.
+    /// Calls the summariser by this policy.
     ///
     /// # Errors
     ///
-    /// When it makes no sense.
+    /// When it contradicts itself.
     pub fn with_summaries(self, policy: SummaryPolicy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(self.with(|config| config.summaries = policy))
@@ -95,20 +95,20 @@ impl CompactionLayer {
         self.with(|config| config.spend = policy)
     }
 
-    /// Goes by these windows. Shared, they learn together.
+    /// With these windows. They can be shared by layers, with what they learn.
     pub fn with_models(self, models: impl Into<Arc<Models>>) -> Self {
         let models = models.into();
         self.with(|config| config.models = models)
     }
 
-    /// Counts with this. Shared, what one learns of a model all know.
+    /// With this counter. It can be shared by layers, with what it learns.
     pub fn with_counter(self, counter: impl Into<Arc<Counter>>) -> Self {
         let counter = counter.into();
         self.with(|config| config.counter = counter)
     }
 
-    /// What is to be known of a target where its name is not enough. Asked once for each target and
-    /// service, and again when a window is learned.
+    /// What the layer has to know of a target, where its name is not enough. Called once for each target
+    /// and service, and again when a window is learned.
     ///
     /// ```
     /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};
@@ -128,7 +128,7 @@ impl CompactionLayer {
         self.with(|config| config.targets = Some(Arc::new(targets)))
     }
 
-    /// Keeps whole every message that `pinned` says so of.
+    /// Keeps every message for which `pinned` returns true.
     pub fn with_pins(self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         let compactor = self.state.config.compactor.clone().with_pins(pinned);
         self.with(|config| config.compactor = compactor)
@@ -154,8 +154,8 @@ impl CompactionLayer {
         self.with(|config| config.remember = Some(policy))
     }
 
-    /// Makes the delimiters of summaries from this seed. For tests: whoever knows the seed can forge
-    /// the end of a summary.
+    /// Makes the delimiters of summaries from this seed. For tests: with a known seed the end of a
+    /// summary can be forged.
     pub fn with_seed(self, seed: u64) -> Self {
         self.with(|config| config.seed = Some(seed))
     }

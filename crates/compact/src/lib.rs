@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Failure> {
-//! // Somebody's client, and a small model of theirs that writes summaries.
+//! // A client, and a small model that writes summaries.
 //! let client = |text: &'static str| service_fn(move |_: ChatRequest| async move {
 //!     let say = Delta::Text { index: 0, text: text.into() };
 //!     let end = Event::new([say, Delta::Stop(StopReason::EndTurn.into()), Delta::End]);
@@ -32,7 +32,7 @@
 //! request.context = request.context.with_target(Target::new("anthropic")).with_session("s-1");
 //! let answer = llm.oneshot(request).await?;
 //!
-//! let notice = Notice::of(&answer.head).expect("the answer's head says what was done");
+//! let notice = Notice::of(&answer.head).expect("the answer's head has a notice");
 //! let report = notice.reports[0];
 //! assert!(report.before > 6_000 && report.after <= report.target);
 //! let sent = &notice.compacted.as_ref().expect("something else was sent").messages;
@@ -47,72 +47,72 @@
 //! ```text
 //! CooldownFailover    picks the target: only below it the window is known
 //! Compaction
-//! RetryBackoff        a retry sends what was compacted, and compacts nothing anew
+//! RetryBackoff        a retry sends the compacted request and does not compact again
 //! CircuitBreaker
 //! ```
 //!
 //! **Wrong:** outside `CooldownFailover`. There a request has no target yet, so it is counted for the
-//! model the caller named; the fallback with a quarter of its window refuses it, and a refusal for
-//! size goes to targets with larger windows only: the whole chain fails for want of a compaction.
+//! model the caller named; the fallback with a quarter of its window refuses it, and a request that is
+//! too large is failed over to targets with larger windows only: all fail, as nothing compacts it.
 //!
-//! **Wrong too:** inside `RetryBackoff`. Each attempt would count the request again, and the wait for
+//! **Also wrong:** inside `RetryBackoff`. Each attempt would count the request again, and the wait for
 //! a summariser would count as the attempt's own.
 //!
-//! # What it does when
+//! # When it compacts
 //!
 //! | used of the window, with what is kept for the answer | |
 //! |---|---|
 //! | below 80 % | nothing: the request is not copied, nothing is allocated |
-//! | 80 % | the answer's head and the recovery log say so |
+//! | 80 % | the answer's head and the recovery log report it |
 //! | 90 % | older parts are made smaller, to 60 % or less |
-//! | the provider refuses it as too large | compacted harder than the numbers say, and sent again; a second time only when the provider's own number went down |
+//! | the provider refuses it as too large | compacted below that size and sent again; a second time only when the size that the provider reports went down |
 //!
 //! | tier | what becomes of older messages |
 //! |---|---|
 //! | 1 | large results and arguments become markers |
-//! | 2 | a summariser's summary replaces them, asked for in chunks side by side |
+//! | 2 | a summariser's summary replaces them, made of chunks in parallel |
 //! | 3 | the same for the oldest half, where all of it is too much for the budget or for [`max_chunks`](SummaryPolicy::max_chunks) |
 //! | 4 | a list of facts, marked as an emergency truncation |
 //!
-//! A tier counts when its result is smaller and fits; else the next is tried. Nobody is asked where tier 1 is
-//! enough, or where nothing would help: that is a failure of
+//! A tier counts when its result is smaller and fits; otherwise the next is tried. The summariser is not
+//! called where tier 1 is enough, or where no tier would help: that is a failure of
 //! [`Reason::ContextOverflow`](steadfast_core::Reason::ContextOverflow) with the numbers
-//! ([`TooLarge`]), before any call that costs. Of a window that nobody stated
-//! ([`UNKNOWN`]) the layer refuses nothing: the provider decides.
+//! ([`TooLarge`]), before any call. A request for an unknown window ([`UNKNOWN`]) is never refused by the
+//! layer: the provider decides.
 //!
-//! A summary that a summariser got wrong (see [`Unusable`]), did not finish in
-//! [`time`](SummaryPolicy::time), or may not be asked for (its [breaker](CompactionSnapshot::summariser), the
-//! [tenant's cap](SpendPolicy)) is not asked for again: tiers 1 and 4 do the work, and
-//! [`Notice::degraded`] says why.
+//! A summary that is unusable ([`Unusable`]), not finished in [`time`](SummaryPolicy::time) or not
+//! permitted (by the summariser's [breaker](CompactionSnapshot::summariser), by the
+//! [tenant's cap](SpendPolicy)) is not requested again: tiers 1 and 4 are used instead, and
+//! [`Notice::degraded`] has the reason.
 //!
 //! # Conversations
 //!
 //! Callers send their whole history in every turn. What was compacted replaces its beginning
 //! in every turn after, byte for byte, so that the provider's prompt cache holds until the next
 //! compaction; the caller's own list is never changed. A conversation is known by tenant, agent and
-//! session; without a session, by the beginning of its first message. Whatever it is known by, a
-//! compaction stands only in front of the very messages it was made of. Names that are empty, padded,
+//! session; without a session, by the beginning of its first message. In either case a compaction
+//! is used only for the same messages it was made of. Names that are empty, padded,
 //! too long or hold control characters, and two histories that use one name in turn, get a compaction
 //! for the one request and nothing is kept ([`fail_closed_rollover`](CompactionLayer::with_fail_closed_rollover)).
 //!
 //! One request of a conversation is compacted at a time; others of it wait, and then send the same. In
-//! [`deferred`](CompactionLayer::with_deferred) mode nobody waits as long as the request fits as it is.
+//! [`deferred`](CompactionLayer::with_deferred) mode none waits as long as the request fits as it is.
 //!
 //! After three compactions in a row that did not help, a conversation is not summarised any more; after
-//! three errors of the layer's own (a panic in a closure it was given, a result that is not valid or that the
-//! provider does not take) it is left alone, and every answer says so.
+//! three internal errors (a panic in a closure it was given, a result that is not valid or that the
+//! provider refuses) it is not compacted any more, and every answer reports that.
 //!
 //! # What it costs
 //!
-//! A request far from the limit is let through by an upper bound: the length of its body, or of its texts.
-//! Else its new messages are counted, and the old ones recognised. A provider's reported usage is where
-//! the next count starts.
+//! A request far from the limit passes by an upper bound: the length of its body, or of its texts.
+//! Otherwise its new messages are counted, and the old ones recognised. The next count starts from the
+//! usage that the provider reports.
 //!
 //! # Cancellation
 //!
-//! Dropping the future drops the call and the summariser's calls; what was set aside for those and not
-//! used goes back into the tenant's budget, and the next request of the conversation is compacted.
-//! An answer that is dropped teaches nothing.
+//! Dropping the future drops the call and the summariser's calls; tokens that were reserved for those and
+//! not used are returned to the tenant's budget, and the next request of the conversation is compacted.
+//! The usage of an answer that is dropped is not learned.
 //!
 //! # Features
 //!
@@ -125,9 +125,9 @@
 //! |---|---|
 //! | `measure` | counting tokens: schemes, calibration, limits of models and targets |
 //! | `decide` | when to compact and how far, the plan of a cut, the compaction of one request |
-//! | `summarise` | asking a summariser: prompts, budget, breaker |
+//! | `summarise` | calls of a summariser: prompts, budget, breaker |
 //! | `apply` | markers, summaries as messages, facts kept by rule, what is reported |
-//! | `state` | what is remembered, of the layer and of each conversation |
+//! | `state` | the state of the layer and of each conversation |
 //!
 //! # Without a service
 //!
@@ -135,24 +135,24 @@
 //!
 //! * [`Counter`] and [`CountedHistory`] count tokens, each message once, and learn from reported usage.
 //! * [`Models`] knows windows and output limits.
-//! * [`CompactionPolicy`] says when to compact and how far.
+//! * [`CompactionPolicy`]: when to compact and how far.
 //! * [`strip`] (tier 1) replaces large results and arguments of older messages by markers.
 //! * [`Ledger`] (tier 4) keeps what can be kept by rule; [`render`] makes a message of
 //!   it that can not be taken for an instruction.
 //! * [`Applied`] repeats a compaction for callers who send their whole history in every turn.
-//! * [`chunks`], [`ask`] and [`accept`] (tiers 2 and 3) say what a summariser is asked and which of
-//!   its answers may replace history.
-//! * [`Compactor`] puts them together: a request goes in, and one that fits comes out, or an error
-//!   that says why it can not. What a summariser wrote is handed to it ([`CompactionTask::written`]).
+//! * [`chunks`], [`ask`] and [`accept`] (tiers 2 and 3) make the requests to a summariser and check which
+//!   of its answers may replace history.
+//! * [`Compactor`] combines them: it makes a request fit, or returns an error with the reason. A
+//!   summariser's answer is passed to it ([`CompactionTask::written`]).
 //!
 //! ```
 //! use steadfast_compact::{Compactor, Counter, Models, CompactionPolicy, CountedHistory, CompactionTask};
-//! use steadfast_chat::{ChatRequest, transcript::Rules};
+//! use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 //! use steadfast_core::Dialect;
 //!
 //! let (models, counter) = (Models::default(), Counter::default());
 //! let compactor = Compactor::new(CompactionPolicy::default())?;
-//! let (model, rules) = ("claude-sonnet-4-5", Rules::for_dialect(Dialect::Anthropic));
+//! let (model, rules) = ("claude-sonnet-4-5", TranscriptRules::for_dialect(Dialect::Anthropic));
 //!
 //! // Once a turn; the history belongs to the conversation.
 //! let mut history = CountedHistory::default();
@@ -170,15 +170,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is never touched
+//! # What is never changed
 //!
 //! Instructions, pinned messages, the user's current request, and the most recent messages (four,
 //! and the calls that go with their results). Calls and results go together or stay together.
 //!
-//! # What comes out
+//! # What is sent
 //!
 //! A request that the provider accepts, by [`transcript::validate`](steadfast_chat::transcript::validate):
-//! cuts are tried until one is valid. A request that needs nothing is not changed by a byte.
+//! cuts are tried until one is valid. A request that fits is not changed.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,5 +1,5 @@
-//! What a layer remembers: what all its services share, and of each conversation what was counted, what
-//! was compacted, and how that went.
+//! The state of a layer: what all its services share, and the counts and compactions of each
+//! conversation.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     summarise::{Summariser, SummariserBreaker, Tenant},
 };
 
-/// Conversations that are remembered when nobody says.
+/// Conversations that are kept by default.
 const REMEMBER: KeyedPolicy = KeyedPolicy { capacity: 1_024, idle: Duration::from_secs(3_600) };
 
 /// What is known of a target where its name is not enough.
@@ -78,7 +78,7 @@ impl LayerState {
         self.config.compactor.policy()
     }
 
-    /// A generator of its own, so that nobody waits for another's.
+    /// A new generator, so that no call waits for another's.
     pub(crate) fn rng(&self) -> fastrand::Rng {
         self.rng.lock().fork()
     }
@@ -95,7 +95,7 @@ impl LayerState {
         if let Some(key) = id::key(request, &self.hasher, !self.config.keep_ambiguous) {
             let now = Instant::now();
             let found = self.conversations.get_or_insert_with(&key, now, || make(true));
-            // Two names with one hash: once in 2^64, and then not the other's.
+            // Two names with one hash, once in 2^64: the state is the other conversation's.
             if found.id.is_of(&request.context) {
                 return found;
             }

@@ -4,11 +4,11 @@
 use steadfast_chat::{ChatRequest, ChatResponse, Message, RawJson, Tool};
 use steadfast_compact::CompactionLayer;
 use steadfast_core::{Call, Reason};
-use steadfast_testkit::{Act, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
 
 const HOLDS_NOTHING: &str = "rules alone make no call, and take no place, of their own";
 
-/// What can not be made to fit.
+/// A request that can not be made to fit.
 fn too_large(request: &mut ChatRequest) {
     request.model = "gpt-4".into();
     *request.messages.make_mut() = vec![Message::user("x y z ".repeat(20_000))];
@@ -56,7 +56,7 @@ contract!(
     in_a_session,
     Contract::new(InSession, CompactionLayer::rules_only)
         .refuses(|_, request| too_large(request))
-        .state(Act::fail(Reason::ContextOverflow), |layer| layer
+        .state(Action::fail(Reason::ContextOverflow), |layer| layer
             .handle()
             .snapshot()
             .counts

@@ -1,4 +1,4 @@
-//! What a request that needs nothing pays, in allocations, and for histories of every length.
+//! The allocations of a request that fits, for histories of every length.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{

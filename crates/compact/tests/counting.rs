@@ -123,7 +123,7 @@ fn a_count_is_exact_where_the_scheme_is() {
 }
 
 #[test]
-fn what_was_reported_is_where_the_next_count_starts() {
+fn the_next_count_starts_from_reported_usage() {
     let counter = bytes();
     let mut history = CountedHistory::default();
     let mut request = ChatRequest::new(vec![user(1_000)]);
@@ -158,7 +158,7 @@ fn reports_from_before_a_compaction_or_of_other_models_do_not_count() {
 }
 
 #[test]
-fn an_overflow_teaches_the_ratio() {
+fn the_ratio_is_learned_from_an_overflow() {
     let counter = bytes();
     let mut history = CountedHistory::default();
     let request = ChatRequest::new(vec![user(1_000)]);
@@ -188,7 +188,7 @@ fn growth_is_that_of_turns_that_add() {
 }
 
 #[test]
-fn pictures_and_results_are_in_the_count() {
+fn images_and_results_are_counted() {
     let counter = Counter::default();
     let count = |parts| {
         let request = ChatRequest::new(vec![Message::new(Role::User, parts)]);

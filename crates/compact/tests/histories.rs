@@ -1,5 +1,5 @@
-//! Whatever goes through the layer, the simulator accepts what comes out. It is strict, and knows the
-//! providers' rules from the other side.
+//! The simulator, which has its own strict version of the providers' rules, accepts every request
+//! that the layer sends.
 //!
 //! `STEADFAST_HISTORIES=100000 cargo test -p steadfast-compact --profile chaos --test histories` tries
 //! more of them, `STEADFAST_HISTORY=n` one alone.
@@ -24,7 +24,7 @@ use steadfast_sim::{Answer, Journal, Model, SimProvider};
 use support::{Model as Summariser, say};
 use tower::{Layer, Service, ServiceExt};
 
-/// How many are tried when nobody says.
+/// How many are tried by default.
 const HISTORIES: u64 = 2_000;
 
 const MODEL: &str = "the-model";
@@ -126,7 +126,7 @@ async fn converse(seed: u64, signatures: &BTreeMap<&str, String>, seen: &mut See
         })
         .with_counter(Counter::default().with_scheme(
             MODEL,
-            // What is counted how is not the matter here.
+            // The scheme of the count does not matter here.
             Scheme { encoding: Encoding::Bytes(3), ..Scheme::for_model(MODEL) },
         ))
         .with_seed(seed);
@@ -212,7 +212,7 @@ fn was_compacted(journal: &Journal, _: usize) -> bool {
 }
 
 #[test]
-fn the_simulator_accepts_whatever_comes_out() {
+fn the_simulator_accepts_every_request() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

@@ -5,7 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_chat::{ChatRequest, Event, Message, Role, transcript::Rules, transcript::validate};
+use steadfast_chat::{
+    ChatRequest, Event, Message, Role, transcript::TranscriptRules, transcript::validate,
+};
 use steadfast_compact::{
     CompactionLayer, CompactionPolicy, ConversationId, Effect, TargetFacts, Tier, TokenLimits,
 };
@@ -20,7 +22,7 @@ fn layer(tokens: u64) -> CompactionLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_room_goes_as_it_is() {
+async fn a_request_that_fits_is_not_changed() {
     let model = Model::fine();
     let service = stacked(&layer(200_000), &model);
     let request = request(talk(3, 5), session("s"));
@@ -71,7 +73,9 @@ async fn a_full_window_is_compacted_and_the_caller_sees_it() {
     let report = notice.reports[0];
     assert_eq!((report.tier, report.effect), (Tier::Fallback, Effect::Effective));
     let sent = model.last();
-    assert!(validate(&sent, &Rules::for_dialect(steadfast_core::Dialect::Anthropic)).is_ok());
+    assert!(
+        validate(&sent, &TranscriptRules::for_dialect(steadfast_core::Dialect::Anthropic)).is_ok()
+    );
     assert_eq!(sent.messages.last().unwrap().text(), "and now?");
     assert_eq!(sent.model, MODEL);
 
@@ -144,7 +148,7 @@ async fn the_first_tier_is_enough_where_results_are_large() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_fit_fails_before_anybody_is_asked() {
+async fn what_can_not_fit_fails_without_a_call() {
     let model = Model::fine();
     let layer = layer(8_192);
     let service = stacked(&layer, &model);
@@ -168,7 +172,7 @@ async fn a_refusal_is_compacted_harder_and_sent_again_once() {
         0 => Err(overflow(Some(6_000), Some(9_000))),
         _ => Ok(say("ok")),
     });
-    // What everybody believes of it.
+    // The stated window.
     let layer = layer(100_000);
     let service = stacked(&layer, &model);
     let context = session("s");
@@ -222,7 +226,7 @@ async fn a_refusal_in_the_stream_before_content_is_one_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_time_only_after_progress_and_never_more() {
+async fn a_request_is_compacted_a_second_time_only_after_progress() {
     for (second, third, calls) in [
         (Some(5_000), Some(4_000), 3),
         (Some(9_000), None, 2),
@@ -243,7 +247,7 @@ async fn a_second_time_only_after_progress_and_never_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_returned_where_nothing_can_be_done() {
+async fn a_refusal_is_returned_where_no_compaction_helps() {
     let overflows = || Model::at_once(|_, _| Err(overflow(None, None)));
     let late = Model::new(|_, _| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -267,7 +271,7 @@ async fn a_refusal_is_returned_where_nothing_can_be_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_reported_decides_the_next_turn() {
+async fn reported_usage_decides_the_next_turn() {
     // Twice what is estimated.
     let model = Model::at_once(|_, request| {
         let bytes: usize = request.messages.iter().map(|message| message.text().len()).sum();
@@ -290,7 +294,7 @@ async fn what_is_reported_decides_the_next_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_of_no_name_is_known_by_how_it_begins() {
+async fn a_conversation_without_a_session_is_known_by_its_beginning() {
     let model = Model::fine();
     let layer = layer(8_192);
     let service = stacked(&layer, &model);
@@ -317,7 +321,7 @@ async fn a_session_of_no_name_is_known_by_how_it_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_that_means_nothing_keeps_nothing() {
+async fn nothing_is_kept_for_a_malformed_name() {
     let model = Model::fine();
     let strict = layer(8_192);
     let service = stacked(&strict, &model);
@@ -336,7 +340,7 @@ async fn a_scope_that_means_nothing_keeps_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_histories_of_one_name_are_not_put_together() {
+async fn two_histories_of_one_name_are_not_mixed() {
     let model = Model::fine();
     let layer = layer(8_192);
     let service = stacked(&layer, &model);
@@ -366,9 +370,9 @@ async fn two_histories_of_one_name_are_not_put_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_its_own_switch_it_off_and_it_says_so() {
+async fn internal_errors_switch_it_off_and_are_reported() {
     let model = Model::fine();
-    // A closure of the operator's that panics.
+    // A closure that panics.
     let layer = layer(8_192).with_pins(|message| {
         assert!(!message.text().contains("question 5"), "a pin that can not be decided");
         false
@@ -392,7 +396,7 @@ async fn errors_of_its_own_switch_it_off_and_it_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_the_provider_does_not_take_is_forgotten() {
+async fn a_result_that_the_provider_refuses_is_forgotten() {
     let model = Model::at_once(|_, request| {
         let is_compacted = request.messages.iter().any(|one| one.text().contains("[Summary of"));
         match is_compacted {
@@ -454,7 +458,7 @@ fn read(turns: usize) -> ChatRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_of_the_wire_is_read_where_its_length_does_not_tell() {
+async fn a_request_from_the_wire_is_counted_where_its_length_is_not_enough() {
     let model = Model::at_once(|_, _| Ok(say_used("ok", 20_000, 3)));
     let layer = CompactionLayer::rules_only().with_targets(|_| {
         TargetFacts::default().with_limits(TokenLimits::new(40_000).with_output(1_000))

@@ -5,7 +5,7 @@
 mod history;
 
 use history::{total, weigh};
-use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult, transcript::Rules};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult, transcript::TranscriptRules};
 use steadfast_compact::{
     CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
     TokenLimits,
@@ -14,7 +14,7 @@ use steadfast_core::Dialect;
 
 struct Session {
     compactor: Compactor,
-    rules: Rules,
+    rules: TranscriptRules,
     window: u64,
     growth: Option<u64>,
     summary: Option<Summary>,
@@ -26,7 +26,7 @@ impl Session {
     fn new(window: u64) -> Self {
         Self {
             compactor: Compactor::new(CompactionPolicy::default()).unwrap(),
-            rules: Rules::for_dialect(Dialect::OpenAi),
+            rules: TranscriptRules::for_dialect(Dialect::OpenAi),
             window,
             growth: None,
             summary: None,
@@ -102,7 +102,7 @@ fn planted_facts_survive_compaction_after_compaction() {
 }
 
 #[test]
-fn what_does_not_fit_is_made_to_for_every_window() {
+fn every_window_is_fitted() {
     for (window, tokens) in [
         (32_768, 40_000),
         (8_192, 200_000),
@@ -245,7 +245,7 @@ fn a_written_summary_is_completed_and_brought_up_to_date() {
 }
 
 #[test]
-fn nobody_is_asked_where_no_summary_is_needed_or_would_help() {
+fn no_summary_is_requested_where_none_is_needed_or_would_help() {
     let mut session = Session::new(8_192);
     let pending = |session: &Session| {
         let mut task = CompactionTask::new(&session.rules, &weigh);

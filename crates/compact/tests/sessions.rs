@@ -6,7 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_chat::{Message, Part, RawJson, Role, Tool, transcript::Rules, transcript::validate};
+use steadfast_chat::{
+    Message, Part, RawJson, Role, Tool, transcript::TranscriptRules, transcript::validate,
+};
 use steadfast_classify::ClassifyLayer;
 use steadfast_client::{Credential, LlmClient, Provider, Providers};
 use steadfast_compact::{
@@ -72,7 +74,7 @@ async fn two_hundred_turns_take_at_most_six_compactions() {
 
 #[tokio::test(start_paused = true)]
 async fn every_window_is_fitted_whatever_the_summariser_does() {
-    let rules = Rules::for_dialect(Dialect::Anthropic);
+    let rules = TranscriptRules::for_dialect(Dialect::Anthropic);
     for (window, history) in
         [(4_096, 100_000), (16_000, 400_000), (128_000, 1_000_000), (1_000_000, 2_000_000)]
     {

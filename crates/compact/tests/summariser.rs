@@ -31,7 +31,7 @@ fn recorded() -> Model {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_words_stand_in_place_of_what_is_gone() {
+async fn the_summary_replaces_what_is_removed() {
     let summariser = recorded();
     let layer = layer(&summariser);
     let answer = turn(&layer, "s").await.unwrap();
@@ -52,7 +52,7 @@ async fn its_words_stand_in_place_of_what_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_is_brought_up_to_date_and_not_made_anew() {
+async fn a_record_is_updated_and_not_made_again() {
     let summariser = Model::at_once(|number, _| Ok(say(&format!("Record number {number}."))));
     let layer = layer(&summariser);
     let model = Model::fine();
@@ -78,7 +78,7 @@ async fn a_record_is_brought_up_to_date_and_not_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_histories_are_told_in_chunks_side_by_side_and_merged() {
+async fn long_histories_are_summarised_in_parallel_chunks_and_merged() {
     let summariser = Model::new(|_, request| async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let text = request.messages[1].text();
@@ -180,7 +180,7 @@ fn wrong() -> Vec<(&'static str, Model, Degraded)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_it_does_wrong_the_rules_do_its_work() {
+async fn every_failure_of_the_summariser_falls_back_to_the_rules() {
     for (what, summariser, expected) in wrong() {
         let layer = layer(&summariser);
         let began = Instant::now();
@@ -195,7 +195,7 @@ async fn whatever_it_does_wrong_the_rules_do_its_work() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_failures_rest_it_for_a_minute_and_one_tries_it_again() {
+async fn five_failures_open_its_breaker_for_a_minute_and_a_probe_follows() {
     let failing = Model::at_once(|number, _| match number {
         0..=5 => Err(Failure::new(Reason::ServerError, "broken")),
         _ => Ok(say("It works again.")),
@@ -223,7 +223,7 @@ async fn five_failures_rest_it_for_a_minute_and_one_tries_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_that_tries_has_thirty_seconds() {
+async fn the_probe_has_thirty_seconds() {
     let model = Model::new(|number, _| async move {
         match number {
             0..=4 => Err(Failure::new(Reason::ServerError, "broken")),
@@ -243,7 +243,7 @@ async fn the_one_that_tries_has_thirty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenants_cap_is_kept_and_gives_back_what_was_not_used() {
+async fn a_tenants_cap_holds_and_unused_tokens_are_returned() {
     let summariser = recorded();
     let policy = |hour| SpendPolicy { hour, ..SpendPolicy::default() };
     // One compaction may cost about ten thousand, and costs five.
@@ -294,7 +294,7 @@ async fn where_all_is_too_much_the_older_half_is_summarised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_goes_away_frees_everything() {
+async fn a_dropped_call_frees_everything() {
     let summariser = Model::new(|_, _| std::future::pending());
     let layer = layer(&summariser);
     let model = Model::fine();
@@ -392,7 +392,8 @@ async fn deferred_it_compacts_for_the_next_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deferred_what_does_not_fit_is_compacted_at_once_and_what_moved_on_is_dropped() {
+async fn deferred_a_request_that_does_not_fit_is_compacted_at_once_and_an_outdated_compaction_is_dropped()
+ {
     let summariser = Model::new(|_, _| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(say("The record."))
@@ -441,7 +442,7 @@ async fn compactions_that_do_not_help_end_the_summaries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_has_half_of_what_is_left_to_the_deadline() {
+async fn the_summariser_has_half_of_the_time_to_the_deadline() {
     let summariser = Model::new(|_, _| std::future::pending());
     let layer = layer(&summariser);
     let model = Model::fine();
@@ -455,7 +456,7 @@ async fn it_has_half_of_what_is_left_to_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_used_counts_even_where_it_came_to_nothing() {
+async fn tokens_of_an_unused_summary_count() {
     let summariser = Model::at_once(|_, _| {
         Ok(answer(vec![
             text_delta("The"),

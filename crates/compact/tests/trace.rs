@@ -10,11 +10,11 @@ use std::time::Duration;
 use steadfast_chat::Message;
 use steadfast_compact::CompactionLayer;
 use steadfast_core::{Failure, Reason};
-use steadfast_testkit::Heard;
+use steadfast_testkit::CapturedEvents;
 use support::*;
 
 /// The names of what was heard, without the fields.
-fn names(heard: &Heard) -> Vec<String> {
+fn names(heard: &CapturedEvents) -> Vec<String> {
     let lines = heard.take();
     for line in &lines {
         for content in ["question", "all is well", "and now", "busy"] {
@@ -26,7 +26,7 @@ fn names(heard: &Heard) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn every_action_is_traced_once_under_its_name() {
-    let heard = Heard::default();
+    let heard = CapturedEvents::default();
     let _listening = tracing::subscriber::set_default(heard.clone());
     let model = Model::fine();
 

@@ -1,5 +1,5 @@
-//! Whatever is compacted, however often: what comes out is accepted, fits, and keeps what must be
-//! kept; what needs nothing is not changed.
+//! However often a request is compacted, the result is valid, fits, and keeps what must be kept; a
+//! request that fits is not changed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use history::{Writer, dialect, stretch, stretches, total, weigh};
 use proptest::prelude::*;
 use steadfast_chat::{
     ChatRequest, Message, Role,
-    transcript::{Rules, repair, validate},
+    transcript::{TranscriptRules, repair, validate},
 };
 use steadfast_compact::{
     CompactionPolicy, CompactionResult, CompactionTask, Compactor, Effect, Summary, Tier,
@@ -19,7 +19,7 @@ use steadfast_core::Dialect;
 
 fn compact(
     request: &mut ChatRequest,
-    rules: &Rules,
+    rules: &TranscriptRules,
     window: u64,
     summary: Option<&Summary>,
     refused: bool,
@@ -49,7 +49,7 @@ proptest! {
         more in prop::collection::vec((stretch(), any::<bool>()), 0..8),
         window in prop_oneof![4_096_u64..9_000, 9_000_u64..40_000],
     ) {
-        let rules = Rules::for_dialect(dialect);
+        let rules = TranscriptRules::for_dialect(dialect);
         let mut writer = Writer::new(dialect, thinking);
         let (last, first) = start.split_last().unwrap();
         for one in first {
@@ -117,7 +117,7 @@ proptest! {
         start in stretches(6),
         window in 4_096_u64..20_000,
     ) {
-        let rules = Rules::for_dialect(dialect);
+        let rules = TranscriptRules::for_dialect(dialect);
         let mut writer = Writer::new(dialect, false);
         start.iter().for_each(|one| writer.stretch(one, false));
         writer.messages.push(Message::user("The current request, word for word."));
@@ -133,13 +133,13 @@ proptest! {
     }
 
     #[test]
-    fn damaged_histories_come_out_repaired(
+    fn damaged_histories_are_repaired(
         dialect in dialect(),
         start in stretches(6),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
         window in 4_096_u64..12_000,
     ) {
-        let rules = Rules::for_dialect(dialect);
+        let rules = TranscriptRules::for_dialect(dialect);
         let mut writer = Writer::new(dialect, false);
         start.iter().for_each(|one| writer.stretch(one, false));
         writer.messages.push(Message::user("go on"));
@@ -161,7 +161,7 @@ proptest! {
 
 #[test]
 fn a_long_agent_run_on_one_request_is_cut_inside_it() {
-    let rules = Rules::for_dialect(Dialect::Anthropic);
+    let rules = TranscriptRules::for_dialect(Dialect::Anthropic);
     let mut messages = vec![Message::system("rules"), Message::user("Build the thing.")];
     for number in 0..60 {
         let id = format!("call_{number}");
@@ -186,7 +186,7 @@ fn a_long_agent_run_on_one_request_is_cut_inside_it() {
 
 #[test]
 fn what_can_not_fit_is_an_error_with_the_numbers_and_changes_nothing() {
-    let rules = Rules::for_dialect(Dialect::OpenAi);
+    let rules = TranscriptRules::for_dialect(Dialect::OpenAi);
     let huge = Message::user("x".repeat(40_000));
     let mut messages: Vec<_> = (0..20).map(|n| Message::user(format!("turn {n}"))).collect();
     messages.push(Message::assistant("yes"));

@@ -7,8 +7,8 @@ use crate::Failure;
 
 impl IntoResponse for Failure {
     /// The status of [`Failure::http_status`], `retry-after` when there is a hint, and a small
-    /// JSON body with the reason and the text that is safe to show. Nothing of the provider's
-    /// error is in it.
+    /// JSON body with the reason and the text for the end user, without any part of the provider's
+    /// error.
     fn into_response(self) -> Response {
         let body = serde_json::json!({
             "error": { "type": self.reason().as_str(), "message": self.user_message() }
@@ -20,7 +20,7 @@ impl IntoResponse for Failure {
         )
             .into_response();
         if let Some(wait) = self.retry_after() {
-            // Whole seconds, rounded up: coming back early is a refusal more.
+            // Whole seconds, rounded up: an early retry would be refused again.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -36,7 +36,7 @@ mod tests {
     use crate::Reason;
 
     #[test]
-    fn says_when_to_come_back_and_nothing_of_the_provider() {
+    fn has_retry_after_and_nothing_of_the_provider() {
         let failure = Failure::new(Reason::RateLimit, "org-123 is over its limit")
             .with_retry_after(Some(Duration::from_millis(1_500)));
         let response = failure.into_response();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What is added to, or drawn from, a computed delay so that callers who failed together do not
-/// come back together.
+/// What is added to, or drawn from, a computed delay so that callers who failed at the same time do
+/// not retry at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub enum Jitter {
     /// `delay + uniform(0..fraction x delay)`: never earlier than computed.
     Additive(f64),
-    /// `uniform(0..delay)`: spreads best, and may come back at once.
+    /// `uniform(0..delay)`: spreads best, and may retry at once.
     Full,
     /// `uniform(base..3 x previous)`, capped: grows by chance instead of by count.
     Decorrelated,
@@ -34,7 +34,7 @@ pub struct Backoff {
     jitter: Jitter,
 }
 
-/// A [`Backoff`] that makes no sense.
+/// A [`Backoff`] that is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackoffError {
@@ -74,7 +74,7 @@ impl Backoff {
         Ok(Self { base, cap, ..Self::default() })
     }
 
-    /// Checks that the numbers agree: those of a configuration may not.
+    /// Checks the numbers, which may come from a configuration.
     ///
     /// # Errors
     ///
@@ -116,8 +116,8 @@ impl Backoff {
         }
     }
 
-    /// The delay before retry number `retry` (0 is the first), after having waited `previous`
-    /// before the one before.
+    /// The delay before retry number `retry` (0 is the first); `previous` is the delay before the
+    /// previous one.
     pub fn delay(&self, retry: u32, previous: Duration, rng: &mut fastrand::Rng) -> Duration {
         let factor = 1u32.checked_shl(retry).unwrap_or(u32::MAX);
         let delay = self.base.saturating_mul(factor).min(self.cap);
@@ -133,12 +133,12 @@ impl Backoff {
         }
     }
 
-    /// What jitter adds to a wait that somebody else asked for: never shortens it.
+    /// A wait that the provider asked for, with jitter; never shorter than the hint.
     pub fn spread(&self, hint: Duration, rng: &mut fastrand::Rng) -> Duration {
         match self.jitter {
             Jitter::None => hint,
             Jitter::Additive(fraction) => {
-                // Bounded by the base: a hint is exact, the spread only keeps a crowd apart.
+                // Bounded by the base: a hint is exact, the jitter only separates callers.
                 hint.saturating_add(scale(hint.min(self.base), fraction * rng.f64()))
             }
             Jitter::Full | Jitter::Decorrelated => {
@@ -166,8 +166,7 @@ mod keys {
         /// The longest of these waits; at least the first.
         #[serde(rename = "cap_ms", with = "Millis")]
         cap: Option<Duration>,
-        /// What is added to a wait by chance, or drawn from it: `{ additive = SHARE }`, `"full"`,
-        /// `"decorrelated"` or `"none"`.
+        /// The random part of a wait: `{ additive = SHARE }`, `"full"`, `"decorrelated"` or `"none"`.
         jitter: Jitter,
     }
 
@@ -193,12 +192,12 @@ mod keys {
 }
 
 /// `duration x fraction`, rounded down to nanoseconds, so that a fraction below 1 stays below the
-/// whole. What nanoseconds can not hold is as long as they can: five centuries.
+/// whole. Saturates at five centuries.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "casts of floats saturate, and a delay by chance is no exact number"
+    reason = "casts of floats saturate, and a random delay need not be exact"
 )]
 fn scale(duration: Duration, fraction: f64) -> Duration {
     Duration::from_nanos((duration.as_nanos() as f64 * fraction) as u64)
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_words() {
+    fn invalid_numbers_are_refused_with_a_message() {
         assert!(Backoff::new(ms(2), ms(1)).unwrap_err().to_string().contains("above its cap"));
         for fraction in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert!(Backoff::default().with_jitter(Jitter::Additive(fraction)).is_err());

@@ -1,4 +1,4 @@
-//! How much retrying is affordable.
+//! The budget of retries.
 
 use std::{
     fmt,
@@ -10,9 +10,9 @@ use std::{
 
 use crate::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, RecoveryLog};
 
-/// What retries cost and how many there may be; plain fields.
+/// The capacity of a budget and the costs of retries; plain fields.
 ///
-/// The numbers are those AWS SDKs settled on: 500 tokens hold about 35 retries of transient
+/// The numbers are those of the AWS SDKs: 500 tokens hold about 35 retries of transient
 /// errors, so that a dead provider costs a bounded share of traffic and not a multiple of it.
 /// Throttling is cheaper, because a throttled provider works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ use crate::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, Reco
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BudgetPolicy {
-    /// What the bucket that retries, failovers and resumes draw from holds when full.
+    /// The capacity of the token bucket that retries, failovers and resumes draw from.
     #[cfg_attr(feature = "serde", serde(rename = "budget"))]
     pub capacity: u32,
     /// What a retry after anything but throttling takes out.
@@ -29,8 +29,7 @@ pub struct BudgetPolicy {
     /// What a retry after `rate_limit` or `overloaded` takes out.
     #[cfg_attr(feature = "serde", serde(rename = "budget_throttling"))]
     pub throttling: u32,
-    /// What a retry after `network` takes out. Connections that never came about cost the provider
-    /// nothing, so they are cheap.
+    /// What a retry after `network` takes out. A connection that failed costs the provider nothing.
     #[cfg_attr(feature = "serde", serde(rename = "budget_network"))]
     pub network: u32,
     /// What a first attempt that succeeds puts back.
@@ -72,10 +71,10 @@ struct Bucket {
 #[must_use = "put back with `RetryBudget::refund` when the retried call succeeds"]
 pub struct Withdrawal(u32);
 
-/// What a retry that is decided on will cost. Dropped before it is [spent](Self::spend), it goes
-/// back: nobody was asked.
+/// The cost of a retry that will be made. Dropped before it is [spent](Self::spend), it is put back:
+/// no provider was called.
 #[derive(Debug)]
-#[must_use = "dropped, it goes back into the budget"]
+#[must_use = "when dropped, it is put back into the budget"]
 pub struct Reservation {
     bucket: Arc<Bucket>,
     cost: u32,
@@ -95,7 +94,7 @@ impl Drop for Reservation {
 }
 
 impl Withdrawal {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: Withdrawal) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -140,7 +139,7 @@ impl RetryBudget {
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
             Reason::Network => policy.network,
-            // Our own refusals cost nobody anything.
+            // Our own refusals cost the provider nothing.
             reason if reason.is_refusal() => 0,
             _ => policy.transient,
         };
@@ -153,31 +152,31 @@ impl RetryBudget {
 
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
     pub fn refund(&self, withdrawal: Withdrawal) {
-        self.bucket.put_back(self.worth(withdrawal));
+        self.bucket.put_back(self.refund_of(withdrawal));
     }
 
-    /// A lease that [refunds](Self::refund) when the answer it is handed to has ended well, and
-    /// not before: a stream that dies half way puts nothing back. While the bucket is full, the
-    /// answer to a call that took nothing has nothing to put back, and the lease is
-    /// [`idle`](Lease::idle). Allocates nothing.
+    /// A lease that [refunds](Self::refund) when its answer has ended successfully, and not before:
+    /// a stream that breaks half way puts nothing back. While the bucket is full, the answer to a
+    /// call that took nothing has nothing to put back, and the lease is [`idle`](Lease::idle).
+    /// Allocates nothing.
     #[inline]
     pub fn lease(&self, withdrawal: Withdrawal) -> Lease {
         if withdrawal.0 == 0 && (!self.refills || self.is_full()) {
             return Lease::idle();
         }
-        let tag = self.worth(withdrawal);
+        let tag = self.refund_of(withdrawal);
         let permit = Permit { tag, ..Permit::new(PermitKind::Ordinary, 0) };
         Lease::new(self.bucket.clone(), permit, RecoveryLog::disabled())
     }
 
-    /// Whether nothing is missing.
+    /// Whether it holds its full capacity.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.remaining() >= self.bucket.policy.capacity
     }
 
     /// What a success puts back.
-    fn worth(&self, withdrawal: Withdrawal) -> u32 {
+    fn refund_of(&self, withdrawal: Withdrawal) -> u32 {
         match withdrawal.0 {
             0 if self.refills => self.bucket.policy.refill,
             withdrawn => withdrawn,
@@ -189,7 +188,7 @@ impl RetryBudget {
         self.bucket.tokens.load(Ordering::Relaxed)
     }
 
-    /// What the bucket costs and holds.
+    /// The capacity and costs of the bucket.
     pub fn policy(&self) -> &BudgetPolicy {
         &self.bucket.policy
     }
@@ -203,7 +202,7 @@ impl RetryBudget {
 impl Bucket {
     fn put_back(&self, amount: u32) {
         let Bucket { policy, tokens } = self;
-        // A full bucket, the usual case, is not written to: no cache line bounces.
+        // A full bucket, the usual case, is not written to: no contention for its cache line.
         if amount == 0 || tokens.load(Ordering::Relaxed) >= policy.capacity {
             return;
         }
@@ -262,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against plain arithmetic: never above capacity, never below zero, nothing lost.
+        /// Compared with arithmetic: never above capacity, never below zero, nothing lost.
         #[test]
         fn agrees_with_arithmetic(
             capacity in 0u32..200,

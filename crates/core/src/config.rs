@@ -24,7 +24,7 @@ pub struct ZeroIsOff;
 pub trait AsDuration: Sized {
     /// As a duration.
     fn to_duration(&self) -> Duration;
-    /// The other way round.
+    /// From a duration.
     fn from_duration(duration: Duration) -> Self;
 }
 

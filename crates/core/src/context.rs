@@ -1,23 +1,23 @@
-//! What travels with a request, and what a layer may ask of one.
+//! The context of a request, and the trait of requests that layers use.
 
 use std::{num::NonZeroU32, sync::Arc};
 
 use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Target};
 
-/// What travels with a request through the layers.
+/// What a request carries through the layers.
 ///
 /// Plain fields; the default is empty and allocates nothing. Cloning it is a few counted
 /// pointers, and a clone shares the recovery log and the budget of the original.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CallContext {
-    /// Where the call goes. Set by failover, read by everything below it.
+    /// Where the call goes. Set by failover, read by the layers inside it.
     pub target: Option<Target>,
     /// When the call must be over.
     pub deadline: Option<Deadline>,
-    /// Attempts already made for this request, on whatever target, before this one.
+    /// Attempts already made for this request, on any target, before this one.
     pub attempts: u32,
-    /// How many attempts the request may have in all, whatever layer makes them.
+    /// How many attempts the request may have in total, over all layers.
     pub max_attempts: Option<NonZeroU32>,
     /// Targets that could still take the call if this one fails. A retry layer does not wait for a
     /// hung target twice when there are any.
@@ -27,12 +27,12 @@ pub struct CallContext {
     /// The budget that retries of this request draw from; a layer without one of its own uses
     /// this.
     pub budget: Option<RetryBudget>,
-    /// What the layers did; disabled unless someone asks.
+    /// What the layers did; disabled by default.
     pub log: RecoveryLog,
-    /// Who makes the call as far as failures are concerned: where a target rests only after two
-    /// witnesses have failed, calls of one witness count once. `None`: a witness of its own.
+    /// Identifies the caller when failures are counted: where a circuit opens only after failures of
+    /// two witnesses, those of one witness count once. `None`: the call is a separate witness.
     pub witness: Option<u64>,
-    /// Who calls. Behind a pointer, because most layers never look.
+    /// Who calls. Behind a pointer, because most layers do not read it.
     identity: Option<Arc<Identity>>,
 }
 
@@ -42,10 +42,10 @@ pub struct CallContext {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Priority {
-    /// Somebody waits for the answer.
+    /// A user waits for the answer.
     #[default]
     Interactive,
-    /// Titles, summaries and the like: nobody waits, and an overloaded provider is left alone.
+    /// Titles, summaries and the like: no user waits, and an overloaded provider is not called again.
     Background,
 }
 
@@ -175,13 +175,13 @@ impl CallContext {
         Arc::make_mut(self.identity.get_or_insert_default())
     }
 
-    /// Attempts the request may still have: [`u32::MAX`] when nobody limits them.
+    /// Attempts the request may still have: [`u32::MAX`] without a limit.
     pub fn attempts_left(&self) -> u32 {
         self.max_attempts.map_or(u32::MAX, |max| max.get().saturating_sub(self.attempts))
     }
 }
 
-/// What a generic layer may ask of a request.
+/// A request that generic layers can handle.
 ///
 /// It is implemented for `http::Request<B>`, where the context lives in the extensions, and for the
 /// chat requests of `steadfast-chat`. A type of your own needs its two accessors:
@@ -198,14 +198,14 @@ impl CallContext {
 /// }
 /// ```
 pub trait Call {
-    /// What travels with the request.
+    /// The context of the request.
     fn context(&self) -> &CallContext;
 
-    /// What travels with the request, to be changed.
+    /// The context of the request, to be changed.
     fn context_mut(&mut self) -> &mut CallContext;
 
-    /// The model asked for, when the request names one: failover maps it to each target's own.
-    /// Without an answer of its own, a request asks for the model of its context's target.
+    /// The requested model, when the request names one: failover maps it to that of each target. By
+    /// default, the model of the context's target.
     fn model(&self) -> Option<&str> {
         self.context().target.as_ref()?.model()
     }
@@ -226,8 +226,8 @@ pub trait Call {
         Ok(())
     }
 
-    /// Adds a short message from the caller's side to the request, such as a nudge to carry on.
-    /// Returns whether the request has a place for one.
+    /// Adds a short user message to the request, such as a request to continue. Returns whether
+    /// this kind of request can have one.
     fn nudge(&mut self, text: &str) -> bool {
         let _ = text;
         false
@@ -254,18 +254,18 @@ pub struct Needs {
     pub tools: bool,
     /// It is to be streamed.
     pub stream: bool,
-    /// About how many tokens it is, when that can be told; an estimate from below, so that a
-    /// target is not skipped that would have served.
+    /// About how many tokens it is, when that is known; a lower bound, so that a target which could
+    /// serve it is not skipped.
     pub input_tokens: u64,
 }
 
-/// What one target is and can do; what [`Call::adapt`] fits a request to.
+/// What one target is and can do; [`Call::adapt`] fits a request to it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Profile {
     /// Where the request goes; its model is the one to send.
     pub target: Target,
-    /// What the target speaks, when known.
+    /// The dialect of the target, when known.
     pub dialect: Option<Dialect>,
     /// Whether it reads images.
     pub vision: bool,
@@ -279,8 +279,8 @@ pub struct Profile {
     pub unsupported: Vec<String>,
     /// What to do with a parameter it does not take.
     pub on_unsupported: OnUnsupported,
-    /// The conversation was last answered by another target: what only that one could read, such
-    /// as signed thinking, is left out.
+    /// The conversation was last answered by another target: content that only that one accepts,
+    /// such as signed thinking, is left out.
     pub foreign_history: bool,
 }
 
@@ -291,10 +291,10 @@ pub struct Profile {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnUnsupported {
-    /// Leave it out: an answer without it beats none.
+    /// Leave it out: an answer without it is better than none.
     #[default]
     Drop,
-    /// Pass the target over.
+    /// Skip the target.
     Refuse,
 }
 

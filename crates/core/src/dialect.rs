@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr};
 
 /// A wire dialect: the shape of requests, answers, streams and errors.
 ///
-/// Not `non_exhaustive`: whoever matches on it has something to do for each, and the compiler then
-/// finds every place where a new one needs code.
+/// Not `non_exhaustive`: a `match` on it has to handle every dialect, and the compiler then finds
+/// every place where a new one needs code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]

@@ -1,34 +1,34 @@
-//! A call, and then the first content of its reply.
+//! The future of a call and of the first content of its reply.
 
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
 
-use crate::{BufferLimits, Failure, Reason, Track};
+use crate::{BufferLimits, Failure, Lease, Reason, Track};
 
 pin_project! {
     /// One attempt of a layer that may make another: the future `F` of a call, then the wait for the
-    /// first content of its reply `R`, with what is read on the way kept in `B`. Dropping it drops
+    /// first content of its reply, which is [tracked](Track::Tracked) as `R`. Dropping it drops
     /// whichever is under way.
     #[must_use = "an attempt does nothing unless polled"]
-    pub struct FirstContent<F, R, B> {
+    pub struct FirstContent<F, R> {
         #[pin]
-        state: State<F, R, B>,
+        state: State<F, R>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, R, B> {
+    #[project_replace = StateReplaced]
+    enum State<F, R> {
         Calling { #[pin] call: F },
         // There is a reply, and its first content has not come.
-        Waiting { reply: Option<R>, buffer: B },
+        Waiting { reply: R },
         Done,
     }
 }
@@ -42,58 +42,71 @@ pub struct AttemptFailure {
     pub had_reply: bool,
 }
 
-impl<F, R, B: Default> FirstContent<F, R, B> {
+impl<F, R> FirstContent<F, R> {
     /// The attempt whose call is `call`.
     pub const fn new(call: F) -> Self {
         Self { state: State::Calling { call } }
     }
 
-    /// The reply and what was read of it, once its first content is there. What was under way is
-    /// dropped when it returns.
+    /// Ready once the reply's first content is there, or the attempt has failed. The call is dropped
+    /// as soon as there is a reply, and the reply when it fails.
     #[inline]
-    pub fn poll<E, T>(
+    pub fn poll<U, E, T>(
         self: Pin<&mut Self>,
         track: &T,
         limits: BufferLimits,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(R, B), AttemptFailure>>
+    ) -> Poll<Result<(), AttemptFailure>>
     where
-        F: Future<Output = Result<R, E>>,
+        F: Future<Output = Result<U, E>>,
         E: Into<Failure>,
-        T: Track<R, Buffer = B>,
+        T: Track<U, Tracked = R>,
     {
         let mut state = self.project().state;
-        let result = match state.as_mut().project() {
-            StateProjection::Calling { call } => match ready!(call.poll(cx)) {
-                Ok(mut reply) => {
-                    let mut buffer = B::default();
-                    match track.poll_content(&mut reply, &mut buffer, limits, cx) {
-                        Poll::Ready(found) => with_reply(found).map(|()| (reply, buffer)),
-                        Poll::Pending => {
-                            state.set(State::Waiting { reply: Some(reply), buffer });
-                            return Poll::Pending;
-                        }
-                    }
+        if let StateProjection::Calling { call } = state.as_mut().project() {
+            match ready!(call.poll(cx)) {
+                Ok(reply) => state.set(State::Waiting { reply: track.track(reply) }),
+                Err(error) => {
+                    state.set(State::Done);
+                    let failure = error.into();
+                    return Poll::Ready(Err(AttemptFailure { failure, had_reply: false }));
                 }
-                Err(error) => Err(AttemptFailure { failure: error.into(), had_reply: false }),
-            },
-            StateProjection::Waiting { reply: slot, buffer } => match slot {
-                None => Err(polled_again()),
-                Some(reply) => {
-                    let found = ready!(track.poll_content(reply, buffer, limits, cx));
-                    let taken = slot.take().ok_or_else(polled_again);
-                    with_reply(found).and(taken).map(|reply| (reply, mem::take(buffer)))
+            }
+        }
+        // In place: replies are large, and each move of one is a copy.
+        let failure = match state.as_mut().project() {
+            StateProjection::Waiting { reply } => {
+                match ready!(track.poll_content(reply, limits, cx)) {
+                    Ok(()) => return Poll::Ready(Ok(())),
+                    Err(failure) => AttemptFailure { failure, had_reply: true },
                 }
-            },
-            StateProjection::Done => Err(polled_again()),
+            }
+            _ => polled_again(),
         };
         state.set(State::Done);
-        Poll::Ready(result)
+        Poll::Ready(Err(failure))
     }
-}
 
-fn with_reply(found: Result<(), Failure>) -> Result<(), AttemptFailure> {
-    found.map_err(|failure| AttemptFailure { failure, had_reply: true })
+    /// The reply with `lease` on it, and what was read of it first.
+    ///
+    /// # Errors
+    ///
+    /// Unless [`poll`](Self::poll) was ready with it; then the lease counts as cancelled.
+    #[inline]
+    pub fn finish<U, E, T>(self: Pin<&mut Self>, track: &T, lease: Lease) -> Result<R, Failure>
+    where
+        F: Future<Output = Result<U, E>>,
+        T: Track<U, Tracked = R>,
+    {
+        let mut state = self.project().state;
+        if let StateProjection::Waiting { reply } = state.as_mut().project() {
+            track.attach(reply, lease);
+        }
+        match state.project_replace(State::Done) {
+            StateReplaced::Waiting { reply } => Ok(reply),
+            _ => Err(polled_again().failure),
+        }
+    }
 }
 
 fn polled_again() -> AttemptFailure {
@@ -101,7 +114,7 @@ fn polled_again() -> AttemptFailure {
     AttemptFailure { failure: Failure::refused_fixed(Reason::Unknown, text), had_reply: false }
 }
 
-impl<F, R, B> fmt::Debug for FirstContent<F, R, B> {
+impl<F, R> fmt::Debug for FirstContent<F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Calling { .. } => "calling",

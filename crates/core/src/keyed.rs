@@ -1,4 +1,4 @@
-//! Per-key state that does not grow for ever.
+//! Per-key state of bounded size.
 
 use std::{
     collections::HashMap,
@@ -15,8 +15,9 @@ use foldhash::quality::RandomState;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-/// Locks the keys are spread over. Readers of one lock do not wait for each other; this only keeps
-/// an insertion from stopping everyone.
+use crate::time::millis;
+
+/// Locks the keys are spread over, so that an insertion blocks only some of the readers.
 const SHARDS: usize = 8;
 
 /// How many keys are kept and for how long. A configuration says how many.
@@ -25,8 +26,8 @@ const SHARDS: usize = 8;
 #[cfg_attr(feature = "serde", serde(from = "usize", into = "usize"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct KeyedPolicy {
-    /// The most keys kept. Beyond it the longest unused goes, in use or not: memory is bounded
-    /// even when keys come from callers.
+    /// The most keys kept. Beyond it the longest unused is evicted, even one that is held: memory is
+    /// bounded even when keys come from callers.
     pub capacity: usize,
     /// How long an unused key is kept.
     pub idle: Duration,
@@ -52,10 +53,10 @@ impl From<KeyedPolicy> for usize {
     }
 }
 
-/// A bounded map from keys to shared state, evicting what is idle.
+/// A bounded map from keys to shared state, which evicts idle keys.
 ///
-/// A value that somebody holds (a lease, a handle) or that [`Keep::keep`] wants kept is not evicted for
-/// being idle. Looking up an existing key takes a shared lock and allocates nothing.
+/// A value that is held (by a lease, a handle) or for which [`Keep::keep`] is true is not evicted for
+/// being idle. A lookup of an existing key takes a shared lock and allocates nothing.
 pub struct Keyed<K, V> {
     shards: [RwLock<HashMap<K, Entry<V>, RandomState>>; SHARDS],
     hasher: RandomState,
@@ -69,17 +70,17 @@ struct Entry<V> {
     used: AtomicU64,
 }
 
-/// State that knows whether it may be forgotten.
+/// State of a [`Keyed`] map that decides whether it may be evicted.
 pub trait Keep {
-    /// Whether this must not be evicted for being idle: an open breaker, say, whose key nobody
-    /// asks for because it is open.
+    /// Whether this must not be evicted for being idle: an open breaker, for example, whose key is
+    /// not used because it is open.
     fn keep(&self, now: Instant) -> bool {
         let _ = now;
         false
     }
 
-    /// Called when the map has let go of it, perhaps under its lock: whoever holds it should ask the
-    /// map again.
+    /// Called when the map has evicted it, possibly under the map's lock: holders should get the key
+    /// again.
     fn evicted(&self) {}
 }
 
@@ -112,9 +113,9 @@ where
             entry.touch(tick);
             return entry.value.clone();
         }
-        let room = (self.policy.capacity / SHARDS).max(1);
-        if map.len() >= room {
-            self.evict(&mut map, room, now);
+        let capacity = (self.policy.capacity / SHARDS).max(1);
+        if map.len() >= capacity {
+            self.evict(&mut map, capacity, now);
         }
         let value = Arc::new(make());
         map.insert(key.clone(), Entry { value: value.clone(), used: AtomicU64::new(tick) });
@@ -126,14 +127,14 @@ where
         self.shard(key).read().get(key).map(|entry| entry.value.clone())
     }
 
-    /// Forgets `key`.
+    /// Removes `key`.
     pub fn remove(&self, key: &K) -> Option<Arc<V>> {
         let entry = self.shard(key).write().remove(key)?;
         entry.value.evicted();
         Some(entry.value)
     }
 
-    /// Forgets every key that `keep` does not want.
+    /// Removes every key for which `keep` is false.
     pub fn retain(&self, mut keep: impl FnMut(&K, &Arc<V>) -> bool) {
         for shard in &self.shards {
             shard.write().retain(|key, entry| {
@@ -170,10 +171,10 @@ where
         self.shards.iter().all(|shard| shard.read().is_empty())
     }
 
-    /// Drops what is idle; otherwise, when that makes too little room, the longest unused eighth.
-    fn evict(&self, map: &mut HashMap<K, Entry<V>, RandomState>, room: usize, now: Instant) {
+    /// Evicts idle keys, and when those are too few, the longest unused eighth.
+    fn evict(&self, map: &mut HashMap<K, Entry<V>, RandomState>, capacity: usize, now: Instant) {
         let tick = self.tick(now);
-        let idle = u64::try_from(self.policy.idle.as_millis()).unwrap_or(u64::MAX);
+        let idle = millis(self.policy.idle);
         map.retain(|_, entry| {
             let kept = tick.saturating_sub(entry.used.load(Ordering::Relaxed)) < idle
                 || Arc::strong_count(&entry.value) > 1
@@ -183,11 +184,11 @@ where
             }
             kept
         });
-        if map.len() < room {
+        if map.len() < capacity {
             return;
         }
-        let surplus = map.len() + 1 - room + room / 8;
-        // What is idle but kept goes last, what is merely old first.
+        let surplus = map.len() + 1 - capacity + capacity / 8;
+        // Keys that `keep` wants are evicted last.
         let mut ages: Vec<_> = map
             .iter()
             .map(|(key, entry)| {
@@ -204,20 +205,20 @@ where
     }
 
     fn shard(&self, key: &K) -> &RwLock<HashMap<K, Entry<V>, RandomState>> {
-        // The top bits: the maps use the low ones.
+        // The top bits, since the maps use the low ones.
         let hash = self.hasher.hash_one(key);
         let index = usize::try_from(hash >> 61).unwrap_or(0);
         &self.shards[index % SHARDS]
     }
 
     fn tick(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX)
+        millis(now.saturating_duration_since(self.epoch))
     }
 }
 
 impl<V> Entry<V> {
     fn touch(&self, tick: u64) {
-        // A second's resolution is plenty for eviction and keeps readers from writing.
+        // A resolution of a second is enough for eviction and saves readers a write.
         if tick.saturating_sub(self.used.load(Ordering::Relaxed)) >= 1_000 {
             self.used.store(tick, Ordering::Relaxed);
         }
@@ -264,7 +265,7 @@ mod tests {
     async fn never_holds_more_than_its_capacity() {
         let map = keyed(80);
         for key in 0..10_000 {
-            // Even when every state wants to be kept.
+            // Even when `keep` is true for every state.
             let state = map.get_or_insert_with(&key, Instant::now(), State::default);
             state.0.store(true, Ordering::Relaxed);
             assert!(map.len() <= 80, "{} at {key}", map.len());
@@ -272,10 +273,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn state_hears_that_it_is_gone() {
+    async fn state_is_notified_of_its_eviction() {
         #[derive(Default)]
-        struct Gone(AtomicBool);
-        impl Keep for Gone {
+        struct Evicted(AtomicBool);
+        impl Keep for Evicted {
             fn evicted(&self) {
                 self.0.store(true, Ordering::Relaxed);
             }
@@ -283,7 +284,7 @@ mod tests {
         let map = Keyed::new(KeyedPolicy { capacity: 8, idle: Duration::from_secs(60) });
         let mut held = vec![];
         for key in 0..200u32 {
-            held.push(map.get_or_insert_with(&key, Instant::now(), Gone::default));
+            held.push(map.get_or_insert_with(&key, Instant::now(), Evicted::default));
             match key % 50 {
                 10 => drop(map.remove(&key)),
                 20 => map.retain(|other, _| *other != key),
@@ -291,15 +292,15 @@ mod tests {
                 _ => {}
             }
             for (older, state) in held.iter().enumerate() {
-                let gone = map.get(&u32::try_from(older).unwrap()).is_none();
-                assert_eq!(state.0.load(Ordering::Relaxed), gone, "{older} after {key}");
+                let evicted = map.get(&u32::try_from(older).unwrap()).is_none();
+                assert_eq!(state.0.load(Ordering::Relaxed), evicted, "{older} after {key}");
             }
         }
         assert!(map.len() <= 8);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_idle_go_first_and_what_is_held_stays() {
+    async fn idle_keys_are_evicted_first_and_held_ones_kept() {
         let map = keyed(800);
         let held = map.get_or_insert_with(&0, Instant::now(), State::default);
         let kept = map.get_or_insert_with(&1, Instant::now(), State::default);
@@ -315,8 +316,8 @@ mod tests {
         assert!(map.get(&0).is_some_and(|state| Arc::ptr_eq(&state, &held)));
         assert!(map.get(&1).is_some());
         let survivors = (2..400).filter(|key| map.get(key).is_some()).count();
-        assert!(survivors < 398, "some of the idle are gone");
+        assert!(survivors < 398, "some idle keys are evicted");
         let fresh = (1_000..1_750).filter(|key| map.get(key).is_some()).count();
-        assert!(fresh > 600, "the fresh are mostly there: {fresh}");
+        assert!(fresh > 600, "most fresh keys are kept: {fresh}");
     }
 }

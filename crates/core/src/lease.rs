@@ -1,4 +1,4 @@
-//! What a layer holds while an answer is under way.
+//! Leases: how a layer learns of the end of an answer.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,45 +11,44 @@ use crate::{Failure, RecoveryLog};
 /// Implemented by a layer's per-key state, so that a [`Lease`] is a counted pointer to it and a few
 /// words: handing one out allocates nothing.
 pub trait Observer: Send + Sync + 'static {
-    /// The first content of the answer has come, `after` its beginning: called at most once a lease,
+    /// The first content of the answer has come, `after` its start: called at most once a lease,
     /// before its end, and only for leases that [ask for it](Lease::observing_content). Must not
     /// panic or block.
     fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
         let _ = (permit, after, log);
     }
 
-    /// The answer is over: called exactly once a lease, from wherever it ended: a poll, or a drop.
-    /// Must not panic or block.
+    /// The answer is over: called exactly once a lease, from a poll or a drop. Must not panic or block.
     fn ended(&self, end: LeaseEnd<'_>);
 }
 
-/// What was noted of a call when it was admitted.
+/// What is known about a call since its admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     /// Why it was let through.
     pub kind: PermitKind,
-    /// Its place in the order in which calls began, from 1.
+    /// Its position in the order in which calls began, from 1.
     pub order: u64,
-    /// Who makes it, as far as failures are concerned: those of one witness count as one where a
-    /// second one is asked for. `None`: a witness of its own.
+    /// Identifies the caller when failures are counted: failures of one witness count once where two
+    /// witnesses are required. `None`: the call is a separate witness.
     pub witness: Option<u64>,
-    /// Whatever else the state needs to know it by.
+    /// Any further data of the observer.
     pub tag: u32,
 }
 
 /// Why a call was let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermitKind {
-    /// Nothing is wrong.
+    /// The circuit is closed.
     Ordinary,
-    /// To find out whether what rests is well again.
+    /// To find out whether a resting target works again.
     Probe,
-    /// It has nowhere else to go.
+    /// It has no other target.
     Lone,
 }
 
 impl Permit {
-    /// That of the call which began as the `order`th.
+    /// The permit of the call that began as the `order`th.
     pub const fn new(kind: PermitKind, order: u64) -> Self {
         Self { kind, order, witness: None, tag: 0 }
     }
@@ -63,7 +62,7 @@ pub enum Outcome<'a> {
     Success,
     /// It failed, at its head or in the middle.
     Failure(&'a Failure),
-    /// The caller stopped listening: it frees what was held and says nothing of the provider.
+    /// The caller dropped it: what was held is released, and nothing counts against the provider.
     Cancelled,
 }
 
@@ -71,12 +70,12 @@ pub enum Outcome<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LeaseEnd<'a> {
-    /// What was noted when it was admitted.
+    /// Its permit.
     pub permit: Permit,
     /// How the answer ended.
     pub outcome: Outcome<'a>,
-    /// From the call's beginning to its first content; `None` when there was none, or when nobody
-    /// asked for it.
+    /// From the call's start to its first content; `None` when there was none, or when it was not
+    /// [observed](Lease::observing_content).
     pub first_content: Option<Duration>,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
@@ -85,11 +84,11 @@ pub struct LeaseEnd<'a> {
 /// Held from admission until the answer has ended.
 ///
 /// It ends once: by [`success`](Self::success), [`failure`](Self::failure), or by being
-/// dropped, which counts as *cancelled*, or as a failure while the thread panics. The state that
-/// handed it out keeps the time limit: it gives up a lease that it has not heard of for too long.
+/// dropped, which counts as *cancelled*, or as a failure while the thread panics. A time limit is the
+/// observer's task: it gives up a lease that has not ended for too long.
 #[must_use = "a dropped lease counts as cancelled"]
 pub struct Lease {
-    /// `None` once it has ended, and when nobody waits for it.
+    /// `None` once it has ended, and for an idle lease.
     observer: Option<Arc<dyn Observer>>,
     permit: Permit,
     log: RecoveryLog,
@@ -98,21 +97,21 @@ pub struct Lease {
 
 #[derive(Clone, Copy)]
 enum Content {
-    /// Nobody asked.
+    /// Not observed.
     Ignored,
-    /// Not there yet, of a call that began then.
+    /// It has not come yet; with the start of the call.
     Awaited(Instant),
     Came(Duration),
 }
 
 impl Lease {
-    /// A lease whose end `observer` learns of.
+    /// A lease whose end is reported to `observer`.
     #[inline]
     pub fn new(observer: Arc<dyn Observer>, permit: Permit, log: RecoveryLog) -> Self {
         Self { observer: Some(observer), permit, log, content: Content::Ignored }
     }
 
-    /// A lease that nobody waits for: for an answer that changes nothing, whichever way it ends.
+    /// A lease without an observer: for an answer whose outcome changes nothing.
     #[inline]
     pub const fn idle() -> Self {
         let permit = Permit::new(PermitKind::Ordinary, 0);
@@ -120,27 +119,27 @@ impl Lease {
         Self { observer: None, permit, log, content: Content::Ignored }
     }
 
-    /// Whether nobody waits for it.
+    /// Whether it has no observer.
     #[inline]
     pub const fn is_idle(&self) -> bool {
         self.observer.is_none()
     }
 
-    /// Asks for the time from `began` to the first content, and for [`Observer::first_content`] when that comes. Without
-    /// it the clock is not read.
+    /// Measures the time from `began` to the first content, and calls [`Observer::first_content`] when
+    /// it comes. Without this the clock is not read.
     #[inline]
     pub fn observing_content(mut self, began: Instant) -> Self {
         self.content = Content::Awaited(began);
         self
     }
 
-    /// Whether it wants to know when content comes.
+    /// Whether it still has to be notified of the first content.
     #[inline]
     pub const fn awaits_content(&self) -> bool {
         matches!(self.content, Content::Awaited(_))
     }
 
-    /// Notes that content has come; the first call counts.
+    /// Content has come; the first call counts.
     #[inline]
     pub fn content(&mut self) {
         if let Content::Awaited(began) = self.content {
@@ -152,7 +151,7 @@ impl Lease {
         }
     }
 
-    /// Takes it out of its place and leaves an [idle](Self::idle) one there.
+    /// Takes it and leaves an [idle](Self::idle) one.
     #[inline]
     pub const fn take(&mut self) -> Self {
         std::mem::replace(self, Self::idle())
@@ -162,7 +161,7 @@ impl Lease {
     #[inline]
     pub fn success(mut self) {
         if let Some(observer) = self.observer.take() {
-            // Whatever has ended well has had its content.
+            // A successful answer without content counts as having it at its end.
             if let Content::Awaited(began) = self.content {
                 self.content = Content::Came(began.elapsed());
             }
@@ -177,7 +176,7 @@ impl Lease {
         }
     }
 
-    /// The caller stopped listening; the same as dropping the lease.
+    /// The caller dropped the answer; the same as dropping the lease.
     pub fn cancel(self) {}
 
     #[inline]
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_once_whatever_happens() {
+    fn ends_exactly_once() {
         let ends = Arc::new(Ends::default());
         lease(&ends, 1).success();
         lease(&ends, 2).failure(&Failure::new(Reason::Timeout, ""));

@@ -1,15 +1,15 @@
-//! The words every Steadfast layer speaks.
+//! The types that every Steadfast layer shares.
 //!
 //! This crate has no policy and knows no provider's JSON. It holds what the layers share:
 //!
 //! * [`Failure`] and [`Reason`]: the one error of every service in a stack, and what it means.
-//! * [`Call`] and [`CallContext`]: what a generic layer may ask of a request, and what travels
-//!   with it.
+//! * [`Call`] and [`CallContext`]: a request that generic layers can handle, and its context.
 //! * [`Track`], [`Lease`] and [`Outcome`]: how a layer learns that an answer is over.
-//! * [`Backoff`], [`RetryBudget`], [`Deadline`], [`Keyed`], [`RecoveryLog`]: the small machines.
+//! * [`Backoff`], [`RetryBudget`], [`Deadline`], [`Keyed`], [`RecoveryLog`]: the parts that layers
+//!   are made of.
 //!
 //! Conversations and answers are in `steadfast-chat`. A layer crate depends on this one, on that one
-//! where it reads conversations, and on no sibling.
+//! where it reads conversations, and on no other layer crate.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -50,8 +50,8 @@ pub use self::{
     limit::TimeLimit,
     log::{MAX_STEPS, RecoveryLog, Step},
     reason::{
-        Failover, Fault, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
-        RecoveryTable, Retry, Rule, Scope,
+        Failover, FaultSide, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
+        RecoveryRule, RecoveryTable, Retry, Scope,
     },
     redact::{MAX_MESSAGE, mask, redact},
     spare::{Kept, Spare},

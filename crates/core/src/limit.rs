@@ -1,4 +1,4 @@
-//! The clocks a call runs against.
+//! The time limits of a call.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum TimeLimit {
     Makespan,
     /// The call with all its retries and fallbacks took too long.
     Pipeline,
-    /// Content came, but too slowly to be of use.
+    /// Content came, but too slowly to be useful.
     Throughput,
 }
 
@@ -35,8 +35,8 @@ impl TimeLimit {
         }
     }
 
-    /// Whether running into it says something about the provider. A long answer and a caller's
-    /// own patience do not.
+    /// Whether exceeding it counts against the provider. A long answer and a caller's own limit do
+    /// not.
     pub const fn blames_provider(self) -> bool {
         !matches!(self, TimeLimit::Makespan | TimeLimit::Pipeline)
     }

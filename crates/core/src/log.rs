@@ -7,15 +7,13 @@ use tokio::time::Instant;
 
 use crate::{Reason, Target};
 
-/// Steps kept per request. A stack that needs more has gone wrong in a way the first sixty-four
-/// steps show.
+/// Steps kept per request. What goes wrong in a stack that makes more shows in the first 64.
 pub const MAX_STEPS: usize = 64;
 
 /// What the layers did to one request, in order: a handle, shared by the request, its retries and
 /// its response.
 ///
-/// A disabled log (the default) holds nothing and ignores what is recorded, so a request that
-/// nobody asks about pays nothing.
+/// A disabled log (the default) ignores what is recorded and allocates nothing.
 ///
 /// ```
 /// use steadfast_core::{RecoveryLog, Step};
@@ -24,7 +22,7 @@ pub const MAX_STEPS: usize = 64;
 /// log.record(|| Step::new("retry", "retried"));
 /// assert_eq!(log.to_string(), "retry.retried");
 ///
-/// RecoveryLog::default().record(|| unreachable!("nobody listens"));
+/// RecoveryLog::default().record(|| unreachable!("the log is disabled"));
 /// ```
 #[derive(Clone, Default)]
 pub struct RecoveryLog(Option<Arc<Log>>);
@@ -54,9 +52,9 @@ pub struct Step {
     pub reason: Option<Reason>,
     /// How long it waited or will wait.
     pub wait: Option<Duration>,
-    /// A detail worth a few words.
+    /// A short detail.
     pub detail: Option<Box<str>>,
-    /// When, since the log began.
+    /// When, since the log was created.
     pub at: Duration,
 }
 
@@ -74,21 +72,21 @@ impl Step {
         }
     }
 
-    /// Names the target it concerned.
+    /// Sets the target it concerned.
     #[must_use]
     pub fn with_target(mut self, target: Option<&Target>) -> Self {
         self.target = target.cloned();
         self
     }
 
-    /// Says why.
+    /// Sets the reason.
     #[must_use]
     pub fn with_reason(mut self, reason: Reason) -> Self {
         self.reason = Some(reason);
         self
     }
 
-    /// Says how long.
+    /// Sets how long it waited or will wait.
     #[must_use]
     pub fn with_wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -124,7 +122,7 @@ impl fmt::Display for Step {
 }
 
 impl RecoveryLog {
-    /// A log that holds nothing and never will.
+    /// A log that keeps nothing.
     pub const fn disabled() -> Self {
         Self(None)
     }
@@ -157,7 +155,7 @@ impl RecoveryLog {
         self.0.as_ref().map_or_else(Vec::new, |log| log.steps.lock().kept.clone())
     }
 
-    /// Steps that no longer fitted.
+    /// How many steps were dropped beyond [`MAX_STEPS`].
     pub fn dropped(&self) -> usize {
         self.0.as_ref().map_or(0, |log| log.steps.lock().dropped)
     }

@@ -1,5 +1,5 @@
-/// Makes `get_ref`, `get_mut` and `into_inner` of a service whose field `inner` is the one it is
-/// around: every service of a layer has these three.
+/// Defines `get_ref`, `get_mut` and `into_inner` of a service with the inner service in the field
+/// `inner`, as every service of a layer has them.
 ///
 /// ```
 /// struct Logged<S> { inner: S }
@@ -11,17 +11,17 @@
 macro_rules! inner_service {
     ($service:ident<$inner:ident $(, $other:ident)*>) => {
         impl<$inner $(, $other)*> $service<$inner $(, $other)*> {
-            /// The service inside.
+            /// The inner service.
             pub const fn get_ref(&self) -> &$inner {
                 &self.inner
             }
 
-            /// The service inside, to be changed.
+            /// The inner service, to be changed.
             pub const fn get_mut(&mut self) -> &mut $inner {
                 &mut self.inner
             }
 
-            /// The service inside, without this one.
+            /// The inner service, without this one.
             pub fn into_inner(self) -> $inner {
                 self.inner
             }

@@ -3,7 +3,8 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use http::StatusCode;
-/// Why a call failed. The one vocabulary that every layer, log, metric and config file shares.
+
+/// Why a call failed. Every layer, log, metric and configuration uses these reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -18,7 +19,7 @@ pub enum Reason {
     RateLimit,
     /// The provider or model has no capacity.
     Overloaded,
-    /// The provider broke.
+    /// The provider had an internal error.
     ServerError,
     /// Nothing came in time: the provider's own timeout or one of ours.
     Timeout,
@@ -64,7 +65,7 @@ pub enum Retry {
     Yes,
     /// Sending it again unchanged fails again.
     No,
-    /// Must not be sent again by any layer, whatever a later opinion says.
+    /// Must not be sent again by any layer; later rules can not change that.
     Forbidden,
 }
 
@@ -85,11 +86,11 @@ pub enum Failover {
     LargerWindow,
     /// Another target would fail the same way.
     Never,
-    /// Must not go anywhere else, whatever a later opinion says.
+    /// Must not go anywhere else; later rules can not change that.
     Forbidden,
 }
 
-/// What a failure says something about, and so what cools down after it.
+/// What a failure is evidence about, and so what cools down after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -117,7 +118,7 @@ pub enum Scope {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
-pub enum Fault {
+pub enum FaultSide {
     /// The provider, or the network to it, or the operator's account there.
     Provider,
     /// The caller's request.
@@ -128,19 +129,19 @@ pub enum Fault {
 
 /// What a [`Reason`] means until something more specific is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Whether the same target may be asked again.
+pub struct RecoveryRule {
+    /// Whether the same target may be called again.
     pub retry: Retry,
     /// Where else the call may go.
     pub failover: Failover,
     /// What cools down.
     pub scope: Scope,
     /// Who has to change something.
-    pub fault: Fault,
-    /// How long the scope is left alone when the provider gave no hint. `None`: not at all.
+    pub fault: FaultSide,
+    /// The cooldown of the scope when the provider gave no hint. `None`: none.
     pub cooldown: Option<Duration>,
-    /// The cooldown is a long re-probe that doubles up to a day instead of a short rest: the
-    /// failure does not pass by itself.
+    /// The failure does not pass by itself: the cooldown is long, and doubles up to a day with each
+    /// failed probe.
     pub permanent: bool,
 }
 
@@ -198,9 +199,9 @@ impl Reason {
     }
 
     /// What this reason means by default.
-    pub const fn rule(self) -> Rule {
+    pub const fn rule(self) -> RecoveryRule {
         use Failover as F;
-        use Fault::{Caller, Local, Provider};
+        use FaultSide::{Caller, Local, Provider};
         use Retry::{Forbidden, No, Yes};
         use Scope as S;
 
@@ -208,20 +209,20 @@ impl Reason {
             retry: Retry,
             failover: Failover,
             scope: Scope,
-            fault: Fault,
+            fault: FaultSide,
             cooldown_secs: u64,
-        ) -> Rule {
+        ) -> RecoveryRule {
             let cooldown = match cooldown_secs {
                 0 => None,
                 secs => Some(Duration::from_secs(secs)),
             };
-            Rule { retry, failover, scope, fault, cooldown, permanent: false }
+            RecoveryRule { retry, failover, scope, fault, cooldown, permanent: false }
         }
 
         match self {
-            // A key is replaced by a person: minutes, not seconds.
+            // A key is replaced by a person, which takes minutes.
             Reason::Auth => rule(No, F::NextCredential, S::Credential, Provider, 600),
-            // So is a bill, and more slowly.
+            // A bill is paid by a person, which takes longer.
             Reason::Billing => rule(No, F::NextCredential, S::Credential, Provider, 1_800),
             // Rate windows are a minute wide at every large provider.
             Reason::RateLimit => rule(Yes, F::NextTarget, S::ModelCredential, Provider, 60),
@@ -246,8 +247,8 @@ impl Reason {
         }
     }
 
-    /// The reason a bare status stands for when nothing else is known, or `None` when the status
-    /// is not an error.
+    /// The reason for a status when nothing else is known, or `None` when the status is not an
+    /// error.
     pub fn from_status(status: StatusCode) -> Option<Reason> {
         Some(match status.as_u16() {
             100..=399 => return None,
@@ -267,12 +268,12 @@ impl Reason {
         })
     }
 
-    /// One of our own refusals: the call never reached a provider.
+    /// One of our own refusals: the call did not reach a provider.
     pub const fn is_refusal(self) -> bool {
         matches!(self, Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted | Reason::Budget)
     }
 
-    /// Capacity, not breakage: the target works, it just has no room now.
+    /// A lack of capacity: the target works, but can not serve the call now.
     pub const fn is_throttling(self) -> bool {
         matches!(self, Reason::RateLimit | Reason::Overloaded)
     }
@@ -298,7 +299,7 @@ impl Reason {
             | Reason::ContentFilter
             | Reason::Format
             | Reason::Unsupported => StatusCode::BAD_REQUEST,
-            // 499 is what nginx made of a client that closed; no name in the registry.
+            // nginx's status for a client that closed the connection; not a registered one.
             Reason::Cancelled => match StatusCode::from_u16(499) {
                 Ok(status) => status,
                 Err(_) => StatusCode::BAD_REQUEST,
@@ -306,7 +307,7 @@ impl Reason {
         }
     }
 
-    /// A fixed text for the person at the far end: nothing of the provider's error is in it.
+    /// A fixed text for the end user, without any part of the provider's error.
     pub const fn user_message(self) -> &'static str {
         match self {
             Reason::Auth => {
@@ -369,11 +370,11 @@ impl FromStr for Reason {
     }
 }
 
-/// Which [`Rule`] each [`Reason`] stands for: the default table, a preset, or one with cells of
-/// the operator's own.
+/// The [`RecoveryRule`] of each [`Reason`]: the default table, a preset, or one that the operator
+/// changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryTable {
-    rules: [Rule; Reason::ALL.len()],
+    rules: [RecoveryRule; Reason::ALL.len()],
 }
 
 impl Default for RecoveryTable {
@@ -389,16 +390,15 @@ impl RecoveryTable {
     }
 
     /// The rule of `reason`.
-    pub fn rule(&self, reason: Reason) -> &Rule {
+    pub fn rule(&self, reason: Reason) -> &RecoveryRule {
         // `ALL` lists the reasons in declaration order, so the discriminant is the index; a test
-        // holds the two together.
+        // checks that.
         &self.rules[reason as usize]
     }
 
-    /// Replaces the rule of `reason`. [`Reason::Safety`] keeps its own: it is final by
-    /// construction.
+    /// Changes the rule of `reason`. That of [`Reason::Safety`] can not be changed.
     #[must_use]
-    pub fn with_rule(mut self, reason: Reason, change: impl FnOnce(&mut Rule)) -> Self {
+    pub fn with_rule(mut self, reason: Reason, change: impl FnOnce(&mut RecoveryRule)) -> Self {
         if reason != Reason::Safety {
             change(&mut self.rules[reason as usize]);
         }
@@ -411,17 +411,17 @@ impl RecoveryTable {
         self.with_rule(reason, |rule| rule.cooldown = (!cooldown.is_zero()).then_some(cooldown))
     }
 
-    /// For operators who think in eight reasons: `auth`, `billing`, `rate_limit`, `overloaded`,
+    /// For operators who distinguish eight reasons: `auth`, `billing`, `rate_limit`, `overloaded`,
     /// `timeout`, `model_not_found`, `format` and `unknown`.
     ///
-    /// The finer reasons keep their names in logs and take over the rule of the one they belong
-    /// to: `server_error` that of `unknown`, `network` that of `timeout`, and what is wrong with a
-    /// request that of `format`.
+    /// The other reasons keep their names in logs and get the rule of the one they belong to:
+    /// `server_error` that of `unknown`, `network` that of `timeout`, and an invalid request that
+    /// of `format`.
     pub fn codebuddy() -> Self {
         let rule = Reason::rule;
         Self::default()
             .with_rule(Reason::ServerError, |own| {
-                // A broken provider is still worth asking again; it only rests less long.
+                // Still retried; only the cooldown is shorter.
                 own.cooldown = rule(Reason::Unknown).cooldown;
             })
             .with_rule(Reason::Network, |own| *own = rule(Reason::Timeout))
@@ -429,12 +429,12 @@ impl RecoveryTable {
             .with_rule(Reason::Unsupported, |own| *own = rule(Reason::Format))
     }
 
-    /// For operators who think in seven reasons, three of them permanent: `auth`, `billing` and
+    /// For operators who distinguish seven reasons, three of them permanent: `auth`, `billing` and
     /// `model_not_found` do not pass by themselves; `rate_limit`, `overloaded`, `timeout` and
     /// `unknown` do.
     ///
-    /// Permanent is a long re-probe, [`PERMANENT_COOLDOWN`] doubling up to
-    /// [`PERMANENT_COOLDOWN_CAP`], never a verdict until restart.
+    /// After a permanent failure the cooldown starts at [`PERMANENT_COOLDOWN`] and doubles up to
+    /// [`PERMANENT_COOLDOWN_CAP`]; then there is a probe, without a restart.
     pub fn adr012() -> Self {
         [Reason::Auth, Reason::Billing, Reason::ModelNotFound].into_iter().fold(
             Self::default(),
@@ -452,8 +452,7 @@ impl RecoveryTable {
 /// alarm.
 pub const PERMANENT_COOLDOWN: Duration = Duration::from_secs(3_600);
 
-/// The longest cooldown after permanent failures: a day, so that whatever was mended is found by
-/// the next.
+/// The longest cooldown after permanent failures: a day, so that a repair is noticed within one.
 pub const PERMANENT_COOLDOWN_CAP: Duration = Duration::from_secs(24 * 3_600);
 
 #[cfg(test)]
@@ -478,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_change_what_they_say_and_nothing_else() {
+    fn presets_change_only_what_they_document() {
         let table = RecoveryTable::adr012();
         for reason in Reason::ALL {
             let permanent =
@@ -495,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_no_reason() {
+    fn only_error_statuses_have_a_reason() {
         assert_eq!(Reason::from_status(StatusCode::OK), None);
         assert_eq!(Reason::from_status(StatusCode::NOT_MODIFIED), None);
         for status in 400..=599 {

@@ -1,30 +1,29 @@
-//! Keeping secrets and floods out of messages.
+//! Removes secrets from messages, and bounds their length.
 
 /// Longest message kept, in bytes. Provider errors worth reading are a few hundred bytes; the
 /// rest is an echo of the request or an HTML page.
 pub const MAX_MESSAGE: usize = 1_024;
 
-/// What stands in place of a secret.
+/// What replaces a secret.
 const MASK: &str = "[redacted]";
 
-/// Beginnings of credentials that providers and relays are known to echo.
+/// Prefixes of credentials that providers and relays are known to echo.
 const PREFIXES: [&str; 14] = [
     "sk-", "sk_", "gsk_", "xai-", "AIza", "ya29.", "hf_", "r8_", "pplx-", "nvapi-", "ghp_", "gho_",
     "AKIA", "eyJ",
 ];
 
-/// Shortest run after a prefix that is taken for a secret: shorter ones are words such as
-/// `sk-learn`.
+/// Characters after a prefix from which on it is a secret: shorter ones are names such as `sk-learn`.
 const MIN_SECRET: usize = 16;
 
-/// `text` without credentials, on one line, cut at [`MAX_MESSAGE`] bytes on a character border.
+/// `text` without credentials, on one line, cut at [`MAX_MESSAGE`] bytes on a character boundary.
 ///
-/// Masked are tokens with a known credential prefix, whatever follows `Bearer`, and the values of
-/// `key=`, `api_key=` and `x-api-key:`.
+/// It masks tokens with a known credential prefix, what follows `Bearer`, and the values of `key=`,
+/// `api_key=` and `x-api-key:`.
 pub fn redact(text: &str) -> Box<str> {
     let mut out = String::with_capacity(text.len().min(MAX_MESSAGE));
     let mut rest = text.trim();
-    // A secret may straddle the cut, so the cut is made on the output.
+    // A secret may extend over the cut, so the cut is made on the output.
     while !rest.is_empty() && out.len() < MAX_MESSAGE {
         let end = rest.find(|c: char| !is_token(c)).unwrap_or(rest.len());
         if end == 0 {
@@ -63,8 +62,8 @@ pub fn redact(text: &str) -> Box<str> {
     out.into_boxed_str()
 }
 
-/// `text` whole, with its lines and white space, but with credentials masked as [`redact`] does:
-/// for texts that are sent on, such as a summary of a conversation.
+/// `text` in full, with its lines and white space, with credentials masked as [`redact`] does: for
+/// texts that are sent on, such as a summary of a conversation.
 pub fn mask(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -95,7 +94,7 @@ fn is_secret(token: &str) -> bool {
     })
 }
 
-/// Whether what was written last announces a credential.
+/// Whether the end of `written` is the label of a credential.
 fn follows_label(written: &str) -> bool {
     let label = written.trim_end_matches([' ', ':', '=', '"', '\'']);
     if label.len() == written.len() {
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_go_words_stay() {
+    fn secrets_are_masked_and_words_kept() {
         for (text, expected) in [
             (
                 "Incorrect API key provided: sk-proj-abcdefghijklmnop1234. Find yours",

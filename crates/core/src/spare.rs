@@ -1,4 +1,4 @@
-//! What further attempts of a call are made with.
+//! The service and request for further attempts of a call.
 
 use std::{fmt, sync::Arc};
 
@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 
 use crate::{Call, CallContext};
 
-/// A service put aside when a layer is applied, for calls after the first one.
+/// A clone of the inner service, kept for attempts after the first one.
 ///
-/// The first attempt of a call is made by the service that was polled ready. Whoever makes another one
-/// needs a service of its own, polled ready for it: a clone of the one put aside, made when it is due.
-/// So a call that needs no second attempt clones no service, only this handle.
+/// The first attempt of a call is made by the service that was polled ready. Another one needs another
+/// service, polled ready for it: a clone of this one, made when it is due. So a call with one attempt
+/// clones no service, only this handle.
 pub struct Spare<S>(Arc<Mutex<S>>);
 
 impl<S: Clone> Spare<S> {
-    /// Puts a clone of `service` aside.
+    /// Keeps a clone of `service`.
     pub fn of(service: &S) -> Self {
         Self(Arc::new(Mutex::new(service.clone())))
     }
@@ -37,13 +37,13 @@ impl<S> fmt::Debug for Spare<S> {
     }
 }
 
-/// What is kept of a request while it is sent: the request where another attempt may follow, else no
-/// more than its context.
+/// What is kept of a request while it is sent: the request if another attempt may follow, else only its
+/// context.
 #[derive(Debug)]
 pub enum Kept<Req> {
     /// To be sent again.
     Request(Req),
-    /// No attempt can follow the one under way. The context is what logs are written to.
+    /// No attempt can follow. The context has the recovery log.
     Context(CallContext),
 }
 
@@ -57,7 +57,7 @@ impl<Req: Call> Kept<Req> {
         }
     }
 
-    /// Takes the request out for the last attempt, and keeps its context; `None` when it is gone.
+    /// Takes the request for the last attempt, and keeps its context; `None` if it was taken before.
     pub fn take_last(&mut self) -> Option<Req> {
         let context = Kept::Context(self.context().clone());
         match std::mem::replace(self, context) {

@@ -16,10 +16,10 @@ pub struct Target(Arc<Parts>);
 
 struct Parts {
     /// `provider/model#credential`, as far as set.
-    shown: Box<str>,
-    /// Where in it the provider ends.
+    text: Box<str>,
+    /// The end of the provider in `text`.
     provider: usize,
-    /// Where the model ends, when there is one.
+    /// The end of the model in `text`, when there is one.
     model: Option<usize>,
     /// Of the three parts, so that a map lookup does not walk three strings.
     hash: u64,
@@ -44,7 +44,7 @@ impl Target {
     }
 
     fn of(provider: &str, model: Option<&str>, credential: Option<&str>) -> Self {
-        /// Seeded, since names may come from callers.
+        /// Random, since names may come from callers.
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let hash = SEED.hash_one((provider, model, credential));
         Self(Arc::new(Parts::new(provider, model, credential, hash)))
@@ -67,44 +67,44 @@ impl Target {
 
     /// `provider/model#credential`, as far as set.
     pub fn as_str(&self) -> &str {
-        &self.0.shown
+        &self.0.text
     }
 }
 
 impl Parts {
     fn new(provider: &str, model: Option<&str>, credential: Option<&str>, hash: u64) -> Self {
         let length = |part: Option<&str>| part.map_or(0, |part| part.len() + 1);
-        let mut shown = String::with_capacity(provider.len() + length(model) + length(credential));
-        shown.push_str(provider);
+        let mut text = String::with_capacity(provider.len() + length(model) + length(credential));
+        text.push_str(provider);
         let model = model.map(|model| {
-            shown.push('/');
-            shown.push_str(model);
-            shown.len()
+            text.push('/');
+            text.push_str(model);
+            text.len()
         });
         if let Some(credential) = credential {
-            shown.push('#');
-            shown.push_str(credential);
+            text.push('#');
+            text.push_str(credential);
         }
-        Self { shown: shown.into(), provider: provider.len(), model, hash }
+        Self { text: text.into(), provider: provider.len(), model, hash }
     }
 
     fn provider(&self) -> &str {
-        &self.shown[..self.provider]
+        &self.text[..self.provider]
     }
 
     fn model(&self) -> Option<&str> {
-        self.model.map(|end| &self.shown[self.provider + 1..end])
+        self.model.map(|end| &self.text[self.provider + 1..end])
     }
 
     fn credential(&self) -> Option<&str> {
         let end = self.model.unwrap_or(self.provider);
-        (end < self.shown.len()).then(|| &self.shown[end + 1..])
+        (end < self.text.len()).then(|| &self.text[end + 1..])
     }
 
     fn same(&self, other: &Self) -> bool {
         self.hash == other.hash
             && (self.provider, self.model) == (other.provider, other.model)
-            && self.shown == other.shown
+            && self.text == other.text
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(a.to_string(), "openai/gpt-4o#main");
         assert_eq!(Target::new("a").with_credential("b").as_str(), "a#b");
         assert_eq!(Target::new("a").as_str(), "a");
-        // The marks may be in the parts too, and a part may be empty.
+        // The separators may be in the parts too, and a part may be empty.
         let odd = Target::new("a/b").with_model("c#d/e");
         assert_eq!((odd.provider(), odd.model(), odd.credential()), ("a/b", Some("c#d/e"), None));
         assert_ne!(odd, Target::new("a").with_model("b/c#d/e"));

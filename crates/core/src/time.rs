@@ -1,4 +1,4 @@
-//! Deadlines, alarms, and the one place that reads wall time.
+//! Deadlines, timers, and the only place that reads wall time.
 
 use std::{
     fmt,
@@ -14,8 +14,7 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// When a call must be over. Shared by every layer it passes; only ever moves earlier on the way
-/// down.
+/// When a call must be over. Shared by every layer; inner layers can only make it earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Deadline(Instant);
 
@@ -25,8 +24,7 @@ impl Deadline {
         Self(at)
     }
 
-    /// A deadline `limit` from now. A limit too long to represent is no limit for any practical
-    /// purpose: thirty years.
+    /// A deadline `limit` from now; thirty years from now for a limit too long to represent.
     pub fn after(limit: Duration) -> Self {
         let now = Instant::now();
         Self(now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(946_080_000)))
@@ -53,38 +51,38 @@ impl Deadline {
     }
 }
 
-/// A timer that is looked at far more often than it fires, such as the limit on the silence between
-/// two pieces of an answer. Looking at it again for the same task costs next to nothing, where
-/// polling a [`Sleep`] registers anew each time.
+/// A timer that is polled far more often than it fires, such as the limit on the time between two
+/// pieces of an answer. Polling it again from the same task costs almost nothing, whereas polling a
+/// [`Sleep`] registers its waker each time.
 pub struct Alarm {
     sleep: Pin<Box<Sleep>>,
-    /// Whom it wakes, once that is sure.
+    /// The waker that is registered with `sleep`.
     waker: Option<Waker>,
 }
 
 impl Alarm {
-    /// One that goes off at `at`.
+    /// A timer that fires at `at`.
     pub fn at(at: Instant) -> Self {
         Self { sleep: Box::pin(tokio::time::sleep_until(at)), waker: None }
     }
 
-    /// When it goes off, or went.
+    /// When it fires, or fired.
     pub fn deadline(&self) -> Instant {
         self.sleep.deadline()
     }
 
-    /// Whether it has gone off.
+    /// Whether it has fired.
     pub fn is_elapsed(&self) -> bool {
         self.sleep.is_elapsed()
     }
 
-    /// Moves it to `at`; it has to be polled again to wake anybody then.
+    /// Moves it to `at`; it has to be polled again to register a waker.
     pub fn reset(&mut self, at: Instant) {
         self.waker = None;
         self.sleep.as_mut().reset(at);
     }
 
-    /// Ready once it has gone off; until then it wakes the task that looked last.
+    /// Ready once it has fired; until then it wakes the task that polled it last.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(waker) = &self.waker
             && waker.will_wake(cx.waker())
@@ -92,10 +90,10 @@ impl Alarm {
         {
             return Poll::Pending;
         }
-        // A task that has used up its turn is told to wait, and the timer knows nothing of it.
-        let heard = has_budget_remaining();
+        // Without cooperative budget the sleep is pending and does not register the waker.
+        let registers = has_budget_remaining();
         let polled = self.sleep.as_mut().poll(cx);
-        self.waker = (heard && polled.is_pending()).then(|| cx.waker().clone());
+        self.waker = (registers && polled.is_pending()).then(|| cx.waker().clone());
         polled
     }
 }
@@ -106,9 +104,14 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// Wall time, for HTTP dates and logs: the moment the process first asked, moved on by tokio's
-/// clock. So it stands still and jumps with a paused clock, and never runs backwards.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads wall time")]
+/// Whole milliseconds, as events and settings have them.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Wall time, for HTTP dates and logs: the time of the first call, advanced by tokio's clock. So it
+/// follows a paused clock, and never runs backwards.
+#[expect(clippy::disallowed_methods, reason = "the only place that reads wall time")]
 pub fn wall() -> SystemTime {
     static START: OnceLock<(Instant, SystemTime)> = OnceLock::new();
     let (instant, wall) = START.get_or_init(|| (Instant::now(), SystemTime::now()));
@@ -132,7 +135,7 @@ mod tests {
         assert_eq!(deadline.remaining(), Duration::ZERO);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn endless_limits_do_not_overflow() {
         assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(900_000_000));
     }

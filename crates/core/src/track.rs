@@ -1,4 +1,4 @@
-//! When a reply has content, and when it is over.
+//! How a layer learns that a reply has content, and that it is over.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 
 use crate::{Failure, Lease};
 
-/// How a layer learns that a reply of type `R` has content, and that it is over. A layer is given
-/// one of two answers: [`UntilEnd`], the default, or [`AtOnce`].
+/// How a layer learns that a reply of type `R` has content, and that it is over: with [`UntilEnd`], the
+/// default, or [`AtOnce`].
 ///
 /// For a reply type of your own, implement it for [`UntilEnd`]:
 ///
@@ -21,41 +21,41 @@ use crate::{Failure, Lease};
 /// use std::task::{Context, Poll};
 /// use steadfast_core::{BufferLimits, Failure, Lease, Track, UntilEnd};
 ///
-/// /// A download that says itself when it is done.
+/// /// A download that ends its lease itself.
 /// struct Download { lease: Lease }
 ///
 /// impl Track<Download> for UntilEnd {
 ///     type Tracked = Download;
-///     type Buffer = ();
-///     fn poll_content(&self, _: &mut Download, _: &mut (), _: BufferLimits, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+///     fn track(&self, reply: Download) -> Download {
+///         reply
+///     }
+///     fn poll_content(&self, _: &mut Download, _: BufferLimits, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
 ///         Poll::Ready(Ok(()))
 ///     }
-///     fn track(&self, _: Download, (): (), lease: Lease) -> Download {
-///         Download { lease }
+///     fn attach(&self, reply: &mut Download, lease: Lease) {
+///         reply.lease = lease;
 ///     }
 /// }
 /// ```
 pub trait Track<R> {
-    /// The reply with a lease on it.
+    /// The reply, which holds what was read of it first, and a lease.
     type Tracked;
 
-    /// What was read while waiting for the first content; empty at first.
-    type Buffer: Default;
+    /// `reply` with an [idle](Lease::idle) lease.
+    fn track(&self, reply: R) -> Self::Tracked;
 
-    /// Waits until the first content is there, so that a reply which fails before can be replaced
-    /// unnoticed. What is read on the way goes into `buffer`. When `limits` are exceeded the waiting
-    /// is over too. After an error the reply is over.
+    /// Waits for the first content, so that a reply which fails before it can be replaced unnoticed.
+    /// What is read before stays in `reply`, and is delivered first. The wait also ends when `limits`
+    /// are exceeded. After an error the reply is over.
     fn poll_content(
         &self,
-        reply: &mut R,
-        buffer: &mut Self::Buffer,
+        reply: &mut Self::Tracked,
         limits: BufferLimits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>>;
 
-    /// Hands `lease` to the reply: it ends when the body or stream does, fails with it, or is dropped with it.
-    /// What is in `buffer` is delivered first.
-    fn track(&self, reply: R, buffer: Self::Buffer, lease: Lease) -> Self::Tracked;
+    /// Attaches `lease` to the reply: it ends, fails or is dropped with the body or stream.
+    fn attach(&self, reply: &mut Self::Tracked, lease: Lease);
 }
 
 /// How much of a reply is held back while waiting for its first content.
@@ -69,8 +69,8 @@ pub struct BufferLimits {
 }
 
 impl Default for BufferLimits {
-    /// 64 KiB: a head, pings and empty pieces are a few hundred bytes each. 10 minutes: waiting
-    /// costs nothing here, because hung streams are the stall limit's to end, and that is shorter.
+    /// 64 KiB: a head, pings and empty pieces are a few hundred bytes each. 10 minutes: longer than the
+    /// stall limit, which ends streams that hang.
     fn default() -> Self {
         Self { bytes: 64 * 1024, time: Duration::from_secs(600) }
     }
@@ -80,19 +80,22 @@ impl Default for BufferLimits {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UntilEnd;
 
-/// The reply is over, and a success, as soon as it is there: for plain values.
+/// The reply is over, and a success, as soon as it arrives: for plain values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtOnce;
 
 impl<R> Track<R> for AtOnce {
     type Tracked = R;
-    type Buffer = ();
+
+    #[inline]
+    fn track(&self, reply: R) -> R {
+        reply
+    }
 
     #[inline]
     fn poll_content(
         &self,
         _: &mut R,
-        (): &mut (),
         _: BufferLimits,
         _: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
@@ -100,9 +103,8 @@ impl<R> Track<R> for AtOnce {
     }
 
     #[inline]
-    fn track(&self, reply: R, (): (), lease: Lease) -> R {
+    fn attach(&self, _: &mut R, lease: Lease) {
         lease.success();
-        reply
     }
 }
 
@@ -111,14 +113,17 @@ where
     B::Error: Into<Failure>,
 {
     type Tracked = http::Response<TrackedBody<B>>;
-    type Buffer = ();
 
-    /// A body is bytes: what in it is content, only its reader knows. So it counts from its head.
+    #[inline]
+    fn track(&self, reply: http::Response<B>) -> Self::Tracked {
+        reply.map(|body| TrackedBody { body, lease: Lease::idle(), ended: false })
+    }
+
+    /// Which bytes of a body are content is not known, so it has content from its head on.
     #[inline]
     fn poll_content(
         &self,
-        _: &mut http::Response<B>,
-        (): &mut (),
+        _: &mut Self::Tracked,
         _: BufferLimits,
         _: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
@@ -126,13 +131,13 @@ where
     }
 
     #[inline]
-    fn track(&self, reply: http::Response<B>, (): (), lease: Lease) -> Self::Tracked {
-        reply.map(|body| TrackedBody::new(body, lease))
+    fn attach(&self, reply: &mut Self::Tracked, lease: Lease) {
+        reply.body_mut().attach(lease);
     }
 }
 
 pin_project! {
-    /// A body with a lease on it. Ends for good after its first error.
+    /// A body with a lease. It ends after its first error.
     pub struct TrackedBody<B> {
         #[pin]
         body: B,
@@ -143,14 +148,13 @@ pin_project! {
 }
 
 impl<B: Body> TrackedBody<B> {
-    /// `body`, with `lease` on it.
-    #[inline]
-    pub fn new(body: B, mut lease: Lease) -> Self {
+    fn attach(&mut self, lease: Lease) {
         // A server never polls a body that is empty from the start.
-        if body.is_end_stream() {
-            lease.take().success();
+        if self.body.is_end_stream() {
+            lease.success();
+        } else {
+            self.lease = lease;
         }
-        Self { body, lease, ended: false }
     }
 }
 
@@ -173,7 +177,7 @@ where
         Poll::Ready(match polled {
             Some(Ok(frame)) => {
                 this.lease.content();
-                // Whoever reads a body of known length stops at its last byte.
+                // A reader of a body of known length stops at its last byte.
                 if this.body.is_end_stream() {
                     this.lease.take().success();
                 }

@@ -1,4 +1,4 @@
-//! What a provider said when it refused: the raw evidence that classification reads.
+//! A provider's error as it was received: the evidence that classification reads.
 
 use std::{borrow::Cow, fmt};
 
@@ -10,8 +10,8 @@ use crate::Dialect;
 /// How much of a body is read for its message, which is bounded further: 4 KiB.
 const MAX_READ: usize = 4_096;
 
-/// A provider's refusal as it came off the wire: status, headers and the first part of the body,
-/// or the data of a stream's error event.
+/// A provider's error as it was received: status, headers and the first part of the body, or the
+/// data of a stream's error event.
 ///
 /// A client puts it into the [`Failure`](crate::Failure) it returns; the classifier reads it there.
 #[derive(Clone, Default)]
@@ -23,7 +23,7 @@ pub struct Upstream {
     pub headers: HeaderMap,
     /// The body, or the error event's data; cut at the client's limit.
     pub body: Bytes,
-    /// The dialect the client speaks with this provider, when it knows.
+    /// The dialect of the provider, when it is known.
     pub dialect: Option<Dialect>,
 }
 
@@ -43,8 +43,8 @@ impl Upstream {
         }
     }
 
-    /// What it says to an operator: the beginning of its body. Empty when there is nothing in it.
-    pub(crate) fn words(&self) -> Cow<'_, str> {
+    /// The message for an operator: the beginning of its body. Empty when the body is.
+    pub(crate) fn message(&self) -> Cow<'_, str> {
         let encoding = self.headers.get(header::CONTENT_ENCODING);
         match encoding.map(|encoding| String::from_utf8_lossy(encoding.as_bytes())) {
             Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
@@ -56,17 +56,17 @@ impl Upstream {
         }
     }
 
-    /// What is said when it says nothing.
-    pub(crate) fn silence(&self) -> String {
+    /// The message when the body has none.
+    pub(crate) fn default_message(&self) -> String {
         match self.status {
             Some(status) if !status.is_success() => {
                 format!("HTTP {} with an empty body", status.as_u16())
             }
-            _ => "an error without a word about it".to_owned(),
+            _ => "an error without a message".to_owned(),
         }
     }
 
-    /// Says which dialect the provider speaks.
+    /// Sets the dialect of the provider.
     #[must_use]
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = Some(dialect);
@@ -75,7 +75,7 @@ impl Upstream {
 }
 
 impl fmt::Debug for Upstream {
-    /// Shows shapes, not contents: a body may quote the prompt, a header the key.
+    /// Shows sizes, not contents: a body may quote the prompt, a header the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upstream")
             .field("status", &self.status)
@@ -92,8 +92,8 @@ mod tests {
     use crate::Failure;
 
     #[test]
-    fn a_failure_says_something_whatever_the_body_is() {
-        let said = |status: u16, encoding: Option<&'static str>, body: &'static str| {
+    fn a_failure_has_a_message_whatever_the_body_is() {
+        let message = |status: u16, encoding: Option<&'static str>, body: &'static str| {
             let mut headers = HeaderMap::new();
             if let Some(encoding) = encoding {
                 headers.insert("content-encoding", http::HeaderValue::from_static(encoding));
@@ -102,14 +102,14 @@ mod tests {
             let failure = Failure::from_upstream(Upstream::response(status, headers, body));
             failure.message().to_owned()
         };
-        assert_eq!(said(503, None, ""), "HTTP 503 with an empty body");
-        assert_eq!(said(404, None, " \r\n\u{0}"), "HTTP 404 with an empty body");
-        assert_eq!(said(503, Some("identity"), "busy"), "busy");
+        assert_eq!(message(503, None, ""), "HTTP 503 with an empty body");
+        assert_eq!(message(404, None, " \r\n\u{0}"), "HTTP 404 with an empty body");
+        assert_eq!(message(503, Some("identity"), "busy"), "busy");
         assert_eq!(
-            said(429, Some("gzip"), "\u{1f}\u{8b}garbage"),
+            message(429, Some("gzip"), "\u{1f}\u{8b}garbage"),
             "HTTP 429 with a body in content-encoding `gzip`, not read"
         );
         let event = Failure::from_upstream(Upstream::event(""));
-        assert_eq!(event.message(), "an error without a word about it");
+        assert_eq!(event.message(), "an error without a message");
     }
 }

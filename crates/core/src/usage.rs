@@ -1,6 +1,6 @@
 //! Tokens used.
 
-/// Tokens a call used, as the provider reported them; `None` where it said nothing.
+/// Tokens a call used, as the provider reported them; `None` where it reported nothing.
 ///
 /// Providers count differently. Here `input` is everything that was read, cached or not, and
 /// `output` everything that was written, visible or not; the other fields are parts of those two.
@@ -32,7 +32,8 @@ impl Usage {
         }
     }
 
-    /// Takes over what `later` knows: reports within one answer are cumulative, so the last wins.
+    /// Takes the known counts of `later`: reports within one answer are cumulative, so the last one
+    /// counts.
     pub fn update(&mut self, later: &Usage) {
         let Usage { input, output, cache_read, cache_write, thinking } = *later;
         self.input = input.or(self.input);

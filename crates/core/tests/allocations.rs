@@ -1,4 +1,4 @@
-//! What costs nothing costs nothing.
+//! The shared types allocate nothing on the success path.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use steadfast_core::{
     CallContext, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step, Target,
 };
 
-fn allocations(act: impl FnOnce()) -> u64 {
-    allocation_counter::measure(act).count_total
+fn allocations(run: impl FnOnce()) -> u64 {
+    allocation_counter::measure(run).count_total
 }
 
 #[test]
@@ -16,12 +16,12 @@ fn a_default_context_and_its_clones_allocate_nothing() {
         allocations(|| {
             let context = CallContext::default();
             let clone = context.clone();
-            context.log.record(|| unreachable!("nobody listens"));
+            context.log.record(|| unreachable!("the log is disabled"));
             drop((context, clone));
         }),
         0
     );
-    // The counter does count.
+    // The counter works.
     assert!(allocations(|| RecoveryLog::enabled().record(|| Step::new("a", "b"))) > 0);
 }
 

@@ -12,19 +12,16 @@ use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Track};
 
 pin_project! {
     /// One attempt at one target, with its lease on that target's health. Dropping it ends the call.
-    pub(crate) struct Attempt<F, R, B> {
+    pub(crate) struct Attempt<F, R> {
         #[pin]
-        call: FirstContent<F, R, B>,
+        call: FirstContent<F, R>,
         candidate: u8,
         // Idle once the outcome is known.
         lease: Lease,
     }
 }
 
-/// What an attempt came to: the reply, what was read of it, and the lease that goes with it.
-type Answer<R, B> = Result<(R, B, Lease), Failure>;
-
-impl<F, R, B: Default> Attempt<F, R, B> {
+impl<F, R> Attempt<F, R> {
     #[inline]
     pub(crate) fn new(call: F, candidate: u8, lease: Lease) -> Self {
         Self { call: FirstContent::new(call), candidate, lease }
@@ -35,18 +32,19 @@ impl<F, R, B: Default> Attempt<F, R, B> {
         self.candidate
     }
 
-    /// Polls for the first content. A failure has ended the lease when this returns it.
+    /// Polls for the first content. A failure has ended the lease when this returns it; after `Ok`
+    /// the reply is to be [taken](Self::finish).
     #[inline]
-    pub(crate) fn poll<E, T>(
+    pub(crate) fn poll<U, E, T>(
         self: Pin<&mut Self>,
         track: &T,
         limits: BufferLimits,
         cx: &mut Context<'_>,
-    ) -> Poll<Answer<R, B>>
+    ) -> Poll<Result<(), Failure>>
     where
-        F: Future<Output = Result<R, E>>,
+        F: Future<Output = Result<U, E>>,
         E: Into<Failure>,
-        T: Track<R, Buffer = B>,
+        T: Track<U, Tracked = R>,
     {
         let this = self.project();
         // In hand while the call runs: should that panic, the lease is dropped while the thread
@@ -57,16 +55,30 @@ impl<F, R, B: Default> Attempt<F, R, B> {
                 *this.lease = lease;
                 Poll::Pending
             }
-            Poll::Ready(Ok((reply, buffer))) => Poll::Ready(Ok((reply, buffer, lease))),
+            Poll::Ready(Ok(())) => {
+                *this.lease = lease;
+                Poll::Ready(Ok(()))
+            }
             Poll::Ready(Err(failed)) => {
                 lease.failure(&failed.failure);
                 Poll::Ready(Err(failed.failure))
             }
         }
     }
+
+    /// The reply whose first content is there, with the lease on it.
+    #[inline]
+    pub(crate) fn finish<U, E, T>(self: Pin<&mut Self>, track: &T) -> Result<R, Failure>
+    where
+        F: Future<Output = Result<U, E>>,
+        T: Track<U, Tracked = R>,
+    {
+        let this = self.project();
+        this.call.finish(track, this.lease.take())
+    }
 }
 
-impl<F, R, B> fmt::Debug for Attempt<F, R, B> {
+impl<F, R> fmt::Debug for Attempt<F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attempt")
             .field("call", &self.call)

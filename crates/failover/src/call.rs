@@ -162,6 +162,9 @@ impl CallState {
     }
 
     fn select(&mut self) -> NextAction {
+        if let Some(selection) = self.undisputed() {
+            return NextAction::Ask(selection);
+        }
         let now = Instant::now();
         let views = self.views(now);
         let exclusions = self.exclusions(now);
@@ -179,6 +182,20 @@ impl CallState {
             }
         }
         self.exhausted(now, &views, &plan, exclusions)
+    }
+
+    /// The first candidate, when nothing is known against any: what a plan would come to, without
+    /// the time and the memory that one takes.
+    fn undisputed(&self) -> Option<Selection> {
+        let Route { candidates, choosy, providers, .. } = &*self.route;
+        let plain = self.history.is_none() && self.affinity().is_none() && !choosy;
+        (plain && !candidates.iter().any(Candidate::is_degraded)).then(|| Selection {
+            candidate: 0,
+            permit: Permit { witness: self.witness, ..candidates[0].permit() },
+            alternatives: providers - 1,
+            beside: 0,
+            last: candidates.len() == 1 && !self.may_wait(),
+        })
     }
 
     /// Pays for the attempt.
@@ -414,8 +431,7 @@ impl CallState {
         if selection.beside > 0 {
             return Some(attempts.saturating_add(1));
         }
-        let providers = self.route.candidates.last().map_or(0, |last| last.spec + 1);
-        let two = self.policy().hedge.is_some() && !self.hedged && providers > 1;
+        let two = self.policy().hedge.is_some() && !self.hedged && self.route.providers > 1;
         (two && !selection.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
     }
 
@@ -434,11 +450,18 @@ impl CallState {
         last.is_some_and(|last| last.go == Failover::Forbidden)
     }
 
-    /// The attempt at `at` answered.
-    pub(crate) fn answered(&self, at: u8) {
-        if let Some(session) = &self.session {
-            session.answered(&self.candidate(at).target);
+    /// The attempt at `at` answered, or failed; whether it answered.
+    pub(crate) fn ended(&mut self, at: u8, outcome: Result<(), Failure>) -> bool {
+        let answered = outcome.is_ok();
+        match outcome {
+            Err(failure) => self.fail(at, failure),
+            Ok(()) => {
+                if let Some(session) = &self.session {
+                    session.answered(&self.candidate(at).target);
+                }
+            }
         }
+        answered
     }
 
     /// The request could not be made to fit `at`.

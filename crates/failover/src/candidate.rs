@@ -12,7 +12,7 @@ use crate::{
     chain::TargetSpec,
     event,
     health::{Failed, ProbePermit, ordinary},
-    policy::Verdict,
+    policy::CircuitVerdict,
     registry::{Cooling, HealthRegistry, Record},
     route::Route,
     select::{CandidateRest, CandidateView, Lacks},
@@ -136,6 +136,11 @@ impl Candidate {
         }
     }
 
+    /// Whether anything is wrong with it.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.records.all.iter().any(|record| record.is_degraded())
+    }
+
     /// The permit of a call that goes here now.
     #[inline]
     pub(crate) fn permit(&self) -> Permit {
@@ -185,8 +190,10 @@ impl Candidate {
         match end.outcome {
             Outcome::Success => {
                 let now = Instant::now();
+                let nanos = self.registry.nanos(now);
                 for (record, permit) in self.each(&end.permit) {
-                    if self.registry.succeed(record, now, &permit) {
+                    record.touch(nanos);
+                    if record.is_degraded() && self.registry.recover(record, now, &permit) {
                         event::recovered(end.log, &record.key);
                     }
                 }
@@ -199,7 +206,7 @@ impl Candidate {
     }
 
     fn failed(&self, failure: &Failure, permit: &Permit, log: &RecoveryLog) {
-        let Verdict { scope, blame: Some(blame), downgrade, .. } =
+        let CircuitVerdict { scope, blame: Some(blame), downgrade, .. } =
             self.registry.policy.verdict(failure)
         else {
             self.rest(failure);

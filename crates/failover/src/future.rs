@@ -19,11 +19,8 @@ use crate::{
 };
 
 /// The attempts that a future of service `S` makes.
-type AttemptOf<S, Req, T> = Attempt<
-    <S as Service<Req>>::Future,
-    <S as Service<Req>>::Response,
-    <T as Track<<S as Service<Req>>::Response>>::Buffer,
->;
+type AttemptOf<S, Req, T> =
+    Attempt<<S as Service<Req>>::Future, <T as Track<<S as Service<Req>>::Response>>::Tracked>;
 
 pin_project! {
     /// One call, from target to target, with waits and hedges. Dropping it ends what is under way.
@@ -106,21 +103,18 @@ where
     #[inline]
     pub(crate) fn new(mut service: S, request: Req, mut call: CallState, track: T) -> Self {
         let mut request = Some(request);
-        let (mut main, mut timer, mut todo) = (None, Timer::Off, Todo::Nothing);
-        match choose(&mut request, &mut call) {
-            Chosen::Ask(Prepared { candidate, lease, request }) => {
+        let (timer, todo) = match choose(&mut request, &mut call) {
+            Chosen::Ask(Prepared { candidate, lease, request: first }) => {
                 // Should it panic, the lease is dropped on the way out.
-                main = Some(Attempt::new(service.call(request), candidate, lease));
+                let main = Some(Attempt::new(service.call(first), candidate, lease));
+                return Self { main, rest: Rest::new(service, call, request, track) };
             }
-            Chosen::Wait(sleep) => timer = Timer::Cooldown(sleep),
-            Chosen::End(failure) => todo = Todo::End(failure),
-        }
-        if main.is_none() {
-            // Whatever its readiness reserved is not kept from others meanwhile.
-            service = service.clone();
-        }
-        let rest = Rest { service, call, request, track, hedge: None, hedged: false, timer, todo };
-        Self { main, rest }
+            Chosen::Wait(sleep) => (Timer::Cooldown(sleep), Todo::Nothing),
+            Chosen::End(failure) => (Timer::Off, Todo::End(failure)),
+        };
+        // Whatever its readiness reserved is not kept from others meanwhile.
+        let rest = Rest::new(service.clone(), call, request, track);
+        Self { main: None, rest: Rest { timer, todo, ..rest } }
     }
 }
 
@@ -142,6 +136,18 @@ where
 
 impl<S, Req, T> Rest<S, Req, T>
 where
+    S: Service<Req>,
+    T: Track<S::Response>,
+{
+    #[inline]
+    fn new(service: S, call: CallState, request: Option<Req>, track: T) -> Self {
+        let (timer, todo) = (Timer::Off, Todo::Nothing);
+        Self { service, call, request, track, hedge: None, hedged: false, timer, todo }
+    }
+}
+
+impl<S, Req, T> Rest<S, Req, T>
+where
     S: Service<Req> + Clone,
     S::Error: Into<Failure>,
     Req: Call + Clone,
@@ -154,10 +160,17 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<T::Tracked, Failure>> {
         loop {
-            if let Some((candidate, (reply, buffer, lease))) = self.poll_attempts(&mut main, cx) {
+            if self.poll_attempts(&mut main, cx) {
                 self.todo = Todo::Over;
-                self.call.answered(candidate);
-                return Poll::Ready(Ok(self.track.track(reply, buffer, lease)));
+                // The one that is left, returned from where it is: an answer is large, and each move
+                // of it is a copy.
+                match (main.as_mut().as_pin_mut(), &mut self.hedge) {
+                    (Some(main), _) => return Poll::Ready(main.finish(&self.track)),
+                    (None, Some(hedge)) => {
+                        return Poll::Ready(hedge.as_mut().finish(&self.track));
+                    }
+                    (None, None) => {}
+                }
             }
             let under_way = main.is_some() || self.hedge.is_some();
             if ready!(self.poll_timer(main.as_ref().get_ref().as_ref(), cx)) {
@@ -204,47 +217,42 @@ where
         }
     }
 
-    /// The first answer, and which candidate's. Ends what it makes superfluous.
-    #[expect(clippy::type_complexity, reason = "the parts of an answer, told apart at once")]
+    /// Whether an attempt has an answer, and then it is the only one left.
     fn poll_attempts(
         &mut self,
         main: &mut Pin<&mut Option<AttemptOf<S, Req, T>>>,
         cx: &mut Context<'_>,
-    ) -> Option<(u8, (S::Response, T::Buffer, Lease))> {
+    ) -> bool {
         let limits = self.call.policy().buffer;
-        let mut answer = None;
-        if let Some(attempt) = main.as_mut().as_pin_mut() {
-            let candidate = attempt.candidate();
-            if let Poll::Ready(ended) = attempt.poll(&self.track, limits, cx) {
+        let (mut by_main, mut by_hedge) = (false, false);
+        if let Some(mut attempt) = main.as_mut().as_pin_mut()
+            && let Poll::Ready(ended) = attempt.as_mut().poll(&self.track, limits, cx)
+        {
+            by_main = self.call.ended(attempt.candidate(), ended);
+            if !by_main {
                 main.set(None);
-                answer = self.note(candidate, ended);
             }
         }
-        if let Some(hedge) = self.hedge.as_mut().filter(|_| answer.is_none()) {
-            let candidate = hedge.candidate();
-            if let Poll::Ready(ended) = hedge.as_mut().poll(&self.track, limits, cx) {
+        if let Some(hedge) = self.hedge.as_mut().filter(|_| !by_main)
+            && let Poll::Ready(ended) = hedge.as_mut().poll(&self.track, limits, cx)
+        {
+            by_hedge = self.call.ended(hedge.candidate(), ended);
+            if !by_hedge {
                 self.hedge = None;
-                answer = self.note(candidate, ended);
             }
         }
-        if answer.is_some() || self.call.is_forbidden() {
-            let main_candidate = main.as_ref().as_pin_ref().map(|main| main.candidate());
-            let other = main_candidate.or(self.hedge.as_ref().map(|hedge| hedge.candidate()));
-            other.into_iter().for_each(|loser| self.call.outrun(loser));
-            main.set(None);
-            (self.hedge, self.timer) = (None, Timer::Off);
-        }
-        answer
-    }
-
-    fn note<A>(&mut self, candidate: u8, ended: Result<A, Failure>) -> Option<(u8, A)> {
-        match ended {
-            Ok(answer) => Some((candidate, answer)),
-            Err(failure) => {
-                self.call.fail(candidate, failure);
-                None
+        let answered = by_main || by_hedge;
+        if answered || self.call.is_forbidden() {
+            if let Some(loser) = main.as_ref().as_pin_ref().filter(|_| !by_main) {
+                self.call.outrun(loser.candidate());
+                main.set(None);
             }
+            if let Some(loser) = self.hedge.take_if(|_| !by_hedge) {
+                self.call.outrun(loser.candidate());
+            }
+            self.timer = Timer::Off;
         }
+        answered
     }
 
     /// Pending while the call waits for a cooldown to end; `true` when there is a new timer.

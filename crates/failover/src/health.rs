@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use steadfast_core::{
     Permit, PermitKind, Reason,
-    circuit::{Blame, Circuit, CircuitPolicy, Moment, Recovery, Verdict},
+    circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Readmission},
 };
 use tokio::time::Instant;
 
@@ -113,7 +113,7 @@ pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
         probe_limit: policy.probe_limit,
         probes: 1,
         successes: 1,
-        recovery: Recovery::Everyone,
+        recovery: Readmission::Everyone,
         lone: None,
     }
 }
@@ -146,14 +146,14 @@ impl Health {
     }
 
     /// Whether a success would change anything but its own time.
-    pub(crate) fn is_troubled(&self) -> bool {
-        self.consecutive > 0 || self.circuit.is_troubled()
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.consecutive > 0 || self.circuit.is_degraded()
     }
 
     pub(crate) fn status(&self, policy: &FailoverPolicy) -> Status {
         if self.consecutive >= policy.down_after.max(1) || self.circuit.is_permanent() {
             Status::Down
-        } else if self.is_troubled() {
+        } else if self.is_degraded() {
             Status::Degraded
         } else {
             Status::Healthy
@@ -183,7 +183,7 @@ impl Health {
             return Failed::Late;
         }
         self.consecutive = self.consecutive.saturating_add(1);
-        match self.circuit.end(now, permit, Verdict::Failure(blame), None) {
+        match self.circuit.end(now, permit, CircuitVerdict::Failure(blame), None) {
             Some(transition) => {
                 self.yields = yields;
                 let until = transition.until.unwrap_or(at);
@@ -199,12 +199,12 @@ impl Health {
         if self.circuit.is_current(permit) {
             self.consecutive = 0;
         }
-        self.circuit.end(now, permit, Verdict::Success, None).is_some()
+        self.circuit.end(now, permit, CircuitVerdict::Success, None).is_some()
     }
 
     /// A call is over and says nothing.
     pub(crate) fn release(&mut self, now: Moment, permit: &Permit) {
-        self.circuit.end(now, permit, Verdict::Nothing, None);
+        self.circuit.end(now, permit, CircuitVerdict::Nothing, None);
     }
 
     /// It can not be asked for `wait`, for no fault of its own.
@@ -217,7 +217,7 @@ impl Health {
         if self.circuit.resting(now.at).is_none() {
             return ProbePermit::NotNeeded;
         }
-        match self.circuit.claim_probe(now) {
+        match self.circuit.acquire_probe(now) {
             Some(_) => ProbePermit::Acquired,
             None => ProbePermit::Refused,
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast_core::{
-    BufferLimits, Failover, Failure, Fault, Reason, RecoveryTable, Scope, TimeLimit,
+    BufferLimits, Failover, Failure, FaultSide, Reason, RecoveryTable, Scope, TimeLimit,
     circuit::{Blame, Weight},
 };
 
@@ -199,7 +199,7 @@ mod keys {
 
 /// What one failure means under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct CircuitVerdict {
     /// Where the call may go.
     pub(crate) go: Failover,
     /// What it says something about.
@@ -247,7 +247,7 @@ impl FailoverPolicy {
         matches!(self.when_exhausted, WhenExhausted::Wait(_))
     }
 
-    pub(crate) fn verdict(&self, failure: &Failure) -> Verdict {
+    pub(crate) fn verdict(&self, failure: &Failure) -> CircuitVerdict {
         let reason = failure.reason();
         let (rule, standard) = (self.table.rule(reason), reason.rule());
         let forbidden = failure.failover() == Failover::Forbidden;
@@ -265,7 +265,7 @@ impl FailoverPolicy {
         };
         let fault = cell(failure.fault(), &standard.fault, rule.fault);
         let blamed = !forbidden
-            && fault == Fault::Provider
+            && fault == FaultSide::Provider
             && failure.time_limit().is_none_or(TimeLimit::blames_provider)
             && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
         let blame = blamed.then(|| {
@@ -280,7 +280,7 @@ impl FailoverPolicy {
                 permanent: cell(failure.is_permanent(), &standard.permanent, rule.permanent),
             }
         });
-        Verdict { go, scope, blame, downgrade }
+        CircuitVerdict { go, scope, blame, downgrade }
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Record {
     pub(crate) scope: Scope,
     health: Mutex<Health>,
     /// Something is wrong with it: a call looks at a healthy target without a lock.
-    is_troubled: AtomicBool,
+    is_degraded: AtomicBool,
     /// The last success, in nanoseconds since the registry's epoch; 0: none.
     success: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl HealthRegistry {
             key: key.clone(),
             scope,
             health: Mutex::new(Health::new(&self.policy, now)),
-            is_troubled: AtomicBool::new(false),
+            is_degraded: AtomicBool::new(false),
             success: AtomicU64::new(0),
         })
     }
@@ -123,15 +123,9 @@ impl HealthRegistry {
         self.publish();
     }
 
-    /// Notes a success at `at`; whether that ended a cooldown.
-    #[inline]
-    pub(crate) fn succeed(&self, record: &Record, at: Instant, permit: &Permit) -> bool {
-        record.touch(self.nanos(at));
-        record.is_troubled() && self.recover(record, at, permit)
-    }
-
+    /// Notes a success of what is degraded; whether that ended a cooldown.
     #[cold]
-    fn recover(&self, record: &Record, at: Instant, permit: &Permit) -> bool {
+    pub(crate) fn recover(&self, record: &Record, at: Instant, permit: &Permit) -> bool {
         let now = self.moment(at);
         let recovered = record.change(|health| health.succeed(now, permit));
         self.publish();
@@ -215,7 +209,8 @@ impl HealthRegistry {
         }
     }
 
-    fn nanos(&self, at: Instant) -> u64 {
+    /// Since the registry's epoch.
+    pub(crate) fn nanos(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.epoch).as_nanos();
         u64::try_from(since).unwrap_or(u64::MAX).max(1)
     }
@@ -230,13 +225,13 @@ impl HealthRegistry {
 
 impl Record {
     #[inline]
-    pub(crate) fn is_troubled(&self) -> bool {
-        self.is_troubled.load(Ordering::Relaxed)
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.is_degraded.load(Ordering::Relaxed)
     }
 
     /// The cooldown at `now`, while it lasts.
     pub(crate) fn cooling(&self, now: Instant) -> Option<Cooling> {
-        if !self.is_troubled() {
+        if !self.is_degraded() {
             return None;
         }
         let health = self.health.lock();
@@ -246,7 +241,7 @@ impl Record {
 
     /// Takes the place of the probe for the call that begins at `now`.
     pub(crate) fn acquire_probe(&self, now: Moment) -> ProbePermit {
-        if self.is_troubled() {
+        if self.is_degraded() {
             self.change(|health| health.acquire_probe(now))
         } else {
             ProbePermit::NotNeeded
@@ -255,7 +250,7 @@ impl Record {
 
     /// Notes a success. A tenth of a second is exact enough, and keeps busy threads from fighting
     /// over one cache line.
-    fn touch(&self, nanos: u64) {
+    pub(crate) fn touch(&self, nanos: u64) {
         const TENTH: u64 = 100_000_000;
         let known = self.success.load(Ordering::Relaxed);
         if known == 0 || nanos.saturating_sub(known) >= TENTH {
@@ -267,7 +262,7 @@ impl Record {
     fn change<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
         let mut health = self.health.lock();
         let out = change(&mut health);
-        self.is_troubled.store(health.is_troubled(), Ordering::Relaxed);
+        self.is_degraded.store(health.is_degraded(), Ordering::Relaxed);
         out
     }
 }

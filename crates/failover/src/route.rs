@@ -29,6 +29,8 @@ pub(crate) struct Route {
     pub(crate) budget: Option<RetryBudget>,
     /// Some candidate can do less than everything, so the request's needs matter.
     pub(crate) choosy: bool,
+    /// How many providers the candidates are of.
+    pub(crate) providers: u32,
     /// What it is for; two may have the same key.
     chain: Arc<str>,
     model: Option<Box<str>>,
@@ -198,6 +200,7 @@ impl Route {
         }
         Self {
             choosy: candidates.iter().any(Candidate::is_choosy),
+            providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
             budget: registry.budget.clone(),
             chain: name,

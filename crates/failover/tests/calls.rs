@@ -1,4 +1,4 @@
-//! How calls are made: readiness between attempts, what a call holds, and what it costs.
+//! How calls are made: readiness between attempts, what a call holds, and its allocations.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -24,11 +24,11 @@ use support::*;
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-/// tower-test's service boxes its errors; so do tower's own layers.
+/// tower-test's service boxes its errors, like tower's own layers.
 #[derive(Clone)]
 struct MockError<S>(S);
 
-impl<S: Service<Ask, Error = BoxError>> Service<Ask> for MockError<S> {
+impl<S: Service<PlainRequest, Error = BoxError>> Service<PlainRequest> for MockError<S> {
     type Response = S::Response;
     type Error = BoxError;
     type Future = S::Future;
@@ -37,19 +37,20 @@ impl<S: Service<Ask, Error = BoxError>> Service<Ask> for MockError<S> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, ask: Ask) -> S::Future {
-        self.0.call(ask)
+    fn call(&mut self, request: PlainRequest) -> S::Future {
+        self.0.call(request)
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_attempt_waits_for_readiness_and_an_end_does_not() {
-    let (mut mock, mut handle) = tower_test::mock::spawn_with::<Ask, String, _, _>(|mock| {
-        abc().at_once().layer(MockError(mock))
-    });
+async fn the_next_attempt_waits_for_readiness_and_a_final_failure_does_not() {
+    let (mut mock, mut handle) =
+        tower_test::mock::spawn_with::<PlainRequest, String, _, _>(|mock| {
+            abc().at_once().layer(MockError(mock))
+        });
     handle.allow(1);
     assert_ready!(mock.poll_ready()).unwrap();
-    let mut call = task::spawn(mock.call(Ask::new()));
+    let mut call = task::spawn(mock.call(PlainRequest::new()));
     assert_pending!(call.poll());
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_error(Failure::new(Reason::ServerError, ""));
@@ -57,9 +58,9 @@ async fn the_next_attempt_waits_for_readiness_and_an_end_does_not() {
     handle.allow(1);
     assert!(call.is_woken());
     assert_pending!(call.poll());
-    let (ask, respond) = handle.next_request().await.unwrap();
-    assert_eq!(ask.context.target.unwrap().provider(), "b");
-    // Nobody is ready for another call, but none is needed to say that this one is over.
+    let (request, respond) = handle.next_request().await.unwrap();
+    assert_eq!(request.context.target.unwrap().provider(), "b");
+    // The service is not ready, but a final failure needs no further call.
     respond.send_error(Failure::new(Reason::Format, "no"));
     let failure = assert_ready!(call.poll()).unwrap_err();
     assert_eq!(failure.reason(), Reason::Format);
@@ -67,36 +68,37 @@ async fn the_next_attempt_waits_for_readiness_and_an_end_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_breaks_between_attempts_ends_the_call() {
-    let (mut mock, mut handle) = tower_test::mock::spawn_with::<Ask, String, _, _>(|mock| {
-        abc().at_once().layer(MockError(mock))
-    });
+    let (mut mock, mut handle) =
+        tower_test::mock::spawn_with::<PlainRequest, String, _, _>(|mock| {
+            abc().at_once().layer(MockError(mock))
+        });
     handle.allow(1);
     assert_ready!(mock.poll_ready()).unwrap();
-    let mut call = task::spawn(mock.call(Ask::new()));
+    let mut call = task::spawn(mock.call(PlainRequest::new()));
     assert_pending!(call.poll());
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_error(Failure::new(Reason::ServerError, "first"));
     assert_pending!(call.poll());
-    handle.send_error("it is gone");
+    handle.send_error("it is closed");
     let failure = assert_ready!(call.poll()).unwrap_err();
     assert_eq!(failure.reason(), Reason::Exhausted);
-    assert!(failure.message().contains("it is gone"), "{failure}");
+    assert!(failure.message().contains("it is closed"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_at_any_moment_it_frees_everything() {
+async fn a_call_dropped_at_any_poll_releases_everything() {
     // Two failures, a hedge and a probe: dropped after each poll in turn.
     for polls in 0..12 {
-        let world = World::new();
+        let providers = Providers::new();
         let layer = abc().with_hedge(secs(2)).at_once();
         let handle = layer.handle();
-        world.set("a", fail(Reason::ServerError));
-        ask(&layer, &world, Ask::new()).await.unwrap();
+        providers.set("a", fail(Reason::ServerError));
+        send(&layer, &providers, PlainRequest::new()).await.unwrap();
         tokio::time::advance(secs(40)).await;
-        world.set("a", after(secs(3), fail(Reason::Overloaded)));
-        world.set("b", after(secs(4), fail(Reason::Network)));
-        world.set("c", after(secs(1), Act::Answer));
-        let mut call = task::spawn(ask(&layer, &world, Ask::new()));
+        providers.set("a", after(secs(3), fail(Reason::Overloaded)));
+        providers.set("b", after(secs(4), fail(Reason::Network)));
+        providers.set("c", after(secs(1), Action::Answer));
+        let mut call = task::spawn(send(&layer, &providers, PlainRequest::new()));
         let mut done = false;
         for _ in 0..polls {
             if call.poll().is_ready() {
@@ -106,45 +108,45 @@ async fn dropped_at_any_moment_it_frees_everything() {
             tokio::time::advance(secs(1)).await;
         }
         drop(call);
-        assert_eq!(world.open(), 0, "after {polls} polls");
+        assert_eq!(providers.in_flight(), 0, "after {polls} polls");
         let snapshot = handle.snapshot();
         assert!(snapshot.targets().iter().all(|health| !health.probing), "after {polls} polls");
-        assert!(polls < 11 || done, "the last rounds get to the end");
+        assert!(polls < 11 || done, "the last rounds complete");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn health_is_shared_by_all_services_of_a_layer_and_its_clones() {
-    let world = World::new();
-    world.set("a", fail(Reason::Network));
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::Network));
     let layer = abc().at_once();
     let clone = layer.clone();
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    world.calls();
-    ask(&clone, &world, Ask::new()).await.unwrap();
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["b", "b"]);
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    providers.calls();
+    send(&clone, &providers, PlainRequest::new()).await.unwrap();
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["b", "b"]);
     let fresh = abc().at_once();
-    ask(&fresh, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["a", "b"], "another layer knows nothing of it");
+    send(&fresh, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a", "b"], "another layer has separate state");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_a_target_holds_no_place_below() {
-    let world = World::new();
+async fn a_call_that_waits_for_a_target_holds_no_inner_permit() {
+    let providers = Providers::new();
     let layer =
         abc().with_when_exhausted(steadfast_failover::WhenExhausted::Wait(secs(60))).at_once();
     for name in ["a", "b", "c"] {
         layer.handle().cool(&target(name), secs(30));
     }
-    let limited = ServiceBuilder::new().concurrency_limit(1).service(world.client());
+    let limited = ServiceBuilder::new().concurrency_limit(1).service(providers.client());
     let mut service = layer.layer(limited.clone());
     service.ready().await.unwrap();
-    let mut waiting = task::spawn(service.call(Ask::new()));
+    let mut waiting = task::spawn(service.call(PlainRequest::new()));
     assert_pending!(waiting.poll());
     drop(service);
     let mut other = task::spawn(limited.ready_oneshot());
-    assert!(other.poll().is_ready(), "somebody else may have it meanwhile");
+    assert!(other.poll().is_ready(), "the permit is free meanwhile");
     drop(other);
     assert_eq!(waiting.await.unwrap(), "a");
 }
@@ -165,7 +167,7 @@ fn auto_traits_follow_the_parts() {
 #[derive(Clone)]
 struct Instant(Arc<AtomicUsize>);
 
-impl Service<Ask> for Instant {
+impl Service<PlainRequest> for Instant {
     type Response = usize;
     type Error = Failure;
     type Future = Ready<Result<usize, Failure>>;
@@ -174,26 +176,26 @@ impl Service<Ask> for Instant {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, ask: Ask) -> Self::Future {
-        drop(ask);
+    fn call(&mut self, request: PlainRequest) -> Self::Future {
+        drop(request);
         ready(Ok(self.0.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn polled_after_its_end_it_says_so() {
+async fn a_future_polled_after_its_end_fails() {
     let layer = abc().at_once();
-    let mut call = pin!(layer.layer(Instant(Arc::default())).call(Ask::new()));
+    let mut call = pin!(layer.layer(Instant(Arc::default())).call(PlainRequest::new()));
     assert_eq!(call.as_mut().await.unwrap(), 0);
     let failure = call.await.unwrap_err();
     assert!(failure.message().contains("after it was over"), "{failure}");
 }
 
-/// Allocations of `call`, with a log that nobody keeps.
-fn allocations<L>(layer: &L, make: impl Fn() -> Ask) -> u64
+/// Allocations of a call, with a disabled log.
+fn allocations<L>(layer: &L, make: impl Fn() -> PlainRequest) -> u64
 where
     L: Layer<Instant>,
-    L::Service: Service<Ask, Response = usize, Error = Failure>,
+    L::Service: Service<PlainRequest, Response = usize, Error = Failure>,
 {
     let mut service = layer.layer(Instant(Arc::default()));
     let mut call = move || {
@@ -207,22 +209,22 @@ where
         });
         counted.count_total
     };
-    // The first one makes what all of them share, the second what is the service's own.
+    // The first call allocates what all share, the second what the service keeps.
     call();
     call();
     call()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_needs_nothing_allocates_nothing() {
+async fn a_successful_first_attempt_allocates_nothing() {
     let layer = abc().with_budget(RetryBudget::default()).at_once();
-    assert_eq!(allocations(&layer, Ask::default), 0);
+    assert_eq!(allocations(&layer, PlainRequest::default), 0);
     let session = CallContext::new().with_session("s");
-    let with_session = || Ask { context: session.clone(), ..Ask::default() };
+    let with_session = || PlainRequest { context: session.clone(), ..PlainRequest::default() };
     assert_eq!(allocations(&layer, with_session), 0);
-    // A call that passes a target over remembers it: its history, which is boxed.
     layer.handle().cool(&target("a"), secs(60));
-    assert!(allocations(&layer, Ask::default) <= 1);
+    let skipping = allocations(&layer, PlainRequest::default);
+    assert!(skipping <= 1, "one box for the history of a call that skips a target: {skipping}");
 }
 
 /// A request that counts how often it is cloned.

@@ -1,4 +1,4 @@
-//! Thousands of calls against targets that do anything: what always holds.
+//! Invariants over thousands of calls of targets with random behaviour.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -11,10 +11,10 @@ use steadfast_failover::{CooldownFailoverLayer, TargetSpec, WhenExhausted};
 use support::*;
 use tokio::time::Instant;
 
-fn act(rng: &mut fastrand::Rng) -> Act {
+fn action(rng: &mut fastrand::Rng) -> Action {
     let end = match rng.u8(0..10) {
-        0..=3 => Act::Answer,
-        4 => Act::Hang,
+        0..=3 => Action::Answer,
+        4 => Action::Hang,
         _ => {
             let reason = rng.choice(Reason::ALL).unwrap();
             let hint = rng.bool().then(|| secs(rng.u64(0..90)));
@@ -52,7 +52,7 @@ fn layer(rng: &mut fastrand::Rng) -> CooldownFailoverLayer {
 
 async fn run(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let world = World::new();
+    let providers = Providers::new();
     let budget = RetryBudget::new(BudgetPolicy { capacity: 200, ..BudgetPolicy::default() });
     let waits = layer(&mut rng).with_budget(budget.clone());
     let layer = waits.at_once();
@@ -60,13 +60,13 @@ async fn run(seed: u64) {
     for round in 0..rng.usize(1..25) {
         for name in ["a#1", "a#2", "a/m", "a/small", "b", "c"] {
             if rng.bool() {
-                world.set(name, act(&mut rng));
+                providers.set(name, action(&mut rng));
             }
         }
         let mut request = match rng.u8(0..3) {
-            0 => Ask::new(),
-            1 => Ask::session("s"),
-            _ => Ask { model: Some("m".to_owned()), ..Ask::session("t") },
+            0 => PlainRequest::new(),
+            1 => PlainRequest::session("s"),
+            _ => PlainRequest { model: Some("m".to_owned()), ..PlainRequest::session("t") },
         };
         request.needs.vision = rng.bool();
         request.needs.input_tokens = rng.u64(0..2_000);
@@ -75,16 +75,20 @@ async fn run(seed: u64) {
             request.unfit_for = Some(["a", "b", "c"][rng.usize(0..3)]);
         }
         let most = request.context.max_attempts.map_or(u32::MAX, NonZeroU32::get);
-        let patience = secs(rng.u64(0..200));
+        let limit = secs(rng.u64(0..200));
         if rng.bool() {
-            request.context.deadline = Some(Deadline::after(patience));
+            request.context.deadline = Some(Deadline::after(limit));
         }
         let start = Instant::now();
-        // The caller goes away at some moment, as a deadline layer would.
-        let ended = tokio::time::timeout(patience, ask(&layer, &world, request)).await;
-        assert!(start.elapsed() <= patience, "seed {seed}, call {round}");
-        assert_eq!(world.open(), 0, "seed {seed}, call {round}: something is still under way");
-        let calls = world.calls();
+        // The caller drops the call at some time, as a deadline layer would.
+        let ended = tokio::time::timeout(limit, send(&layer, &providers, request)).await;
+        assert!(start.elapsed() <= limit, "seed {seed}, call {round}");
+        assert_eq!(
+            providers.in_flight(),
+            0,
+            "seed {seed}, call {round}: a call is still in flight"
+        );
+        let calls = providers.calls();
         assert!(calls.len() <= most as usize, "seed {seed}, call {round}: {calls:?}");
         let distinct: HashSet<_> = calls.iter().collect();
         assert!(
@@ -96,7 +100,7 @@ async fn run(seed: u64) {
             Ok(Err(failure)) => {
                 let tried = failure.trail().iter().filter(|attempt| !attempt.skipped).count();
                 // A hedge's other half may have been dropped by a final failure.
-                let dropped = world.dropped().len();
+                let dropped = providers.dropped().len();
                 assert!(
                     failure.trail().is_empty() || tried + dropped == calls.len(),
                     "seed {seed}, call {round}: {calls:?} but {:?}",
@@ -107,28 +111,28 @@ async fn run(seed: u64) {
             Err(_) => {}
         }
         assert!(budget.remaining() <= 200);
-        world.dropped();
+        providers.dropped();
         let snapshot = handle.snapshot();
         assert!(
             snapshot.targets().iter().all(|health| !health.probing),
-            "seed {seed}, call {round}: a probe's place was not given back"
+            "seed {seed}, call {round}: a probe's permit was not released"
         );
         if rng.u8(0..8) == 0 {
             handle.reset_all();
         }
         tokio::time::advance(secs(rng.u64(0..60))).await;
     }
-    // Whatever happened, it is over some day.
+    // A day later all targets are used again.
     for name in ["a#1", "a#2", "a/m", "a/small", "b", "c"] {
-        world.mend(name);
+        providers.repair(name);
     }
     budget.reset();
     tokio::time::advance(secs(25 * 3_600)).await;
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a#1", "seed {seed}");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a#1", "seed {seed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_the_targets_do() {
+async fn invariants_hold_for_any_behaviour_of_the_targets() {
     for seed in 0..1_500 {
         run(seed).await;
     }

@@ -3,7 +3,7 @@
 
 use steadfast_core::Target;
 use steadfast_failover::{Chain, CooldownFailoverLayer, FailoverHandle};
-use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
 use tokio::time::Instant;
 
 const NAMES: [&str; 3] = ["probe", "other", "third"];
@@ -12,7 +12,7 @@ fn three() -> CooldownFailoverLayer {
     CooldownFailoverLayer::new(Chain::new(NAMES).unwrap())
 }
 
-/// When something last succeeded, in milliseconds.
+/// The time of the last success, in milliseconds.
 fn last_success(handle: &FailoverHandle, since: Instant) -> u64 {
     let snapshot = handle.snapshot();
     let last = snapshot.targets().iter().filter_map(|health| health.last_success).max();
@@ -32,7 +32,7 @@ contract!(plain, {
     let since = Instant::now();
     Contract::new(Plain, || three().at_once())
         .refuses(|layer, _| cool(&layer.handle()))
-        .state(Act::answer().slow(), move |layer| last_success(&layer.handle(), since))
+        .state(Action::answer().slow(), move |layer| last_success(&layer.handle(), since))
         .held(|layer| probing(&layer.handle()))
 });
 
@@ -40,7 +40,7 @@ contract!(http, {
     let since = Instant::now();
     Contract::new(PinnedHttp, three)
         .refuses(|layer, _| cool(&layer.handle()))
-        .state(Act::answer().slow(), move |layer| last_success(&layer.handle(), since))
+        .state(Action::answer().slow(), move |layer| last_success(&layer.handle(), since))
         .held(|layer| probing(&layer.handle()))
         .allocates(5, "the request is cloned for the next target, with headers and extensions")
 });
@@ -49,13 +49,13 @@ contract!(chat, {
     let since = Instant::now();
     Contract::new(Chat, three)
         .refuses(|layer, _| cool(&layer.handle()))
-        .state(Act::answer().slow(), move |layer| last_success(&layer.handle(), since))
+        .state(Action::answer().slow(), move |layer| last_success(&layer.handle(), since))
         .held(|layer| probing(&layer.handle()))
 });
 
-// The first target has rested, and the next call of it is a probe.
+// The cooldown of the first target is over, and the next call of it is a probe.
 contract!(
-    rested,
+    after_a_cooldown,
     Contract::new(Chat, || {
         let layer = three();
         layer.handle().cool(&Target::new(NAMES[0]), secs(30));
@@ -63,6 +63,6 @@ contract!(
     })
     .after(secs(31))
     .refuses(|layer, _| cool(&layer.handle()))
-    .none(Aspect::State, "each new layer begins with what is cooled")
+    .none(Aspect::State, "each new layer starts with a cooling target")
     .held(|layer| probing(&layer.handle()))
 );

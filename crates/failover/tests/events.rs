@@ -1,4 +1,4 @@
-//! What the log is told.
+//! What is traced.
 
 mod support;
 
@@ -15,18 +15,18 @@ use tracing::{
     span,
 };
 
-/// Everything said under `steadfast::failover`, as `LEVEL name fields`.
+/// The events of `steadfast::failover`, as `LEVEL name fields`.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<String>>>);
+struct Captured(Arc<Mutex<Vec<String>>>);
 
-impl Ear {
-    fn heard(&self) -> Vec<String> {
+impl Captured {
+    fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock())
     }
 
     fn names(&self) -> Vec<String> {
         let word = |line: &String| line.split(' ').nth(1).unwrap_or_default().to_owned();
-        self.heard().iter().map(word).collect()
+        self.take().iter().map(word).collect()
     }
 }
 
@@ -38,7 +38,7 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Ear {
+impl Subscriber for Captured {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("steadfast::failover") && *metadata.level() <= Level::INFO
     }
@@ -53,7 +53,7 @@ impl Subscriber for Ear {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let name = metadata.target().rsplit("::").next().unwrap_or_default();
+        let name = metadata.name().rsplit("::").next().unwrap_or_default();
         let mut line = Line(format!("{} {name}", metadata.level()));
         event.record(&mut line);
         self.0.lock().push(line.0);
@@ -67,46 +67,47 @@ impl Subscriber for Ear {
 #[tokio::test(start_paused = true)]
 async fn a_refused_key_and_an_unpaid_bill_raise_an_alarm_once() {
     for reason in [Reason::Auth, Reason::Billing] {
-        let ear = Ear::default();
-        let _guard = tracing::subscriber::set_default(ear.clone());
-        let world = World::new();
-        world.set("a", fail_with(move || Failure::new(reason, "key sk-aaaaaaaaaaaaaaaaaaaaaaaa")));
+        let captured = Captured::default();
+        let _guard = tracing::subscriber::set_default(captured.clone());
+        let providers = Providers::new();
+        providers
+            .set("a", fail_with(move || Failure::new(reason, "key sk-aaaaaaaaaaaaaaaaaaaaaaaa")));
         let layer = CooldownFailoverLayer::new(chain([
             TargetSpec::new("a").with_credential("main"),
             TargetSpec::new("b"),
         ]))
         .at_once();
         for _ in 0..3 {
-            assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
+            assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
         }
-        let heard = ear.heard();
-        let alarms: Vec<_> = heard.iter().filter(|line| line.starts_with("ERROR alarm")).collect();
-        assert_eq!(alarms.len(), 1, "{heard:?}");
-        assert!(alarms[0].contains(&format!("at=a#main reason={reason}")), "{alarms:?}");
-        assert!(!heard.concat().contains("aaaa"), "no secret: {heard:?}");
+        let lines = captured.take();
+        let alarms: Vec<_> = lines.iter().filter(|line| line.starts_with("ERROR alarm")).collect();
+        assert_eq!(alarms.len(), 1, "{lines:?}");
+        assert!(alarms[0].contains(&format!("target=a#main reason=\"{reason}\"")), "{alarms:?}");
+        assert!(!lines.concat().contains("aaaa"), "no secret: {lines:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_turn_of_a_story_has_its_name() {
-    let ear = Ear::default();
-    let _guard = tracing::subscriber::set_default(ear.clone());
-    let world = World::new();
+async fn every_action_is_traced_by_its_name() {
+    let captured = Captured::default();
+    let _guard = tracing::subscriber::set_default(captured.clone());
+    let providers = Providers::new();
     let layer = abc().with_hedge(secs(5)).at_once();
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert!(ear.heard().is_empty(), "what goes well is not worth a word");
-    world.set("a", fail(Reason::Network));
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(ear.names(), ["cooled", "switched"]);
-    world.set("a", after(secs(6), Act::Answer)).set("b", Act::Hang);
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert!(captured.take().is_empty(), "nothing for a success");
+    providers.set("a", fail(Reason::Network));
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(captured.names(), ["cooled", "switched"]);
+    providers.set("a", after(secs(6), Action::Answer)).set("b", Action::Hang);
     advance(secs(20)).await;
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(ear.names(), ["probe", "hedged", "recovered"]);
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(captured.names(), ["probe", "hedged", "recovered"]);
     for name in ["a", "b", "c"] {
-        world.set(name, fail(Reason::ServerError));
+        providers.set(name, fail(Reason::ServerError));
     }
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
-    let names = ear.names();
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
+    let names = captured.names();
     assert_eq!(names.last().unwrap(), "exhausted");
     assert_eq!(names.iter().filter(|name| *name == "switched").count(), 2);
 }

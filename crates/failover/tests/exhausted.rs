@@ -1,4 +1,4 @@
-//! How a call ends when nobody answers.
+//! How a call ends when no target answers.
 
 mod support;
 
@@ -9,7 +9,7 @@ use steadfast_failover::{CooldownFailoverLayer, WhenExhausted};
 use support::*;
 use tokio::time::{Instant, advance};
 
-fn limited(wait: u64) -> Act {
+fn limited(wait: u64) -> Action {
     fail_with(move || {
         Failure::new(Reason::RateLimit, "slow down")
             .with_status(http::StatusCode::TOO_MANY_REQUESTS)
@@ -22,10 +22,10 @@ fn trail(failure: &Failure) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_lists_everything_and_keeps_the_last_failure() {
-    let world = World::new();
-    world.set("a", fail(Reason::Overloaded)).set("b", fail(Reason::Auth));
-    world.set(
+async fn the_failure_lists_all_attempts_and_has_the_last_one_as_source() {
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::Overloaded)).set("b", fail(Reason::Auth));
+    providers.set(
         "c",
         fail_with(|| {
             Failure::new(Reason::ServerError, "it broke")
@@ -34,9 +34,9 @@ async fn the_end_lists_everything_and_keeps_the_last_failure() {
         }),
     );
     let layer = abc().at_once();
-    let request = Ask::new();
+    let request = PlainRequest::new();
     let log = request.log();
-    let failure = ask(&layer, &world, request).await.unwrap_err();
+    let failure = send(&layer, &providers, request).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Exhausted);
     assert_eq!(trail(&failure), ["a: overloaded", "b: auth", "c: server_error"]);
     assert_eq!(failure.attempts(), 5);
@@ -46,29 +46,29 @@ async fn the_end_lists_everything_and_keeps_the_last_failure() {
     assert_eq!(failure.retry_after(), Some(secs(60)), "the soonest of 120, 600 and 60 s");
     assert_eq!(failure.usage().unwrap().input, Some(7));
     assert_eq!(failure.http_status(), 503);
-    let told = log.to_string();
+    let steps = log.to_string();
     for step in [
         "failover.cooled a overloaded 120000ms",
         "failover.switched b overloaded",
         "failover.switched c auth",
         "failover.exhausted server_error",
     ] {
-        assert!(told.contains(step), "{step} in {told}");
+        assert!(steps.contains(step), "{step} in {steps}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_limited_is_a_429_with_the_soonest_hint() {
-    let world = World::new();
-    world.set("a", limited(90)).set("b", limited(40)).set("c", limited(70));
+    let providers = Providers::new();
+    providers.set("a", limited(90)).set("b", limited(40)).set("c", limited(70));
     let layer = abc().at_once();
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.http_status().as_u16(), failure.retry_after()), (429, Some(secs(40))));
-    // So is it for the next one, who asks nobody: the providers asked to be left alone.
-    world.calls();
+    // The next call has the same failure, without an attempt: the hints are kept.
+    providers.calls();
     advance(secs(10)).await;
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
-    assert!(world.calls().is_empty());
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert!(providers.calls().is_empty());
     assert_eq!((failure.http_status().as_u16(), failure.retry_after()), (429, Some(secs(30))));
     assert_eq!((failure.reason(), failure.attempts()), (Reason::Exhausted, 0));
     assert_eq!(trail(&failure)[1], "b: skipped, rate_limit");
@@ -77,236 +77,243 @@ async fn all_limited_is_a_429_with_the_soonest_hint() {
 
 #[tokio::test(start_paused = true)]
 async fn the_operators_bad_keys_are_not_the_callers_401() {
-    let world = World::new();
+    let providers = Providers::new();
     for name in ["a", "b", "c"] {
-        world.set(name, fail(Reason::Auth));
+        providers.set(name, fail(Reason::Auth));
     }
-    let failure = ask(&abc().at_once(), &world, Ask::new()).await.unwrap_err();
+    let failure = send(&abc().at_once(), &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!(failure.http_status(), 503);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_target_speaks_for_itself() {
-    let world = World::new();
-    world.set("a", limited(90));
+async fn a_single_target_returns_its_own_failure() {
+    let providers = Providers::new();
+    providers.set("a", limited(90));
     let layer = CooldownFailoverLayer::new(chain(["a"])).at_once();
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.retry_after()), (Reason::RateLimit, Some(secs(90))));
     assert!(failure.trail().is_empty());
     advance(secs(30)).await;
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.retry_after()), (Reason::Cooling, Some(secs(60))));
     assert_eq!((failure.attempts(), failure.http_status().as_u16()), (0, 429));
     assert_eq!(failure.target().unwrap().to_string(), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_target_is_never_refused_for_a_guess() {
-    let world = World::new();
-    world.set("a", fail(Reason::Network));
+async fn a_single_target_is_called_in_spite_of_a_cooldown_without_a_hint() {
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::Network));
     let layer = CooldownFailoverLayer::new(chain(["a"])).at_once();
     for _ in 0..3 {
-        drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
+        drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
     }
-    assert_eq!(world.calls().len(), 3);
-    world.mend("a");
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
+    assert_eq!(providers.calls().len(), 3);
+    providers.repair("a");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn fail_asks_nobody() {
-    let world = World::new();
+async fn fail_makes_no_call() {
+    let providers = Providers::new();
     for name in ["a", "b", "c"] {
-        world.set(name, fail(Reason::ServerError));
+        providers.set(name, fail(Reason::ServerError));
     }
     let layer = abc().with_when_exhausted(WhenExhausted::Fail).at_once();
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
-    world.calls();
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
+    providers.calls();
     advance(secs(10)).await;
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
-    assert!(world.calls().is_empty());
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert!(providers.calls().is_empty());
     assert_eq!(failure.retry_after(), Some(secs(50)));
-    assert_eq!(failure.http_status(), 502, "they all broke");
+    assert_eq!(failure.http_status(), 502, "all have the same reason");
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_soonest_asks_one_that_nobody_asked_to_spare() {
-    let world = World::new();
-    world.set("a", limited(25)).set("b", fail(Reason::ServerError)).set("c", fail(Reason::Network));
+async fn try_soonest_calls_a_target_without_a_hint() {
+    let providers = Providers::new();
+    providers
+        .set("a", limited(25))
+        .set("b", fail(Reason::ServerError))
+        .set("c", fail(Reason::Network));
     let layer = abc().at_once();
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
-    world.calls();
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
+    providers.calls();
     advance(secs(1)).await;
-    let request = Ask::new();
+    let request = PlainRequest::new();
     let log = request.log();
-    let failure = ask(&layer, &world, request).await.unwrap_err();
-    assert_eq!(world.calls(), ["c"], "24 s would be too long to wait, and c rests 29 s to b's 59");
+    let failure = send(&layer, &providers, request).await.unwrap_err();
+    assert_eq!(
+        providers.calls(),
+        ["c"],
+        "24 s are too long to wait, and c cools for 29 s, b for 59 s"
+    );
     assert!(log.to_string().contains("failover.insisted c network"), "{log}");
     assert_eq!(
         trail(&failure),
         ["a: skipped, rate_limit", "b: skipped, server_error", "c: network"]
     );
-    world.mend("c");
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "c");
+    providers.repair("c");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "c");
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_soonest_waits_out_a_short_request_to_wait() {
-    let world = World::new();
-    world.set("a", limited(15)).set("b", limited(300)).set("c", limited(300));
+async fn try_soonest_waits_for_a_short_hint() {
+    let providers = Providers::new();
+    providers.set("a", limited(15)).set("b", limited(300)).set("c", limited(300));
     let layer = abc().at_once();
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
-    world.mend("a").calls();
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
+    providers.repair("a").calls();
     let start = Instant::now();
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
-    assert_eq!((start.elapsed(), world.calls()), (secs(15), vec!["a".to_owned()]));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+    assert_eq!((start.elapsed(), providers.calls()), (secs(15), vec!["a".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_waits_for_the_first_to_come_back() {
-    let world = World::new();
-    world.set("a", limited(50)).set("b", limited(40)).set("c", limited(300));
+async fn wait_waits_for_the_first_cooldown_to_end() {
+    let providers = Providers::new();
+    providers.set("a", limited(50)).set("b", limited(40)).set("c", limited(300));
     let layer = abc().with_when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
-    // The same call comes back to a target that has asked it to wait.
+    // The same call tries a target again after its hint.
     let start = Instant::now();
-    world.set("b", limited(40));
-    let mut call = tokio_test::task::spawn(ask(&layer, &world, Ask::new()));
+    providers.set("b", limited(40));
+    let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
     assert!(call.poll().is_pending());
-    world.mend("b");
+    providers.repair("b");
     assert_eq!(call.await.unwrap(), "b");
     assert_eq!(start.elapsed(), secs(40));
-    assert_eq!(world.calls(), ["a", "b", "c", "b"]);
+    assert_eq!(providers.calls(), ["a", "b", "c", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_is_bounded_by_its_own_limit_the_deadline_and_a_second_chance() {
-    let world = World::new();
+async fn wait_is_bounded_by_its_limit_the_deadline_and_one_more_attempt_each() {
+    let providers = Providers::new();
     for name in ["a", "b", "c"] {
-        world.set(name, limited(10));
+        providers.set(name, limited(10));
     }
     let layer = abc().with_when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
     let start = Instant::now();
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Exhausted);
-    assert_eq!(world.calls(), ["a", "b", "c", "a", "b", "c"], "each has one more chance");
+    assert_eq!(providers.calls(), ["a", "b", "c", "a", "b", "c"], "each has one more attempt");
     assert_eq!(start.elapsed(), secs(10));
 
     layer.handle().reset_all();
-    let mut hurried = Ask::new();
-    hurried.context.deadline = Some(Deadline::after(secs(9)));
+    let mut urgent = PlainRequest::new();
+    urgent.context.deadline = Some(Deadline::after(secs(9)));
     let start = Instant::now();
-    let failure = ask(&layer, &world, hurried).await.unwrap_err();
+    let failure = send(&layer, &providers, urgent).await.unwrap_err();
     assert_eq!((start.elapsed(), failure.retry_after()), (secs(0), Some(secs(10))));
 
     for name in ["a", "b", "c"] {
-        world.set(name, limited(61));
+        providers.set(name, limited(61));
     }
     layer.handle().reset_all();
     let start = Instant::now();
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
     assert_eq!(start.elapsed(), secs(0), "too long, so not at all");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_dropped_is_over() {
-    let world = World::new();
-    world.set("a", limited(30));
+async fn a_dropped_wait_makes_no_call() {
+    let providers = Providers::new();
+    providers.set("a", limited(30));
     let layer = CooldownFailoverLayer::new(chain(["a"]))
         .with_when_exhausted(WhenExhausted::Wait(secs(60)))
         .at_once();
-    let mut call = tokio_test::task::spawn(ask(&layer, &world, Ask::new()));
+    let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
     assert!(call.poll().is_pending());
     drop(call);
     advance(secs(60)).await;
-    assert_eq!(world.calls(), ["a"]);
+    assert_eq!(providers.calls(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_limited_whatever_the_chain() {
-    let world = World::new();
+async fn attempts_are_limited_over_the_chain() {
+    let providers = Providers::new();
     for name in ["a", "b", "c"] {
-        world.set(name, fail(Reason::ServerError));
+        providers.set(name, fail(Reason::ServerError));
     }
-    let mut request = Ask::new();
+    let mut request = PlainRequest::new();
     request.context.max_attempts = NonZeroU32::new(4);
     request.context.attempts = 2;
-    let failure = ask(&abc().at_once(), &world, request).await.unwrap_err();
-    assert_eq!(world.calls(), ["a", "b"]);
+    let failure = send(&abc().at_once(), &providers, request).await.unwrap_err();
+    assert_eq!(providers.calls(), ["a", "b"]);
     assert!(failure.message().contains("all the attempts it may have: 2 failed"), "{failure}");
-    assert_eq!(failure.retry_after(), None, "`c` is well");
-    let mut spent = Ask::new();
+    assert_eq!(failure.retry_after(), None, "`c` is not cooling");
+    let mut spent = PlainRequest::new();
     spent.context.max_attempts = NonZeroU32::new(2);
     spent.context.attempts = 2;
-    let failure = ask(&abc().at_once(), &world, spent).await.unwrap_err();
-    assert_eq!((failure.reason(), world.calls().len()), (Reason::Budget, 0));
+    let failure = send(&abc().at_once(), &providers, spent).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.calls().len()), (Reason::Budget, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_passed_deadline_ends_it() {
-    let world = World::new();
-    world.set("a", after(secs(3), fail(Reason::ServerError)));
-    let mut request = Ask::new();
+    let providers = Providers::new();
+    providers.set("a", after(secs(3), fail(Reason::ServerError)));
+    let mut request = PlainRequest::new();
     request.context.deadline = Some(Deadline::after(secs(2)));
-    let failure = ask(&abc().at_once(), &world, request).await.unwrap_err();
-    assert_eq!((failure.reason(), world.calls()), (Reason::ServerError, vec!["a".to_owned()]));
+    let failure = send(&abc().at_once(), &providers, request).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.calls()), (Reason::ServerError, vec!["a".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_further_attempt_is_paid_for_and_refunded_when_it_helps() {
-    let world = World::new();
-    world.set("a", fail(Reason::ServerError)).set("b", fail(Reason::Overloaded));
+async fn every_further_attempt_is_reserved_and_refunded_on_success() {
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::ServerError)).set("b", fail(Reason::Overloaded));
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
     let layer = abc().with_budget(budget.clone()).at_once();
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "c");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "c");
     assert_eq!(budget.remaining(), 20, "14 and 5 were taken out and put back");
-    let below = world.seen()[2].ask.context.budget.clone().unwrap();
-    assert_eq!(below.remaining(), 20, "the layers below draw from the same one");
+    let inner = providers.received()[2].request.context.budget.clone().unwrap();
+    assert_eq!(inner.remaining(), 20, "inner layers draw from the same budget");
 
-    // Skipping what cools costs nothing.
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "c");
+    // Skipping a cooling target costs nothing.
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "c");
     assert_eq!(budget.remaining(), 20);
 
-    world.set("c", fail(Reason::ServerError));
+    providers.set("c", fail(Reason::ServerError));
     layer.handle().reset_all();
-    drop(ask(&layer, &world, Ask::new()).await.unwrap_err());
+    drop(send(&layer, &providers, PlainRequest::new()).await.unwrap_err());
     assert_eq!(budget.remaining(), 1);
     layer.handle().reset_all();
-    world.calls();
-    let request = Ask::new();
+    providers.calls();
+    let request = PlainRequest::new();
     let log = request.log();
-    let failure = ask(&layer, &world, request).await.unwrap_err();
-    assert_eq!((world.calls(), failure.reason()), (vec!["a".to_owned()], Reason::ServerError));
+    let failure = send(&layer, &providers, request).await.unwrap_err();
+    assert_eq!((providers.calls(), failure.reason()), (vec!["a".to_owned()], Reason::ServerError));
     assert!(log.to_string().contains("failover.stopped"), "{log}");
-    world.mend("a");
+    providers.repair("a");
     layer.handle().reset_all();
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(budget.remaining(), 2, "a call that needs nothing puts one back");
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(budget.remaining(), 2, "a successful first attempt puts one token back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_calls_own_budget_counts_when_the_layer_has_none() {
-    let world = World::new();
-    world.set("a", fail(Reason::ServerError));
+async fn the_budget_of_the_request_is_used_when_the_layer_has_none() {
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::ServerError));
     let budget = RetryBudget::new(BudgetPolicy { capacity: 3, ..BudgetPolicy::default() });
-    let mut request = Ask::new();
+    let mut request = PlainRequest::new();
     request.context.budget = Some(budget);
-    let failure = ask(&abc().at_once(), &world, request).await.unwrap_err();
-    assert_eq!((failure.reason(), world.calls().len()), (Reason::ServerError, 1));
+    let failure = send(&abc().at_once(), &providers, request).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.calls().len()), (Reason::ServerError, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_breaker_below_costs_nothing_and_says_when() {
+async fn a_refusal_of_an_inner_breaker_costs_nothing_and_keeps_its_hint() {
     let refused =
         || fail_with(|| Failure::refused(Reason::CircuitOpen, "").with_retry_after(Some(secs(12))));
-    let world = World::new();
-    world.set("a", refused()).set("b", refused()).set("c", refused());
+    let providers = Providers::new();
+    providers.set("a", refused()).set("b", refused()).set("c", refused());
     let budget = RetryBudget::new(BudgetPolicy { capacity: 0, ..BudgetPolicy::default() });
     let layer = abc().with_budget(budget).at_once();
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
-    assert_eq!(world.calls(), ["a", "b", "c"]);
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!(providers.calls(), ["a", "b", "c"]);
     assert_eq!((failure.attempts(), failure.retry_after()), (0, Some(secs(12))));
     let snapshot = layer.handle().snapshot();
-    let resting: Vec<_> =
+    let cooling: Vec<_> =
         snapshot.cooling().map(|health| (health.errors, health.cooling.unwrap().reason)).collect();
-    assert_eq!(resting, [(0, Reason::CircuitOpen); 3], "no failure of anybody's");
+    assert_eq!(cooling, [(0, Reason::CircuitOpen); 3], "no failure of a target");
 }

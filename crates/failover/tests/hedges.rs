@@ -1,4 +1,4 @@
-//! A second target beside one that does not begin to answer.
+//! Hedged calls: a second target when the first one has no content in time.
 
 mod support;
 
@@ -14,178 +14,184 @@ fn hedging() -> CooldownFailoverLayer<OneChain, AtOnce> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn off_unless_asked() {
-    let world = World::new();
-    world.set("a", after(secs(500), Act::Answer));
+async fn hedging_is_off_by_default() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(500), Action::Answer));
     for layer in [abc().at_once(), abc().with_hedge(secs(0)).at_once()] {
-        assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
-        assert_eq!(world.calls(), ["a"]);
+        assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+        assert_eq!(providers.calls(), ["a"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_content_wins_and_the_loser_is_dropped() {
-    let world = World::new();
-    world.set("a", after(secs(30), Act::Answer)).set("b", after(secs(1), Act::Answer));
-    let (start, request) = (Instant::now(), Ask::new());
+    let providers = Providers::new();
+    providers.set("a", after(secs(30), Action::Answer)).set("b", after(secs(1), Action::Answer));
+    let (start, request) = (Instant::now(), PlainRequest::new());
     let log = request.log();
     let layer = hedging();
-    assert_eq!(ask(&layer, &world, request).await.unwrap(), "b");
+    assert_eq!(send(&layer, &providers, request).await.unwrap(), "b");
     assert_eq!(
-        (start.elapsed(), world.open(), world.dropped()),
+        (start.elapsed(), providers.in_flight(), providers.dropped()),
         (secs(3), 0, vec!["a".to_owned()])
     );
     assert!(log.to_string().contains("failover.hedged b 2000ms; failover.outrun a"), "{log}");
-    // Being slower than somebody else is no failure.
+    // Being slower than the hedge is no failure.
     let snapshot = layer.handle().snapshot();
     assert_eq!(snapshot.get(&target("a")).unwrap().errors, 0);
     assert!(snapshot.get(&target("b")).unwrap().last_success.is_some());
-    let attempts: Vec<_> = world.seen().iter().map(|seen| seen.ask.context.attempts).collect();
+    let attempts: Vec<_> =
+        providers.received().iter().map(|received| received.request.context.attempts).collect();
     assert_eq!(attempts, [0, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_may_win_after_all() {
-    let world = World::new();
-    world.set("a", after(secs(3), Act::Answer)).set("b", after(secs(30), Act::Answer));
-    assert_eq!(ask(&hedging(), &world, Ask::new()).await.unwrap(), "a");
-    assert_eq!(world.dropped(), ["b"]);
+async fn the_first_target_may_still_win() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(3), Action::Answer)).set("b", after(secs(30), Action::Answer));
+    assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "a");
+    assert_eq!(providers.dropped(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_in_time_is_not_hedged_and_a_failure_is_not_waited_for() {
-    let world = World::new();
-    world.set("a", after(secs(1), fail(Reason::Network))).set("b", after(secs(1), Act::Answer));
+    let providers = Providers::new();
+    providers
+        .set("a", after(secs(1), fail(Reason::Network)))
+        .set("b", after(secs(1), Action::Answer));
     let start = Instant::now();
-    assert_eq!(ask(&hedging(), &world, Ask::new()).await.unwrap(), "b");
-    assert_eq!((start.elapsed(), world.calls()), (secs(2), vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(
+        (start.elapsed(), providers.calls()),
+        (secs(2), vec!["a".to_owned(), "b".to_owned()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_of_two_may_fail_in_either_order() {
     for (a, b) in [(5, 9), (9, 5)] {
-        let world = World::new();
-        let act = |time: u64| {
-            let end = if time == 5 { fail(Reason::ServerError) } else { Act::Answer };
+        let providers = Providers::new();
+        let action = |time: u64| {
+            let end = if time == 5 { fail(Reason::ServerError) } else { Action::Answer };
             after(secs(time), end)
         };
-        world.set("a", act(a)).set("b", act(b));
-        let answer = ask(&hedging(), &world, Ask::new()).await.unwrap();
+        providers.set("a", action(a)).set("b", action(b));
+        let answer = send(&hedging(), &providers, PlainRequest::new()).await.unwrap();
         assert_eq!(answer, if a == 9 { "a" } else { "b" });
-        assert_eq!(world.calls(), ["a", "b"], "the other one is waited for");
+        assert_eq!(providers.calls(), ["a", "b"], "the other one is waited for");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_both_fail_the_call_goes_on() {
-    let world = World::new();
-    world.set("a", after(secs(5), fail(Reason::ServerError)));
-    world.set("b", after(secs(1), fail(Reason::Format)));
-    // What one provider finds malformed ends the call, but not before the other has spoken.
-    let failure = ask(&hedging(), &world, Ask::new()).await.unwrap_err();
-    assert_eq!(world.calls(), ["a", "b"]);
+async fn when_both_fail_the_next_target_is_called() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(5), fail(Reason::ServerError)));
+    providers.set("b", after(secs(1), fail(Reason::Format)));
+    // A malformed request ends the call, but not before the other attempt has ended.
+    let failure = send(&hedging(), &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!(providers.calls(), ["a", "b"]);
     assert_eq!((failure.reason(), failure.trail().len()), (Reason::Format, 2));
 
-    world.set("b", after(secs(1), fail(Reason::ServerError)));
-    assert_eq!(ask(&hedging(), &world, Ask::new()).await.unwrap(), "c");
-    assert_eq!(world.calls(), ["a", "b", "c"]);
+    providers.set("b", after(secs(1), fail(Reason::ServerError)));
+    assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "c");
+    assert_eq!(providers.calls(), ["a", "b", "c"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forbidden_end_ends_both() {
-    let world = World::new();
-    world.set("a", after(secs(5), fail(Reason::Safety))).set("b", Act::Hang);
+async fn a_final_failure_ends_both() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(5), fail(Reason::Safety))).set("b", Action::Hang);
     let start = Instant::now();
-    let failure = ask(&hedging(), &world, Ask::new()).await.unwrap_err();
+    let failure = send(&hedging(), &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.reason(), start.elapsed()), (Reason::Safety, secs(5)));
-    assert_eq!(world.dropped(), ["b"]);
+    assert_eq!(providers.dropped(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn not_at_the_same_provider_and_only_where_there_is_another() {
-    let world = World::new();
-    world.set("a", after(secs(9), Act::Answer));
+async fn a_hedge_needs_another_provider_that_is_not_cooling() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(9), Action::Answer));
     let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
     let layer = CooldownFailoverLayer::new(chain([two_keys])).with_hedge(secs(2)).at_once();
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["a#1"]);
-    // A cooling one is not asked either.
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a#1"]);
+    // A cooling target is no hedge either.
     let layer = hedging();
     layer.handle().cool(&target("b"), secs(60));
     layer.handle().cool(&target("c"), secs(60));
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["a"]);
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn within_the_attempts_and_the_budget() {
-    let world = World::new();
-    world.set("a", after(secs(9), Act::Answer));
-    let mut request = Ask::new();
+async fn a_hedge_counts_for_attempts_and_budget() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(9), Action::Answer));
+    let mut request = PlainRequest::new();
     request.context.max_attempts = NonZeroU32::new(1);
-    ask(&hedging(), &world, request).await.unwrap();
-    assert_eq!(world.calls(), ["a"]);
+    send(&hedging(), &providers, request).await.unwrap();
+    assert_eq!(providers.calls(), ["a"]);
 
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
     let layer = abc().with_hedge(secs(2)).with_budget(budget.clone()).at_once();
-    world.set("b", Act::Hang);
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["a", "b"]);
-    assert_eq!(budget.remaining(), 6, "one that did not help is not refunded");
-    ask(&layer, &world, Ask::new()).await.unwrap();
-    assert_eq!(world.calls(), ["a"], "there is too little left for another");
+    providers.set("b", Action::Hang);
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a", "b"]);
+    assert_eq!(budget.remaining(), 6, "a hedge that lost is not refunded");
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a"], "too little is left for another");
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_at_once_have_no_more_attempts_together_than_one() {
-    let world = World::new();
-    world.set("a", after(secs(5), fail(Reason::ServerError)));
-    world.set("b", after(secs(5), fail(Reason::ServerError)));
-    let seen = |max, already| {
-        let mut request = Ask::new();
+async fn both_attempts_share_the_limit_of_attempts() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(5), fail(Reason::ServerError)));
+    providers.set("b", after(secs(5), fail(Reason::ServerError)));
+    let received = |max, already| {
+        let mut request = PlainRequest::new();
         request.context.max_attempts = NonZeroU32::new(max);
         request.context.attempts = already;
-        let world = &world;
+        let providers = &providers;
         async move {
-            world.calls();
-            let _ = ask(&hedging(), world, request).await;
-            let context = |seen: &Seen| {
-                let context = &seen.ask.context;
+            providers.calls();
+            let _ = send(&hedging(), providers, request).await;
+            let context = |received: &Received| {
+                let context = &received.request.context;
                 (context.attempts, context.max_attempts.unwrap().get())
             };
-            world.seen().iter().map(context).collect::<Vec<_>>()
+            providers.received().iter().map(context).collect::<Vec<_>>()
         }
     };
-    // The first may retry all but one of them, which is the second's; the third has what is left.
-    assert_eq!(seen(5, 0).await, [(0, 4), (1, 2), (2, 5)]);
-    assert_eq!(seen(6, 1).await, [(1, 5), (2, 3), (3, 6)]);
-    // With one left there is no second, and nothing to set aside for it.
-    assert_eq!(seen(3, 2).await, [(2, 3)]);
+    // The first may use all but one, which is reserved for the hedge; the third has the rest.
+    assert_eq!(received(5, 0).await, [(0, 4), (1, 2), (2, 5)]);
+    assert_eq!(received(6, 1).await, [(1, 5), (2, 3), (3, 6)]);
+    // With one left there is no hedge, and nothing is reserved for it.
+    assert_eq!(received(3, 2).await, [(2, 3)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_call_drops_both() {
-    let world = World::new();
-    world.set("a", Act::Hang).set("b", Act::Hang);
+    let providers = Providers::new();
+    providers.set("a", Action::Hang).set("b", Action::Hang);
     let layer = hedging();
-    let mut call = tokio_test::task::spawn(ask(&layer, &world, Ask::new()));
+    let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
     assert!(call.poll().is_pending());
     advance(secs(2)).await;
     assert!(call.is_woken());
     assert!(call.poll().is_pending());
-    assert_eq!(world.open(), 2);
+    assert_eq!(providers.in_flight(), 2);
     drop(call);
-    assert_eq!(world.open(), 0);
+    assert_eq!(providers.in_flight(), 0);
     assert_eq!(layer.handle().snapshot().cooling().count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_chain_goes_on_after_a_hedge_that_lost_its_main() {
-    let world = World::new();
+async fn the_chain_continues_after_a_failed_hedge() {
+    let providers = Providers::new();
     let retry_later = || Failure::new(Reason::RateLimit, "").with_retry_after(Some(secs(30)));
-    world.set("a", after(secs(3), fail_with(retry_later)));
-    world.set("b", after(secs(5), fail(Reason::Network)));
+    providers.set("a", after(secs(3), fail_with(retry_later)));
+    providers.set("b", after(secs(5), fail(Reason::Network)));
     let start = Instant::now();
-    assert_eq!(ask(&hedging(), &world, Ask::new()).await.unwrap(), "c");
+    assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "c");
     assert_eq!(start.elapsed(), secs(7));
 }

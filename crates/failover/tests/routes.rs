@@ -1,4 +1,4 @@
-//! Where a call goes after each failure, and what cools.
+//! The next target after each failure, and what cools.
 
 mod support;
 
@@ -23,11 +23,11 @@ fn rich() -> Chain {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_reason_takes_its_route() {
-    let (one, both, home) = ("a/big#1", vec!["a/big#1", "a/big#2", "b/other"], None);
+async fn every_reason_has_its_route() {
+    let (one, both, nothing) = ("a/big#1", vec!["a/big#1", "a/big#2", "b/other"], None);
     let next = vec![one, "b/other"];
-    let stay = vec![one];
-    // Everything at `a` fails for the reason; where the call went, and what cooled first.
+    let end = vec![one];
+    // `a` fails for the reason; the targets called, and what cooled first.
     for (reason, route, cooled) in [
         (Reason::Auth, both.clone(), Some("a#1")),
         (Reason::Billing, both.clone(), Some("a#1")),
@@ -38,29 +38,29 @@ async fn every_reason_takes_its_route() {
         (Reason::Network, next.clone(), Some("a")),
         (Reason::Unknown, next.clone(), Some("a")),
         (Reason::ModelNotFound, vec![one, "a/small#1", "b/other"], Some("a/big")),
-        (Reason::Unsupported, next, home),
-        (Reason::CircuitOpen, vec![one, "a/big#2", "b/other"], home),
-        (Reason::Budget, vec![one, "a/big#2", "b/other"], home),
-        (Reason::ContextOverflow, stay.clone(), home),
-        (Reason::OutputTruncated, stay.clone(), home),
-        (Reason::ContentFilter, stay.clone(), home),
-        (Reason::Format, stay.clone(), home),
-        (Reason::PayloadTooLarge, stay.clone(), home),
-        (Reason::Cancelled, stay.clone(), home),
-        (Reason::Safety, stay, home),
+        (Reason::Unsupported, next, nothing),
+        (Reason::CircuitOpen, vec![one, "a/big#2", "b/other"], nothing),
+        (Reason::Budget, vec![one, "a/big#2", "b/other"], nothing),
+        (Reason::ContextOverflow, end.clone(), nothing),
+        (Reason::OutputTruncated, end.clone(), nothing),
+        (Reason::ContentFilter, end.clone(), nothing),
+        (Reason::Format, end.clone(), nothing),
+        (Reason::PayloadTooLarge, end.clone(), nothing),
+        (Reason::Cancelled, end.clone(), nothing),
+        (Reason::Safety, end, nothing),
     ] {
-        let world = World::new();
-        world.set("a", fail(reason));
+        let providers = Providers::new();
+        providers.set("a", fail(reason));
         let layer = CooldownFailoverLayer::new(rich()).at_once();
         let handle = layer.handle();
-        let answer = ask(&layer, &world, Ask::model("big")).await;
-        assert_eq!(world.calls(), route, "{reason}");
+        let answer = send(&layer, &providers, PlainRequest::model("big")).await;
+        assert_eq!(providers.calls(), route, "{reason}");
         match answer {
             Ok(answer) => assert_eq!(answer, "b/other", "{reason}"),
             Err(failure) => {
-                assert_eq!(failure.reason(), reason, "returned as it is");
+                assert_eq!(failure.reason(), reason, "returned unchanged");
                 assert_eq!((failure.attempts(), failure.trail().len()), (1, 0), "{reason}");
-                assert_eq!(failure.target().unwrap().to_string(), one, "it says where");
+                assert_eq!(failure.target().unwrap().to_string(), one, "it has the target");
             }
         }
         let snapshot = handle.snapshot();
@@ -75,64 +75,64 @@ async fn every_reason_takes_its_route() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_model_does_not_take_its_provider_down() {
-    let world = World::new();
-    world.set("a/gone", fail(Reason::ModelNotFound));
+    let providers = Providers::new();
+    providers.set("a/gone", fail(Reason::ModelNotFound));
     let layer = abc().at_once();
-    assert_eq!(ask(&layer, &world, Ask::model("gone")).await.unwrap(), "b/gone");
-    assert_eq!(ask(&layer, &world, Ask::model("here")).await.unwrap(), "a/here");
-    assert_eq!(ask(&layer, &world, Ask::model("gone")).await.unwrap(), "b/gone");
-    assert_eq!(world.calls(), ["a/gone", "b/gone", "a/here", "b/gone"], "asked once");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("gone")).await.unwrap(), "b/gone");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("here")).await.unwrap(), "a/here");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("gone")).await.unwrap(), "b/gone");
+    assert_eq!(providers.calls(), ["a/gone", "b/gone", "a/here", "b/gone"], "called once");
 
     // When requests name no model, which one is missing is not known.
-    world.set("a", fail(Reason::ModelNotFound));
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
-    world.mend("a");
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "a");
+    providers.set("a", fail(Reason::ModelNotFound));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    providers.repair("a");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overload_of_one_model_leaves_the_others_alone() {
-    let world = World::new();
-    world.set("a/big", fail(Reason::Overloaded));
+async fn an_overload_of_one_model_does_not_cool_others() {
+    let providers = Providers::new();
+    providers.set("a/big", fail(Reason::Overloaded));
     let layer = abc().at_once();
-    assert_eq!(ask(&layer, &world, Ask::model("big")).await.unwrap(), "b/big");
-    assert_eq!(ask(&layer, &world, Ask::model("small")).await.unwrap(), "a/small");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("big")).await.unwrap(), "b/big");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("small")).await.unwrap(), "a/small");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_is_remembered_and_ends_with_its_cooldown() {
-    let world = World::new();
-    world.set("a/big", fail(Reason::ModelNotFound));
+    let providers = Providers::new();
+    providers.set("a/big", fail(Reason::ModelNotFound));
     let layer = CooldownFailoverLayer::new(rich()).at_once();
-    let first = Ask::model("big");
+    let first = PlainRequest::model("big");
     let log = first.log();
-    assert_eq!(ask(&layer, &world, first).await.unwrap(), "a/small#1");
+    assert_eq!(send(&layer, &providers, first).await.unwrap(), "a/small#1");
     assert!(log.to_string().contains("failover.downgraded a/small#1 model_not_found"), "{log}");
-    // The next one goes there straight away, and says why.
-    let second = Ask::model("big");
+    // The next call goes there directly, and logs the reason.
+    let second = PlainRequest::model("big");
     let log = second.log();
-    assert_eq!(ask(&layer, &world, second).await.unwrap(), "a/small#1");
+    assert_eq!(send(&layer, &providers, second).await.unwrap(), "a/small#1");
     assert!(log.to_string().contains("failover.downgraded a/small#1 model_not_found"), "{log}");
-    assert_eq!(world.calls(), ["a/big#1", "a/small#1", "a/small#1"]);
-    world.mend("a/big");
+    assert_eq!(providers.calls(), ["a/big#1", "a/small#1", "a/small#1"]);
+    providers.repair("a/big");
     tokio::time::advance(secs(3_601)).await;
-    assert_eq!(ask(&layer, &world, Ask::model("big")).await.unwrap(), "a/big#1");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("big")).await.unwrap(), "a/big#1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overload_is_downgraded_when_asked_or_when_the_retry_asks() {
+async fn an_overload_is_downgraded_when_configured_or_when_the_retry_layer_asks() {
     let plain = fail(Reason::Overloaded);
     let asks = fail_with(|| Failure::new(Reason::Overloaded, "").with_wants_fallback());
     let standard = CooldownFailoverLayer::new(rich()).at_once();
-    for (layer, act, expected) in [
+    for (layer, action, expected) in [
         (standard.clone(), plain.clone(), "b/other"),
         (standard.clone().with_downgrade_on_overload(), plain, "a/small#1"),
         (standard.tune(|_| {}), asks, "a/small#1"),
     ] {
-        let world = World::new();
-        world.set("a/big", act);
-        assert_eq!(ask(&layer, &world, Ask::model("big")).await.unwrap(), expected);
-        assert_eq!(world.calls(), ["a/big#1", expected], "the other key has no more capacity");
+        let providers = Providers::new();
+        providers.set("a/big", action);
+        assert_eq!(send(&layer, &providers, PlainRequest::model("big")).await.unwrap(), expected);
+        assert_eq!(providers.calls(), ["a/big#1", expected], "the other key has no more capacity");
     }
 }
 
@@ -148,36 +148,36 @@ async fn an_overflow_goes_to_a_window_known_to_be_larger_only() {
     .at_once();
     let overflow =
         |window| fail_with(move || Failure::new(Reason::ContextOverflow, "").with_window(window));
-    let world = World::new();
-    world.set("a", overflow(Window::default()));
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "large");
-    world.set("a", overflow(Window { limit: None, requested: Some(300) }));
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "huge");
-    // What the provider states counts more than what is configured.
-    world.set("a", overflow(Window { limit: Some(500), requested: None }));
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "huge");
-    world.calls();
-    world.set("a", overflow(Window { limit: Some(5_000), requested: None }));
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
-    assert_eq!(world.calls(), ["a"]);
+    let providers = Providers::new();
+    providers.set("a", overflow(Window::default()));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "large");
+    providers.set("a", overflow(Window { limit: None, requested: Some(300) }));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "huge");
+    // The provider's number has priority over the configured one.
+    providers.set("a", overflow(Window { limit: Some(500), requested: None }));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "huge");
+    providers.calls();
+    providers.set("a", overflow(Window { limit: Some(5_000), requested: None }));
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!(providers.calls(), ["a"]);
     assert_eq!(failure.reason(), Reason::ContextOverflow, "so that it can be compacted");
     assert_eq!(layer.handle().snapshot().cooling().count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_table_changes_direction_and_scope() {
-    let world = World::new();
-    world.set("a", fail(Reason::ContentFilter));
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::ContentFilter));
     let layer = abc().with_failover_on(Reason::ContentFilter).at_once();
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "b");
-    assert_eq!(layer.handle().snapshot().cooling().count(), 0, "still nobody's fault");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(layer.handle().snapshot().cooling().count(), 0, "it counts against no target");
 
     let table = steadfast_core::RecoveryTable::default()
         .with_rule(Reason::ServerError, |rule| rule.scope = Scope::Model)
         .with_cooldown(Reason::ServerError, secs(7));
     let layer = abc().with_table(table).at_once();
-    world.set("a", fail(Reason::ServerError));
-    ask(&layer, &world, Ask::model("m")).await.unwrap();
+    providers.set("a", fail(Reason::ServerError));
+    send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
     let snapshot = layer.handle().snapshot();
     let cooling: Vec<_> = snapshot
         .cooling()
@@ -187,60 +187,61 @@ async fn an_operators_table_changes_direction_and_scope() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forbidden_stays_forbidden_and_delivered_stays_delivered() {
-    let acts: [fn() -> Failure; 4] = [
+async fn forbidden_and_delivered_failures_are_not_failed_over() {
+    let actions: [fn() -> Failure; 4] = [
         || Failure::new(Reason::Safety, "loop"),
         || Failure::new(Reason::ServerError, "").with_failover(Failover::Forbidden),
         || Failure::new(Reason::ServerError, "").with_delivered(),
         || Failure::new(Reason::Timeout, "").with_time_limit(TimeLimit::Pipeline),
     ];
-    for act in acts {
-        let world = World::new();
-        world.set("a", fail_with(act));
+    for action in actions {
+        let providers = Providers::new();
+        providers.set("a", fail_with(action));
         let layer =
             abc().with_failover_on(Reason::Safety).with_failover_on(Reason::ServerError).at_once();
-        let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
-        assert_eq!(failure.reason(), act().reason());
-        assert_eq!(world.calls(), ["a"]);
+        let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+        assert_eq!(failure.reason(), action().reason());
+        assert_eq!(providers.calls(), ["a"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn models_are_mapped_per_target_and_the_context_says_where() {
+async fn models_are_mapped_per_target_and_the_context_has_the_target() {
     let layer = CooldownFailoverLayer::new(chain([
         TargetSpec::new("a").with_max_output(8_000),
         TargetSpec::new("b").with_model("claude-sonnet-4", "gpt-4o").with_credential("main"),
         TargetSpec::new("c").with_model("*", "gemini-1.5-pro"),
     ]))
     .at_once();
-    let world = World::new();
-    world.set("a", fail_with(|| Failure::new(Reason::ServerError, "").with_attempts(3)));
-    world.set("b", fail(Reason::ServerError));
-    ask(&layer, &world, Ask::model("claude-sonnet-4")).await.unwrap();
-    let seen = world.seen();
-    let at: Vec<_> = seen.iter().map(|seen| seen.at.as_str()).collect();
+    let providers = Providers::new();
+    providers.set("a", fail_with(|| Failure::new(Reason::ServerError, "").with_attempts(3)));
+    providers.set("b", fail(Reason::ServerError));
+    send(&layer, &providers, PlainRequest::model("claude-sonnet-4")).await.unwrap();
+    let received = providers.received();
+    let at: Vec<_> = received.iter().map(|received| received.at.as_str()).collect();
     assert_eq!(at, ["a/claude-sonnet-4", "b/gpt-4o#main", "c/gemini-1.5-pro"]);
-    let context = |n: usize| -> &CallContext { seen[n].ask.context() };
+    let context = |n: usize| -> &CallContext { received[n].request.context() };
     let counts: Vec<_> = (0..3).map(|n| (context(n).attempts, context(n).alternatives)).collect();
     assert_eq!(counts, [(0, 2), (3, 1), (4, 0)], "attempts so far, providers left");
-    let fitted = |n: usize| seen[n].ask.fitted.as_ref().unwrap();
+    let fitted = |n: usize| received[n].request.fitted.as_ref().unwrap();
     assert_eq!(fitted(0).max_output, Some(8_000));
     assert_eq!((0..3).map(|n| fitted(n).foreign_history).collect::<Vec<_>>(), [false, true, true]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_made_before_count_on() {
-    let world = World::new();
-    world.set("a", fail(Reason::ServerError));
-    let mut request = Ask::new();
+async fn earlier_attempts_are_counted() {
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::ServerError));
+    let mut request = PlainRequest::new();
     request.context.attempts = 5;
-    ask(&abc().at_once(), &world, request).await.unwrap();
-    let attempts: Vec<_> = world.seen().iter().map(|seen| seen.ask.context.attempts).collect();
+    send(&abc().at_once(), &providers, request).await.unwrap();
+    let attempts: Vec<_> =
+        providers.received().iter().map(|received| received.request.context.attempts).collect();
     assert_eq!(attempts, [5, 6]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn targets_that_can_not_are_passed_over() {
+async fn targets_without_the_needed_capability_are_skipped() {
     let layer = CooldownFailoverLayer::new(chain([
         TargetSpec::new("blind").with_vision(false),
         TargetSpec::new("small").with_window(1_000),
@@ -251,21 +252,21 @@ async fn targets_that_can_not_are_passed_over() {
         }),
     ]))
     .at_once();
-    let world = World::new();
-    let mut image = Ask::new();
+    let providers = Providers::new();
+    let mut image = PlainRequest::new();
     image.needs.vision = true;
-    assert_eq!(ask(&layer, &world, image.clone()).await.unwrap(), "small");
+    assert_eq!(send(&layer, &providers, image.clone()).await.unwrap(), "small");
     image.needs.input_tokens = 5_000;
     let log = image.log();
-    assert_eq!(ask(&layer, &world, image.clone()).await.unwrap(), "sees");
+    assert_eq!(send(&layer, &providers, image.clone()).await.unwrap(), "sees");
     assert!(log.to_string().contains("failover.skipped blind unsupported"), "{log}");
-    // Nobody is left who can do both: the call says so, and asks nobody.
-    world.calls();
+    // No target can do both: the call fails without calling one.
+    providers.calls();
     image.model = Some("text".to_owned());
-    world.set("small", fail(Reason::ServerError));
+    providers.set("small", fail(Reason::ServerError));
     image.needs.input_tokens = 0;
-    let failure = ask(&layer, &world, image).await.unwrap_err();
-    assert_eq!(world.calls(), ["small/text"]);
+    let failure = send(&layer, &providers, image).await.unwrap_err();
+    assert_eq!(providers.calls(), ["small/text"]);
     let why: Vec<_> = failure.trail().iter().map(ToString::to_string).collect();
     assert_eq!(
         why,
@@ -278,117 +279,126 @@ async fn targets_that_can_not_are_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_fitted_is_passed_over_and_says_so() {
-    let world = World::new();
-    let request = Ask { unfit_for: Some("a"), ..Ask::new() };
-    assert_eq!(ask(&abc().at_once(), &world, request.clone()).await.unwrap(), "b");
-    assert_eq!(world.calls(), ["b"]);
+async fn a_target_the_request_does_not_fit_is_skipped_with_a_reason() {
+    let providers = Providers::new();
+    let request = PlainRequest { unfit_for: Some("a"), ..PlainRequest::new() };
+    assert_eq!(send(&abc().at_once(), &providers, request.clone()).await.unwrap(), "b");
+    assert_eq!(providers.calls(), ["b"]);
     // It is no failure of the target, and costs no attempt.
-    world.set("b", fail(Reason::Format));
-    let failure = ask(&abc().at_once(), &world, request.clone()).await.unwrap_err();
+    providers.set("b", fail(Reason::Format));
+    let failure = send(&abc().at_once(), &providers, request.clone()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.attempts()), (Reason::Format, 1));
     assert_eq!(failure.trail()[0].to_string(), "a: skipped, unsupported");
-    // A lone target that does not fit: its own words.
-    let lone = CooldownFailoverLayer::new(chain(["a"])).at_once();
-    let failure = ask(&lone, &world, request).await.unwrap_err();
+    // A single target that does not fit: its own failure.
+    let single = CooldownFailoverLayer::new(chain(["a"])).at_once();
+    let failure = send(&single, &providers, request).await.unwrap_err();
     assert_eq!((failure.reason(), failure.attempts()), (Reason::Unsupported, 0));
     assert_eq!(failure.http_status(), StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test(start_paused = true)]
-async fn chains_are_chosen_by_request() {
+async fn chains_are_selected_by_request() {
     let layer = abc()
         .with_chain("vision", chain(["v"]))
         .with_chain("large", chain(["l"]))
-        .with_chain_for(|ask: &Ask, needs: &Needs| match needs {
-            _ if ask.model.as_deref() == Some("odd") => Some("no such chain"),
+        .with_chain_for(|request: &PlainRequest, needs: &Needs| match needs {
+            _ if request.model.as_deref() == Some("odd") => Some("no such chain"),
             Needs { vision: true, .. } => Some("vision"),
             needs => (needs.input_tokens > 100_000).then_some("large"),
         })
         .at_once();
-    let world = World::new();
-    let mut image = Ask::new();
+    let providers = Providers::new();
+    let mut image = PlainRequest::new();
     image.needs.vision = true;
-    let mut large = Ask::new();
+    let mut large = PlainRequest::new();
     large.needs.input_tokens = 200_000;
-    for (request, expected) in
-        [(Ask::new(), "a"), (image, "v"), (large, "l"), (Ask::model("odd"), "a/odd")]
-    {
-        assert_eq!(ask(&layer, &world, request).await.unwrap(), expected);
+    for (request, expected) in [
+        (PlainRequest::new(), "a"),
+        (image, "v"),
+        (large, "l"),
+        (PlainRequest::model("odd"), "a/odd"),
+    ] {
+        assert_eq!(send(&layer, &providers, request).await.unwrap(), expected);
     }
 
     #[derive(Clone)]
     struct ByModel(String);
-    impl ChooseChain<Ask> for ByModel {
-        fn choose<'a>(&'a self, ask: &'a Ask, _: &Needs) -> Option<&'a str> {
-            (ask.model.as_deref() == Some("x")).then_some(&*self.0)
+    impl ChooseChain<PlainRequest> for ByModel {
+        fn choose<'a>(&'a self, request: &'a PlainRequest, _: &Needs) -> Option<&'a str> {
+            (request.model.as_deref() == Some("x")).then_some(&*self.0)
         }
     }
-    assert!(!ChooseChain::<Ask>::is_needed(&OneChain), "needs are told only where they matter");
+    assert!(
+        !ChooseChain::<PlainRequest>::is_needed(&OneChain),
+        "needs are computed only when they matter"
+    );
     let layer =
         abc().with_chain("own", chain(["own"])).with_chooser(ByModel("own".to_owned())).at_once();
-    assert_eq!(ask(&layer, &world, Ask::model("x")).await.unwrap(), "own/x");
+    assert_eq!(send(&layer, &providers, PlainRequest::model("x")).await.unwrap(), "own/x");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_health_is_shared_by_the_chains_of_a_layer() {
+async fn health_is_shared_by_the_chains_of_a_layer() {
     let layer = abc()
         .with_chain("other", chain(["a", "d"]))
-        .with_chain_for(|ask: &Ask, _: &Needs| ask.model.is_none().then_some("other"))
+        .with_chain_for(|request: &PlainRequest, _: &Needs| {
+            request.model.is_none().then_some("other")
+        })
         .at_once();
-    let world = World::new();
-    world.set("a", fail(Reason::Network));
-    ask(&layer, &world, Ask::model("m")).await.unwrap();
-    world.calls();
-    assert_eq!(ask(&layer, &world, Ask::new()).await.unwrap(), "d");
-    assert_eq!(world.calls(), ["d"], "known from the other chain");
+    let providers = Providers::new();
+    providers.set("a", fail(Reason::Network));
+    send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
+    providers.calls();
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "d");
+    assert_eq!(providers.calls(), ["d"], "known from the other chain");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callers_mistake_comes_back_as_it_is_whoever_was_passed_over() {
-    let world = World::new();
+async fn a_callers_mistake_is_returned_even_when_targets_were_skipped() {
+    let providers = Providers::new();
     let layer = abc().at_once();
     layer.handle().cool(&target("a"), secs(60));
     layer.handle().cool(&target("c"), secs(60));
-    world.set("b", fail(Reason::Format));
-    let failure = ask(&layer, &world, Ask::new()).await.unwrap_err();
+    providers.set("b", fail(Reason::Format));
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.attempts()), (Reason::Format, 1));
-    assert_eq!(world.calls(), ["b"]);
+    assert_eq!(providers.calls(), ["b"]);
     let trail: Vec<_> = failure.trail().iter().map(ToString::to_string).collect();
-    assert_eq!(trail, ["a: skipped, cooling", "b: format"], "`c` had no say");
+    assert_eq!(trail, ["a: skipped, cooling", "b: format"], "`c` was not considered");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_names_its_own_target_keeps_it() {
-    let world = World::new();
-    world.set("a", fail_with(|| Failure::new(Reason::Format, "").with_target(Target::new("deep"))));
-    let failure = ask(&abc().at_once(), &world, Ask::new()).await.unwrap_err();
+async fn a_failure_with_a_target_keeps_it() {
+    let providers = Providers::new();
+    providers
+        .set("a", fail_with(|| Failure::new(Reason::Format, "").with_target(Target::new("deep"))));
+    let failure = send(&abc().at_once(), &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!(failure.target().unwrap().to_string(), "deep");
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_one_or_two_of_three_down_everybody_is_answered() {
+async fn with_one_or_two_of_three_down_every_call_is_answered() {
     let names = ["a", "b", "c"];
     let faults = Reason::ALL.into_iter().filter(|reason| {
         !matches!(reason.rule().failover, Failover::Never | Failover::Forbidden)
             && *reason != Reason::ContextOverflow
     });
-    let mut acts: Vec<(String, Act)> =
+    let mut actions: Vec<(String, Action)> =
         faults.map(|reason| (reason.to_string(), fail(reason))).collect();
-    // A hang ends as our own stall limit below.
+    // A hang ends with the failure of an inner stall limit.
     let stall = || Failure::new(Reason::Timeout, "").with_time_limit(TimeLimit::Stall);
-    acts.push(("hang".to_owned(), after(secs(5), fail_with(stall))));
-    for (first, one) in &acts {
-        for (second, other) in &acts {
+    actions.push(("hang".to_owned(), after(secs(5), fail_with(stall))));
+    for (first, one) in &actions {
+        for (second, other) in &actions {
             for (down, also) in [(0, 1), (1, 2), (2, 0), (0, 0), (1, 1), (2, 2)] {
-                let world = World::new();
-                world.set(names[down], one.clone());
+                let providers = Providers::new();
+                providers.set(names[down], one.clone());
                 if also != down {
-                    world.set(names[also], other.clone());
+                    providers.set(names[also], other.clone());
                 }
                 let layer = abc().at_once();
                 for call in 0..3 {
-                    let answer = ask(&layer, &world, Ask::model("m")).await;
+                    let answer = send(&layer, &providers, PlainRequest::model("m")).await;
                     let answer = answer.unwrap_or_else(|failure| {
                         panic!("{first} at {down}, {second} at {also}, call {call}: {failure}")
                     });

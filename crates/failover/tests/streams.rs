@@ -1,4 +1,4 @@
-//! Replies that go on after their head: events by hand, and bodies.
+//! Replies that continue after their head: events and bodies.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -25,26 +25,26 @@ use steadfast_failover::{Chain, CooldownFailoverLayer, Status, TargetSpec};
 use support::{chain, secs, target};
 use tower::{Layer, Service, ServiceExt};
 
-/// One thing a stream does.
+/// A step of a scripted stream.
 #[derive(Clone)]
-enum Does {
+enum Step {
     Ping,
-    Say(&'static str),
+    Text(&'static str),
     Fail(Reason),
     Pause(u64),
     Hang,
     End,
-    /// Ends without its terminal event... which the client below reports as a failure.
+    /// Ends without its terminal event, which the client reports as a failure.
     Cut,
 }
-use Does::{Cut, End, Fail, Hang, Pause, Ping, Say};
+use Step::{Cut, End, Fail, Hang, Pause, Ping, Text};
 
-fn events(script: Vec<Does>) -> EventStream {
+fn events(script: Vec<Step>) -> EventStream {
     let stream = stream::unfold(script.into_iter(), |mut script| async move {
         loop {
             let event = match script.next()? {
                 Ping => Event::new([Delta::Ping]),
-                Say(text) => Event::new([Delta::Text { index: 0, text: text.to_owned() }]),
+                Text(text) => Event::new([Delta::Text { index: 0, text: text.to_owned() }]),
                 Fail(reason) => return Some((Err(Failure::new(reason, "an error event")), script)),
                 Cut => {
                     return Some((Err(Failure::new(Reason::Network, "no terminal event")), script));
@@ -62,21 +62,24 @@ fn events(script: Vec<Does>) -> EventStream {
     Box::pin(stream)
 }
 
-/// A client of providers that stream as told: `a` the first script, everybody else the second.
+/// A client of scripted providers: `a` streams the first script, all others the second.
 #[derive(Clone)]
 struct Client {
-    scripts: Arc<Mutex<[Vec<Does>; 2]>>,
-    asked: Arc<Mutex<Vec<ChatRequest>>>,
+    scripts: Arc<Mutex<[Vec<Step>; 2]>>,
+    requests: Arc<Mutex<Vec<ChatRequest>>>,
 }
 
 impl Client {
-    fn new(a: Vec<Does>, others: Vec<Does>) -> Self {
-        Self { scripts: Arc::new(Mutex::new([a, others])), asked: Arc::default() }
+    fn new(a: Vec<Step>, others: Vec<Step>) -> Self {
+        Self { scripts: Arc::new(Mutex::new([a, others])), requests: Arc::default() }
     }
 
-    fn asked(&self) -> Vec<String> {
-        let asked = std::mem::take(&mut *self.asked.lock());
-        asked.iter().map(|ask| ask.context().target.as_ref().unwrap().to_string()).collect()
+    fn calls(&self) -> Vec<String> {
+        let requests = std::mem::take(&mut *self.requests.lock());
+        requests
+            .iter()
+            .map(|request| request.context().target.as_ref().unwrap().to_string())
+            .collect()
     }
 }
 
@@ -92,7 +95,7 @@ impl Service<ChatRequest> for Client {
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let target = request.context().target.clone().unwrap();
         let which = usize::from(target.provider() != "a");
-        self.asked.lock().push(request);
+        self.requests.lock().push(request);
         let mut head = Head::new(Dialect::OpenAi);
         head.target = Some(target);
         ready(Ok(ChatResponse::new(head, events(self.scripts.lock()[which].clone()))))
@@ -104,29 +107,29 @@ fn layer() -> CooldownFailoverLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_before_content_is_replaced_unnoticed() {
-    let good = || vec![Say("hello "), Say("there"), End];
+async fn a_failure_before_content_is_failed_over_unnoticed() {
+    let good = || vec![Text("hello "), Text("there"), End];
     for script in [
         vec![Fail(Reason::Overloaded)],
         vec![Ping, Ping, Fail(Reason::ServerError)],
         vec![Cut],
-        vec![Say(""), Cut],
+        vec![Text(""), Cut],
         vec![Ping, Pause(20), Fail(Reason::Timeout)],
     ] {
         let client = Client::new(script, good());
         let layer = layer();
         let response = layer.layer(client.clone()).oneshot(ChatRequest::user("hi")).await.unwrap();
         let answer = response.collect().await.unwrap();
-        assert_eq!(answer.text(), "hello there", "nothing of the first is in it");
+        assert_eq!(answer.text(), "hello there", "nothing of the first answer is in it");
         assert_eq!(answer.head.target.unwrap().provider(), "b");
-        assert_eq!(client.asked(), ["a", "b"]);
+        assert_eq!(client.calls(), ["a", "b"]);
         assert_eq!(layer.handle().snapshot().get(&target("a")).unwrap().status, Status::Degraded);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_held_back_arrives_and_once() {
-    let client = Client::new(vec![Ping, Say(""), Say("one"), Ping, Say(" two"), End], vec![]);
+async fn buffered_events_are_delivered_once() {
+    let client = Client::new(vec![Ping, Text(""), Text("one"), Ping, Text(" two"), End], vec![]);
     let response = layer().layer(client).oneshot(ChatRequest::user("hi")).await.unwrap();
     let events: Vec<_> = StreamExt::map(response, Result::unwrap).collect().await;
     assert_eq!(events.len(), 6);
@@ -135,8 +138,8 @@ async fn what_was_held_back_arrives_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_after_content_is_the_callers_and_counts_against_the_target() {
-    let client = Client::new(vec![Say("half"), Fail(Reason::ServerError)], vec![Say("b"), End]);
+async fn a_failure_after_content_is_returned_and_counts_against_the_target() {
+    let client = Client::new(vec![Text("half"), Fail(Reason::ServerError)], vec![Text("b"), End]);
     let layer = layer();
     let handle = layer.handle();
     let mut service = layer.layer(client.clone());
@@ -145,8 +148,11 @@ async fn what_fails_after_content_is_the_callers_and_counts_against_the_target()
     assert!(response.next().await.unwrap().unwrap().is_content());
     let failure = response.next().await.unwrap().unwrap_err();
     assert!(failure.is_delivered());
-    assert_eq!(client.asked(), ["a"], "nobody else is asked behind the caller's back");
-    assert!(response.next().await.is_none() && response.next().await.is_none(), "ended for good");
+    assert_eq!(client.calls(), ["a"], "no other target is called");
+    assert!(
+        response.next().await.is_none() && response.next().await.is_none(),
+        "the stream is fused"
+    );
     let a = handle.snapshot().get(&target("a")).unwrap().clone();
     assert_eq!((a.errors, a.cooling.is_some()), (1, true));
     service
@@ -159,12 +165,12 @@ async fn what_fails_after_content_is_the_callers_and_counts_against_the_target()
         .collect()
         .await
         .unwrap();
-    assert_eq!(client.asked(), ["b"]);
+    assert_eq!(client.calls(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn success_is_when_the_stream_has_ended() {
-    let client = Client::new(vec![Say("x"), Pause(60), End], vec![]);
+async fn success_counts_when_the_stream_has_ended() {
+    let client = Client::new(vec![Text("x"), Pause(60), End], vec![]);
     let layer = layer();
     let response = layer.layer(client).oneshot(ChatRequest::user("hi")).await.unwrap();
     let last = || layer.handle().snapshot().get(&target("a")).unwrap().last_success;
@@ -174,28 +180,28 @@ async fn success_is_when_the_stream_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_dropped_half_way_says_nothing_and_frees_a_probe() {
-    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Say("b"), End]);
+async fn a_reply_dropped_half_way_does_not_count_and_releases_a_probe() {
+    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Text("b"), End]);
     let layer = layer();
     let mut service = layer.layer(client.clone());
     let mut call =
         async || service.ready().await.unwrap().call(ChatRequest::user("hi")).await.unwrap();
     drop(call().await);
-    client.scripts.lock()[0] = vec![Say("x"), Hang];
+    client.scripts.lock()[0] = vec![Text("x"), Hang];
     tokio::time::advance(secs(40)).await;
     let probe = call().await;
     assert!(layer.handle().snapshot().get(&target("a")).unwrap().probing, "until it has ended");
     drop(call().await);
-    assert_eq!(client.asked(), ["a", "b", "a", "b"]);
+    assert_eq!(client.calls(), ["a", "b", "a", "b"]);
     drop(probe);
     let a = layer.handle().snapshot().get(&target("a")).unwrap().clone();
     assert!(!a.probing && a.cooling.is_some() && a.errors == 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_gets_back_what_helped_when_it_has_helped() {
+async fn the_budget_is_refunded_when_the_answer_has_succeeded() {
     let budget = RetryBudget::new(BudgetPolicy { capacity: 20, ..BudgetPolicy::default() });
-    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Say("b"), End]);
+    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Text("b"), End]);
     let layer = layer().with_budget(budget.clone());
     let response = layer.layer(client.clone()).oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(budget.remaining(), 6);
@@ -203,17 +209,17 @@ async fn a_budget_gets_back_what_helped_when_it_has_helped() {
     assert_eq!(budget.remaining(), 20);
     layer.handle().reset_all();
     drop(layer.layer(client).oneshot(ChatRequest::user("hi")).await.unwrap());
-    assert_eq!(budget.remaining(), 6, "an answer nobody wanted puts nothing back");
+    assert_eq!(budget.remaining(), 6, "a dropped answer refunds nothing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_content_buffer_is_bounded() {
     let forever: Vec<_> = (0..10_000).map(|_| Ping).chain([Fail(Reason::ServerError)]).collect();
-    let client = Client::new(forever, vec![Say("b"), End]);
+    let client = Client::new(forever, vec![Text("b"), End]);
     let narrow = layer().with_buffer(BufferLimits { bytes: 1_000, time: secs(600) });
     let response = narrow.layer(client.clone()).oneshot(ChatRequest::user("hi")).await.unwrap();
     drop(response.collect().await.unwrap_err());
-    assert_eq!(client.asked(), ["a"], "what is held back is bounded, so it was handed on");
+    assert_eq!(client.calls(), ["a"], "the full buffer was delivered");
 
     let client = Client::new(vec![Ping, Pause(9), Fail(Reason::ServerError)], vec![]);
     let short = layer().with_buffer(BufferLimits { bytes: 1_000, time: secs(5) });
@@ -221,21 +227,21 @@ async fn the_content_buffer_is_bounded() {
     let response = short.layer(client).oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(start.elapsed(), secs(5));
     let failure = response.collect().await.unwrap_err();
-    assert!(!failure.is_delivered(), "a layer above may still try");
+    assert!(!failure.is_delivered(), "an outer layer may still retry");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hang_before_content_is_hedged_and_the_slow_stream_dropped() {
-    let client = Client::new(vec![Ping, Hang], vec![Ping, Say("b"), End]);
+    let client = Client::new(vec![Ping, Hang], vec![Ping, Text("b"), End]);
     let hedged = layer().with_hedge(secs(3)).layer(client.clone());
     let start = tokio::time::Instant::now();
     let answer = hedged.oneshot(ChatRequest::user("hi")).await.unwrap().collect().await.unwrap();
     assert_eq!((answer.text().as_str(), start.elapsed()), ("b", secs(3)));
-    assert_eq!(client.asked(), ["a", "b"]);
+    assert_eq!(client.calls(), ["a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_is_fitted_to_each_target_and_shared_until_then() {
+async fn a_conversation_is_adapted_to_each_target_and_copied_only_then() {
     let history = vec![
         Message::new(Role::User, vec![Part::text("look"), Part::image("image/png", "AAAA")]),
         Message::new(
@@ -264,11 +270,11 @@ async fn a_conversation_is_fitted_to_each_target_and_shared_until_then() {
             .with_unsupported(["temperature"]),
     ])
     .unwrap();
-    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Say("b"), End]);
+    let client = Client::new(vec![Fail(Reason::ServerError)], vec![Text("b"), End]);
     let service = CooldownFailoverLayer::new(chain).layer(client.clone());
     service.oneshot(request).await.unwrap().collect().await.unwrap();
-    let asked = client.asked.lock();
-    let [first, second] = &asked[..] else { panic!("two attempts") };
+    let requests = client.requests.lock();
+    let [first, second] = &requests[..] else { panic!("two attempts") };
     assert!(first.messages.same(&original.messages), "not even copied");
     assert_eq!((first.model.as_str(), first.params.temperature), ("claude-sonnet-4", Some(0.5)));
     assert_eq!(second.context().target.as_ref().unwrap().to_string(), "b/gpt-4o");
@@ -277,12 +283,12 @@ async fn a_conversation_is_fitted_to_each_target_and_shared_until_then() {
     assert_eq!(
         second.messages[1].parts(),
         [Part::text("a cat")],
-        "thoughts stay with their thinker"
+        "thinking is only for its author"
     );
-    assert!(second.needs().vision, "it sees");
+    assert!(second.needs().vision, "it reads images");
 }
 
-// Somebody's own http client, which knows nothing of chats.
+// An HTTP client, without conversations.
 
 type Body = BoxBody<Bytes, Failure>;
 
@@ -306,7 +312,7 @@ fn whole(text: &'static str) -> Body {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_settles_when_it_ends() {
+async fn a_body_counts_when_it_ends() {
     let broken = || {
         let frames = [
             Ok(http_body::Frame::data(Bytes::from_static(b"half"))),
@@ -333,7 +339,7 @@ async fn a_body_settles_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_head_goes_on() {
+async fn a_failure_before_the_head_is_failed_over() {
     let client = http(|provider| match provider {
         "a" => Err(Failure::new(Reason::Overloaded, "")),
         _ => Ok(http::Response::new(whole("b"))),
@@ -344,7 +350,7 @@ async fn a_refused_head_goes_on() {
 }
 
 #[test]
-fn streams_stay_unpin() {
+fn streams_are_unpin() {
     fn assert<T: Unpin>() {}
     assert::<Pin<Box<EventStream>>>();
     assert::<<steadfast_core::UntilEnd as steadfast_core::Track<ChatResponse>>::Tracked>();

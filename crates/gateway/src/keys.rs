@@ -19,7 +19,7 @@ pub struct KeyRing {
 
 /// What a caller may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum Principal {
     /// Ask models, on this tenant's behalf.
     Tenant(Arc<str>),
     /// Ask models, on nobody's.
@@ -59,12 +59,12 @@ impl KeyRing {
 
     /// Who sent `headers`, by whichever header the three dialects carry a key in, or `query_key`;
     /// `None` when the key is missing or unknown.
-    pub fn caller(&self, headers: &HeaderMap, query_key: Option<&str>) -> Option<Caller> {
+    pub fn caller(&self, headers: &HeaderMap, query_key: Option<&str>) -> Option<Principal> {
         if self.open {
-            return is_local(headers).then_some(Caller::Anyone);
+            return is_local(headers).then_some(Principal::Anyone);
         }
         let key = presented(headers).or(query_key)?;
-        self.tenants.get(&hash(key)).cloned().map(Caller::Tenant)
+        self.tenants.get(&hash(key)).cloned().map(Principal::Tenant)
     }
 
     /// Whether `headers` carry the admin key. Without one configured, whoever reaches a loopback
@@ -180,7 +180,7 @@ mod tests {
         // The hash of `k1`.
         let hex: String = Sha256::digest(b"k1").iter().map(|byte| format!("{byte:02x}")).collect();
         let ring = ring(&format!("[[tenants]]\nname='acme'\nkeys=['sha256:{hex}']")).unwrap();
-        let acme = Some(Caller::Tenant("acme".into()));
+        let acme = Some(Principal::Tenant("acme".into()));
         assert_eq!(ring.caller(&with("authorization", "Bearer k1"), None), acme);
         assert_eq!(ring.caller(&with("authorization", "bearer  k1"), None), acme);
         assert_eq!(ring.caller(&with("x-api-key", "k1"), None), acme);

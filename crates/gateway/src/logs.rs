@@ -7,6 +7,7 @@ use std::{
     fmt::{self, Write as _},
     io::{self, IsTerminal},
     sync::OnceLock,
+    time::Duration,
 };
 
 use tracing::field::{Field, Visit};
@@ -20,6 +21,12 @@ use tracing_subscriber::{
 /// How many lines are held while nobody reads standard error: about 2 MiB of them.
 const LINES: usize = 8 * 1024;
 
+/// How many bytes of lines are written at once: 32 KiB, some 150 lines.
+const BLOCK: usize = 32 * 1024;
+
+/// How long lines wait for others: 50 ms, so that under load a few write calls a second do for all.
+const DELAY: Duration = Duration::from_millis(50);
+
 /// Counts what was dropped.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
@@ -27,8 +34,7 @@ static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 /// logged is written when the guard is dropped, for at most a second.
 pub(crate) fn start() -> WorkerGuard {
     let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
-    // Written when there is nothing more to add, so that lines in a row are one system call.
-    let (out, guard) = writer.finish(io::BufWriter::with_capacity(32 * 1024, Stderr));
+    let (out, guard) = writer.finish(Stderr(Vec::with_capacity(BLOCK)));
     DROPPED.get_or_init(|| out.error_counter());
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -45,16 +51,31 @@ pub(crate) fn dropped() -> usize {
     DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
 }
 
-/// Standard error, which may be closed: then nobody is left to read.
-struct Stderr;
+/// Standard error, which may be closed: then nobody is left to read. Lines are written when their
+/// thread has no more of them; it then waits, so that it is not woken for each.
+struct Stderr(Vec<u8>);
+
+impl Stderr {
+    fn write_out(&mut self) {
+        let _ = io::Write::write_all(&mut io::stderr(), &self.0);
+        self.0.clear();
+    }
+}
 
 impl io::Write for Stderr {
-    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(lines);
-        Ok(lines.len())
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(line);
+        if self.0.len() >= BLOCK {
+            self.write_out();
+        }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if !self.0.is_empty() {
+            self.write_out();
+            std::thread::park_timeout(DELAY);
+        }
         Ok(())
     }
 }
@@ -97,6 +118,16 @@ impl Visit for Fields<'_> {
         } else {
             let _ = write!(self, "{value:?}");
         }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.name(field);
+        let _ = self.writer.write_str(if value { "true" } else { "false" });
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.name(field);
+        let _ = write!(self.writer, "{value}");
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

@@ -1,4 +1,4 @@
-//! The command line as a person meets it: the binary itself, its output and its exit codes.
+//! The command line: the binary, its output and its exit codes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,14 +14,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Longer than any command here takes on a busy machine: what takes longer hangs.
+/// Longer than any command here takes on a busy machine: one that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Secrets that must not show.
+/// Secrets that must not be printed.
 const PROVIDER_KEY: &str = "sk-live-provider-8265";
 const GATEWAY_KEY: &str = "gw-live-caller-1934";
 
-/// The binary, without what the environment of the tests happens to say.
+/// The binary, without the environment variables of the test run.
 fn steadfast(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     command.args(args);
@@ -45,7 +45,7 @@ fn finish(running: Running) -> Output {
 }
 
 fn wait(child: &mut Child) -> ExitStatus {
-    // There is no waiting with a limit in the standard library.
+    // The standard library has no wait with a timeout.
     for _ in 0..PATIENCE.as_millis() / 10 {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -112,7 +112,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A folder of this test's own.
+/// A folder for this test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -131,7 +131,7 @@ fn address(line: &str) -> SocketAddr {
     rest.split(['/', ' ']).next().unwrap().parse().unwrap()
 }
 
-/// Asks over HTTP, and reads until the server closes.
+/// Sends an HTTP request, and reads until the server closes.
 fn http(at: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -170,7 +170,7 @@ fn help_shows_examples() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failure() {
+fn wrong_usage_has_another_exit_code_than_failure() {
     for args in [&["dance"][..], &["serve", "--port", "1"], &["demo", "--once", "--requests", "0"]]
     {
         let output = run(args);
@@ -188,7 +188,7 @@ fn good(folder: &Path) -> String {
 }
 
 #[test]
-fn check_says_what_a_good_file_comes_to() {
+fn check_prints_what_a_valid_file_means() {
     let folder = folder("check-good");
     let path = file(&folder, "good.toml", &good(&folder));
     let output = run(&["check", "--config", &path]);
@@ -213,7 +213,7 @@ fn check_says_what_a_good_file_comes_to() {
 }
 
 #[test]
-fn check_says_what_is_wrong_and_where() {
+fn check_prints_errors_with_their_position() {
     let folder = folder("check-wrong");
     let good = good(&folder);
     let cases = [
@@ -263,7 +263,7 @@ fn without_providers_the_variables_are_named() {
             assert!(errors.contains(name), "{command}: {name} in {errors}");
         }
     }
-    // Nobody is served by accident.
+    // It does not start without a provider.
     let folder = folder("serve-open");
     let path = file(&folder, "open.toml", &good(&folder));
     let output = run(&["serve", "--config", &path, "--listen", "0.0.0.0:0"]);
@@ -329,7 +329,7 @@ fn piped(input: &[u8]) -> Output {
 }
 
 #[test]
-fn sim_serves_three_dialects_until_it_is_told_to_stop() {
+fn sim_serves_three_dialects_until_it_is_stopped() {
     let plan = "[[rules]]\nprovider = \"openai\"\nnth = 2\nfault = { error = \"overloaded\" }\n";
     let path = file(&folder("sim"), "plan.toml", plan);
     let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0", "--plan", &path]));
@@ -352,7 +352,7 @@ fn sim_serves_three_dialects_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn serve_answers_and_stops_when_told() {
+fn serve_answers_until_it_is_stopped() {
     // Pieces come slowly, so that an answer is in progress when it is stopped.
     let plan = "[[rules]]\nstream = true\nfault = { drip = { bytes = 40, every_ms = 10 } }\n";
     let folder = folder("serve");
@@ -412,7 +412,7 @@ fn serve_answers_and_stops_when_told() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_said() {
+fn an_address_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
     let folder = folder("taken");
@@ -478,7 +478,7 @@ fn circling(times: usize) -> String {
 }
 
 #[test]
-fn replay_says_what_the_guard_makes_of_each_call() {
+fn replay_prints_the_guards_verdict_on_each_call() {
     let folder = folder("replay");
     let path = file(&folder, "session.json", &circling(6));
     let output = run(&["replay", &path, "--dialect", "openai"]);
@@ -513,7 +513,7 @@ fn replay_says_what_the_guard_makes_of_each_call() {
 }
 
 #[test]
-fn compact_makes_a_body_fit_and_leaves_alone_what_fits() {
+fn compact_makes_a_body_fit_and_does_not_change_one_that_fits() {
     let folder = folder("compact");
     let small = circling(2);
     let path = file(&folder, "small.json", &small);
@@ -529,7 +529,11 @@ fn compact_makes_a_body_fit_and_leaves_alone_what_fits() {
     let body: Value = serde_json::from_slice(&output.stdout).unwrap();
     let messages = body["messages"].as_array().unwrap();
     assert!(messages.len() < 100, "{} messages", messages.len());
-    assert_eq!(messages.iter().filter(|m| m["content"] == "Find it.").count(), 1, "what is wanted");
+    assert_eq!(
+        messages.iter().filter(|m| m["content"] == "Find it.").count(),
+        1,
+        "the user's task is kept"
+    );
     assert!(
         text(&output.stderr).contains(" input tokens came down to "),
         "{}",

@@ -1,4 +1,4 @@
-//! The configurations in the documentation are accepted, and come to what the page says.
+//! The configurations in the documentation are valid, and `check` prints what the page shows.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -13,11 +13,11 @@ use steadfast_gateway::{
 
 const PAGE: &str = include_str!("../../../docs/gateway.md");
 
-/// What stands on the page before and behind what is made from the types of the configuration.
+/// The marks on the page around the part that is generated from the types of the configuration.
 const MADE: (&str, &str) =
     ("<!-- Made from the types of the configuration. -->\n\n", "<!-- End of what is made. -->");
 
-/// The example as it stands in the repository.
+/// The example of the repository.
 fn example() -> (String, Config, Source) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/steadfast.toml");
     let source = Source::file(&path).unwrap();
@@ -31,7 +31,7 @@ fn block(opening: &str) -> &'static str {
     rest.split_once("\n```").map_or(rest, |(block, _)| block)
 }
 
-/// The keys of `table`, such as `retry.base_ms`; those of an array's tables stand under its name.
+/// The keys of `table`, such as `retry.base_ms`; those of an array's tables are under its name.
 fn keys(table: &toml::Table, under: &str, found: &mut Vec<String>) {
     for (name, value) in table {
         let key = if under.is_empty() { name.clone() } else { format!("{under}.{name}") };
@@ -48,7 +48,7 @@ fn keys(table: &toml::Table, under: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The maps, whose keys are names of the operator's own, are values here.
+/// Maps, whose keys the operator chooses, count as values here.
 fn has_own_keys(key: &str) -> bool {
     let maps = ["providers.models", "providers.downgrades", "providers.headers"];
     !maps.contains(&key) && !["recovery.reasons", "compaction.summariser"].contains(&key)

@@ -1,4 +1,4 @@
-//! Which of a caller's headers reach a provider: those the operator names, and no others.
+//! Only the headers that the operator names reach a provider.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -8,7 +8,8 @@ use steadfast_gateway::{config::Source, server::App, stack::Gateway};
 use steadfast_sim::{Dialect, Entry, SimProvider, SimServer};
 use tower::ServiceExt;
 
-/// What a provider of OpenAI's dialect sees of a call at `path`, with `server` as the `[server]` table.
+/// The request that a provider of OpenAI's dialect gets for a call at `path`, with `server` as the
+/// `[server]` table.
 async fn seen(server: &str, path: &str, body: &'static str) -> Entry {
     let provider = SimProvider::builder(Dialect::OpenAi).keys(["operator"]).build();
     let provider = SimServer::local(provider).await.unwrap();
@@ -56,7 +57,7 @@ async fn named_headers_reach_a_provider_of_the_callers_dialect() {
 }
 
 #[tokio::test]
-async fn nobody_chooses_the_operators_account_unless_told() {
+async fn callers_choose_the_operators_account_only_when_configured() {
     let entry = seen("", OPENAI.0, OPENAI.1).await;
     assert_eq!((entry.header("openai-organization"), entry.header("x-title")), (None, None));
 }

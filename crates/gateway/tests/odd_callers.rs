@@ -1,4 +1,4 @@
-//! Callers that send what nobody should, and those that send nothing.
+//! Callers that send invalid requests or nothing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -19,7 +19,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-/// A gateway whose only provider is never to be asked.
+/// A gateway whose provider must not be called.
 fn app() -> App {
     let source = Source::text(
         "[server]\nauth = 'none'\n[[providers]]\nname = 'p'\ndialect = 'openai'\n\
@@ -38,7 +38,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn what_is_no_name_of_a_model_is_refused_and_remembered_nowhere() {
+async fn an_invalid_model_name_is_refused_without_any_state() {
     let app = app();
     for (model, expected) in [("m".repeat(513), "513 bytes"), ("a\nINFO forged".into(), "line end")]
     {
@@ -58,7 +58,7 @@ async fn what_is_no_name_of_a_model_is_refused_and_remembered_nowhere() {
 }
 
 #[tokio::test]
-async fn a_compressed_request_is_named_as_one() {
+async fn a_compressed_request_is_refused_as_such() {
     let request = Request::post("/v1/chat/completions")
         .header(header::CONTENT_ENCODING, "gzip")
         .body(Body::from(&b"\x1f\x8b\x08"[..]))
@@ -84,7 +84,7 @@ async fn ends(stream: &mut TcpStream, wait: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_say_what_it_speaks_is_let_go() {
+async fn a_client_that_sends_nothing_is_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let router = app().router();
@@ -98,7 +98,7 @@ async fn a_client_that_does_not_say_what_it_speaks_is_let_go() {
 }
 
 #[tokio::test]
-async fn only_what_is_still_busy_at_the_end_was_cut() {
+async fn only_busy_connections_count_as_cut_at_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -127,7 +127,7 @@ async fn only_what_is_still_busy_at_the_end_was_cut() {
     assert_eq!(server.await.unwrap().unwrap(), 1);
 }
 
-/// A body that begins and never goes on.
+/// A body that hangs after its first chunk.
 struct Unfinished(bool);
 
 impl http_body::Body for Unfinished {
@@ -146,7 +146,7 @@ impl http_body::Body for Unfinished {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_never_ends_is_given_up() {
+async fn a_request_that_never_ends_times_out() {
     let began = tokio::time::Instant::now();
     let request = Request::post("/v1/messages").body(Body::new(Unfinished(false))).unwrap();
     let answer = app().router().oneshot(request).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_request_that_never_ends_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
+async fn the_http_version_is_detected_however_the_first_bytes_are_split() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     tokio::spawn(serve(listener, app().router(), pending(), Duration::ZERO));
@@ -165,7 +165,7 @@ async fn what_a_client_speaks_is_found_however_its_first_bytes_come() {
     let confusing = b"PRI /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for piece in [1, 7, 24, 25, 1_000] {
         for (sent, wanted) in [
-            // Its settings: the type of the frame stands behind its length.
+            // A settings frame: its type comes after its length.
             (&newer[..], &b"\x04"[..]),
             (older, b"HTTP/1.1 200"),
             (confusing, b"HTTP/1.1 "),

@@ -31,7 +31,7 @@ fn app(server: &str, base_url: &str) -> App {
     App::new(&config, &source, gateway).unwrap()
 }
 
-/// The head of the next answer, whose body is as long as it says.
+/// The head of the next answer; its body has the announced length.
 async fn head(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let end = loop {
@@ -69,14 +69,14 @@ async fn a_refusal_before_the_body_was_read_keeps_the_connection() {
     ] {
         let line = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 30000\r\n\r\n");
         stream.write_all(line.as_bytes()).await.unwrap();
-        // SDKs write the body by itself, behind the headers.
+        // SDKs write the body separately, after the headers.
         tokio::task::yield_now().await;
         stream.write_all(&[b'x'; 30_000]).await.unwrap();
         let head = head(&mut stream).await;
         assert!(head.starts_with(&format!("http/1.1 {status} ")), "{path}: {head}");
         assert!(!head.contains("connection: close"), "{path}: {head}");
     }
-    // What is too long to be read for nothing ends the connection, and says so.
+    // A body too long to be drained closes the connection, with the header for it.
     let line = "POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 30000000\r\n\r\n";
     stream.write_all(line.as_bytes()).await.unwrap();
     let head = head(&mut stream).await;
@@ -85,7 +85,7 @@ async fn a_refusal_before_the_body_was_read_keeps_the_connection() {
 }
 
 #[tokio::test]
-async fn every_answer_has_its_request_id_where_the_callers_sdk_looks() {
+async fn every_answer_has_its_request_id_where_the_callers_sdk_reads_it() {
     let provider = SimServer::local(SimProvider::new(Dialect::OpenAi)).await.unwrap();
     let app = app("auth = 'none'", &provider.base_url());
     for (path, header, stream) in [

@@ -1,12 +1,12 @@
-//! Calls in an answer that somebody else will run: those beyond a limit are not let through.
+//! The calls of an answer that run outside this process: those beyond a limit are removed.
 
 use std::collections::VecDeque;
 
-use steadfast_chat::{Delta, Event, Stop as Ending, StopReason, ToolCall};
+use steadfast_chat::{Delta, Event, Stop, StopReason, ToolCall};
 use tokio::time::Instant;
 
 use crate::{
-    Kind, Stop, Verdict,
+    GuardVerdict, Kind, SafetyStop,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
     stop::Name,
@@ -14,10 +14,10 @@ use crate::{
 
 /// The calls of one answer.
 ///
-/// A call beyond a limit is replaced, in its own block, by text that says so: what the caller runs
-/// and sends back is exactly what was let through, and every call has its result. An edit can be
-/// judged only when its file is known, at its end; when that could matter the rest of the answer is
-/// held back until then, which delays nothing, since calls are run when an answer has ended.
+/// A call beyond a limit is replaced, in its block, by text that says so: the caller runs only the
+/// calls that were let through, and every call has its result. An edit can be checked only at its
+/// end, when its file is known; when it could be beyond the limit the rest of the answer is held back
+/// until then, which delays nothing, since calls are run when an answer has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     state: Box<TaskState>,
@@ -25,15 +25,15 @@ pub(crate) struct Admission {
     edits: Vec<Edit>,
     /// Blocks of calls that are not let through.
     refused: Vec<u32>,
-    /// Why.
-    stop: Option<Stop>,
-    /// The answer shows why.
+    /// Why they are refused.
+    stop: Option<SafetyStop>,
+    /// The answer contains the reason.
     explained: bool,
     /// The stop was reported.
     reported: bool,
     /// Calls that are let through.
     passed: u32,
-    /// Held back.
+    /// Events that are held back.
     pub(crate) held: VecDeque<Event>,
     /// Whether events are to be held back.
     pub(crate) holding: bool,
@@ -55,11 +55,11 @@ impl Admission {
     pub(crate) fn call(&mut self, c: &Compiled, block: u32, name: &str) {
         let facts = CallFacts::named(c.tool(name));
         match self.state.on(c, TaskEvent::Call(&facts), Instant::now()) {
-            Verdict::Stop(stop) => {
+            GuardVerdict::Stop(stop) => {
                 self.refused.push(block);
                 self.stop.get_or_insert(stop);
             }
-            Verdict::Fine | Verdict::Warn(_) => {
+            GuardVerdict::Fine | GuardVerdict::Warn(_) => {
                 self.passed += 1;
                 if facts.kind == Kind::Edit {
                     self.edit(c, block, name);
@@ -70,9 +70,9 @@ impl Admission {
 
     fn edit(&mut self, c: &Compiled, block: u32, name: &str) {
         let Some(limit) = c.policy.limits.edits_per_file else { return };
-        let here = u32::try_from(self.edits.len()).unwrap_or(u32::MAX);
-        // Should all of them be of the file with the most edits already.
-        self.holding |= self.state.files.most.saturating_add(here) >= limit;
+        let edits = u32::try_from(self.edits.len()).unwrap_or(u32::MAX);
+        // All of them may be edits of the file with the most edits so far.
+        self.holding |= self.state.files.most.saturating_add(edits) >= limit;
         let call = ToolCall { name: name.to_owned(), ..ToolCall::default() };
         self.edits.push(Edit { block, call, held: self.holding });
     }
@@ -84,23 +84,23 @@ impl Admission {
         }
     }
 
-    /// Why, when no call is let through.
-    pub(crate) fn refuses_all(&self) -> Option<&Stop> {
+    /// The stop, when no call is let through.
+    pub(crate) fn refuses_all(&self) -> Option<&SafetyStop> {
         self.stop.as_ref().filter(|_| self.passed == 0)
     }
 
-    /// Why calls were refused, the first time that it is asked for.
-    pub(crate) fn take_unreported(&mut self) -> Option<&Stop> {
+    /// Why calls were refused; only the first call of this returns it.
+    pub(crate) fn take_unreported(&mut self) -> Option<&SafetyStop> {
         let stop = self.stop.as_ref()?;
         (!std::mem::replace(&mut self.reported, true)).then_some(stop)
     }
 
     /// The answer is complete: counts the edits by file.
-    pub(crate) fn judge_edits(&mut self, c: &Compiled) {
+    pub(crate) fn check_edits(&mut self, c: &Compiled) {
         let now = Instant::now();
         for edit in std::mem::take(&mut self.edits) {
             let files = c.call(&edit.call).files;
-            if let Verdict::Stop(stop) = self.state.on(c, TaskEvent::Edit(&files), now)
+            if let GuardVerdict::Stop(stop) = self.state.on(c, TaskEvent::Edit(&files), now)
                 && edit.held
             {
                 self.refused.push(edit.block);
@@ -110,44 +110,44 @@ impl Admission {
         }
     }
 
-    /// What was held back; nothing is from now on.
+    /// Takes the events that were held back; further ones are not.
     pub(crate) fn release(&mut self) -> VecDeque<Event> {
         self.holding = false;
         std::mem::take(&mut self.held)
     }
 
-    /// Puts text in place of the calls that are refused.
+    /// Replaces the calls that are refused by text.
     pub(crate) fn rewrite(&mut self, event: &mut Event) {
         if self.refused.is_empty() {
             return;
         }
         let (refused, passed) = (&self.refused, self.passed);
-        let touched = |delta: &Delta| match delta {
+        let is_refused = |delta: &Delta| match delta {
             Delta::ToolCall { index, .. }
             | Delta::Arguments { index, .. }
             | Delta::Signature { index, .. } => refused.contains(index),
             Delta::Stop(stop) => passed == 0 && stop.reason == StopReason::ToolUse,
             _ => false,
         };
-        if !event.deltas.iter().any(touched) {
+        if !event.deltas.iter().any(is_refused) {
             event.frame = None;
             return;
         }
         let deltas = event.deltas_mut();
-        let was = std::mem::take(deltas);
-        deltas.extend(was.into_iter().filter_map(|delta| match delta {
-            delta if !touched(&delta) => Some(delta),
+        let all = std::mem::take(deltas);
+        deltas.extend(all.into_iter().filter_map(|delta| match delta {
+            delta if !is_refused(&delta) => Some(delta),
             Delta::ToolCall { index, name, .. } => {
                 Some(Delta::Text { index, text: refusal(&self.stop, &mut self.explained, &name) })
             }
-            Delta::Stop(_) => Some(Delta::Stop(Ending::from(StopReason::EndTurn))),
+            Delta::Stop(_) => Some(Delta::Stop(Stop::from(StopReason::EndTurn))),
             _ => None,
         }));
     }
 }
 
-/// What stands in place of a call: why, for the first of them.
-fn refusal(stop: &Option<Stop>, explained: &mut bool, name: &str) -> String {
+/// The text that replaces a call: the reason, for the first of them.
+fn refusal(stop: &Option<SafetyStop>, explained: &mut bool, name: &str) -> String {
     match stop {
         Some(stop) if !std::mem::replace(explained, true) => stop.message(),
         _ => format!("`{}` was not called either.", Name(name)),

@@ -1,4 +1,4 @@
-//! The tables of `data`: what the guard knows by name.
+//! The tables of `data`: tools, and lists of names.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use crate::{Kind, ToolSpec};
 const TOOLS: &str = include_str!("../data/tools.txt");
 const NAMES: &str = include_str!("../data/names.txt");
 
-/// Lists that are asked for a name at a time.
+/// Lists in which names are looked up.
 pub(crate) static TRIVIAL_RESULTS: LazyLock<Vec<&str>> = LazyLock::new(|| list("trivial_results"));
 pub(crate) static TEMPORARY_PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| list("temporary_paths"));
 pub(crate) static ID_PREFIXES: LazyLock<Vec<&str>> = LazyLock::new(|| list("id_prefixes"));
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(
             entries + names.len(),
             lines(NAMES).count(),
-            "no list twice, none without a name"
+            "every list has a name, and none is there twice"
         );
         for name in names {
             let list = list(name);
@@ -72,7 +72,7 @@ mod tests {
             once.dedup();
             assert!(
                 !list.is_empty() && once.len() == list.len(),
-                "{name}: nothing in it, or twice"
+                "{name}: empty, or an entry twice"
             );
             let lower = list.iter().all(|entry| entry.to_lowercase() == **entry);
             assert!(lower, "{name}: in lower case");

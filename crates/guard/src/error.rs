@@ -1,10 +1,10 @@
-//! Policies that make no sense.
+//! Errors of invalid policies.
 
-/// A policy that makes no sense, and what would.
+/// A policy that is invalid, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A rule that would stop without having advised first.
+    /// A rule that would stop without advice before.
     #[error(
         "rule `{rule}` warns at {warn} and stops at {stop}; `warn` has to be at least 2 and `stop` \
          above it, or leave the rule out"
@@ -12,9 +12,9 @@ pub enum PolicyError {
     Strikes {
         /// The rule.
         rule: &'static str,
-        /// Where it warns.
+        /// The count at which it advises.
         warn: u32,
-        /// Where it stops.
+        /// The count at which it stops.
         stop: u32,
     },
     /// A number that would forbid everything.
@@ -22,15 +22,15 @@ pub enum PolicyError {
     Zero(
         /// The field.
         &'static str,
-        /// What turns it off, where that can be.
+        /// How to switch it off, where that is possible.
         &'static str,
     ),
-    /// A number outside what makes sense.
+    /// A number outside its range.
     #[error("`{field}` is {value}; set {least} to {most}, or leave it out")]
     Range {
         /// The field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: u32,
         /// The least it can be.
         least: u32,
@@ -43,7 +43,7 @@ pub enum PolicyError {
         /// Its index in the table, counted from 0.
         usize,
     ),
-    /// One name that stands for two tools.
+    /// One name for two tools.
     #[error("the tool name `{0}` stands for two tools; names and aliases have to differ")]
     TwiceNamed(
         /// The name, in lower case.
@@ -52,7 +52,7 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
-    /// The field it is about, as it is written in Rust, below the policy: `limits.time`.
+    /// The path of the field in the policy, as it is written in Rust: `limits.time`.
     pub fn field(&self) -> String {
         match self {
             PolicyError::Strikes { rule, .. } => format!("rules.{rule}"),

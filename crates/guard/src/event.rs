@@ -1,11 +1,11 @@
 //! What the guard reports to the log and the traces.
 
-use steadfast_core::{Reason, RecoveryLog, Step};
+use steadfast_core::{Reason, RecoveryLog, Step, time::millis};
 
-use crate::{Advice, Stop, TaskId};
+use crate::{Advice, SafetyStop, TaskId};
 
 /// A task was stopped; `inside` an answer under way.
-pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
+pub(crate) fn stopped(task: TaskId<'_>, stop: &SafetyStop, inside: bool, log: &RecoveryLog) {
     tracing::event!(
         name: "steadfast::guard::stopped",
         target: "steadfast::guard",
@@ -15,7 +15,7 @@ pub(crate) fn stopped(task: TaskId<'_>, stop: &Stop, inside: bool, log: &Recover
         cause = stop.cause.as_str(),
         events = stop.events,
         calls = stop.calls,
-        elapsed_ms = u64::try_from(stop.elapsed.as_millis()).unwrap_or(u64::MAX),
+        elapsed_ms = millis(stop.elapsed),
         inside,
         "the safety guard stopped a task"
     );
@@ -46,7 +46,7 @@ pub(crate) fn advised(task: TaskId<'_>, advice: &[Advice], log: &RecoveryLog) {
     }
 }
 
-/// An operator gave a task its limits anew.
+/// An operator reset the counts of a task.
 pub(crate) fn extended(task: TaskId<'_>, events: u64, calls: u64) {
     tracing::event!(
         name: "steadfast::guard::extended",
@@ -56,6 +56,6 @@ pub(crate) fn extended(task: TaskId<'_>, events: u64, calls: u64) {
         task = task.name,
         events,
         calls,
-        "an operator extended a task: everything counted of it begins anew"
+        "an operator extended a task: all its counts start at zero"
     );
 }

@@ -1,4 +1,4 @@
-//! An answer under guard.
+//! The answer of a guarded call.
 
 use std::{
     collections::VecDeque,
@@ -9,43 +9,43 @@ use std::{
 };
 
 use futures_core::Stream;
-use steadfast_chat::{Delta, Event, Events, Stop as Ending, StopReason};
+use steadfast_chat::{Delta, Event, Events, Stop, StopReason};
 use steadfast_core::{Failure, RecoveryLog, Usage};
 use tokio::time::Instant;
 
 use crate::{
-    LoopRule, Stop, StopAs, StopCause,
+    LoopRule, SafetyStop, StopAs, StopCause,
     admission::Admission,
     repeat::Repeats,
     state::{TaskEvent, TaskState},
     tasks::{Task, Tasks},
 };
 
-/// What an answer is guarded with.
+/// What the guard needs to check an answer.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) task: Option<Arc<Task>>,
     /// When the task began, if that is known.
     pub(crate) began: Option<Instant>,
-    /// The tool half sees the calls of the answer, and this one does not.
-    pub(crate) tool_half: bool,
-    /// The task's state, to count the answer's own calls in; boxed, and `None` when this answer is
-    /// the first thing that happens in it, as most are.
+    /// The tool layer counts the calls of the answer, so they are not counted here.
+    pub(crate) tool_layer: bool,
+    /// The task's state, to count the answer's calls in; boxed, and `None` when this answer is the
+    /// task's first event, as most are.
     pub(crate) state: Option<Box<TaskState>>,
     pub(crate) log: RecoveryLog,
 }
 
 impl Guarded {
-    /// The head of the answer is there.
+    /// The head of the answer has come.
     pub(crate) fn begin(&self) {
-        if let (true, Some(task)) = (self.tool_half, &self.task) {
+        if let (true, Some(task)) = (self.tool_layer, &self.task) {
             task.state.lock().on(&self.tasks.c, TaskEvent::Answer, Instant::now());
         }
     }
 
-    /// The stop for time that is up, when it is.
-    fn late(&mut self) -> Option<Stop> {
+    /// The stop when the time limit is exceeded.
+    fn late(&mut self) -> Option<SafetyStop> {
         let (began, limit) = (self.began?, self.tasks.c.policy.limits.time?);
         let now = Instant::now();
         let is_late = |began: Instant| began.checked_add(limit).is_some_and(|until| now > until);
@@ -56,15 +56,15 @@ impl Guarded {
         is_late(self.began?).then(|| self.stop(StopCause::Time(limit)))
     }
 
-    /// The stop for something that the answer itself shows.
-    fn stop(&self, cause: StopCause) -> Stop {
+    /// A stop for something in the answer itself.
+    fn stop(&self, cause: StopCause) -> SafetyStop {
         self.read(|state| state.stop(cause, Instant::now()))
     }
 
     fn read<T>(&self, read: impl FnOnce(&TaskState) -> T) -> T {
         match (&self.state, &self.task) {
             (Some(state), _) => read(state),
-            (None, Some(task)) if self.tool_half => read(&task.state.lock()),
+            (None, Some(task)) if self.tool_layer => read(&task.state.lock()),
             (None, _) => read(&self.first()),
         }
     }
@@ -77,23 +77,23 @@ impl Guarded {
     }
 
     /// Reports a stop inside the answer.
-    fn stopped(&self, stop: &Stop) {
+    fn stopped(&self, stop: &SafetyStop) {
         let task = self.task.as_ref().map(|task| task.id()).unwrap_or_default();
         self.tasks.stopped(task, stop, true, &self.log);
     }
 }
 
-/// The events of an answer under guard. A stop drops the stream under it, which closes its
-/// connection, and ends this one: with a failure, or with its message and the usual end.
+/// The events of a guarded answer. A stop drops the inner stream, which closes its connection, and
+/// ends this one: with a failure, or with its message and a regular end.
 ///
-/// Time and repeated text stop no answer with a call of a tool in it: a call that was cut
-/// off could be taken for a whole one. The next request is stopped instead.
+/// Time and repeated text do not stop an answer with a tool call in it: a truncated call could be
+/// mistaken for a complete one. The next request is stopped instead.
 pub struct GuardEvents<S> {
     /// `None` once over.
     events: Option<S>,
-    /// To be given before anything else; when over, the rest.
+    /// Events to return before any other.
     out: VecDeque<Result<Event, Failure>>,
-    /// `None` for an answer that is the guard's own.
+    /// `None` for an answer that the guard made.
     guarded: Option<Guarded>,
     /// Boxed: most answers call no tools.
     admission: Option<Box<Admission>>,
@@ -102,18 +102,18 @@ pub struct GuardEvents<S> {
     position: Position,
     /// There is a call in it.
     called: bool,
-    /// Content has been handed on.
+    /// Content has been delivered.
     delivered: bool,
 }
 
-/// How far an answer has come.
+/// The position in an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     /// The next block's number.
     next: u32,
     /// The block that began last, while it is open.
     open: Option<u32>,
-    /// Text has been handed on.
+    /// Text has been delivered.
     text: bool,
 }
 
@@ -123,11 +123,11 @@ impl Position {
     }
 }
 
-/// Where an event stops the answer, and why.
-type StopAt = Option<(usize, Stop)>;
+/// The delta at which an event stops the answer, and why.
+type StopAt = Option<(usize, SafetyStop)>;
 
 impl<S> GuardEvents<S> {
-    /// `None` for both when the answer is the guard's own.
+    /// `None` for both when the guard made the answer.
     pub(crate) fn new(events: Option<S>, guarded: Option<Guarded>, stream: bool) -> Self {
         Self {
             events,
@@ -142,16 +142,21 @@ impl<S> GuardEvents<S> {
         }
     }
 
-    /// An answer of the guard's own: that the task is stopped, and nothing else.
-    pub(crate) fn stopped(stop: &Stop, stream: bool) -> Self {
+    /// An answer made by the guard, with the message of `stop`.
+    pub(crate) fn stopped(stop: &SafetyStop, stream: bool) -> Self {
         let mut answer = Self::new(None, None, stream);
         let begin = [Delta::Start { id: None, model: None }];
         answer.end(begin.into_iter(), Some(Usage::new(0, 0)), stop);
         answer
     }
 
-    /// Ends well, with `deltas` before the text of `stop`.
-    fn end(&mut self, deltas: impl Iterator<Item = Delta>, usage: Option<Usage>, stop: &Stop) {
+    /// Ends the answer regularly, with `deltas` and then the message of `stop`.
+    fn end(
+        &mut self,
+        deltas: impl Iterator<Item = Delta>,
+        usage: Option<Usage>,
+        stop: &SafetyStop,
+    ) {
         self.events = None;
         self.out.clear();
         let mut all: Vec<Delta> = deltas.collect();
@@ -162,7 +167,7 @@ impl<S> GuardEvents<S> {
         all.push(Delta::Text { index, text: format!("{gap}{stop}") });
         all.push(Delta::BlockEnd { index });
         all.extend(usage.map(Delta::Usage));
-        all.push(Delta::Stop(Ending::from(StopReason::EndTurn)));
+        all.push(Delta::Stop(Stop::from(StopReason::EndTurn)));
         all.push(Delta::End);
         let rest = if self.stream { all.split_off(before) } else { Vec::new() };
         if !all.is_empty() {
@@ -172,7 +177,7 @@ impl<S> GuardEvents<S> {
     }
 
     /// Stops after the first `keep` deltas of `event`.
-    fn stop(&mut self, mut event: Event, keep: usize, stop: &Stop) {
+    fn stop(&mut self, mut event: Event, keep: usize, stop: &SafetyStop) {
         let Some(guarded) = &self.guarded else { return };
         guarded.stopped(stop);
         if guarded.tasks.c.policy.stop_as == StopAs::Failure {
@@ -208,7 +213,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
                     }
                 }
                 Delta::ToolCall { index, name, .. } => {
-                    if !guarded.tool_half {
+                    if !guarded.tool_layer {
                         if self.admission.is_none() {
                             let state = guarded.state.take().unwrap_or_else(|| guarded.first());
                             self.admission = Some(Box::new(Admission::new(state)));
@@ -240,17 +245,17 @@ impl<S: Events + Unpin> GuardEvents<S> {
         None
     }
 
-    /// The stop for time that is up before `event`, when the answer was at `before`; none with a call
-    /// in it.
+    /// The stop when the time limit is exceeded before `event`, when the answer was at `before`; none
+    /// with a call in it.
     fn late(&mut self, event: &Event, before: Position) -> StopAt {
         let guarded = self.guarded.as_mut().filter(|_| !self.called && !event.is_end())?;
-        // What wraps the answer is kept, the content of this event is left out.
+        // The event's content is left out, the deltas before it are kept.
         let stop = guarded.late()?;
         self.position = before;
         Some((event.deltas.iter().take_while(|delta| !delta.is_content()).count(), stop))
     }
 
-    /// Takes an event in; what is to be handed on now, if anything.
+    /// Handles an event; returns the next one to deliver, if any.
     fn take(&mut self, event: Event) -> Option<Result<Event, Failure>> {
         let before = self.position;
         if let Some((keep, stop)) = self.read(&event).or_else(|| self.late(&event, before)) {
@@ -267,7 +272,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
                 self.out.pop_front()
             }
             _ => {
-                let event = self.hand_on(event);
+                let event = self.deliver(event);
                 self.report(end);
                 Some(Ok(event))
             }
@@ -275,7 +280,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
     }
 
     /// `event`, without the calls that are refused.
-    fn hand_on(&mut self, mut event: Event) -> Event {
+    fn deliver(&mut self, mut event: Event) -> Event {
         if let Some(admission) = &mut self.admission {
             admission.rewrite(&mut event);
         }
@@ -295,7 +300,7 @@ impl<S: Events + Unpin> GuardEvents<S> {
     /// The end has come while events were held back.
     fn finish(&mut self) {
         let (Some(admission), Some(guarded)) = (&mut self.admission, &self.guarded) else { return };
-        admission.judge_edits(&guarded.tasks.c);
+        admission.check_edits(&guarded.tasks.c);
         if let Some(stop) = admission.refuses_all().cloned()
             && guarded.tasks.c.policy.stop_as == StopAs::Failure
         {
@@ -304,18 +309,18 @@ impl<S: Events + Unpin> GuardEvents<S> {
         self.release();
     }
 
-    /// Hands on what was held back.
+    /// Delivers what was held back.
     fn release(&mut self) {
         let held = self.admission.as_mut().map(|admission| admission.release());
         for event in held.into_iter().flatten() {
-            let event = self.hand_on(event);
+            let event = self.deliver(event);
             self.out.push_back(Ok(event));
         }
         self.report(true);
     }
 
-    /// The answer broke off, or ended without its terminal event: edits that are held back stay unjudged.
-    fn broke(&mut self, failure: Option<Failure>) {
+    /// The answer failed, or ended without its terminal event: edits that are held back are not checked.
+    fn interrupted(&mut self, failure: Option<Failure>) {
         self.events = None;
         self.release();
         self.out.extend(failure.map(Err));
@@ -338,8 +343,8 @@ impl<S: Events + Unpin> Stream for GuardEvents<S> {
                         return Poll::Ready(Some(item));
                     }
                 }
-                Some(Err(failure)) => this.broke(Some(failure)),
-                None => this.broke(None),
+                Some(Err(failure)) => this.interrupted(Some(failure)),
+                None => this.interrupted(None),
             }
         }
     }

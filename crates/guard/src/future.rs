@@ -11,24 +11,24 @@ use pin_project_lite::pin_project;
 use steadfast_chat::{ChatResponse, Events, Head};
 use steadfast_core::{Dialect, Failure, Reason, RecoveryLog};
 
-use crate::{GuardEvents, Stop, StopAs, events::Guarded};
+use crate::{GuardEvents, SafetyStop, StopAs, events::Guarded};
 
 pin_project! {
-    /// The future of a call through a [`SafetyGuardService`](crate::SafetyGuardService): the inner
+    /// The future of a call through a [`SafetyGuard`](crate::SafetyGuard): the inner
     /// call's, or a stop that is ready at once. Dropping it drops the call.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F> {
         #[pin]
         pub(crate) call: Option<F>,
-        // How the answer is to be guarded, or why nobody is asked; `None` once ready.
+        // What the answer is checked with, or why the model is not called; `None` once ready.
         pub(crate) admitted: Option<Result<Guarded, Box<Refused>>>,
     }
 }
 
-/// A request that the model is not asked.
+/// A request that is not sent to the model.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    pub(crate) stop: Stop,
+    pub(crate) stop: SafetyStop,
     pub(crate) stop_as: StopAs,
     pub(crate) dialect: Option<Dialect>,
     pub(crate) stream: bool,
@@ -45,25 +45,30 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let result = match this.call.as_mut().as_pin_mut() {
-            Some(call) => Some(ready!(call.poll(cx))),
-            None => None,
+        let Some(call) = this.call.as_mut().as_pin_mut() else {
+            return Poll::Ready(match this.admitted.take() {
+                Some(Err(refused)) => refused.answer(),
+                _ => Err(polled_again()),
+            });
         };
+        let result = ready!(call.poll(cx));
         this.call.set(None);
-        Poll::Ready(match (result, this.admitted.take()) {
-            (Some(Ok(response)), Some(Ok(guarded))) => {
-                guarded.begin();
-                let stream = response.head.stream;
-                Ok(response.map(|events| GuardEvents::new(Some(events), Some(guarded), stream)))
-            }
-            (Some(Err(error)), _) => Err(error.into()),
-            (_, Some(Err(refused))) => refused.answer(),
-            _ => Err(Failure::refused_fixed(
-                Reason::Unknown,
-                "`ResponseFuture` was polled after it was ready",
-            )),
+        Poll::Ready(match result {
+            Ok(response) => match this.admitted.take() {
+                Some(Ok(guarded)) => {
+                    guarded.begin();
+                    let stream = response.head.stream;
+                    Ok(response.map(|events| GuardEvents::new(Some(events), Some(guarded), stream)))
+                }
+                _ => Err(polled_again()),
+            },
+            Err(error) => Err(error.into()),
         })
     }
+}
+
+fn polled_again() -> Failure {
+    Failure::refused_fixed(Reason::Unknown, "`ResponseFuture` was polled after it was ready")
 }
 
 impl Refused {
@@ -72,7 +77,7 @@ impl Refused {
             StopAs::Failure => Err(self.stop.failure()),
             StopAs::Answer => {
                 let mut head = Head::new(self.dialect.unwrap_or(Dialect::OpenAi));
-                // Nobody was asked.
+                // No provider was called.
                 (head.stream, head.attempts, head.log) = (self.stream, 0, self.log);
                 Ok(ChatResponse::new(head, GuardEvents::stopped(&self.stop, self.stream)))
             }

@@ -1,4 +1,4 @@
-//! The guard itself: what its layers share, and the handle to it.
+//! The guard: what its layers share, and the handle to it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -10,8 +10,8 @@ use steadfast_core::RecoveryLog;
 use tokio::time::Instant;
 
 use crate::{
-    Advice, GuardPolicy, MARK, PolicyError, SafetyGuardLayer, Stop, TaskId, ToolGuardLayer, event,
-    history,
+    Advice, GuardPolicy, MARK, PolicyError, SafetyGuardLayer, SafetyStop, TaskId, ToolGuardLayer,
+    event, history,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
     tasks::{Task, Tasks},
@@ -22,20 +22,20 @@ use crate::{
 ///
 /// ```
 /// use steadfast_chat::{Part, ToolCall, ToolResult};
-/// use steadfast_guard::{SafetyGuard, Verdict};
+/// use steadfast_guard::{SafetyGuardHandle, GuardVerdict};
 ///
-/// let guard = SafetyGuard::default();
+/// let guard = SafetyGuardHandle::default();
 /// let call = ToolCall { name: "ls".into(), ..ToolCall::default() };
 /// let content = vec![Part::text("a.rs  b.rs  c.rs")];
 /// let result = ToolResult { content, ..ToolResult::default() };
 ///
 /// for round in 1..=5 {
-///     guard.answered("task 7"); // the model has asked for it again
+///     guard.answered("task 7"); // the model has called it again
 ///     guard.check_call("task 7", &call).expect("not stopped yet");
 ///     match guard.observe_result("task 7", &call, &result) {
-///         Verdict::Fine => assert!(round < 3),
-///         Verdict::Warn(advice) => assert!(advice.to_string().contains("same result")),
-///         Verdict::Stop(stop) => assert_eq!((round, stop.calls), (5, 5)),
+///         GuardVerdict::Fine => assert!(round < 3),
+///         GuardVerdict::Warn(advice) => assert!(advice.to_string().contains("same result")),
+///         GuardVerdict::Stop(stop) => assert_eq!((round, stop.calls), (5, 5)),
 ///         _ => unreachable!(),
 ///     }
 /// }
@@ -44,27 +44,27 @@ use crate::{
 /// assert!(guard.check_call("task 7", &call).is_ok());
 /// ```
 #[derive(Clone, Debug)]
-pub struct SafetyGuard {
+pub struct SafetyGuardHandle {
     tasks: Arc<Tasks>,
 }
 
 /// What a call with its result means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum GuardVerdict {
     /// Nothing.
     Fine,
     /// The model should be advised.
     Warn(Advice),
     /// The task is stopped.
-    Stop(Stop),
+    Stop(SafetyStop),
 }
 
-/// One task as it stands.
+/// The state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskSnapshot {
-    /// Whose it is, when that is known.
+    /// The tenant it belongs to, when that is known.
     pub tenant: Option<Box<str>>,
     /// The task.
     pub task: Box<str>,
@@ -77,28 +77,28 @@ pub struct TaskSnapshot {
     /// Since it began or was extended.
     pub elapsed: Duration,
     /// Why it is stopped, if it is.
-    pub stop: Option<Stop>,
+    pub stop: Option<SafetyStop>,
 }
 
-impl Default for SafetyGuard {
+impl Default for SafetyGuardHandle {
     /// With [`GuardPolicy::default`].
     #[expect(clippy::expect_used, reason = "the default policy is valid; a test reads it")]
     fn default() -> Self {
-        Self::new(GuardPolicy::default()).expect("the default policy makes sense")
+        Self::new(GuardPolicy::default()).expect("the default policy is valid")
     }
 }
 
-impl SafetyGuard {
-    /// A guard that goes by `policy`.
+impl SafetyGuardHandle {
+    /// A guard with this policy.
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; see [`GuardPolicy::validate`].
+    /// When the policy is invalid; see [`GuardPolicy::validate`].
     pub fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
         Ok(Self { tasks: Arc::new(Tasks::new(Compiled::new(policy)?)) })
     }
 
-    /// What it goes by.
+    /// The policy in force.
     pub fn policy(&self) -> &GuardPolicy {
         &self.tasks.c.policy
     }
@@ -108,36 +108,38 @@ impl SafetyGuard {
         SafetyGuardLayer::from(self.clone())
     }
 
-    /// The layer around the tools. From now on the guard's layers around models take it that every
-    /// call of a named task is seen here, and do not read it out of histories.
+    /// The layer around the tools. From now on the guard's layers around models assume that every call
+    /// of a named task passes this layer, and do not read calls from histories.
     pub fn tool_layer(&self) -> ToolGuardLayer {
-        self.tasks.use_tool_half();
+        self.tasks.set_tool_layer();
         ToolGuardLayer { guard: self.clone() }
     }
 
-    /// Counts a call that is about to be made. From the first that may not be made on the task is
-    /// stopped. Like [`tool_layer`](Self::tool_layer), the first use turns the reading of histories
-    /// off.
+    /// Counts a call that will be made. The first call that is not allowed stops the task. Like
+    /// [`tool_layer`](Self::tool_layer), the first use switches the reading of histories off.
     ///
     /// # Errors
     ///
-    /// Why it may not be made; to be given to the model as the call's result
+    /// Why it is not allowed; to be given to the model as the call's result
     /// ([`refusal`](Self::refusal)), so that every call has one.
-    pub fn check_call<'a>(&self, task: impl Into<TaskId<'a>>, call: &ToolCall) -> Result<(), Stop> {
+    pub fn check_call<'a>(
+        &self,
+        task: impl Into<TaskId<'a>>,
+        call: &ToolCall,
+    ) -> Result<(), SafetyStop> {
         self.admit(&self.task(task), &self.tasks.c.call(call))
     }
 
-    /// What [`check_call`](Self::check_call) would answer. Changes nothing, not even that somebody
-    /// asked.
+    /// What [`check_call`](Self::check_call) would return. Changes nothing.
     ///
     /// # Errors
     ///
-    /// Why the call may not be made.
+    /// Why the call is not allowed.
     pub fn would_allow<'a>(
         &self,
         task: impl Into<TaskId<'a>>,
         call: &ToolCall,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), SafetyStop> {
         let (c, now) = (&self.tasks.c, Instant::now());
         match self.tasks.get(task.into()) {
             Some(task) => task.state.lock().check(c, &c.call(call), now),
@@ -146,7 +148,7 @@ impl SafetyGuard {
     }
 
     /// The answer to a call that was not made: the stop as the call's failed result.
-    pub fn refusal(call: &ToolCall, stop: &Stop) -> ToolResult {
+    pub fn refusal(call: &ToolCall, stop: &SafetyStop) -> ToolResult {
         ToolResult {
             id: call.id.clone(),
             name: Some(call.name.clone()),
@@ -156,31 +158,31 @@ impl SafetyGuard {
         }
     }
 
-    /// Takes note of the result of a call that was made. Advice is also kept for the layer around
-    /// the model, which adds it to the next request. The guard's own answers say nothing.
+    /// Records the result of a call that was made. Advice is also kept for the layer around the model,
+    /// which adds it to the next request. Results made by the guard do not count.
     pub fn observe_result<'a>(
         &self,
         task: impl Into<TaskId<'a>>,
         call: &ToolCall,
         result: &ToolResult,
-    ) -> Verdict {
+    ) -> GuardVerdict {
         self.observe(&self.task(task), &self.tasks.c.call(call), result, false)
     }
 
-    /// The model has answered: an event, and the end of a round. It has seen all advice given
-    /// before, so that what it does now is new evidence. The layer around the model says so itself.
+    /// The model has answered: an event, and the end of a round. It has seen all advice given before,
+    /// so that its next calls are new evidence. The layer around the model calls this itself.
     pub fn answered<'a>(&self, task: impl Into<TaskId<'a>>) {
         self.on(&self.task(task), TaskEvent::Answer, false);
     }
 
-    /// The user has spoken: going in circles is judged anew; what was counted stays. The layer around
-    /// the model says so itself.
+    /// A turn of the user: loop detection starts again; the counts of the limits are kept. The layer
+    /// around the model calls this itself.
     pub fn user_turn<'a>(&self, task: impl Into<TaskId<'a>>) {
         self.on(&self.task(task), TaskEvent::UserTurn, false);
     }
 
-    /// Gives a task its limits anew: everything counted begins at zero together, and a stop is
-    /// lifted. For operators, never for agents; it is logged. Says whether the task was known.
+    /// Sets all counts of a task to zero, and lifts a stop. For operators, never for agents; it is
+    /// logged. Returns whether the task was known.
     pub fn extend<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
         let task = task.into();
         let Some(found) = self.tasks.get(task) else { return false };
@@ -194,17 +196,17 @@ impl SafetyGuard {
         true
     }
 
-    /// Forgets a task that is over. Says whether it was known.
+    /// Removes a task that is over. Returns whether it was known.
     pub fn forget<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
         self.tasks.keyed.remove(&self.tasks.c.hash(task.into())).is_some()
     }
 
-    /// A task as it stands, if it is known.
+    /// The state of a task, if it is known.
     pub fn get<'a>(&self, task: impl Into<TaskId<'a>>) -> Option<TaskSnapshot> {
         Some(self.tasks.get(task.into())?.snapshot(Instant::now()))
     }
 
-    /// Every task as it stands, in no order.
+    /// The state of every task, in no order.
     pub fn snapshot(&self) -> Vec<TaskSnapshot> {
         let (now, all) = (Instant::now(), self.tasks.keyed.entries());
         all.iter().map(|(_, task)| task.snapshot(now)).collect()
@@ -215,46 +217,45 @@ impl SafetyGuard {
         self.tasks.stops.load(Ordering::Relaxed)
     }
 
-    /// What a request's own history says of the task since the user last spoke: the same verdict
-    /// that the same calls would have had one by one. Remembers nothing. For whoever does not see
-    /// the tools run, such as a gateway; the layer around the model does it by itself.
-    pub fn from_history(&self, request: &ChatRequest) -> Verdict {
+    /// The verdict on the calls in a request's history since the last turn of the user: the same that
+    /// these calls would have had one by one. Stores nothing. For a process in which the tools do not
+    /// run, such as a gateway; the layer around the model calls this itself.
+    pub fn from_history(&self, request: &ChatRequest) -> GuardVerdict {
         let (c, now) = (&self.tasks.c, Instant::now());
         let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));
         history::feed(c, turn, 0, &mut state, now, |_, _, _, _| {});
         let stop = state.on(c, TaskEvent::Ask, now);
-        // The gravest of what is to be reported.
-        let gravest = state.pending.into_iter().max_by_key(Advice::weight);
-        match (stop, gravest) {
-            (Verdict::Fine, Some(advice)) => Verdict::Warn(advice),
+        // Only the most important advice is reported.
+        let advice = state.pending.into_iter().max_by_key(Advice::weight);
+        match (stop, advice) {
+            (GuardVerdict::Fine, Some(advice)) => GuardVerdict::Warn(advice),
             (stop, _) => stop,
         }
     }
 
-    /// Counts a call that is about to be made.
-    pub(crate) fn admit(&self, task: &Task, facts: &CallFacts<'_>) -> Result<(), Stop> {
-        self.tasks.use_tool_half();
+    /// Counts a call that will be made.
+    pub(crate) fn admit(&self, task: &Task, facts: &CallFacts<'_>) -> Result<(), SafetyStop> {
+        self.tasks.set_tool_layer();
         match self.on(task, TaskEvent::Call(facts), false) {
-            Verdict::Stop(stop) => Err(stop),
-            Verdict::Fine | Verdict::Warn(_) => Ok(()),
+            GuardVerdict::Stop(stop) => Err(stop),
+            GuardVerdict::Fine | GuardVerdict::Warn(_) => Ok(()),
         }
     }
 
-    /// Takes note of a call's result. `passed_on` says that the caller gives advice to the model
-    /// itself.
+    /// Records a call's result. `passed_on` when the caller gives the advice to the model itself.
     pub(crate) fn observe(
         &self,
         task: &Task,
         facts: &CallFacts<'_>,
         result: &ToolResult,
         passed_on: bool,
-    ) -> Verdict {
+    ) -> GuardVerdict {
         if history::is_ours(result) {
-            return Verdict::Fine;
+            return GuardVerdict::Fine;
         }
         let event = TaskEvent::Result(facts, self.tasks.c.result(result));
         let verdict = self.on(task, event, passed_on);
-        if let Verdict::Warn(advice) = &verdict
+        if let GuardVerdict::Warn(advice) = &verdict
             && passed_on
         {
             event::advised(task.id(), std::slice::from_ref(advice), &RecoveryLog::default());
@@ -266,15 +267,17 @@ impl SafetyGuard {
         self.tasks.task(id.into(), Instant::now())
     }
 
-    /// Feeds the state of a task, and reports the stop when it is a new one.
-    fn on(&self, task: &Task, event: TaskEvent<'_>, passed_on: bool) -> Verdict {
+    /// Applies an event to the state of a task, and reports the stop when it is a new one.
+    fn on(&self, task: &Task, event: TaskEvent<'_>, passed_on: bool) -> GuardVerdict {
         let now = Instant::now();
         let mut state = task.state.lock();
         let first = state.stopped.is_none();
         let verdict = state.on(&self.tasks.c, event, now);
         match &verdict {
-            Verdict::Warn(advice) if passed_on => state.pending.retain(|known| known != advice),
-            Verdict::Stop(stop) if first => {
+            GuardVerdict::Warn(advice) if passed_on => {
+                state.pending.retain(|known| known != advice);
+            }
+            GuardVerdict::Stop(stop) if first => {
                 drop(state);
                 self.tasks.stopped(task.id(), stop, false, &RecoveryLog::default());
             }

@@ -1,36 +1,36 @@
-//! A task as its own conversation shows it.
+//! Reads a task's calls and results from its conversation.
 
 use steadfast_chat::{ChatRequest, Message, Part, Role, ToolCall, ToolResult};
 use tokio::time::Instant;
 
 use crate::{
-    MARK, Verdict,
+    GuardVerdict, MARK,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
 };
 
-/// Calls of one answer whose results are waited for. Those of a longer batch are counted, and say nothing
-/// of progress: reading stays linear, whatever a caller sends.
-const MOST_OPEN: usize = 128;
+/// Calls of one answer that are matched with their results. Those of a longer batch are counted only:
+/// reading stays linear, whatever a caller sends.
+const MAX_OPEN: usize = 128;
 
-/// Whether a person speaks in it: neither a tool's result nor a note of ours.
+/// Whether it is from the user: neither a tool's result nor advice of the guard.
 pub(crate) fn is_user_turn(message: &Message) -> bool {
-    let speaks = |part: &Part| match part {
+    let is_users = |part: &Part| match part {
         Part::Text(text) => !text.text.trim().is_empty() && !text.text.starts_with(MARK),
         Part::Media(_) => true,
         _ => false,
     };
     message.role() == Role::User
         && message.tool_results().next().is_none()
-        && message.parts().iter().any(speaks)
+        && message.parts().iter().any(is_users)
 }
 
-/// Whether the user speaks last in it.
+/// Whether the last message is from the user.
 pub(crate) fn ends_with_user(request: &ChatRequest) -> bool {
     request.messages.iter().rev().find(|m| m.role() != Role::System).is_some_and(is_user_turn)
 }
 
-/// The model's answers in it, and how many of them stand before the user's last turn.
+/// The number of the model's answers, and of those before the user's last turn.
 pub(crate) fn answers(request: &ChatRequest) -> (usize, usize) {
     let (mut all, mut before, mut last) = (0, 0, Role::System);
     for message in &request.messages {
@@ -43,26 +43,27 @@ pub(crate) fn answers(request: &ChatRequest) -> (usize, usize) {
     (all, before)
 }
 
-/// What happened since the user last spoke.
+/// The messages since the user's last turn.
 pub(crate) fn last_turn(messages: &[Message]) -> &[Message] {
     let start = messages.iter().rposition(is_user_turn).map_or(0, |at| at + 1);
     &messages[start..]
 }
 
-/// Neighbours of the model's are one answer.
+/// Consecutive messages of the model are one answer.
 fn begins_answer(message: &Message, before: Role) -> bool {
     message.role() == Role::Assistant && before != Role::Assistant
 }
 
-/// Feeds a history, without its first `skip` answers, to the `state` of its task. `judged` is given the
-/// number of each call, counted from 0, the call, whether it is its result that was fed, and what follows.
+/// Applies a history, without its first `skip` answers, to the `state` of its task. `on_verdict` gets
+/// the number of each call, counted from 0, the call, whether the verdict is on its result, and the
+/// verdict.
 pub(crate) fn feed<'a>(
     c: &Compiled,
     messages: &'a [Message],
     mut skip: usize,
     state: &mut TaskState,
     now: Instant,
-    mut judged: impl FnMut(usize, &'a ToolCall, bool, Verdict),
+    mut on_verdict: impl FnMut(usize, &'a ToolCall, bool, GuardVerdict),
 ) {
     // Calls that have no result yet.
     let mut open: Vec<(usize, &ToolCall, CallFacts<'_>)> = Vec::new();
@@ -90,8 +91,8 @@ pub(crate) fn feed<'a>(
                     let (number, facts) = (calls, c.call(call));
                     calls += 1;
                     let verdict = state.on(c, TaskEvent::Call(&facts), now);
-                    judged(number, call, false, verdict);
-                    if open.len() < MOST_OPEN {
+                    on_verdict(number, call, false, verdict);
+                    if open.len() < MAX_OPEN {
                         open.push((number, call, facts));
                     }
                 }
@@ -100,7 +101,7 @@ pub(crate) fn feed<'a>(
                     if !is_ours(result) {
                         let event = TaskEvent::Result(&facts, c.result(result));
                         let verdict = state.on(c, event, now);
-                        judged(number, call, true, verdict);
+                        on_verdict(number, call, true, verdict);
                     }
                 }
                 _ => {}
@@ -121,7 +122,7 @@ fn answered<'a, T>(
     Some(open.remove(at))
 }
 
-/// Whether the guard itself answered the call.
+/// Whether the guard made the result.
 pub(crate) fn is_ours(result: &ToolResult) -> bool {
     matches!(&result.content[..], [Part::Text(text)] if text.text.starts_with(MARK))
 }

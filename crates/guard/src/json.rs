@@ -1,4 +1,4 @@
-//! Hashes of JSON texts, which are read once and kept nowhere.
+//! Hashes of JSON texts, without building a tree.
 
 use std::{
     fmt,
@@ -14,29 +14,29 @@ use crate::{
     volatile::{is_volatile, stable},
 };
 
-/// What a text is read for.
+/// What a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// As arguments: every digit counts, but neither the order of keys nor the spelling of a path.
+    /// Arguments: every digit counts, but neither the order of keys nor the spelling of a path.
     Arguments,
-    /// As a result: neither the order of keys counts, nor what is other each time.
+    /// A result: neither the order of keys nor volatile values count.
     Result,
 }
 
-/// The hash of a JSON text; `None` when it is none.
+/// The hash of a JSON text; `None` when it is not JSON.
 pub(crate) fn hash(c: &Compiled, reading: Reading, text: &str) -> Option<u64> {
     let mut json = serde_json::Deserializer::from_str(text);
     let hash = Node { c, reading, field: Field::Plain }.deserialize(&mut json).ok()?;
     json.end().ok().map(|()| hash)
 }
 
-/// What a field's name says of its value.
+/// The kind of a field, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Plain,
     /// It is a path.
     Path,
-    /// It is other each time.
+    /// It is different each time.
     Volatile,
 }
 
@@ -54,7 +54,7 @@ impl Node<'_> {
     }
 
     fn number(self, number: fmt::Arguments<'_>) -> u64 {
-        // No number of JSON is longer; if one were, its end would be cut off.
+        // A longer number would be truncated.
         let mut digits = [0; 40];
         let mut rest = &mut digits[..];
         let _ = rest.write_fmt(number);
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut sum = 0_u64;
         while let Some((name, field)) = fields.next_key_seed(Name(self))? {
             let value = fields.next_value_seed(Node { field, ..self })?;
-            // A sum does not know the order of what was added.
+            // A sum does not depend on the order of the fields.
             sum = sum.wrapping_add(self.c.hash((name, value)));
         }
         Ok(self.c.hash((5_u8, sum)))

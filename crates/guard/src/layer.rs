@@ -4,50 +4,50 @@ use std::sync::Arc;
 
 use tower_layer::Layer;
 
-use crate::{GuardPolicy, PolicyError, SafetyGuard, SafetyGuardService};
+use crate::{GuardPolicy, PolicyError, SafetyGuard, SafetyGuardHandle};
 
-/// Ends tasks that use too much or go in circles. See the [crate's documentation](crate).
+/// Stops tasks that exceed a limit or loop. See the [crate's documentation](crate).
 ///
 /// The state belongs to the guard: every service of this layer, its clones and every layer made by
-/// the same [`SafetyGuard`] share it.
+/// the same [`SafetyGuardHandle`] share it.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct SafetyGuardLayer {
-    guard: SafetyGuard,
+    guard: SafetyGuardHandle,
 }
 
 impl SafetyGuardLayer {
-    /// A layer with a guard of its own.
+    /// A layer with a new guard.
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; see [`GuardPolicy::validate`].
+    /// When the policy is invalid; see [`GuardPolicy::validate`].
     pub fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
-        Ok(Self { guard: SafetyGuard::new(policy)? })
+        Ok(Self { guard: SafetyGuardHandle::new(policy)? })
     }
 
-    /// A layer that limits nothing and judges nothing ([`GuardPolicy::off`]).
+    /// A layer without limits and rules ([`GuardPolicy::off`]).
     #[expect(clippy::expect_used, reason = "a policy without limits is valid; a test makes one")]
     pub fn off() -> Self {
-        Self::new(GuardPolicy::off()).expect("a policy without limits makes sense")
+        Self::new(GuardPolicy::off()).expect("a policy without limits is valid")
     }
 
     /// The guard.
-    pub fn guard(&self) -> &SafetyGuard {
+    pub fn guard(&self) -> &SafetyGuardHandle {
         &self.guard
     }
 }
 
-impl From<SafetyGuard> for SafetyGuardLayer {
-    fn from(guard: SafetyGuard) -> Self {
+impl From<SafetyGuardHandle> for SafetyGuardLayer {
+    fn from(guard: SafetyGuardHandle) -> Self {
         Self { guard }
     }
 }
 
 impl<S> Layer<S> for SafetyGuardLayer {
-    type Service = SafetyGuardService<S>;
+    type Service = SafetyGuard<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SafetyGuardService::new(inner, Arc::clone(self.guard.tasks()))
+        SafetyGuard::new(inner, Arc::clone(self.guard.tasks()))
     }
 }

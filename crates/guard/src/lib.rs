@@ -1,8 +1,8 @@
 //! Hard limits and loop detection for agents.
 //!
-//! An agent that has lost its way does not fail: it goes on, and pays. [`SafetyGuardLayer`] ends
-//! such a task, at hard limits and when it goes in circles, with a failure that no layer retries or
-//! with a last answer that says so. One [`SafetyGuard`] serves the model, the tools and the operator.
+//! An agent in a loop does not fail: it continues, and costs money. [`SafetyGuardLayer`] stops such a
+//! task, at hard limits and when it loops, with a failure that no layer retries or with a last answer
+//! that says so. One [`SafetyGuardHandle`] serves the model, the tools and the operator.
 //!
 //! ```
 //! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role};
@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Failure> {
-//! // Somebody's client.
+//! // A client.
 //! let client = service_fn(|_: ChatRequest| async {
 //!     let events = [Delta::Text { index: 0, text: "hello".into() }, Delta::End];
 //!     let events = tokio_stream::iter(events.map(|delta| Ok(Event::new([delta]))));
@@ -32,7 +32,7 @@
 //! assert_eq!(stopped.reason(), Reason::Safety);
 //! assert!(stopped.message().contains("Events processed: 15 | Tool calls: 5 | Elapsed: 0s"));
 //!
-//! // After a word of the user it may go on.
+//! // After a turn of the user it may continue.
 //! messages.push(Message::user("look into b.rs instead"));
 //! let answer = llm.oneshot(ChatRequest::new(messages)).await?.collect().await?;
 //! assert_eq!(answer.text(), "hello");
@@ -42,7 +42,7 @@
 //!
 //! # Limits
 //!
-//! A limit of n lets exactly n through; all of them are data ([`Limits`], [`ToolSpec`]).
+//! A limit of n allows exactly n; all of them are data ([`TaskLimits`], [`ToolSpec`]).
 //!
 //! | limit | default |
 //! |---|---|
@@ -57,11 +57,11 @@
 //! | `web_search` | 8 |
 //! | edits of one file | 4 |
 //!
-//! The result of a call that was let through is, too, even when the call was the last event.
-//! Other names of a tool (`Edit`, `str_replace`, `apply_patch`) are counted with it. The agent can
-//! not lift a limit; an operator can, with [`SafetyGuard::extend`].
+//! The result of an allowed call is allowed too, even when the call was the last event. Other names
+//! of a tool (`Edit`, `str_replace`, `apply_patch`) are counted with it. The agent can not lift a
+//! limit; an operator can, with [`SafetyGuardHandle::extend`].
 //!
-//! # Going in circles
+//! # Loops
 //!
 //! | what | the model is advised | the task is stopped |
 //! |---|---|---|
@@ -72,42 +72,43 @@
 //! | the same sentence in one answer, outside code and tables | | at 10 of the last 64 |
 //! | edits of one file | at its limit | beyond |
 //!
-//! What counts is whether anything changes. The order of keys and the spelling of a path make no
-//! other call; ids, times and temporary paths make no other result; but every digit of an argument
-//! counts, so paging through a file is progress. Counts begin anew after a word of the user, after a
-//! successful call that changes something or may have ([`Kind`]), and after much that is new
-//! ([`Rules::forget_after`]). Polls may find nothing new four times as often, and are advised how long
-//! to wait. A stop needs new evidence from after the advice: a batch of calls, however long, is only
-//! advised.
+//! What counts is whether anything changes. Calls are the same whatever the order of keys and the
+//! spelling of a path; results are the same whatever their ids, times and temporary paths; but every
+//! digit of an argument counts, so paging through a file is progress. Counts restart after a turn of
+//! the user, after a successful call that changes something or may have ([`Kind`]), and after many new
+//! results ([`LoopRules::forget_after`]). Polls may find nothing new four times as often, and are
+//! advised how long to wait. A stop needs new evidence after the advice: a batch of calls, however
+//! long, is only advised.
 //!
-//! Advice is a message behind all others, so that a cached prefix survives, or an addition to the
-//! tool's result. It begins with [`MARK`], as all that the guard says does, and is taken neither for
-//! the user nor for progress or repetition.
+//! Advice is appended as the last message, so that a cached prefix stays valid, or added to the tool's
+//! result. It begins with [`MARK`], like every message of the guard, and counts neither as a turn of
+//! the user nor as progress or repetition.
 //!
-//! # What a task is, and who sees its calls
+//! # What a task is, and where its calls are counted
 //!
-//! | the request's context has | a task is | it knows |
+//! | the request's context has | a task is | what is available |
 //! |---|---|---|
 //! | a task | that, over all its turns | limits, time, operator's `extend` |
-//! | a session | what happens since the user last spoke | the same |
-//! | neither | what happens since the user last spoke, as the request shows it | limits without time |
+//! | a session | what happens since the user's last turn | the same |
+//! | neither | what happens since the user's last turn, by the request's history | limits without time |
 //!
-//! A task is known by its name and its tenant ([`TaskId`]): two tenants' tasks of one name are two.
+//! A task is identified by its name and its tenant ([`TaskId`]): tasks of two tenants with one name
+//! are different tasks.
 //!
-//! Where tools run in the same process, put [`SafetyGuard::tool_layer`] around them, or call
-//! [`check_call`](SafetyGuard::check_call) and [`observe_result`](SafetyGuard::observe_result).
+//! Where tools run in the same process, put [`SafetyGuardHandle::tool_layer`] around them, or call
+//! [`check_call`](SafetyGuardHandle::check_call) and [`observe_result`](SafetyGuardHandle::observe_result).
 //! A call beyond a limit is then answered with a failed result that says why.
 //!
 //! Where they run elsewhere, as behind a gateway, nothing more is needed: the guard reads calls and
-//! results out of each request's own history and comes to the same verdicts, without any state. The
-//! answers' own calls are counted as they pass: one beyond a limit is replaced, by text that says
-//! so, and those before it are let through. So the caller runs no more than the
-//! limit, and each call that it saw has its result. An edit that may be beyond its file's limit is
-//! held back until its file is known.
+//! results from each request's history and comes to the same verdicts, without any state. The calls of
+//! an answer are counted as they stream: one beyond a limit is replaced by text that says so, and
+//! those before it are let through. So the caller runs no more than the limit, and each call that it
+//! received has its result. An edit that may be beyond its file's limit is held back until its file is
+//! known.
 //!
 //! # Where to put this layer
 //!
-//! Outside everything that asks again:
+//! Outside all layers that make further attempts:
 //!
 //! ```text
 //! Deadline
@@ -119,23 +120,23 @@
 //! ```
 //!
 //! **Wrong:** `SafetyGuard` inside `RetryBackoff` or `CooldownFailover`. Each attempt is then an
-//! event of the task: three providers that are overloaded use up a third more of it than the agent
-//! did, and an answer that failed half way is counted beside the one that replaced it. A stop is
+//! event of the task: three overloaded providers use up more of its limits than the agent did, and
+//! an answer that failed half way is counted as well as the one that replaced it. A stop is
 //! still final there, since a failure of [`Reason::Safety`](steadfast_core::Reason::Safety) can not
 //! be retried by any layer; it is only reached too early.
 //!
 //! # Streaming and cancellation
 //!
-//! A stop inside an answer drops the stream under it, which closes its connection, and ends with
-//! one failure, or ([`StopAs::Answer`]) with the open block's end, the message, a stop reason and the
-//! end. After the beginning of a call, time and repeated text no longer cut the answer off; the
-//! next request is stopped. An answer that its caller drops stays counted.
+//! A stop inside an answer drops the inner stream, which closes its connection, and ends with one
+//! failure, or ([`StopAs::Answer`]) with the open block's end, the message, a stop reason and the
+//! end. After a call has begun, time and repeated text no longer end the answer; the next request is
+//! stopped. An answer that its caller drops is still counted.
 //!
 //! # What it costs
 //!
-//! A request of no named task without an answer in its history is not read further and costs no
-//! allocation; nor does an event that calls no tool. A history is read with every request, in a time
-//! that grows with its calls; long results that were read before are only recognised.
+//! A request without a named task and without an answer in its history is not read further and costs
+//! no allocation; nor does an event without a tool call. A history is read with every request, in a
+//! time that grows with its calls; the hashes of long results are cached.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -166,12 +167,12 @@ mod volatile;
 pub use self::{
     error::PolicyError,
     events::GuardEvents,
-    handle::{SafetyGuard, TaskSnapshot, Verdict},
+    handle::{GuardVerdict, SafetyGuardHandle, TaskSnapshot},
     layer::SafetyGuardLayer,
-    policy::{GuardPolicy, Limits, Rules, StopAs, Strikes},
+    policy::{GuardPolicy, LoopRules, StopAs, Strikes, TaskLimits},
     replay::Replayed,
-    service::SafetyGuardService,
-    stop::{Advice, LoopRule, MARK, Stop, StopCause},
+    service::SafetyGuard,
+    stop::{Advice, LoopRule, MARK, SafetyStop, StopCause},
     tasks::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},

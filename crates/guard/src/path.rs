@@ -1,12 +1,12 @@
-//! One name for one file.
+//! Canonical paths of files.
 
 use std::borrow::Cow;
 
-/// `path` in one spelling: forward slashes, no `.`, no `..` that can be resolved, no doubled or
-/// trailing slash, no `file://`, no quotes or white space around it, relative to one of `roots`
-/// when it lies in it. Works on the text alone: no link is followed.
+/// The canonical spelling of `path`: forward slashes, no `.`, no `..` that can be resolved, no doubled
+/// or trailing slash, no `file://`, no quotes or white space around it, relative to one of `roots` when
+/// it is in it. Works on the text alone: no link is followed.
 pub(crate) fn canonical<'a>(path: &'a str, roots: &[String]) -> Cow<'a, str> {
-    if is_plain(path) && (roots.is_empty() || !path.starts_with('/')) {
+    if is_canonical(path) && (roots.is_empty() || !path.starts_with('/')) {
         return Cow::Borrowed(path);
     }
     let path = normal(path);
@@ -29,8 +29,8 @@ pub(crate) fn canonical<'a>(path: &'a str, roots: &[String]) -> Cow<'a, str> {
     path.into()
 }
 
-/// Whether a path is in the one spelling already, as most are.
-fn is_plain(path: &str) -> bool {
+/// Whether a path is canonical already, as most are.
+fn is_canonical(path: &str) -> bool {
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
     !path.starts_with(ends)
         && !path.ends_with(ends)
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_file_are_one() {
+    fn spellings_of_one_file_are_equal() {
         let roots = ["/home/me/project/".to_owned()];
         for path in [
             "src/a.rs",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn different_files_stay_different() {
+    fn different_files_are_different() {
         let roots = ["/srv".to_owned()];
         for (path, wanted) in [
             ("../a.rs", "../a.rs"),
@@ -122,9 +122,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What is taken to be in the one spelling already is.
+        /// A path that is returned unchanged is canonical.
         #[test]
-        fn what_is_plain_stays_as_it_is(
+        fn canonical_paths_are_unchanged(
             parts in proptest::collection::vec(
                 proptest::sample::select(vec!["a", "b.rs", ".", "..", "/", "//", "\\", " ", "\"", "file://", "~", "\u{e9}"]),
                 0..8,

@@ -1,4 +1,4 @@
-//! What the guard goes by, as data.
+//! The policy of the guard.
 
 use std::time::Duration;
 
@@ -11,68 +11,68 @@ use crate::{
     repeat, tools,
 };
 
-/// What the guard goes by. Plain fields; the default is what the tables of the
-/// [crate's documentation](crate) say.
+/// The limits and rules of the guard. Plain fields; the defaults are in the tables of the
+/// [crate's documentation](crate).
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct GuardPolicy {
-    /// How much of everything a task may have.
+    /// The limits of a task.
     #[cfg_attr(feature = "serde", serde(flatten))]
-    pub limits: Limits,
-    /// The tools that are known, with their other names, kinds and limits. A tool that is not in
-    /// the table is of the kind [`other`](Kind::Other) and has the limit [`per_tool`](Limits::per_tool).
-    /// A configuration's are added; names that the built-in table has too are taken out of it.
+    pub limits: TaskLimits,
+    /// The known tools, with their other names, kinds and limits. A tool that is not in the table is of
+    /// the kind [`other`](Kind::Other) and has the limit [`per_tool`](TaskLimits::per_tool). Those of a
+    /// configuration are added; their names are removed from the built-in table.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "tools::read"))]
     pub tools: Vec<ToolSpec>,
-    /// What counts as going in circles.
+    /// What counts as a loop.
     #[cfg_attr(feature = "serde", serde(rename = "loops"))]
-    pub rules: Rules,
-    /// What the caller gets of a stop.
+    pub rules: LoopRules,
+    /// What the caller gets when a task is stopped.
     pub stop_as: StopAs,
-    /// Names of arguments that are a path, so that spellings of one file are one file. A
-    /// configuration's are added, here and in the lists below.
+    /// Names of arguments that are a path, so that spellings of one file are equal. Those of a
+    /// configuration are added, here and in the lists below.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::path_fields"))]
     pub path_fields: Vec<String>,
     /// Names of arguments that are a patch, in which the files are named.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::patch_fields"))]
     pub patch_fields: Vec<String>,
     /// Where relative paths begin, such as `/home/me/project`: with it `/home/me/project/a.rs` and
-    /// `a.rs` are one file. Empty by default: the guard can not know.
+    /// `a.rs` are one file. Empty by default.
     pub roots: Vec<String>,
-    /// Names of fields in results that say nothing new by being different: times and ids.
+    /// Names of fields in results that differ each time without being new: times and ids.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::volatile_fields"))]
     pub volatile_fields: Vec<String>,
-    /// How results begin that are failures, in dialects that do not say so otherwise. Lower case.
+    /// Prefixes of results that are failures, in dialects without a field for that. Lower case.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::error_prefixes"))]
     pub error_prefixes: Vec<String>,
-    /// How many tasks are remembered.
+    /// How many tasks are kept.
     pub tasks: KeyedPolicy,
 }
 
-/// How much of everything a task may have. A limit of n lets exactly n through; `None` is no limit.
+/// The limits of a task. A limit of n allows exactly n; `None` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
-pub struct Limits {
+pub struct TaskLimits {
     /// Events: an answer of the model, a call of a tool, a result of one. 2,000: five for each of
     /// the 400 calls, where three are usual.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub events: Option<u64>,
-    /// Calls of tools. 400: sessions of hundreds of calls are healthy, thousands have not been.
+    /// Calls of tools. 400: healthy sessions have hundreds of calls, not thousands.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub calls: Option<u64>,
-    /// From the task's first request on. 10 minutes: after that somebody should check.
+    /// From the task's first request on. 10 minutes: after that a person should check.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "time_s", with = "steadfast_core::config::Seconds")
     )]
     pub time: Option<Duration>,
-    /// Calls of one tool, where the table of tools names no other number. 20.
+    /// Calls of one tool, unless the table of tools has another limit. 20.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub per_tool: Option<u32>,
     /// Edits of one file. 4: the edit after that is usually the one that undoes the first.
@@ -80,7 +80,7 @@ pub struct Limits {
     pub edits_per_file: Option<u32>,
 }
 
-impl Default for Limits {
+impl Default for TaskLimits {
     fn default() -> Self {
         Self {
             events: Some(2_000),
@@ -92,7 +92,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl TaskLimits {
     /// No limit at all; the tools of a policy's table keep their own.
     pub const fn off() -> Self {
         Self { events: None, calls: None, time: None, per_tool: None, edits_per_file: None }
@@ -103,9 +103,9 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Strikes {
-    /// From this count on the model is advised.
+    /// The count from which on the model is advised.
     pub warn: u32,
-    /// From this count on the task is stopped, when advice came before.
+    /// The count from which on the task is stopped, after advice.
     pub stop: u32,
 }
 
@@ -120,17 +120,17 @@ impl Strikes {
     }
 }
 
-/// What counts as going in circles. `None` turns a rule off.
+/// What counts as a loop. `None` turns a rule off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
-pub struct Rules {
+pub struct LoopRules {
     /// The same call with the same result. 3 and 5: twice is checking.
     #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_result: Option<Strikes>,
-    /// The same call, failing with the same error. 2 and 4: it has failed already.
+    /// The same call, failing with the same error. 2 and 4: less often than a success.
     #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_error: Option<Strikes>,
     /// Two or three calls in turn with unchanged results, in cycles. 3 and 4.
@@ -140,13 +140,14 @@ pub struct Rules {
     /// the same answer are usual, eight are guessing.
     #[cfg_attr(feature = "serde", serde(with = "keys::AdviseStop"))]
     pub same_answer: Option<Strikes>,
-    /// The same piece of text, of the size of a sentence, so often among the last 64 of them. 10.
+    /// Stops an answer when the same piece of text, of the size of a sentence, occurs this often among the
+    /// last 64. 10.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub repeated_text: Option<u32>,
-    /// A count begins anew when so many new things were learned since it last went up. 10: what
-    /// comes back rarely, between new results, is a habit and not a loop.
+    /// A count restarts when there were more new results than this since it last went up. 10: a call
+    /// that is repeated rarely, between new results, is no loop.
     pub forget_after: u32,
-    /// How much more often a poll may find nothing new. 4.
+    /// The factor by which a poll may find nothing new more often than other calls. 4.
     pub poll_factor: u32,
     /// How long to wait before the next poll after each that found nothing new; the last one for
     /// all further. 5, 10, 30 and 60 s.
@@ -154,8 +155,8 @@ pub struct Rules {
     pub poll_waits: Vec<Duration>,
 }
 
-impl Rules {
-    /// Nothing counts as going in circles.
+impl LoopRules {
+    /// Nothing counts as a loop.
     pub fn off() -> Self {
         Self {
             same_result: None,
@@ -168,7 +169,7 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for LoopRules {
     fn default() -> Self {
         Self {
             same_result: Some(Strikes::new(3, 5)),
@@ -183,7 +184,7 @@ impl Default for Rules {
     }
 }
 
-/// What the caller gets of a stop. In configuration `failure` or `answer`.
+/// What the caller gets when a task is stopped. In configuration `failure` or `answer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -192,17 +193,17 @@ pub enum StopAs {
     /// A failure with the reason [`safety`](steadfast_core::Reason::Safety), which no layer retries.
     #[default]
     Failure,
-    /// The model's last message, which says that the task was stopped, with a proper end: for
-    /// callers that show answers to people and failures to nobody.
+    /// The model's last message, which says that the task was stopped, with a regular end: for callers
+    /// that show answers but no failures.
     Answer,
 }
 
 impl Default for GuardPolicy {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            limits: TaskLimits::default(),
             tools: data::tools(),
-            rules: Rules::default(),
+            rules: LoopRules::default(),
             stop_as: StopAs::default(),
             path_fields: strings("path_fields"),
             patch_fields: strings("patch_fields"),
@@ -215,17 +216,17 @@ impl Default for GuardPolicy {
 }
 
 impl GuardPolicy {
-    /// Limits nothing and judges nothing.
+    /// No limits and no rules.
     pub fn off() -> Self {
-        let (limits, rules) = (Limits::off(), Rules::off());
+        let (limits, rules) = (TaskLimits::off(), LoopRules::off());
         Self { limits, tools: Vec::new(), rules, ..Self::default() }
     }
 
-    /// Judges by what the agent does and not by how much: all limits are off but that of edits of one
-    /// file.
+    /// Loop detection only: all limits are off except that of edits of one file.
     #[must_use]
     pub fn loops_only(mut self) -> Self {
-        self.limits = Limits { edits_per_file: self.limits.edits_per_file, ..Limits::off() };
+        self.limits =
+            TaskLimits { edits_per_file: self.limits.edits_per_file, ..TaskLimits::off() };
         for tool in &mut self.tools {
             tool.limit = None;
         }
@@ -252,11 +253,11 @@ impl GuardPolicy {
         &mut self.tools[at]
     }
 
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// The first thing that does not.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let rules = &self.rules;
         let strikes = [
@@ -272,7 +273,7 @@ impl GuardPolicy {
                 return Err(PolicyError::Strikes { rule, warn, stop });
             }
         }
-        // Once is no repetition, and no more are remembered.
+        // Once is no repetition, and only so many are kept.
         let (least, most) = (2, repeat::RING);
         if let Some(value) = rules.repeated_text
             && !(least..=most).contains(&value)
@@ -297,7 +298,7 @@ impl GuardPolicy {
     }
 }
 
-/// How a configuration spells the policy.
+/// The policy in a configuration.
 #[cfg(feature = "serde")]
 mod keys {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};

@@ -1,7 +1,7 @@
-//! Whether a task gets anywhere: the part of its state that sees calls and their results.
+//! Loop detection: the part of a task's state that sees calls and their results.
 //!
-//! It counts what comes again without anything having changed. Memory is bounded and each call
-//! costs the same, however long the task.
+//! It counts repetitions without a change in between. Memory is bounded and each call costs the same,
+//! however long the task.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +11,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use crate::{
-    Kind, LoopRule, Rules, Strikes,
+    Kind, LoopRule, LoopRules, Strikes,
     signature::{CallFacts, ResultFacts},
 };
 
@@ -20,11 +20,11 @@ use crate::{
 pub(crate) enum Finding {
     /// Nothing.
     Fine,
-    /// A poll that found nothing new: when to ask again.
+    /// A poll that found nothing new: how long to wait.
     Wait(Duration),
     /// The model should be advised.
     Warn(LoopRule, u32),
-    /// It was advised.
+    /// The task is stopped, after advice.
     Stop(LoopRule, u32),
 }
 
@@ -43,7 +43,7 @@ impl Finding {
     }
 }
 
-/// A call that has been, as the search for cycles sees it.
+/// A past call, for the detection of cycles.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
     pair: u64,
@@ -51,7 +51,7 @@ struct Past {
     changed: bool,
 }
 
-/// How far a cycle of one period has come.
+/// The state of a cycle of one period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cycle {
     /// Calls in a row that equalled the one a period before.
@@ -70,14 +70,14 @@ pub(crate) struct Progress {
     news: u32,
     /// New answers so far.
     new_answers: u32,
-    /// Calls that changed the world, or may have.
+    /// Calls that changed something, or may have.
     barrier: u32,
     /// Those of them that were new.
     new_barrier: u32,
     /// The last three calls, the last one first.
     past: [Past; 3],
     seen: u32,
-    /// Of period 2 and 3.
+    /// The cycles of period 2 and 3.
     cycles: [Cycle; 2],
     /// Answers of the model so far: advice is seen by the next one.
     round: u32,
@@ -89,15 +89,15 @@ impl Progress {
         self.round = self.round.saturating_add(1);
     }
 
-    /// The user has spoken: everything begins anew.
-    pub(crate) fn forget(&mut self) {
+    /// A turn of the user: everything starts again.
+    pub(crate) fn reset(&mut self) {
         *self = Self { round: self.round, ..Self::default() };
     }
 
-    /// Takes note of a call and its result.
+    /// Records a call and its result.
     pub(crate) fn observe(
         &mut self,
-        rules: &Rules,
+        rules: &LoopRules,
         facts: &CallFacts<'_>,
         result: ResultFacts,
     ) -> Finding {
@@ -108,7 +108,7 @@ impl Progress {
         let new = self.pairs.get(pair).is_none();
         self.news = self.news.saturating_add(u32::from(new));
         let answer = mix(facts.tool_hash(), result.hash);
-        // A shell may have changed the world. It is believed when that is new, also in what it says.
+        // A shell may have changed something: assumed for a new command with a new result.
         let may_have = facts.kind == Kind::Other
             && !result.failed
             && new
@@ -116,7 +116,7 @@ impl Progress {
         self.barrier = self.barrier.wrapping_add(u32::from(changed || may_have));
         self.new_barrier = self.new_barrier.wrapping_add(u32::from(changed && new));
 
-        // What changes the world is not made new by having changed it.
+        // A repeated change does not restart its own count.
         let barrier = if changed { self.new_barrier } else { self.barrier };
         let (rule, strikes) = match result.failed {
             true => (LoopRule::SameError, rules.same_error),
@@ -125,7 +125,7 @@ impl Progress {
         let entry = self.pairs.count(pair, barrier, self.news, rules.forget_after);
         let count = entry.count;
         let mut found = strike(rule, strikes, factor, count, self.round, &mut entry.warned);
-        // One answer to different arguments.
+        // The same result to different arguments.
         if new && !changed && !result.trivial {
             let new = u32::from(self.answers.get(answer).is_none());
             self.new_answers = self.new_answers.saturating_add(new);
@@ -142,8 +142,8 @@ impl Progress {
         found
     }
 
-    /// Two or three calls in turn.
-    fn cycle(&mut self, rules: &Rules, now: Past) -> Finding {
+    /// Detects two or three calls in turn.
+    fn cycle(&mut self, rules: &LoopRules, now: Past) -> Finding {
         let mut found = Finding::Fine;
         for (cycle, period) in self.cycles.iter_mut().zip([2_u32, 3]) {
             let length = period as usize;
@@ -151,7 +151,7 @@ impl Progress {
             let again = self.seen >= period
                 && self.past[length - 1].pair == now.pair
                 && others.iter().any(|past| past.pair != now.pair);
-            // A cycle with a change in it is work, unless it is nothing but the same changes.
+            // A cycle with a change in it is work, unless all its calls are the same changes.
             let changes = others.iter().chain([&now]).filter(|past| past.changed).count();
             if !again || (changes > 0 && changes < length) {
                 *cycle = Cycle::default();
@@ -176,7 +176,7 @@ impl Progress {
     }
 }
 
-/// What `count` means. A stop needs advice that the model has seen since, and this call after it.
+/// The finding for `count`. A stop needs advice that the model has seen before this call.
 fn strike(
     rule: LoopRule,
     strikes: Option<Strikes>,
@@ -197,8 +197,8 @@ fn strike(
     Finding::Warn(rule, count)
 }
 
-/// How long to wait when the same was found `count` times.
-pub(crate) fn wait(rules: &Rules, count: u32) -> Option<Duration> {
+/// How long to wait when a poll found the same `count` times.
+pub(crate) fn wait(rules: &LoopRules, count: u32) -> Option<Duration> {
     let last = rules.poll_waits.len().checked_sub(1)?;
     let at = usize::try_from(count.checked_sub(2)?).unwrap_or(last);
     rules.poll_waits.get(at.min(last)).copied()
@@ -209,24 +209,24 @@ fn mix(one: u64, other: u64) -> u64 {
     (one.rotate_left(23) ^ other).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Things remembered of one kind. Loops of a longer period end at the limits; a kilobyte for every
-/// 32 of them is the price.
-const MOST_SEEN: usize = 512;
+/// Entries kept of one kind: a kilobyte for every 32 of them. Loops of a longer period are stopped by
+/// the limits.
+const MAX_SEEN: usize = 512;
 
-/// What is remembered of one thing.
+/// The count of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    /// How often since the count last began.
+    /// How often since the count last started.
     count: u32,
-    /// The time of the world's last change, when the count began.
+    /// The number of changes when the count started.
     barrier: u32,
-    /// How much that was new had been learned when it was last seen.
+    /// The number of new pairs when it was last seen.
     news: u32,
     /// One more than the round in which advice was given; 0 for none.
     warned: u32,
 }
 
-/// The last [`MOST_SEEN`] things that were new, with their counts.
+/// The last [`MAX_SEEN`] new keys, with their counts.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     known: HashMap<u64, Entry, RandomState>,
@@ -238,10 +238,10 @@ impl Seen {
         self.known.get(&key)
     }
 
-    /// Counts one more; from one, when the world has changed or enough was learned in between.
+    /// Counts one more; from one, when something has changed or enough was new in between.
     fn count(&mut self, key: u64, barrier: u32, news: u32, forget_after: u32) -> &mut Entry {
         if !self.known.contains_key(&key) {
-            if self.order.len() >= MOST_SEEN
+            if self.order.len() >= MAX_SEEN
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.known.remove(&oldest);
@@ -287,7 +287,7 @@ mod tests {
         progress.answered();
         let signature = call.bytes().fold(7, |hash, byte| mix(hash, u64::from(byte)));
         let outcome = ResultFacts { failed, ..returned(result) };
-        progress.observe(&Rules::default(), &facts(call, signature, kind), outcome)
+        progress.observe(&LoopRules::default(), &facts(call, signature, kind), outcome)
     }
 
     fn run(calls: &[(&'static str, u64)]) -> Vec<Finding> {
@@ -295,7 +295,7 @@ mod tests {
         calls.iter().map(|(call, result)| seen(&mut progress, call, *result)).collect()
     }
 
-    /// Where a trace is first warned and where stopped, counted from 1.
+    /// The calls at which a trace is first advised and stopped, counted from 1.
     fn marks(calls: &[(&'static str, u64)]) -> (Option<usize>, Option<usize>) {
         let found = run(calls);
         let first = |weight| found.iter().position(|f| f.weight() == weight).map(|at| at + 1);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_warns_and_stops_where_it_says() {
+    fn each_rule_warns_and_stops_at_its_counts() {
         for (what, calls, wanted) in [
             ("the same call", again(&[("a", 1)], 9), (Some(3), Some(5))),
             ("a failing call", again(&[("f", 1)], 9), (Some(2), Some(4))),
@@ -335,23 +335,27 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_to_different_questions() {
-        let ask = |progress: &mut Progress, at: u64, result: ResultFacts| {
+    fn one_result_to_different_arguments() {
+        let search = |progress: &mut Progress, at: u64, result: ResultFacts| {
             progress.answered();
-            progress.observe(&Rules::default(), &facts("search", at, Kind::ReadOnly), result)
+            progress.observe(&LoopRules::default(), &facts("search", at, Kind::ReadOnly), result)
         };
         let mut progress = Progress::default();
-        let found: Vec<_> = (0..8).map(|at| ask(&mut progress, at, returned(1)).weight()).collect();
+        let found: Vec<_> =
+            (0..8).map(|at| search(&mut progress, at, returned(1)).weight()).collect();
         assert_eq!(found, [0, 0, 0, 0, 2, 2, 2, 3]);
         let mut progress = Progress::default();
         let empty = ResultFacts { trivial: true, ..returned(1) };
-        assert!((0..50).all(|at| ask(&mut progress, at, empty) == Finding::Fine));
+        assert!((0..50).all(|at| search(&mut progress, at, empty) == Finding::Fine));
         let mut progress = Progress::default();
-        assert!((0..50).all(|at| ask(&mut progress, at, returned(at)) == Finding::Fine), "paging");
+        assert!(
+            (0..50).all(|at| search(&mut progress, at, returned(at)) == Finding::Fine),
+            "paging"
+        );
     }
 
     #[test]
-    fn a_change_and_a_user_begin_anew() {
+    fn a_change_and_a_user_turn_restart_the_counts() {
         let mut calls = Vec::new();
         for edit in ["m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"] {
             calls.extend([("a", 1), ("a", 1), (edit, 9)]);
@@ -361,12 +365,12 @@ mod tests {
         for _ in 0..9 {
             seen(&mut progress, "a", 1);
             assert_eq!(seen(&mut progress, "a", 1), Finding::Fine);
-            progress.forget();
+            progress.reset();
         }
     }
 
     #[test]
-    fn what_is_learned_in_between_counts_only_when_it_is_much() {
+    fn new_results_in_between_restart_a_count_only_when_they_are_many() {
         let new: [&'static str; 12] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "x", "y"];
         let trace = |between: usize| {
             let mut calls = Vec::new();
@@ -387,19 +391,19 @@ mod tests {
     #[test]
     fn a_stop_needs_evidence_after_the_advice() {
         let mut progress = Progress::default();
-        let rules = Rules::default();
+        let rules = LoopRules::default();
         let call = facts("a", 1, Kind::ReadOnly);
         progress.answered();
         let batch: Vec<_> =
             (0..9).map(|_| progress.observe(&rules, &call, returned(1)).weight()).collect();
-        assert_eq!(batch, [0, 0, 2, 2, 2, 2, 2, 2, 2], "the model has seen none of it");
+        assert_eq!(batch, [0, 0, 2, 2, 2, 2, 2, 2, 2], "the model has not seen the advice");
         progress.answered();
-        assert_eq!(progress.observe(&rules, &call, returned(2)), Finding::Fine, "it got somewhere");
+        assert_eq!(progress.observe(&rules, &call, returned(2)), Finding::Fine, "a new result");
         assert_eq!(progress.observe(&rules, &call, returned(1)).weight(), 3);
     }
 
     #[test]
-    fn polls_are_advised_to_wait_ever_longer() {
+    fn polls_are_advised_to_wait_longer_each_time() {
         let found = run(&again(&[("p", 1)], 8));
         let waits: Vec<_> = found
             .iter()
@@ -417,8 +421,9 @@ mod tests {
     fn memory_is_bounded() {
         let mut progress = Progress::default();
         for at in 0..10_000 {
-            let _ = progress.observe(&Rules::default(), &facts("x", at, Kind::Other), returned(at));
+            let _ =
+                progress.observe(&LoopRules::default(), &facts("x", at, Kind::Other), returned(at));
         }
-        assert!(progress.remembered() <= 2 * MOST_SEEN);
+        assert!(progress.remembered() <= 2 * MAX_SEEN);
     }
 }

@@ -61,43 +61,33 @@ impl Repeats {
         if block != self.block {
             *self = Self { ring: self.ring, at: self.at, block, ..Self::default() };
         }
-        let (mut most_often, mut rest) = (0, text.as_bytes());
-        while let Some(&first) = rest.first() {
-            let run = if self.line == Line::Text && !self.fenced { self.run(rest) } else { 0 };
-            if run == 0 {
-                most_often = most_often.max(self.read(first));
-            }
-            rest = &rest[run.max(1)..];
+        let text = text.as_bytes();
+        let (mut most_often, mut from) = (0, 0);
+        while let Some(&first) = text.get(from) {
+            from = match self.line {
+                Line::Begins(marks) => from + self.begin(marks, first),
+                Line::Text if !self.fenced => {
+                    let (end, count) = self.piece(text, from);
+                    most_often = most_often.max(count);
+                    end
+                }
+                _ => {
+                    let end = text[from..].iter().position(|byte| *byte == b'\n');
+                    if end.is_some() {
+                        self.line = Line::Begins(0);
+                    }
+                    end.map_or(text.len(), |end| from + end + 1)
+                }
+            };
         }
+        self.last =
+            [before(text, self.last, text.len(), 2), before(text, self.last, text.len(), 1)];
         (most_often >= most).then_some(most_often)
     }
 
-    /// Reads the bytes of text that end nothing, as most do; says how many there were.
-    fn run(&mut self, rest: &[u8]) -> usize {
-        let run = rest.iter().take_while(|byte| byte.is_ascii_graphic()).count();
-        self.hash = rest[..run].iter().fold(self.hash, |hash, byte| mix(hash, *byte));
-        self.length = self.length.saturating_add(u32::try_from(run).unwrap_or(u32::MAX));
-        if let Some(&last) = rest[..run].last() {
-            // Only marks of three bytes need the one before, and these are no part of a run.
-            self.last = [0, last];
-        }
-        run
-    }
-
-    /// How often the piece has come that ends with `byte`; 0 when none does.
-    fn read(&mut self, byte: u8) -> u32 {
-        if let Line::Begins(marks) = self.line {
-            self.begin(marks, byte);
-        }
-        let count = if self.line == Line::Text && !self.fenced { self.text(byte) } else { 0 };
-        if byte == b'\n' {
-            self.line = Line::Begins(0);
-        }
-        count
-    }
-
-    /// Reads on at the beginning of a line, until it is known what line it is.
-    fn begin(&mut self, marks: u8, byte: u8) {
+    /// Reads a byte at the beginning of a line, until it is known what line it is: 0 when the byte is
+    /// still to be read, as text.
+    fn begin(&mut self, marks: u8, byte: u8) -> usize {
         self.line = match byte {
             b'\n' => Line::Begins(0),
             b' ' | b'\t' | b'\r' if marks == 0 => self.line,
@@ -113,24 +103,44 @@ impl Repeats {
             // What stood before is no part of what comes after a table or a fence.
             (self.hash, self.length) = (SEED, 0);
         }
+        usize::from(self.line != Line::Text)
     }
 
-    fn text(&mut self, byte: u8) -> u32 {
-        let [first, second] = self.last;
-        self.last = [second, byte];
-        let ends = match byte {
-            b'\n' => true,
-            b' ' | b'\t' | b'\r' | b'\x0c' => {
-                matches!(second, b'.' | b'!' | b'?' | b':' | b';') || self.length >= LONGEST
+    /// Reads to the end of a piece, if it is in `text`: where it ends, and how often the piece has come.
+    fn piece(&mut self, text: &[u8], from: usize) -> (usize, u32) {
+        let (mut hash, mut length) = (self.hash, self.length);
+        let mut at = from;
+        let ended = loop {
+            let Some(&byte) = text.get(at) else { break false };
+            at += 1;
+            if byte.is_ascii_graphic() {
+                (hash, length) = (mix(hash, byte), length.wrapping_add(1));
+                continue;
             }
-            _ => {
-                self.hash = mix(self.hash, byte);
-                self.length = self.length.saturating_add(1);
-                // The full stops, and marks like them, of Chinese and Japanese.
-                matches!((first, second, byte), (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F))
+            let back = |by| before(text, self.last, at - 1, by);
+            let ends = match byte {
+                b'\n' => {
+                    self.line = Line::Begins(0);
+                    true
+                }
+                b' ' | b'\t' | b'\r' | b'\x0c' => {
+                    matches!(back(1), b'.' | b'!' | b'?' | b':' | b';') || length >= LONGEST
+                }
+                _ => {
+                    (hash, length) = (mix(hash, byte), length.wrapping_add(1));
+                    // The full stops, and marks like them, of Chinese and Japanese.
+                    matches!(
+                        (back(2), back(1), byte),
+                        (0xE3, 0x80, 0x82) | (0xEF, 0xBC, 0x81 | 0x9F)
+                    )
+                }
+            };
+            if ends {
+                break true;
             }
         };
-        if ends { self.cut() } else { 0 }
+        (self.hash, self.length) = (hash, length);
+        (at, if ended { self.cut() } else { 0 })
     }
 
     /// A piece ends here: how often it has come.
@@ -147,8 +157,14 @@ impl Repeats {
     }
 }
 
+/// Letters in lower case; what else that changes is alike enough.
 fn mix(hash: u32, byte: u8) -> u32 {
-    (hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(PRIME)
+    (hash ^ u32::from(byte | 0x20)).wrapping_mul(PRIME)
+}
+
+/// The byte `by` before `at`, of `last` where it is before the text.
+fn before(text: &[u8], last: [u8; 2], at: usize, by: usize) -> u8 {
+    at.checked_sub(by).map_or_else(|| last[2 + at - by], |at| text[at])
 }
 
 #[cfg(test)]

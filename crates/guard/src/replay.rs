@@ -1,9 +1,9 @@
-//! A recorded conversation, judged call by call.
+//! The verdicts on a recorded conversation.
 
 use steadfast_chat::ChatRequest;
 use tokio::time::Instant;
 
-use crate::{Advice, SafetyGuard, Verdict, history, state::TaskState};
+use crate::{Advice, GuardVerdict, SafetyGuardHandle, history, state::TaskState};
 
 /// One call of a recorded conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,41 +11,41 @@ use crate::{Advice, SafetyGuard, Verdict, history, state::TaskState};
 pub struct Replayed {
     /// The tool, as the call names it.
     pub tool: Box<str>,
-    /// What the guard would have decided, its result seen.
-    pub verdict: Verdict,
+    /// What the guard would have decided, with the result known.
+    pub verdict: GuardVerdict,
 }
 
-impl Verdict {
+impl GuardVerdict {
     /// The name used in logs: `ok`, `advise` or `stop`.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Verdict::Fine => "ok",
-            Verdict::Warn(_) => "advise",
-            Verdict::Stop(_) => "stop",
+            GuardVerdict::Fine => "ok",
+            GuardVerdict::Warn(_) => "advise",
+            GuardVerdict::Stop(_) => "stop",
         }
     }
 
-    /// The name of the limit or rule behind it.
+    /// The name of the limit or rule that decided.
     pub const fn rule(&self) -> Option<&'static str> {
         match self {
-            Verdict::Fine => None,
-            Verdict::Warn(Advice::Loop { rule, .. }) => Some(rule.as_str()),
-            Verdict::Warn(Advice::Wait { .. }) => Some("poll"),
-            Verdict::Warn(Advice::LastEdit { .. }) => Some("file"),
-            Verdict::Stop(stop) => Some(stop.cause.as_str()),
+            GuardVerdict::Fine => None,
+            GuardVerdict::Warn(Advice::Loop { rule, .. }) => Some(rule.as_str()),
+            GuardVerdict::Warn(Advice::Wait { .. }) => Some("poll"),
+            GuardVerdict::Warn(Advice::LastEdit { .. }) => Some("file"),
+            GuardVerdict::Stop(stop) => Some(stop.cause.as_str()),
         }
     }
 }
 
-impl SafetyGuard {
-    /// What the guard would have decided on each call of a recorded conversation, had it been there:
-    /// one verdict a call, in their order. The whole of it is one task; time is not counted, since a
-    /// recording has none. From a stop on every call is stopped, until the user speaks where the
-    /// stop was for going in circles. Remembers nothing.
+impl SafetyGuardHandle {
+    /// What the guard would have decided on each call of a recorded conversation: one verdict a call,
+    /// in order. The whole conversation is one task; time is not counted, since a recording has none.
+    /// After a stop every call is stopped; after one for a loop, until the next turn of the user.
+    /// Stores nothing.
     ///
     /// ```
     /// use steadfast_chat::{ChatRequest, Message, Part, Role};
-    /// use steadfast_guard::SafetyGuard;
+    /// use steadfast_guard::SafetyGuardHandle;
     ///
     /// let mut recorded = ChatRequest::user("tidy up");
     /// for round in 0..5 {
@@ -54,7 +54,7 @@ impl SafetyGuard {
     ///     recorded.messages.make_mut().push(Message::new(Role::Assistant, vec![call]));
     ///     recorded.messages.make_mut().push(Message::tool(&*id, "a.rs  b.rs  c.rs"));
     /// }
-    /// let replayed = SafetyGuard::default().replay(&recorded);
+    /// let replayed = SafetyGuardHandle::default().replay(&recorded);
     /// let verdicts: Vec<_> = replayed.iter().map(|call| call.verdict.as_str()).collect();
     /// assert_eq!(verdicts, ["ok", "ok", "advise", "advise", "stop"]);
     /// ```
@@ -69,11 +69,11 @@ impl SafetyGuard {
             &mut state,
             Instant::now(),
             |number, call, is_result, verdict| {
-                let stops = matches!(verdict, Verdict::Stop(_));
+                let stops = matches!(verdict, GuardVerdict::Stop(_));
                 if !is_result {
                     stopped = stops;
                     replayed.push(Replayed { tool: call.name.as_str().into(), verdict });
-                } else if !stopped && verdict != Verdict::Fine {
+                } else if !stopped && verdict != GuardVerdict::Fine {
                     stopped = stops;
                     replayed[number].verdict = verdict;
                 }

@@ -1,4 +1,4 @@
-//! The service: judges a request before the model is asked.
+//! The service: checks a request before the model is called.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
-    Advice, TaskId, Verdict, event,
+    Advice, GuardVerdict, TaskId, event,
     events::{GuardEvents, Guarded},
     future::{Refused, ResponseFuture},
     history,
@@ -20,18 +20,18 @@ use crate::{
     tasks::Tasks,
 };
 
-/// A model behind a safety guard; made by [`SafetyGuardLayer`](crate::SafetyGuardLayer).
+/// A guarded model; made by [`SafetyGuardLayer`](crate::SafetyGuardLayer).
 ///
 /// Whether a request passes is decided in `call`; one that does not leaves the inner service ready,
 /// for the next one.
 #[derive(Clone)]
 #[must_use = "services do nothing unless called"]
-pub struct SafetyGuardService<S> {
+pub struct SafetyGuard<S> {
     inner: S,
     tasks: Arc<Tasks>,
 }
 
-impl<S> SafetyGuardService<S> {
+impl<S> SafetyGuard<S> {
     pub(crate) fn new(inner: S, tasks: Arc<Tasks>) -> Self {
         Self { inner, tasks }
     }
@@ -52,7 +52,7 @@ impl<S> SafetyGuardService<S> {
     }
 }
 
-impl<S, T> Service<ChatRequest> for SafetyGuardService<S>
+impl<S, T> Service<ChatRequest> for SafetyGuard<S>
 where
     S: Service<ChatRequest, Response = ChatResponse<T>>,
     S::Error: Into<Failure>,
@@ -73,15 +73,14 @@ where
     }
 }
 
-/// Whether the model may be asked, and how its answer is to be guarded. Adds what the model should
-/// know.
+/// Whether the model may be called, and what its answer is checked with. Adds advice to the request.
 fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<Refused>> {
     let (c, now) = (&tasks.c, Instant::now());
-    // A task by its name goes on over the user's turns, one by its conversation ends with them.
+    // A named task continues over the user's turns, a session's task ends with each.
     let per_turn = request.context.task().is_none();
     let task = TaskId::of(&request.context).map(|id| tasks.task(id, now));
     let user_speaks = history::ends_with_user(request);
-    let tool_half = tasks.has_tool_half() && task.is_some();
+    let tool_layer = tasks.has_tool_layer() && task.is_some();
     let mut began = None;
     let (mut messages, mut skip) = (history::last_turn(&request.messages), 0);
     let mut seen = None;
@@ -91,8 +90,8 @@ fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<R
             *state = TaskState::new(Some(now));
         }
         began = state.began;
-        if tool_half {
-            // Its calls are seen elsewhere one by one.
+        if tool_layer {
+            // Its calls are counted by the tool layer.
             if user_speaks {
                 state.on(c, TaskEvent::UserTurn, now);
             }
@@ -103,7 +102,7 @@ fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<R
         }
     }
     let (verdict, advice, state) = seen.unwrap_or_else(|| {
-        // Its calls are read out of the request.
+        // Its calls are read from the request.
         let mut read = TaskState::new(began);
         history::feed(c, messages, skip, &mut read, now, |_, _, _, _| {});
         let verdict = read.on(c, TaskEvent::Ask, now);
@@ -111,7 +110,7 @@ fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<R
             task.state.lock().record(&read);
         }
         let advice = std::mem::take(&mut read.pending);
-        // The answer that is asked for now. The state is kept only if there is anything in it.
+        // Counts the answer to this request. The state is kept only if it is not empty.
         let state = (read.events > 0).then(|| {
             read.on(c, TaskEvent::Answer, now);
             Box::new(read)
@@ -120,19 +119,19 @@ fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<R
     });
     let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
     let log = request.context.log.clone();
-    if let Verdict::Stop(stop) = verdict {
+    if let GuardVerdict::Stop(stop) = verdict {
         tasks.stopped(id, &stop, false, &log);
         let (dialect, stream, stop_as) = (request.dialect(), request.stream, c.policy.stop_as);
         return Err(Box::new(Refused { stop, stop_as, dialect, stream, log }));
     }
     advise(id, &advice, request);
-    Ok(Guarded { tasks: tasks.clone(), task, began, tool_half, state, log })
+    Ok(Guarded { tasks: tasks.clone(), task, began, tool_layer, state, log })
 }
 
-/// Adds advice behind everything else: what stands before stays as it is, for prompt caches.
+/// Appends advice as the last message: the messages before it are unchanged, for prompt caches.
 fn advise(task: TaskId<'_>, advice: &[Advice], request: &mut ChatRequest) {
     let last = request.messages.last().map(Message::role);
-    // Behind text of the model it would be an answer to it.
+    // After a message of the model it would be a reply to it.
     if advice.is_empty() || last == Some(Role::Assistant) {
         return;
     }
@@ -141,8 +140,8 @@ fn advise(task: TaskId<'_>, advice: &[Advice], request: &mut ChatRequest) {
     request.messages.make_mut().push(Message::user(text.join("\n")));
 }
 
-impl<S: fmt::Debug> fmt::Debug for SafetyGuardService<S> {
+impl<S: fmt::Debug> fmt::Debug for SafetyGuard<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SafetyGuardService").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("SafetyGuard").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! When two calls, and two results, are the same.
+//! Hashes that are equal for equal calls and equal results.
 
 use std::{
     borrow::Cow,
@@ -27,15 +27,15 @@ pub(crate) struct Compiled {
     pub(crate) policy: GuardPolicy,
     names: HashMap<Box<str>, usize>,
     pub(crate) hasher: RandomState,
-    /// What long results were found to be, by a hash of their bytes. A history comes again with every
-    /// request: of one with 900 kB of results, reading takes 3 ms and knowing them 0.3 ms.
+    /// The hashes of long results, by a hash of their bytes. A history is sent again with every
+    /// request: for one with 900 kB of results, reading takes 3 ms, and the lookup 0.3 ms.
     results: Keyed<u64, ResultHash>,
 }
 
-/// What the guard wants to know of a call.
+/// What the guard needs to know about a call.
 #[derive(Debug)]
 pub(crate) struct CallFacts<'a> {
-    /// The tool, by the name it is counted under.
+    /// The tool, by its first name.
     pub(crate) tool: Cow<'a, str>,
     pub(crate) kind: Kind,
     /// How often the task may call it.
@@ -47,7 +47,7 @@ pub(crate) struct CallFacts<'a> {
 }
 
 impl<'a> CallFacts<'a> {
-    /// What is known of a call before its arguments are.
+    /// What is known about a call before its arguments are.
     pub(crate) fn named((tool, kind, limit): (Cow<'a, str>, Kind, Option<u32>)) -> Self {
         Self { tool, kind, limit, signature: 0, files: Vec::new() }
     }
@@ -61,23 +61,23 @@ impl<'a> CallFacts<'a> {
     }
 }
 
-/// What the guard wants to know of a result.
+/// What the guard needs to know about a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResultFacts {
     /// Equal for equal results.
     pub(crate) hash: u64,
     pub(crate) failed: bool,
-    /// Too little to prove anything by being the same.
+    /// Too short for a repetition to prove anything.
     pub(crate) trivial: bool,
 }
 
-/// Results shorter than this prove nothing by being the same: `ok`, `done`, `42`.
+/// Repetitions of results shorter than this prove nothing: `ok`, `done`, `42`.
 const SHORT: usize = 8;
 
-/// Long results that are known again: less than a megabyte.
-const MOST_RESULTS: usize = 8_192;
+/// Hashes of long results that are cached: less than a megabyte.
+const MAX_RESULTS: usize = 8_192;
 
-/// Shorter texts are read again sooner than looked up.
+/// Reading a shorter text is faster than the lookup.
 const LONG: usize = 256;
 
 #[derive(Debug)]
@@ -89,11 +89,11 @@ impl Compiled {
     pub(crate) fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
         policy.validate()?;
         let names = tools::index(&policy.tools)?;
-        let results = Keyed::new(KeyedPolicy { capacity: MOST_RESULTS, ..KeyedPolicy::default() });
+        let results = Keyed::new(KeyedPolicy { capacity: MAX_RESULTS, ..KeyedPolicy::default() });
         Ok(Self { policy, names, hasher: RandomState::default(), results })
     }
 
-    /// The tool of that name: what it is counted under, its kind and its limit.
+    /// The tool of that name: its first name, its kind and its limit.
     pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, Option<u32>) {
         let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             true => Cow::Owned(name.to_ascii_lowercase()),
@@ -109,13 +109,13 @@ impl Compiled {
         }
     }
 
-    /// What is to be known of a call.
+    /// The facts of a call.
     pub(crate) fn call<'a>(&'a self, call: &'a ToolCall) -> CallFacts<'a> {
         let (tool, kind, limit) = self.tool(&call.name);
         let mut hash = self.hasher.build_hasher();
         tool.hash(&mut hash);
         let arguments = call.arguments.trim();
-        // Some models write nothing for no arguments.
+        // Some models send an empty text for no arguments.
         let json = if arguments.is_empty() { "{}" } else { arguments };
         match json::hash(self, Reading::Arguments, json) {
             Some(arguments) => hash.write_u64(arguments),
@@ -154,7 +154,7 @@ impl Compiled {
         files
     }
 
-    /// What is to be known of a result.
+    /// The facts of a result.
     pub(crate) fn result(&self, result: &ToolResult) -> ResultFacts {
         let mut hash = self.hasher.build_hasher();
         let mut failed = result.is_error;
@@ -195,7 +195,7 @@ impl Compiled {
         self.policy.error_prefixes.iter().any(begins)
     }
 
-    /// The hash of what a text says that may be new.
+    /// The hash of a text without its volatile parts.
     fn text(&self, text: &str) -> u64 {
         if text.len() < LONG {
             return self.read(text);
@@ -204,7 +204,7 @@ impl Compiled {
         self.results.get_or_insert_with(&self.hash(text), Instant::now(), known).0
     }
 
-    /// The same, read: as JSON, when it is an object or a list.
+    /// The same without the cache: read as JSON, when it is an object or a list.
     fn read(&self, text: &str) -> u64 {
         if text.starts_with(['{', '['])
             && let Some(hash) = json::hash(self, Reading::Result, text)
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_nothings_are_known() {
+    fn failures_and_trivial_results_are_known() {
         let c = compiled();
         assert!(c.result(&result("Error: no such file")).failed);
         assert!(!c.result(&result("no error")).failed);

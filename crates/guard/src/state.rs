@@ -1,8 +1,8 @@
-//! What is known of one task: a pure machine that takes events and decides what follows.
+//! The state of one task: a pure machine that takes events and returns verdicts.
 //!
-//! It counts what the task uses, sees whether it gets anywhere ([`Progress`]) and stays stopped once it
-//! is. Whoever sees the calls feeds the same machine: the layer around the tools and the operator's
-//! handle one by one, a request's [history](crate::history), and an answer as it streams.
+//! It counts what the task uses, detects loops ([`Progress`]) and, once stopped, stays stopped. All
+//! sources of events use the same machine: the layer around the tools and the operator's handle one by
+//! one, a request's [history](crate::history), and an answer as it streams.
 
 use std::{
     borrow::Cow,
@@ -15,28 +15,28 @@ use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
 use crate::{
-    Advice, Kind, Limits, Stop, StopCause, Verdict,
+    Advice, GuardVerdict, Kind, SafetyStop, StopCause, TaskLimits,
     progress::{Finding, Progress, wait},
     signature::{CallFacts, Compiled, ResultFacts},
 };
 
-/// Advice kept for the model's next answer. More in one batch says nothing more.
-const MOST_ADVICE: usize = 4;
+/// Advice kept for the model's next answer; more in one batch would not help it.
+const MAX_ADVICE: usize = 4;
 
 /// What happens in a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TaskEvent<'a> {
-    /// The model is to be asked for one more answer.
+    /// The model will be called for one more answer.
     Ask,
     /// The model has answered: it saw all advice given before.
     Answer,
-    /// The user has spoken.
+    /// A turn of the user.
     UserTurn,
-    /// A tool is to be called.
+    /// A tool will be called.
     Call(&'a CallFacts<'a>),
     /// The files of a call that was counted without them.
     Edit(&'a [String]),
-    /// What a call came to.
+    /// The result of a call.
     Result(&'a CallFacts<'a>, ResultFacts),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct TaskState {
     pub(crate) calls: u64,
     tools: CountByName,
     pub(crate) files: CountByName,
-    /// `None` when nobody knows.
+    /// `None` when it is not known.
     pub(crate) began: Option<Instant>,
     progress: Progress,
     pub(crate) stopped: Option<StopCause>,
@@ -55,7 +55,7 @@ pub(crate) struct TaskState {
     pub(crate) pending: Vec<Advice>,
     /// Answers in the history before the task began; `None` before it was first read.
     before: Option<usize>,
-    /// What has come so far is not to be counted.
+    /// Answers so far are not counted.
     extended: bool,
 }
 
@@ -64,26 +64,26 @@ impl TaskState {
         Self { began, ..Self::default() }
     }
 
-    /// An operator gives the task its limits anew.
+    /// An operator resets all counts of the task.
     pub(crate) fn extend(&mut self, now: Instant) {
         *self = Self { before: self.before, extended: true, ..Self::new(Some(now)) };
     }
 
-    /// How many of the `all` answers in a history are not this task's; `before_turn` of them stand
-    /// before the user's last turn, with which each task begins that is one `per_turn`.
+    /// How many of the `all` answers in a history do not belong to this task; `before_turn` of them are
+    /// before the user's last turn, with which a `per_turn` task begins.
     pub(crate) fn skips(&mut self, all: usize, before_turn: usize, per_turn: bool) -> usize {
         let before = match self.before {
             _ if std::mem::take(&mut self.extended) => all,
             Some(before) if before <= all && per_turn => before.max(before_turn),
             Some(before) if before <= all => before,
-            // First seen, or the conversation was shortened meanwhile.
+            // The first request, or the conversation was shortened meanwhile.
             _ => before_turn,
         };
         self.before = Some(before);
         before
     }
 
-    /// Takes over what a history says of the task.
+    /// Stores what was read from a history.
     pub(crate) fn record(&mut self, read: &Self) {
         (self.events, self.calls, self.stopped) = (read.events, read.calls, read.stopped.clone());
     }
@@ -92,12 +92,12 @@ impl TaskState {
         self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
     }
 
-    pub(crate) fn stop(&self, cause: StopCause, now: Instant) -> Stop {
-        Stop { cause, events: self.events, calls: self.calls, elapsed: self.elapsed(now) }
+    pub(crate) fn stop(&self, cause: StopCause, now: Instant) -> SafetyStop {
+        SafetyStop { cause, events: self.events, calls: self.calls, elapsed: self.elapsed(now) }
     }
 
-    /// What the task was stopped for.
-    pub(crate) fn stopped(&self, now: Instant) -> Option<Stop> {
+    /// The stop of the task, if it is stopped.
+    pub(crate) fn stopped(&self, now: Instant) -> Option<SafetyStop> {
         self.stopped.clone().map(|cause| self.stop(cause, now))
     }
 
@@ -109,44 +109,44 @@ impl TaskState {
         all
     }
 
-    /// Whether the call may be made. Changes nothing.
+    /// Whether the call is allowed. Changes nothing.
     pub(crate) fn check(
         &self,
         c: &Compiled,
         facts: &CallFacts<'_>,
         now: Instant,
-    ) -> Result<(), Stop> {
-        let room = match &self.stopped {
+    ) -> Result<(), SafetyStop> {
+        let allowed = match &self.stopped {
             Some(cause) => Err(cause.clone()),
-            None => self.room_for_call(&c.policy.limits, facts, now),
+            None => self.allow_call(&c.policy.limits, facts, now),
         };
-        room.map_err(|cause| self.stop(cause, now))
+        allowed.map_err(|cause| self.stop(cause, now))
     }
 
-    /// Takes note of `event` and decides: from the first that may not be on the task is stopped.
-    /// Advice stays pending until the model answers.
-    pub(crate) fn on(&mut self, c: &Compiled, event: TaskEvent<'_>, now: Instant) -> Verdict {
+    /// Applies `event` and returns the verdict: the first event that is not allowed stops the task.
+    /// Advice is pending until the model answers.
+    pub(crate) fn on(&mut self, c: &Compiled, event: TaskEvent<'_>, now: Instant) -> GuardVerdict {
         let limits = &c.policy.limits;
         match event {
-            // Changes nothing but that a stop stays.
+            // Changes nothing except that a stop is kept.
             TaskEvent::Ask => {
                 if self.stopped.is_none() {
-                    self.stopped = self.room_for_event(limits, now).err();
+                    self.stopped = self.allow_event(limits, now).err();
                 }
-                self.stopped(now).map_or(Verdict::Fine, Verdict::Stop)
+                self.stopped(now).map_or(GuardVerdict::Fine, GuardVerdict::Stop)
             }
             TaskEvent::Answer => {
                 self.events = self.events.saturating_add(1);
                 self.progress.answered();
                 self.pending.clear();
-                Verdict::Fine
+                GuardVerdict::Fine
             }
-            // What was counted stays.
+            // The counts of the limits are kept.
             TaskEvent::UserTurn => {
-                self.progress.forget();
+                self.progress.reset();
                 self.pending.clear();
                 self.stopped.take_if(|cause| matches!(cause, StopCause::Loop { .. }));
-                Verdict::Fine
+                GuardVerdict::Fine
             }
             TaskEvent::Call(facts) => match self.check(c, facts, now) {
                 Ok(()) => {
@@ -157,30 +157,30 @@ impl TaskState {
                 }
                 Err(stop) => self.halt(stop.cause, now),
             },
-            TaskEvent::Edit(files) => match self.room_for_files(limits, files) {
+            TaskEvent::Edit(files) => match self.allow_edits(limits, files) {
                 Ok(()) => self.edit(limits, files),
                 Err(cause) => self.halt(cause, now),
             },
             TaskEvent::Result(facts, result) => {
                 self.events = self.events.saturating_add(1);
-                self.judge(c, facts, result, now)
+                self.check_progress(c, facts, result, now)
             }
         }
     }
 
-    fn halt(&mut self, cause: StopCause, now: Instant) -> Verdict {
+    fn halt(&mut self, cause: StopCause, now: Instant) -> GuardVerdict {
         self.stopped.get_or_insert(cause.clone());
-        Verdict::Stop(self.stop(cause, now))
+        GuardVerdict::Stop(self.stop(cause, now))
     }
 
-    /// Whether a call with this result gets the task anywhere.
-    fn judge(
+    /// Whether a call with this result is progress.
+    fn check_progress(
         &mut self,
         c: &Compiled,
         facts: &CallFacts<'_>,
         result: ResultFacts,
         now: Instant,
-    ) -> Verdict {
+    ) -> GuardVerdict {
         let rules = &c.policy.rules;
         let tool = || Box::from(facts.tool.as_ref());
         let advice = match self.progress.observe(rules, facts, result) {
@@ -196,12 +196,12 @@ impl TaskState {
                 None
             }
         };
-        let advised = advice.map_or(Verdict::Fine, |advice| self.advise(advice));
-        self.stopped(now).map_or(advised, Verdict::Stop)
+        let advised = advice.map_or(GuardVerdict::Fine, |advice| self.advise(advice));
+        self.stopped(now).map_or(advised, GuardVerdict::Stop)
     }
 
-    fn edit(&mut self, limits: &Limits, files: &[String]) -> Verdict {
-        let mut verdict = Verdict::Fine;
+    fn edit(&mut self, limits: &TaskLimits, files: &[String]) -> GuardVerdict {
+        let mut verdict = GuardVerdict::Fine;
         for file in files {
             self.files.add(file);
             if let Some(limit) = limits.edits_per_file
@@ -213,20 +213,20 @@ impl TaskState {
         verdict
     }
 
-    fn advise(&mut self, advice: Advice) -> Verdict {
-        if self.pending.len() < MOST_ADVICE {
+    fn advise(&mut self, advice: Advice) -> GuardVerdict {
+        if self.pending.len() < MAX_ADVICE {
             self.pending.push(advice.clone());
         } else if let Some(least) = self.pending.iter_mut().min_by_key(|advice| advice.weight())
             && least.weight() < advice.weight()
         {
-            // What matters more replaces what matters less.
+            // More important advice replaces less important.
             *least = advice.clone();
         }
-        Verdict::Warn(advice)
+        GuardVerdict::Warn(advice)
     }
 
-    /// Whether there is room for one more event.
-    fn room_for_event(&self, limits: &Limits, now: Instant) -> Result<(), StopCause> {
+    /// Whether one more event is allowed.
+    fn allow_event(&self, limits: &TaskLimits, now: Instant) -> Result<(), StopCause> {
         if let Some(most) = limits.time
             && self.elapsed(now) > most
         {
@@ -238,13 +238,13 @@ impl TaskState {
         }
     }
 
-    fn room_for_call(
+    fn allow_call(
         &self,
-        limits: &Limits,
+        limits: &TaskLimits,
         facts: &CallFacts<'_>,
         now: Instant,
     ) -> Result<(), StopCause> {
-        self.room_for_event(limits, now)?;
+        self.allow_event(limits, now)?;
         if let Some(most) = limits.calls
             && self.calls >= most
         {
@@ -255,11 +255,11 @@ impl TaskState {
         {
             return Err(StopCause::Tool { tool: facts.tool.as_ref().into(), limit });
         }
-        self.room_for_files(limits, &facts.files)
+        self.allow_edits(limits, &facts.files)
     }
 
-    /// Whether these files may be edited once more.
-    fn room_for_files(&self, limits: &Limits, files: &[String]) -> Result<(), StopCause> {
+    /// Whether one more edit of these files is allowed.
+    fn allow_edits(&self, limits: &TaskLimits, files: &[String]) -> Result<(), StopCause> {
         let Some(limit) = limits.edits_per_file else { return Ok(()) };
         match files.iter().find(|file| self.files.of(file) >= limit) {
             Some(file) => Err(StopCause::File { file: file.as_str().into(), limit }),
@@ -268,14 +268,14 @@ impl TaskState {
     }
 }
 
-/// Tools and files that are counted each by itself. Beyond them, one count serves all the others:
-/// memory is bounded, and nobody gets around a limit by inventing names.
-const MOST_NAMES: usize = 1_024;
+/// Tools and files that are counted separately. All others share one count: memory is bounded, and
+/// invented names do not evade a limit.
+const MAX_NAMES: usize = 1_024;
 
-/// Longer names are kept by their beginning and a hash, in bytes: they come from the model.
-const LONGEST_NAME: usize = 256;
+/// In bytes. Of longer names, which come from the model, the beginning and a hash are kept.
+const MAX_NAME: usize = 256;
 
-/// Counts by name. The empty name stands for all that found no room.
+/// Counts by name. The empty name has the shared count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountByName {
     counts: HashMap<Box<str>, u32, RandomState>,
@@ -287,7 +287,7 @@ impl CountByName {
     fn of(&self, name: &str) -> u32 {
         match self.counts.get(kept(name).as_ref()) {
             Some(count) => *count,
-            None if self.counts.len() >= MOST_NAMES => self.counts.get("").copied().unwrap_or(0),
+            None if self.counts.len() >= MAX_NAMES => self.counts.get("").copied().unwrap_or(0),
             None => 0,
         }
     }
@@ -297,7 +297,7 @@ impl CountByName {
         let count = match self.counts.get_mut(name) {
             Some(count) => count,
             None => {
-                let name = if self.counts.len() < MOST_NAMES { name } else { "" };
+                let name = if self.counts.len() < MAX_NAMES { name } else { "" };
                 self.counts.entry(name.into()).or_default()
             }
         };
@@ -306,16 +306,16 @@ impl CountByName {
     }
 }
 
-/// What is kept of a name.
+/// The key of a name.
 fn kept(name: &str) -> Cow<'_, str> {
-    if name.len() <= LONGEST_NAME {
+    if name.len() <= MAX_NAME {
         return Cow::Borrowed(name);
     }
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
-    Cow::Owned(format!("{}\u{2026}{hash:016x}", head(name, LONGEST_NAME - 20)))
+    Cow::Owned(format!("{}\u{2026}{hash:016x}", head(name, MAX_NAME - 20)))
 }
 
-/// The beginning of `text`, at most so many bytes.
+/// The beginning of `text`, at most `most` bytes.
 pub(crate) fn head(text: &str, most: usize) -> &str {
     let end = |&at: &usize| text.is_char_boundary(at);
     &text[..(0..=most.min(text.len())).rev().find(end).unwrap_or(0)]
@@ -326,9 +326,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_made_up_share_one_count_in_the_end() {
+    fn invented_names_share_one_count() {
         let mut count = CountByName::default();
-        for at in 0..MOST_NAMES {
+        for at in 0..MAX_NAMES {
             count.add(&at.to_string());
         }
         assert_eq!(count.of("new"), 0);
@@ -337,17 +337,17 @@ mod tests {
         }
         assert_eq!(count.of("another"), 50);
         assert_eq!(count.of("7"), 1);
-        assert!(count.counts.len() <= MOST_NAMES + 1);
+        assert!(count.counts.len() <= MAX_NAMES + 1);
     }
 
     #[test]
-    fn long_names_are_told_apart_and_kept_short() {
+    fn long_names_are_distinguished_and_kept_short() {
         let long = |end: &str| format!("{}{end}", "\u{6f22}".repeat(100_000));
         let mut count = CountByName::default();
         for name in [long("a"), long("b"), long("a")] {
             count.add(&name);
         }
         assert_eq!((count.of(&long("a")), count.of(&long("b")), count.of(&long("c"))), (2, 1, 0));
-        assert!(count.counts.keys().all(|name| name.len() <= LONGEST_NAME));
+        assert!(count.counts.keys().all(|name| name.len() <= MAX_NAME));
     }
 }

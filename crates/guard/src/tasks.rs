@@ -1,4 +1,4 @@
-//! The tasks of one guard, each with its state.
+//! The tasks of one guard, and their state.
 
 use std::sync::{
     Arc,
@@ -10,33 +10,33 @@ use steadfast_core::{CallContext, Keep, Keyed, RecoveryLog};
 use tokio::time::Instant;
 
 use crate::{
-    Stop, TaskSnapshot, event,
+    SafetyStop, TaskSnapshot, event,
     signature::Compiled,
     state::{TaskState, head},
 };
 
-/// Which task: by its name and, where several tenants share one guard, whose it is. Two tenants'
-/// tasks of one name are two tasks.
+/// Identifies a task: by its name and, where several tenants share one guard, its tenant. Tasks of two
+/// tenants with one name are different tasks.
 ///
-/// A name alone, and a pair of tenant and name, will do wherever one is wanted:
+/// A name alone, or a pair of tenant and name, can be used instead:
 ///
 /// ```
-/// use steadfast_guard::SafetyGuard;
+/// use steadfast_guard::SafetyGuardHandle;
 ///
-/// let guard = SafetyGuard::default();
-/// assert!(!guard.extend("task 7"), "nobody knows it");
-/// assert!(!guard.extend(("acme", "task 7")), "nor of that tenant");
+/// let guard = SafetyGuardHandle::default();
+/// assert!(!guard.extend("task 7"), "there is no such task");
+/// assert!(!guard.extend(("acme", "task 7")), "nor for that tenant");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TaskId<'a> {
-    /// Whose it is, when that is known.
+    /// The tenant, when that is known.
     pub tenant: Option<&'a str>,
-    /// The task, or the session of which each turn of the user is one.
+    /// The task, or the session, of which each turn of the user is a task.
     pub name: &'a str,
 }
 
 impl<'a> TaskId<'a> {
-    /// The task that a call with this context belongs to: the one it names, else its session.
+    /// The task of a call with this context: the named task, else its session.
     pub fn of(context: &'a CallContext) -> Option<Self> {
         let name = context.task().or_else(|| context.session())?;
         Some(Self { tenant: context.tenant(), name })
@@ -65,10 +65,10 @@ impl<'a> From<(&'a str, &'a str)> for TaskId<'a> {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     pub(crate) c: Compiled,
-    /// By a hash of the task's name and tenant, seeded anew in each process.
+    /// By a hash of the task's name and tenant, with a random seed.
     pub(crate) keyed: Keyed<u64, Task>,
-    /// The tool half sees the calls of named tasks one by one: histories need not be read.
-    tool_half: AtomicBool,
+    /// The tool layer counts the calls of named tasks: histories need not be read.
+    tool_layer: AtomicBool,
     pub(crate) stops: AtomicU64,
 }
 
@@ -80,11 +80,11 @@ pub(crate) struct Task {
     pub(crate) state: Mutex<TaskState>,
 }
 
-/// The most that is kept of a task's name, in bytes, to be shown: it comes from outside.
+/// How much of a task's name is kept for display, in bytes, since callers choose it.
 const LONGEST: usize = 256;
 
 impl Keep for Task {
-    /// A stopped task that was forgotten would be one that runs again.
+    /// A stopped task would run again if it were evicted.
     fn keep(&self, _: Instant) -> bool {
         self.state.lock().stopped.is_some()
     }
@@ -93,17 +93,17 @@ impl Keep for Task {
 impl Tasks {
     pub(crate) fn new(c: Compiled) -> Self {
         let keyed = Keyed::new(c.policy.tasks);
-        Self { c, keyed, tool_half: AtomicBool::new(false), stops: AtomicU64::new(0) }
+        Self { c, keyed, tool_layer: AtomicBool::new(false), stops: AtomicU64::new(0) }
     }
 
-    pub(crate) fn use_tool_half(&self) {
-        if !self.has_tool_half() {
-            self.tool_half.store(true, Ordering::Relaxed);
+    pub(crate) fn set_tool_layer(&self) {
+        if !self.has_tool_layer() {
+            self.tool_layer.store(true, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn has_tool_half(&self) -> bool {
-        self.tool_half.load(Ordering::Relaxed)
+    pub(crate) fn has_tool_layer(&self) -> bool {
+        self.tool_layer.load(Ordering::Relaxed)
     }
 
     /// The task of that name, which begins now if it is new.
@@ -121,7 +121,13 @@ impl Tasks {
         self.keyed.get(&self.c.hash(id))
     }
 
-    pub(crate) fn stopped(&self, task: TaskId<'_>, stop: &Stop, inside: bool, log: &RecoveryLog) {
+    pub(crate) fn stopped(
+        &self,
+        task: TaskId<'_>,
+        stop: &SafetyStop,
+        inside: bool,
+        log: &RecoveryLog,
+    ) {
         self.stops.fetch_add(1, Ordering::Relaxed);
         event::stopped(task, stop, inside, log);
     }

@@ -1,4 +1,4 @@
-//! The tool half: the layer around what runs the model's calls.
+//! The layer around the tools, which run the model's calls.
 
 use std::{
     fmt,
@@ -15,23 +15,23 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{SafetyGuard, TaskId, Verdict, signature::CallFacts, tasks::Task};
+use crate::{GuardVerdict, SafetyGuardHandle, TaskId, signature::CallFacts, tasks::Task};
 
-/// A request to run a tool, as far as the guard wants to know it.
+/// A request to run a tool.
 pub trait GuardedCall {
     /// The task it belongs to, by the name that the model's requests have in their context
-    /// ([`TaskId::of`]). A call of no task is not guarded.
+    /// ([`TaskId::of`]). A call without a task is not guarded.
     fn task(&self) -> Option<TaskId<'_>>;
 
     /// The call.
     fn call(&self) -> &ToolCall;
 }
 
-/// A call of a task: the least a [`GuardedCall`] can be.
+/// A call of a task: the simplest [`GuardedCall`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TaskCall {
-    /// Whose the task is; `None` where there is but one.
+    /// The tenant of the task; `None` where there is only one.
     pub tenant: Option<Arc<str>>,
     /// The task.
     pub task: Arc<str>,
@@ -64,11 +64,11 @@ impl GuardedCall for TaskCall {
 }
 
 /// Puts the guard around a service that runs tools. Made by
-/// [`SafetyGuard::tool_layer`](crate::SafetyGuard::tool_layer).
+/// [`SafetyGuardHandle::tool_layer`](crate::SafetyGuardHandle::tool_layer).
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct ToolGuardLayer {
-    pub(crate) guard: SafetyGuard,
+    pub(crate) guard: SafetyGuardHandle,
 }
 
 impl<S> Layer<S> for ToolGuardLayer {
@@ -79,15 +79,15 @@ impl<S> Layer<S> for ToolGuardLayer {
     }
 }
 
-/// A service that runs tools, behind the guard.
+/// A guarded service that runs tools.
 ///
-/// A call that may not be made is answered with a failed result that says why, so that each call of
-/// a batch has its result. Advice is added to the result that gave cause for it.
+/// A call that is not allowed is answered with a failed result that says why, so that each call of a
+/// batch has its result. Advice is added to the result that caused it.
 #[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct ToolGuard<S> {
     inner: S,
-    guard: SafetyGuard,
+    guard: SafetyGuardHandle,
 }
 
 impl<S, R> Service<R> for ToolGuard<S>
@@ -111,7 +111,7 @@ where
         let tasks = self.guard.tasks();
         let (facts, task) = (tasks.c.call(request.call()), tasks.task(task, Instant::now()));
         if let Err(stop) = self.guard.admit(&task, &facts) {
-            let refused = Some(SafetyGuard::refusal(request.call(), &stop));
+            let refused = Some(SafetyGuardHandle::refusal(request.call(), &stop));
             return ToolFuture { inner: None, seen: None, refused };
         }
         let seen = Box::new(Seen { guard: self.guard.clone(), task, facts: facts.into_owned() });
@@ -122,14 +122,14 @@ where
 /// A call that is being made.
 #[derive(Debug)]
 struct Seen {
-    guard: SafetyGuard,
+    guard: SafetyGuardHandle,
     task: Arc<Task>,
     facts: CallFacts<'static>,
 }
 
 pin_project! {
-    /// The future of a call through a [`ToolGuard`]. Dropping it drops the call; a call that is
-    /// dropped stays counted, and says nothing of progress.
+    /// The future of a call through a [`ToolGuard`]. Dropping it drops the call; a dropped call is
+    /// still counted, but has no result.
     #[must_use = "futures do nothing unless polled"]
     pub struct ToolFuture<F> {
         #[pin]
@@ -159,8 +159,8 @@ where
         Poll::Ready(match (result, seen) {
             (Ok(mut result), Some(seen)) => {
                 let Seen { guard, task, facts } = *seen;
-                // After a stop the result is handed on all the same; the next call is not made.
-                if let Verdict::Warn(advice) = guard.observe(&task, &facts, &result, true) {
+                // After a stop the result is returned too; the next call is not made.
+                if let GuardVerdict::Warn(advice) = guard.observe(&task, &facts, &result, true) {
                     result.content.push(Part::text(advice.to_string()));
                 }
                 Ok(result)

@@ -1,4 +1,4 @@
-//! What is known of tools, as data.
+//! The tools that the guard knows, as data.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::PolicyError;
 
-/// What a tool does to the world. In configuration its name in lower case: `read_only`.
+/// What a tool changes. In the configuration its name in lower case: `read_only`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// Nobody knows, or it depends: a shell. A new call of it that succeeds and says something new,
-    /// or nothing, may have changed the world and is taken for it; more of the same is not.
+    /// Not known, or it depends on the arguments: a shell. A new call of it that succeeds with a new
+    /// result, or an empty one, counts as a change; a repeated one does not.
     #[default]
     Other,
     /// It reads.
     ReadOnly,
-    /// It changes something: after its success the world is another, and counts of what was seen
-    /// before begin anew.
+    /// It changes something: after its success, counts of earlier calls restart.
     Mutating,
     /// It changes a file, named in its arguments; counted for each file.
     Edit,
@@ -46,10 +45,10 @@ pub struct ToolSpec {
     pub name: String,
     /// What else it is called. All its names are counted together.
     pub aliases: Vec<String>,
-    /// What it does to the world.
+    /// What it changes.
     pub kind: Kind,
-    /// How often a task may call it, 0 for never. Without it as often as
-    /// [`per_tool`](crate::Limits::per_tool) says.
+    /// How often a task may call it, 0 for never. The default is
+    /// [`per_tool`](crate::TaskLimits::per_tool).
     pub limit: Option<u32>,
 }
 
@@ -80,7 +79,7 @@ impl ToolSpec {
     }
 }
 
-/// The tools of a configuration, and the built-in ones without the names that it uses.
+/// The tools of a configuration, and the built-in ones except for names that it uses.
 #[cfg(feature = "serde")]
 pub(crate) fn read<'de, D>(deserializer: D) -> Result<Vec<ToolSpec>, D::Error>
 where
@@ -100,7 +99,7 @@ where
     Ok(all)
 }
 
-/// Every name in lower case, with its place in the table.
+/// Every name in lower case, with its index in the table.
 pub(crate) fn index(tools: &[ToolSpec]) -> Result<HashMap<Box<str>, usize>, PolicyError> {
     let mut index = HashMap::new();
     for (at, tool) in tools.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! What is different in a result without saying anything new: ids, times, temporary paths.
+//! The parts of a result that change without being new: ids, times, temporary paths.
 
 use crate::data::{ID_PREFIXES, TEMPORARY_PATHS, TIME_UNITS};
 
-/// Reads `text` and gives `sink` what in it stays the same from one call to the next: white space
-/// is one space, and each volatile word is one mark.
+/// Reads `text` and passes its stable parts to `sink`: white space becomes one space, and each volatile
+/// word one mark.
 pub(crate) fn stable(text: &str, mut sink: impl FnMut(&str)) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -34,8 +34,8 @@ fn is_word(bytes: &[u8], at: usize) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Where the word that begins at `at` ends. What may join words (`3.5`, `12:30:05`, `req-9f`) does
-/// so between two of its like.
+/// The end of the word that begins at `at`. Punctuation joins words only between two of a kind (`3.5`,
+/// `12:30:05`, `req-9f`).
 fn word_end(bytes: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while end < bytes.len() {
@@ -72,14 +72,14 @@ fn temporary(text: &str, at: usize) -> Option<usize> {
     text[at..end].contains("\\Temp\\").then_some(end)
 }
 
-/// Where a path that goes on at `at` ends: at something no path has.
+/// The end of a path from `at` on: the first character that no path has.
 fn path_end(text: &str, at: usize) -> usize {
     let ends =
         |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ')' | '>' | ':');
     text[at..].find(ends).map_or(text.len(), |end| at + end)
 }
 
-/// The word that `text` begins with, behind white space.
+/// The first word of `text`, after white space.
 fn next_word(text: &str) -> &str {
     let rest = text.trim_ascii_start();
     let rest = if rest.len() < text.len() { rest } else { "" };
@@ -107,7 +107,7 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Whether `text` is digits (`9`), hexadecimal digits (`f`) and other characters as `shape` says.
+/// Whether `text` has the digits (`9`), hexadecimal digits (`f`) and other characters of `shape`.
 fn has_shape(text: Option<&str>, shape: &str) -> bool {
     text.is_some_and(|text| {
         let mut pairs = text.bytes().zip(shape.bytes());
@@ -124,7 +124,7 @@ fn is_uuid(word: &str) -> bool {
     has_shape(Some(word), "ffffffff-ffff-ffff-ffff-ffffffffffff")
 }
 
-/// `2026-11-21`, also with a time behind it.
+/// `2026-11-21`, also followed by a time.
 fn is_date(word: &str) -> bool {
     has_shape(word.get(..10), "9999-99-99") && matches!(word.as_bytes().get(10), None | Some(b'T'))
 }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_new_is_a_mark() {
+    fn volatile_words_are_a_mark() {
         for (text, wanted) in [
             ("Sat Nov 21 17:28:17 UTC", "Sat Nov 21 \u{1} UTC"),
             ("at 2026-11-21T17:28:17.123Z.", "at \u{1}."),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_progress_stays() {
+    fn possible_progress_is_kept() {
         for text in [
             "42 of 400 done, 12%",
             "src/a.rs:12:34: error[E0308]",
@@ -246,7 +246,7 @@ mod tests {
             )
         ) {
             let text = pieces.concat();
-            prop_assert!(read(&text).len() <= text.len(), "a mark is shorter than what it stands for");
+            prop_assert!(read(&text).len() <= text.len(), "a mark is shorter than what it replaces");
         }
     }
 

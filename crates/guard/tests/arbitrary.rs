@@ -1,4 +1,4 @@
-//! Whatever events come, in whatever order: nothing panics, nothing is lost and nothing doubled.
+//! Any events in any order: nothing panics, nothing is lost and nothing is doubled.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
 use steadfast_core::{CallContext, Failure, Reason, Usage};
-use steadfast_guard::{GuardPolicy, MARK, SafetyGuard, StopAs};
+use steadfast_guard::{GuardPolicy, MARK, SafetyGuardHandle, StopAs};
 use support::*;
 use tokio_stream::Stream;
 use tower::{Layer, Service};
 
-/// Pieces of an answer, as no provider in its right mind would put them together.
+/// Pieces of an answer, in combinations that no provider sends.
 fn delta() -> impl Strategy<Value = Delta> {
     let index = 0..4_u32;
     let pieces = prop::sample::select(vec![
@@ -60,7 +60,7 @@ fn delta() -> impl Strategy<Value = Delta> {
     ]
 }
 
-/// An answer, which ends, fails or just stops coming.
+/// An answer, which ends, fails or stops without an end.
 fn answer() -> impl Strategy<Value = (Vec<Event>, Option<Failure>)> {
     let events = prop::collection::vec(prop::collection::vec(delta(), 0..4), 0..24);
     (events, 0..3_u8).prop_map(|(events, end)| {
@@ -84,9 +84,9 @@ fn policy(stop_as: StopAs, tight: bool) -> GuardPolicy {
     policy
 }
 
-/// Reads an answer through the guard, which never waits here.
+/// Reads an answer through the guard, without waiting.
 fn read(
-    guard: &SafetyGuard,
+    guard: &SafetyGuardHandle,
     request: ChatRequest,
     shown: &[Event],
     failure: Option<&Failure>,
@@ -113,11 +113,11 @@ fn read(
         assert!(out.len() < 1_000, "it ends");
     }
     let again = std::pin::Pin::new(&mut reply).poll_next(&mut cx);
-    assert!(matches!(again, Poll::Ready(None)), "it stays ended");
+    assert!(matches!(again, Poll::Ready(None)), "the stream is fused");
     out
 }
 
-/// What the caller reads of it, without what the guard says.
+/// What the caller receives, without the messages of the guard.
 fn pieces<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Vec<(char, &'a str)> {
     let shown = |delta: &'a Delta| match delta {
         Delta::Text { text, .. }
@@ -135,10 +135,16 @@ fn pieces<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Vec<(char, &'a str
     deltas.into_iter().filter_map(shown).collect()
 }
 
-/// For the clock alone.
+/// Only for the clock.
 fn runtime() -> &'static tokio::runtime::Runtime {
     static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
-    let make = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let make = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
     RUNTIME.get_or_init(make)
 }
 
@@ -153,7 +159,7 @@ proptest! {
         task in 0..3_u8,
     ) {
         let _entered = runtime().enter();
-        let guard = SafetyGuard::new(policy(if answers { StopAs::Answer } else { StopAs::Failure }, tight)).unwrap();
+        let guard = SafetyGuardHandle::new(policy(if answers { StopAs::Answer } else { StopAs::Failure }, tight)).unwrap();
         let mut request = ChatRequest::user("go").streaming();
         if task > 0 {
             request.context = CallContext::new().with_task(TASK);
@@ -162,34 +168,34 @@ proptest! {
             let _ = guard.tool_layer();
         }
         let out = read(&guard, request, &shown, failure.as_ref());
-        let gave: Vec<&Delta> = shown.iter().flat_map(|event| &event.deltas).collect();
-        let got: Vec<&Delta> = out.iter().flatten().flat_map(|event| &event.deltas).collect();
+        let sent: Vec<&Delta> = shown.iter().flat_map(|event| &event.deltas).collect();
+        let received: Vec<&Delta> = out.iter().flatten().flat_map(|event| &event.deltas).collect();
         let failures = out.iter().filter(|item| item.is_err()).count();
         prop_assert!(failures <= 1 && (failures == 0 || out.last().unwrap().is_err()));
-        prop_assert!(got.iter().filter(|delta| matches!(delta, Delta::End)).count() <= 1);
+        prop_assert!(received.iter().filter(|delta| matches!(delta, Delta::End)).count() <= 1);
         if guard.stops() == 0 {
-            prop_assert_eq!(&got, &gave, "as it came");
+            prop_assert_eq!(&received, &sent, "unchanged");
             prop_assert_eq!(failures, usize::from(failure.is_some()));
             return Ok(());
         }
         prop_assert_eq!(guard.stops(), 1);
-        let (given, gotten) = (pieces(gave.iter().copied()), pieces(got.iter().copied()));
-        // What is left out is a call, or all that would have come after the stop.
-        let mut rest = given.iter();
-        for one in &gotten {
-            prop_assert!(rest.any(|other| other == one), "{:?} is not where it was", one);
+        let (sent, kept) = (pieces(sent.iter().copied()), pieces(received.iter().copied()));
+        // What is left out is a call, or everything after the stop.
+        let mut rest = sent.iter();
+        for one in &kept {
+            prop_assert!(rest.any(|other| other == one), "{:?} is out of order", one);
         }
         let texts = |all: &[(char, &str)]| -> String {
             all.iter().filter(|(kind, _)| "th".contains(*kind)).map(|(_, text)| *text).collect()
         };
-        prop_assert!(texts(&given).starts_with(&texts(&gotten)), "no word is lost between others");
-        let reported = got.iter().filter(|delta| matches!(delta, Delta::Text { text, .. } if text.contains("Safety limit reached"))).count();
+        prop_assert!(texts(&sent).starts_with(&texts(&kept)), "no text is lost in between");
+        let reported = received.iter().filter(|delta| matches!(delta, Delta::Text { text, .. } if text.contains("Safety limit reached"))).count();
         let safety = out.iter().flatten().count() < out.len() && out.last().unwrap().as_ref().is_err_and(|f| f.reason() == Reason::Safety);
-        prop_assert!(reported + usize::from(safety) >= 1, "it is shown why");
+        prop_assert!(reported + usize::from(safety) >= 1, "the reason is reported");
         prop_assert!(reported <= 1);
     }
 
-    /// The history of a request is the caller's: whatever stands in it, reading it is safe.
+    /// The history of a request comes from the caller: reading any history is safe.
     #[test]
     fn any_history_is_read(
         parts in prop::collection::vec((0..6_u8, "\\PC{0,12}", "\\PC{0,20}", any::<bool>()), 0..40),
@@ -201,10 +207,10 @@ proptest! {
             1 => Message::user(format!("{MARK} {text}")),
             2 => Message::new(Role::Assistant, vec![Part::text(text)]),
             3 | 4 => Message::new(Role::Assistant, vec![Part::tool_call(name.as_str(), name.as_str(), text.as_str())]),
-            _ => Message::new(Role::Tool, vec![Part::ToolResult(Did { failed: flag, ..did("", "", &text) }.result(&name))]),
+            _ => Message::new(Role::Tool, vec![Part::ToolResult(ToolRun { failed: flag, ..tool_run("", "", &text) }.result(&name))]),
         });
         let request = ChatRequest::new(messages.collect::<Vec<_>>());
-        let guard = SafetyGuard::default();
+        let guard = SafetyGuardHandle::default();
         prop_assert_eq!(guard.from_history(&request), guard.from_history(&request));
     }
 }

@@ -6,14 +6,14 @@ mod support;
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::Call;
 use steadfast_guard::SafetyGuardLayer;
-use steadfast_testkit::{Act, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, Exchange, Pieces, ProbeEvents, contract};
 use support::*;
 
 const HOLDS_NOTHING: &str = "a call is allowed or refused before it is sent";
 
-/// Five times the same.
-fn circles(request: &mut ChatRequest) {
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+/// Five times the same call.
+fn looping(request: &mut ChatRequest) {
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     *request.messages.make_mut() = history(&one_by_one(vec![same; 5]));
 }
 
@@ -31,8 +31,8 @@ impl Exchange for InTask {
         request
     }
 
-    fn same(&self, sent: &ChatRequest, came: &ChatRequest) -> bool {
-        Chat.same(sent, came)
+    fn same(&self, sent: &ChatRequest, received: &ChatRequest) -> bool {
+        Chat.same(sent, received)
     }
 
     fn reply(&self, pieces: Pieces) -> Self::Reply {
@@ -43,20 +43,20 @@ impl Exchange for InTask {
 contract!(
     chat,
     Contract::new(Chat, SafetyGuardLayer::default)
-        .refuses(|_, request| circles(request))
-        .none(Aspect::State, "the history that the request brings is all it reads")
+        .refuses(|_, request| looping(request))
+        .none(Aspect::State, "it reads only the history of the request")
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     a_named_task,
     Contract::new(InTask, SafetyGuardLayer::default)
-        .refuses(|_, request| circles(request))
-        .none(Aspect::State, "the history that the request brings is all it reads")
+        .refuses(|_, request| looping(request))
+        .none(Aspect::State, "it reads only the history of the request")
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
-/// Its tools are seen, too.
+/// The same guard around the tools.
 fn with_tools() -> SafetyGuardLayer {
     let layer = SafetyGuardLayer::default();
     let _ = layer.guard().tool_layer();
@@ -64,14 +64,14 @@ fn with_tools() -> SafetyGuardLayer {
 }
 
 contract!(
-    a_task_by_hand,
+    a_task_with_a_tool_layer,
     Contract::new(InTask, with_tools)
         .refuses(|layer, _| {
             for at in 0..4 {
-                let call = did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call("x");
+                let call = tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call("x");
                 let _ = layer.guard().check_call(TASK, &call);
             }
         })
-        .state(Act::answer(), |layer| layer.guard().get(TASK).map_or(0, |task| task.events))
+        .state(Action::answer(), |layer| layer.guard().get(TASK).map_or(0, |task| task.events))
         .none(Aspect::Held, HOLDS_NOTHING)
 );

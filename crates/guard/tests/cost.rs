@@ -1,4 +1,4 @@
-//! What a request that needs nothing pays, in allocations.
+//! The allocations of a request that is not stopped or advised.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -14,13 +14,13 @@ use steadfast_guard::SafetyGuardLayer;
 use tokio_stream::Stream;
 use tower::{Layer, Service};
 
-/// Answers at once with a head made before.
-struct Free(Option<ChatResponse<Words>>);
+/// Answers at once with a response made before.
+struct ReadyService(Option<ChatResponse<ReadyEvents>>);
 
 /// Events made before.
-struct Words(std::vec::IntoIter<Event>);
+struct ReadyEvents(std::vec::IntoIter<Event>);
 
-impl Stream for Words {
+impl Stream for ReadyEvents {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -28,8 +28,8 @@ impl Stream for Words {
     }
 }
 
-impl Service<ChatRequest> for Free {
-    type Response = ChatResponse<Words>;
+impl Service<ChatRequest> for ReadyService {
+    type Response = ChatResponse<ReadyEvents>;
     type Error = Failure;
     type Future = Ready<Result<Self::Response, Failure>>;
 
@@ -38,7 +38,7 @@ impl Service<ChatRequest> for Free {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        // The request is not this one's cost.
+        // Dropping the request is not counted.
         std::mem::forget(request);
         ready(Ok(self.0.take().unwrap()))
     }
@@ -63,13 +63,18 @@ fn a_request_without_calls_allocates_nothing() {
     ]);
     let task = CallContext::new().with_task("t");
     let session = CallContext::new().with_session("s");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let _entered = runtime.enter();
     for context in [CallContext::new(), task, session] {
         let layer = SafetyGuardLayer::default();
         for _ in 0..2 {
-            let answer = ChatResponse::new(Head::new(Dialect::OpenAi), Words(pieces().into_iter()));
-            let mut service = layer.layer(Free(Some(answer)));
+            let answer =
+                ChatResponse::new(Head::new(Dialect::OpenAi), ReadyEvents(pieces().into_iter()));
+            let mut service = layer.layer(ReadyService(Some(answer)));
             let request = chat.clone().with_context(context.clone());
             let known = layer.guard().snapshot().len() == 1;
             let mut count = 0;
@@ -85,7 +90,7 @@ fn a_request_without_calls_allocates_nothing() {
             });
             assert_eq!(count, 301);
             if context.task().is_none() && context.session().is_none() || known {
-                // The rule of all layers: what needs nothing is not allocated for.
+                // The success path of a layer makes no allocations.
                 assert_eq!(counted.count_total, 0, "{context:?}");
             }
         }

@@ -1,4 +1,4 @@
-//! Each limit, exactly; tasks, operators and bounds.
+//! Each limit is exact; tasks, operators and bounds.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
@@ -8,22 +8,23 @@ use std::time::Duration;
 use steadfast_chat::ChatRequest;
 use steadfast_core::{CallContext, KeyedPolicy, Reason};
 use steadfast_guard::{
-    Advice, GuardPolicy, Kind, SafetyGuard, StopAs, StopCause, Strikes, ToolSpec, Verdict,
+    Advice, GuardPolicy, GuardVerdict, Kind, SafetyGuardHandle, StopAs, StopCause, Strikes,
+    ToolSpec,
 };
 use support::*;
 use tower::{Layer, ServiceExt};
 
-/// Different calls of one tool, each with a result of its own.
-fn different(tool: &str, count: usize) -> Vec<Vec<Did>> {
+/// Different calls of one tool, each with a different result.
+fn different(tool: &str, count: usize) -> Vec<Vec<ToolRun>> {
     let one = |at| {
         let arguments = format!(r#"{{"path":"f{at}.rs","about":{at}}}"#);
-        did(tool, &arguments, &format!("result number {at}"))
+        tool_run(tool, &arguments, &format!("result number {at}"))
     };
     one_by_one((0..count).map(one))
 }
 
 #[test]
-fn n_of_a_tool_pass_and_not_one_more() {
+fn a_limit_of_a_tool_is_exact() {
     for (tool, limit) in [
         ("edit_file", 8),
         ("Edit", 8),
@@ -37,8 +38,8 @@ fn n_of_a_tool_pass_and_not_one_more() {
         ("never_heard_of", 20),
     ] {
         let policy = GuardPolicy::default();
-        assert_eq!(fate(&policy, &different(tool, limit)), Fate::default(), "{tool}");
-        let more = fate(&policy, &different(tool, limit + 5));
+        assert_eq!(outcome_of(&policy, &different(tool, limit)), TraceOutcome::default(), "{tool}");
+        let more = outcome_of(&policy, &different(tool, limit + 5));
         assert_eq!(more.stopped, Some(limit + 1), "{tool}");
         assert!(matches!(more.cause, Some(StopCause::Tool { .. })), "{tool}");
     }
@@ -51,47 +52,47 @@ fn names_of_one_tool_are_counted_together() {
         batch[0].arguments = batch[0].arguments.replace("\"f", "\"g");
         batch
     }));
-    rounds.push(vec![did("edit_file", r#"{"path":"z"}"#, "done with it")]);
-    assert_eq!(fate(&GuardPolicy::default(), &rounds).stopped, Some(9));
+    rounds.push(vec![tool_run("edit_file", r#"{"path":"z"}"#, "done with it")]);
+    assert_eq!(outcome_of(&GuardPolicy::default(), &rounds).stopped, Some(9));
 }
 
 #[test]
-fn n_calls_and_n_events_pass_and_not_one_more() {
-    let mut policy = roomy();
+fn limits_of_calls_and_events_are_exact() {
+    let mut policy = without_limits();
     policy.limits.calls = Some(12);
-    assert_eq!(fate(&policy, &different("x", 12)), Fate::default());
-    let more = fate(&policy, &different("x", 15));
+    assert_eq!(outcome_of(&policy, &different("x", 12)), TraceOutcome::default());
+    let more = outcome_of(&policy, &different("x", 15));
     assert_eq!((more.stopped, more.cause), (Some(13), Some(StopCause::Calls(12))));
 
     // A round is an answer, a call and a result; the next answer is one more.
-    policy = roomy();
+    policy = without_limits();
     policy.limits.events = Some(13);
-    let guard = SafetyGuard::new(policy).unwrap();
-    assert_eq!(guard.from_history(&request(&different("x", 4))), Verdict::Fine);
-    let Verdict::Stop(stop) = guard.from_history(&request(&different("x", 5))) else {
+    let guard = SafetyGuardHandle::new(policy).unwrap();
+    assert_eq!(guard.from_history(&request(&different("x", 4))), GuardVerdict::Fine);
+    let GuardVerdict::Stop(stop) = guard.from_history(&request(&different("x", 5))) else {
         panic!("fifteen are more than thirteen")
     };
     assert_eq!(stop.cause, StopCause::Events(13));
 }
 
 #[test]
-fn four_edits_of_a_file_pass_under_whatever_name() {
+fn edits_of_a_file_are_counted_over_all_spellings() {
     let spellings = ["src/a.rs", "./src/a.rs", "src//a.rs", "src/x/../a.rs", "src\\\\a.rs"];
     let edits: Vec<_> = spellings
         .iter()
         .enumerate()
         .map(|(at, path)| {
             let arguments = format!(r#"{{"file_path":"{path}","new":"{at}"}}"#);
-            did(["Edit", "write_file"][at % 2], &arguments, "the file was changed")
+            tool_run(["Edit", "write_file"][at % 2], &arguments, "the file was changed")
         })
         .collect();
     let policy = GuardPolicy::default();
-    assert_eq!(fate(&policy, &one_by_one(edits[..4].to_vec())), Fate::default());
-    let more = fate(&policy, &one_by_one(edits.clone()));
+    assert_eq!(outcome_of(&policy, &one_by_one(edits[..4].to_vec())), TraceOutcome::default());
+    let more = outcome_of(&policy, &one_by_one(edits.clone()));
     assert_eq!(more.stopped, Some(5));
     assert_eq!(more.cause, Some(StopCause::File { file: "src/a.rs".into(), limit: 4 }));
-    let guard = SafetyGuard::default();
-    let Verdict::Warn(advice) = guard.from_history(&request(&one_by_one(edits[..4].to_vec())))
+    let guard = SafetyGuardHandle::default();
+    let GuardVerdict::Warn(advice) = guard.from_history(&request(&one_by_one(edits[..4].to_vec())))
     else {
         panic!("advice comes before the stop")
     };
@@ -99,12 +100,12 @@ fn four_edits_of_a_file_pass_under_whatever_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_minutes_pass_and_not_a_moment_more() {
-    let guard = SafetyGuard::default();
+async fn the_limit_of_time_is_exact() {
+    let guard = SafetyGuardHandle::default();
     let model = Model::default();
     let llm = guard.layer().layer(model.clone());
     let ask = || ChatRequest::user("hi").with_context(CallContext::new().with_task(TASK));
-    let call = did("x", "{}", "y").call("1");
+    let call = tool_run("x", "{}", "y").call("1");
     llm.clone().oneshot(ask()).await.unwrap().collect().await.unwrap();
     tokio::time::advance(Duration::from_secs(600)).await;
     llm.clone().oneshot(ask()).await.unwrap().collect().await.unwrap();
@@ -113,26 +114,26 @@ async fn ten_minutes_pass_and_not_a_moment_more() {
     assert_eq!(failure.reason(), Reason::Safety);
     assert!(failure.message().contains("Elapsed: 10m 0s"), "{failure}");
     assert!(guard.would_allow(TASK, &call).is_err());
-    assert_eq!(model.times(), 2);
+    assert_eq!(model.calls(), 2);
     assert!(guard.extend(TASK));
     llm.oneshot(ask()).await.unwrap().collect().await.unwrap();
     assert!(guard.would_allow(TASK, &call).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_lifts_everything_together() {
-    let guard = SafetyGuard::default();
-    assert!(!guard.extend(TASK), "nobody knows it yet");
-    let fate = stateful(&guard, &different("delete_file", 9));
-    assert_eq!(fate.stopped, Some(4));
+async fn an_operator_resets_all_counts_together() {
+    let guard = SafetyGuardHandle::default();
+    assert!(!guard.extend(TASK), "there is no such task yet");
+    let outcome = stateful(&guard, &different("delete_file", 9));
+    assert_eq!(outcome.stopped, Some(4));
     assert_eq!(guard.stops(), 1);
-    let other = did("read_file", "{}", "x").call("1");
+    let other = tool_run("read_file", "{}", "x").call("1");
     assert!(guard.check_call(TASK, &other).is_err(), "the task is stopped, not the tool");
     guard.user_turn(TASK);
-    assert!(guard.check_call(TASK, &other).is_err(), "a word of the user lifts no limit");
-    let was = guard.get(TASK).unwrap();
-    assert_eq!((was.calls, was.stop.is_some()), (3, true));
-    assert_eq!(was.tools, [("delete_file".into(), 3)]);
+    assert!(guard.check_call(TASK, &other).is_err(), "a turn of the user lifts no limit");
+    let before = guard.get(TASK).unwrap();
+    assert_eq!((before.calls, before.stop.is_some()), (3, true));
+    assert_eq!(before.tools, [("delete_file".into(), 3)]);
     tokio::time::advance(Duration::from_secs(100)).await;
     assert!(guard.extend(TASK));
     let now = guard.get(TASK).unwrap();
@@ -141,12 +142,12 @@ async fn an_operator_lifts_everything_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_lifts_what_was_read_out_of_a_history() {
-    let guard = SafetyGuard::default();
+async fn an_operator_resets_what_was_read_from_a_history() {
+    let guard = SafetyGuardHandle::default();
     let llm = guard.layer().layer(Model::default());
     let context = || CallContext::new().with_task(TASK);
     let ask = |count| request(&different("delete_file", count)).with_context(context());
-    // The first request of a task begins it: what came before the user's last turn is not its.
+    // A task begins with its first request: calls before the user's last turn do not belong to it.
     llm.clone().oneshot(ask(3)).await.unwrap().collect().await.unwrap();
     assert_eq!(guard.get(TASK).unwrap().calls, 3);
     assert!(llm.clone().oneshot(ask(4)).await.is_err());
@@ -158,8 +159,8 @@ async fn an_operator_lifts_what_was_read_out_of_a_history() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_named_task_goes_on_over_the_users_turns_and_a_session_does_not() {
-    let layer = SafetyGuard::default().layer();
+async fn a_named_task_continues_over_the_users_turns_and_a_session_does_not() {
+    let layer = SafetyGuardHandle::default().layer();
     let llm = layer.layer(Model::default());
     let mut messages = history(&different("delete_file", 2));
     let first = ChatRequest::new(messages.clone());
@@ -177,25 +178,25 @@ async fn a_named_task_goes_on_over_the_users_turns_and_a_session_does_not() {
     }
 }
 
-/// A caller behind a gateway runs what it gets, whatever the size of the model's batches.
+/// A caller behind a gateway runs the calls that it receives, for any size of the model's batches.
 #[tokio::test(start_paused = true)]
 async fn a_caller_runs_exactly_what_the_limit_allows() {
     for (tool, limit) in [("web_search", 8), ("delete_file", 3), ("edit_file", 4)] {
         for size in 1..=11 {
-            let mut rounds: Vec<Vec<Did>> = Vec::new();
+            let mut rounds: Vec<Vec<ToolRun>> = Vec::new();
             let mut at = 0;
             let stopped = loop {
                 let calls: Vec<_> = (0..size)
                     .map(|_| {
                         at += 1;
-                        // Edits are of one file, under two spellings.
+                        // Edits of one file, in two spellings.
                         let path = ["a.rs", "./a.rs"][at % 2];
                         format!(r#"{{"path":"{path}","n":{at}}}"#)
                     })
                     .collect();
                 let calls: Vec<_> = calls.iter().map(|call| (tool, call.as_str())).collect();
-                let model = Model::default().says(calling(&calls));
-                let llm = SafetyGuard::default().layer().layer(model);
+                let model = Model::default().answers_with(calling(&calls));
+                let llm = SafetyGuardHandle::default().layer().layer(model);
                 let answer = match llm.oneshot(request(&rounds)).await {
                     Ok(answer) => answer.collect().await,
                     Err(failure) => Err(failure),
@@ -205,7 +206,7 @@ async fn a_caller_runs_exactly_what_the_limit_allows() {
                     Err(failure) => break failure,
                 };
                 let run = |call: &steadfast_chat::ToolCall| {
-                    did(&call.name, &call.arguments, &format!("done: {}", call.arguments))
+                    tool_run(&call.name, &call.arguments, &format!("done: {}", call.arguments))
                 };
                 rounds.push(answer.tool_calls().map(run).collect());
                 assert!(rounds.len() < 20, "it ends");
@@ -221,30 +222,26 @@ async fn a_caller_runs_exactly_what_the_limit_allows() {
 fn tasks_are_bounded() {
     let mut policy = GuardPolicy::default();
     policy.tasks = KeyedPolicy { capacity: 64, idle: Duration::from_secs(60) };
-    let guard = SafetyGuard::new(policy).unwrap();
+    let guard = SafetyGuardHandle::new(policy).unwrap();
     for at in 0..10_000 {
-        let _ = guard.check_call(&format!("task {at}"), &did("x", "{}", "y").call("1"));
+        let _ = guard.check_call(&format!("task {at}"), &tool_run("x", "{}", "y").call("1"));
     }
     assert!(guard.snapshot().len() <= 64);
 }
 
 #[test]
-fn policies_that_make_no_sense_are_refused() {
-    let mut policy = GuardPolicy::default();
-    policy.rules.same_result = Some(Strikes::new(3, 3));
-    let error = SafetyGuard::new(policy).unwrap_err().to_string();
-    assert!(error.contains("`same_result` warns at 3 and stops at 3"), "{error}");
-    let mut policy = GuardPolicy::default();
-    let twice = ToolSpec::new("BASH", Kind::Other);
-    policy.tools.push(twice);
-    assert!(SafetyGuard::new(policy).unwrap_err().to_string().contains("`bash`"));
-    let mut policy = GuardPolicy::default();
-    policy.limits.time = Some(Duration::ZERO);
-    assert!(SafetyGuard::new(policy).is_err());
+fn invalid_policies_are_refused() {
     assert!(GuardPolicy::default().validate().is_ok());
-    // Each names the field that is meant, and says what would be right.
+    // Each error names the field, and what would be valid.
     type Change = fn(&mut GuardPolicy);
-    let cases: [(Change, &str, &str); 10] = [
+    let cases: [(Change, &str, &str); 13] = [
+        (
+            |p| p.rules.same_result = Some(Strikes::new(3, 3)),
+            "rules.same_result",
+            "`same_result` warns at 3 and stops at 3",
+        ),
+        (|p| p.tools.push(ToolSpec::new("BASH", Kind::Other)), "tools", "`bash`"),
+        (|p| p.limits.time = Some(Duration::ZERO), "limits.time", "leave it out"),
         (|p| p.rules.cycle = Some(Strikes::new(1, 5)), "rules.cycle", "at least 2"),
         (|p| p.rules.repeated_text = Some(1), "rules.repeated_text", "set 2 to 64"),
         (|p| p.rules.repeated_text = Some(65), "rules.repeated_text", "set 2 to 64"),
@@ -256,12 +253,12 @@ fn policies_that_make_no_sense_are_refused() {
         (|p| p.tools.push(ToolSpec::default()), "tools[14].name", "has no name"),
         (|p| p.tool_mut("bash").aliases.push("Grep".into()), "tools", "`grep` stands for two"),
     ];
-    for (change, field, says) in cases {
+    for (change, field, message) in cases {
         let mut policy = GuardPolicy::default();
         change(&mut policy);
-        let error = SafetyGuard::new(policy).unwrap_err();
+        let error = SafetyGuardHandle::new(policy).unwrap_err();
         assert_eq!(error.field(), field);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
 }
 
@@ -280,7 +277,7 @@ fn a_policy_is_data() {
         assert_eq!(serde_json::from_str::<Kind>(&format!("\"{name}\"")).unwrap(), kind);
     }
     assert_eq!(serde_json::from_str::<StopAs>("\"answer\"").unwrap(), StopAs::Answer);
-    // A tool is found by any of its names; one that is not known yet is added.
+    // A tool is found by any of its names; an unknown one is added.
     let mut policy = GuardPolicy::default();
     let known = policy.tools.len();
     policy.tool_mut("str_REPLACE").limit = Some(2);
@@ -289,6 +286,6 @@ fn a_policy_is_data() {
     (mine.kind, mine.limit) = (Kind::Mutating, Some(1));
     mine.aliases.extend(["my_bash".to_owned(), "my_zsh".to_owned()]);
     assert_eq!(policy.tools.len(), known + 1);
-    let fate = fate(&policy, &different("My_ZSH", 3));
-    assert_eq!(fate.stopped, Some(2));
+    let outcome = outcome_of(&policy, &different("My_ZSH", 3));
+    assert_eq!(outcome.stopped, Some(2));
 }

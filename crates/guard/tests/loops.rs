@@ -1,36 +1,42 @@
-//! Planted loops are advised and then stopped; healthy sessions never are.
+//! Loops are advised and then stopped; healthy sessions are not.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
 use proptest::prelude::*;
 use steadfast_chat::{Message, Role};
-use steadfast_guard::{Advice, GuardPolicy, LoopRule, SafetyGuard, Verdict};
+use steadfast_guard::{Advice, GuardPolicy, GuardVerdict, LoopRule, SafetyGuardHandle};
 use support::*;
 
-fn cycle(calls: &[Did], times: usize) -> Vec<Vec<Did>> {
+fn cycle(calls: &[ToolRun], times: usize) -> Vec<Vec<ToolRun>> {
     one_by_one(calls.iter().cloned().cycle().take(calls.len() * times))
 }
 
 #[test]
-fn planted_loops_are_advised_then_stopped() {
-    let read = did("read_file", r#"{"path":"src/a.rs"}"#, "fn main() {}");
-    let list = did("list_dir", r#"{"path":"src"}"#, "a.rs b.rs c.rs");
-    let grep = did("grep", r#"{"pattern":"x"}"#, "a.rs:1: let x = 1;");
-    let build = did("run_command", r#"{"command":"make"}"#, "error: no rule to make target");
-    let job = did("job_status", r#"{"id":7}"#, "still running, no output");
+fn loops_are_advised_then_stopped() {
+    let read = tool_run("read_file", r#"{"path":"src/a.rs"}"#, "fn main() {}");
+    let list = tool_run("list_dir", r#"{"path":"src"}"#, "a.rs b.rs c.rs");
+    let grep = tool_run("grep", r#"{"pattern":"x"}"#, "a.rs:1: let x = 1;");
+    let build = tool_run("run_command", r#"{"command":"make"}"#, "error: no rule to make target");
+    let job = tool_run("job_status", r#"{"id":7}"#, "still running, no output");
     let spelled: Vec<_> =
         ["src/a.rs", "./src/a.rs", "src//a.rs", "src/b/../a.rs", "\\\"src/a.rs\\\""]
             .iter()
-            .map(|path| did("Read", &format!(r#"{{"path":"{path}"}}"#), "fn main() {}"))
+            .map(|path| tool_run("Read", &format!(r#"{{"path":"{path}"}}"#), "fn main() {}"))
             .collect();
     let clock: Vec<_> = (0..9)
         .map(|at| {
-            did("now", "{}", &format!("it is 2026-11-21T17:28:{at:02}Z, request req_01ab{at}x"))
+            tool_run(
+                "now",
+                "{}",
+                &format!("it is 2026-11-21T17:28:{at:02}Z, request req_01ab{at}x"),
+            )
         })
         .collect();
     let guesses: Vec<_> = (0..9)
-        .map(|at| did("lookup", &format!(r#"{{"name":"n{at}"}}"#), "there is no such customer"))
+        .map(|at| {
+            tool_run("lookup", &format!(r#"{{"name":"n{at}"}}"#), "there is no such customer")
+        })
         .collect();
     for (what, rounds, advised, stopped, rule) in [
         ("the same call", cycle(std::slice::from_ref(&read), 9), 3, 5, LoopRule::SameResult),
@@ -42,48 +48,48 @@ fn planted_loops_are_advised_then_stopped() {
         ("a clock", one_by_one(clock), 3, 5, LoopRule::SameResult),
         ("polls", cycle(&[job], 20), 12, 20, LoopRule::SameResult),
     ] {
-        let fate = fate(&GuardPolicy::default(), &rounds);
-        assert_eq!((fate.advised, fate.stopped), (Some(advised), Some(stopped)), "{what}");
-        assert_eq!(fate.rule(), Some(rule), "{what}");
+        let outcome = outcome_of(&GuardPolicy::default(), &rounds);
+        assert_eq!((outcome.advised, outcome.stopped), (Some(advised), Some(stopped)), "{what}");
+        assert_eq!(outcome.rule(), Some(rule), "{what}");
     }
 }
 
 #[test]
 fn healthy_sessions_are_never_stopped() {
-    let build = did("bash", r#"{"command":"make"}"#, "error: expected `;` in line 7");
+    let build = tool_run("bash", r#"{"command":"make"}"#, "error: expected `;` in line 7");
     let work: Vec<_> = (0..30)
         .flat_map(|at| {
             let edit = format!(r#"{{"path":"src/f{at}.rs","new":"{at}"}}"#);
-            [build.clone().failing(), did("edit_file", &edit, "the file was edited")]
+            [build.clone().failing(), tool_run("edit_file", &edit, "the file was edited")]
         })
         .collect();
     let paging: Vec<_> = (0..100)
         .map(|at| {
             let page = format!(r#"{{"path":"log.txt","offset":{}}}"#, at * 100);
-            did("read_file", &page, &format!("line {at} of the log"))
+            tool_run("read_file", &page, &format!("line {at} of the log"))
         })
         .collect();
     let polls: Vec<_> = (0..100)
-        .map(|at| did("job_status", r#"{"id":7}"#, &format!("{} % done at 17:00:00", at / 2)))
+        .map(|at| tool_run("job_status", r#"{"id":7}"#, &format!("{} % done at 17:00:00", at / 2)))
         .collect();
     let empty: Vec<_> = (0..40)
-        .map(|at| did("grep", &format!(r#"{{"pattern":"p{at}"}}"#), "No matches found"))
+        .map(|at| tool_run("grep", &format!(r#"{{"pattern":"p{at}"}}"#), "No matches found"))
         .collect();
     let shell: Vec<_> = (0..30)
         .flat_map(|at| {
             let edit = format!(r#"{{"command":"sed -i {at}d a.rs"}}"#);
-            [build.clone().failing(), did("bash", &edit, "")]
+            [build.clone().failing(), tool_run("bash", &edit, "")]
         })
         .collect();
     for (what, calls) in
         [("shell", shell), ("work", work), ("paging", paging), ("polls", polls), ("empty", empty)]
     {
-        let fate = fate(&roomy(), &one_by_one(calls));
-        assert_eq!((fate.stopped, fate.cause), (None, None), "{what}");
+        let outcome = outcome_of(&without_limits(), &one_by_one(calls));
+        assert_eq!((outcome.stopped, outcome.cause), (None, None), "{what}");
     }
 }
 
-/// Four hundred calls, with the limits as they are.
+/// Four hundred calls, with the default limits.
 #[test]
 fn a_long_varied_session_is_never_stopped() {
     let mut rounds = Vec::new();
@@ -94,80 +100,81 @@ fn a_long_varied_session_is_never_stopped() {
         };
         let arguments = format!(r#"{{"about":"part {}"}}"#, at / 3);
         let result = format!("{tool} found {} things in part {}", at % 7, at / 3);
-        rounds.push(vec![did(&tool, &arguments, &result)]);
+        rounds.push(vec![tool_run(&tool, &arguments, &result)]);
     }
-    let guard = SafetyGuard::default();
-    assert_eq!(stateful(&guard, &rounds), Fate::default());
+    let guard = SafetyGuardHandle::default();
+    assert_eq!(stateful(&guard, &rounds), TraceOutcome::default());
     for round in (1..=400).step_by(21) {
         let verdict = guard.from_history(&request(&rounds[..round]));
-        assert!(matches!(verdict, Verdict::Fine), "round {round}: {verdict:?}");
+        assert!(matches!(verdict, GuardVerdict::Fine), "round {round}: {verdict:?}");
     }
 }
 
 #[test]
-fn of_many_things_to_say_the_gravest_is_said() {
-    let poll =
-        |at: usize| did("job_status", &format!(r#"{{"id":{at}}}"#), "still running, no output");
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+fn only_the_most_important_advice_is_given() {
+    let poll = |at: usize| {
+        tool_run("job_status", &format!(r#"{{"id":{at}}}"#), "still running, no output")
+    };
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let batch: Vec<_> =
         std::iter::once(same.clone()).chain((0..6).map(poll)).chain([same]).collect();
-    let guard = SafetyGuard::default();
+    let guard = SafetyGuardHandle::default();
     assert!(matches!(
         guard.from_history(&request(&vec![batch; 2])),
-        Verdict::Warn(Advice::Loop { rule: LoopRule::SameResult, count: 4, .. })
+        GuardVerdict::Warn(Advice::Loop { rule: LoopRule::SameResult, count: 4, .. })
     ));
 }
 
 #[test]
-fn a_batch_is_only_advised_however_long() {
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+fn a_batch_of_any_length_is_only_advised() {
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut rounds = vec![vec![same.clone(); 12]];
     let policy = GuardPolicy::default();
-    let once = fate(&policy, &rounds);
+    let once = outcome_of(&policy, &rounds);
     assert_eq!((once.advised, once.stopped), (Some(1), None));
     rounds.push(vec![same]);
-    assert_eq!(fate(&policy, &rounds).stopped, Some(2), "new evidence after the advice");
+    assert_eq!(outcome_of(&policy, &rounds).stopped, Some(2), "new evidence after the advice");
 }
 
 #[test]
-fn the_guards_own_answers_are_neither_progress_nor_repetition() {
-    let guard = SafetyGuard::new(roomy()).unwrap();
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
-    let ours = did("other", "{}", "[safety guard] wait a little");
+fn messages_of_the_guard_are_neither_progress_nor_repetition() {
+    let guard = SafetyGuardHandle::new(without_limits()).unwrap();
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
+    let guards = tool_run("other", "{}", "[safety guard] wait a little");
     let mut rounds = Vec::new();
     for _ in 0..40 {
-        rounds.push(vec![ours.clone()]);
+        rounds.push(vec![guards.clone()]);
     }
-    assert_eq!(fate(guard.policy(), &rounds), Fate::default());
-    let mixed = cycle(&[same, ours], 9);
-    assert_eq!(fate(guard.policy(), &mixed).stopped, Some(9), "the fifth of the same");
+    assert_eq!(outcome_of(guard.policy(), &rounds), TraceOutcome::default());
+    let mixed = cycle(&[same, guards], 9);
+    assert_eq!(outcome_of(guard.policy(), &mixed).stopped, Some(9), "the fifth of the same");
 }
 
 #[test]
-fn a_turn_of_the_user_begins_anew_and_a_note_of_the_guard_does_not() {
-    let guard = SafetyGuard::default();
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+fn a_turn_of_the_user_restarts_the_counts_and_advice_does_not() {
+    let guard = SafetyGuardHandle::default();
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut messages = history(&cycle(std::slice::from_ref(&same), 4));
     let more = || history(&cycle(std::slice::from_ref(&same), 1)).split_off(2);
     messages.push(Message::user("[safety guard] nothing has changed"));
     messages.extend(more());
     let stopped = guard.from_history(&steadfast_chat::ChatRequest::new(messages.clone()));
-    assert!(matches!(stopped, Verdict::Stop(_)), "{stopped:?}");
+    assert!(matches!(stopped, GuardVerdict::Stop(_)), "{stopped:?}");
     messages.push(Message::user("go on"));
     messages.extend(more());
     let verdict = guard.from_history(&steadfast_chat::ChatRequest::new(messages));
-    assert_eq!(verdict, Verdict::Fine);
+    assert_eq!(verdict, GuardVerdict::Fine);
 
     assert!(stateful(&guard, &cycle(std::slice::from_ref(&same), 9)).stopped.is_some());
     guard.user_turn(TASK);
     assert!(guard.check_call(TASK, &same.call("x")).is_ok());
 }
 
-/// Were each result searched for among all calls, this would take minutes.
+/// With a search for each result among all calls, this would take minutes.
 #[test]
-fn as_many_calls_as_fit_into_a_request_are_read_at_once() {
+fn a_history_of_many_calls_is_read_in_linear_time() {
     const MANY: usize = 50_000;
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut messages = vec![Message::user("do it")];
     let ids: Vec<_> = (0..MANY).map(|at| format!("call_{at:09}")).collect();
     let calls = ids.iter().map(|id| steadfast_chat::Part::ToolCall(same.call(id)));
@@ -177,16 +184,19 @@ fn as_many_calls_as_fit_into_a_request_are_read_at_once() {
         messages.push(Message::new(Role::Tool, vec![result]));
     }
     let request = steadfast_chat::ChatRequest::new(messages);
-    let guard = SafetyGuard::default();
-    assert!(matches!(guard.from_history(&request), Verdict::Stop(stop) if stop.calls == 20));
-    let guard = SafetyGuard::new(roomy()).unwrap();
-    assert!(matches!(guard.from_history(&request), Verdict::Warn(_)), "a batch is only advised");
+    let guard = SafetyGuardHandle::default();
+    assert!(matches!(guard.from_history(&request), GuardVerdict::Stop(stop) if stop.calls == 20));
+    let guard = SafetyGuardHandle::new(without_limits()).unwrap();
+    assert!(
+        matches!(guard.from_history(&request), GuardVerdict::Warn(_)),
+        "a batch is only advised"
+    );
 }
 
 #[test]
 fn results_in_messages_of_the_user_and_without_ids_are_read_too() {
-    let guard = SafetyGuard::default();
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+    let guard = SafetyGuardHandle::default();
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut messages = vec![Message::user("do it")];
     for _ in 0..5 {
         let call = steadfast_chat::Part::ToolCall(same.call(""));
@@ -195,33 +205,33 @@ fn results_in_messages_of_the_user_and_without_ids_are_read_too() {
         messages.push(Message::new(Role::User, vec![result]));
     }
     let verdict = guard.from_history(&steadfast_chat::ChatRequest::new(messages));
-    assert!(matches!(verdict, Verdict::Stop(_)), "{verdict:?}");
+    assert!(matches!(verdict, GuardVerdict::Stop(_)), "{verdict:?}");
 }
 
-/// Calls out of a small world, so that they come again.
-fn trace() -> impl Strategy<Value = Vec<Vec<Did>>> {
+/// Calls from a small set, so that they repeat.
+fn trace() -> impl Strategy<Value = Vec<Vec<ToolRun>>> {
     let kinds = ["read_file", "edit_file", "job_status", "lookup"];
     let one = (0..4_usize, 0..3_u8, 0..3_u8, any::<bool>()).prop_map(
         move |(tool, arg, result, failed)| {
             let arguments = format!(r#"{{"path":"f{arg}","b":{{"x":1,"y":[1,2]}},"n":{arg}}}"#);
             let shown =
                 format!(r#"{{"shown":"something like {result}","took":7,"at":"10:00:00"}}"#);
-            Did { failed: failed && result == 0, ..did(kinds[tool], &arguments, &shown) }
+            ToolRun { failed: failed && result == 0, ..tool_run(kinds[tool], &arguments, &shown) }
         },
     );
     prop::collection::vec(prop::collection::vec(one, 1..3), 1..30)
 }
 
-/// The same trace with what does not matter changed.
-fn disguised(rounds: &[Vec<Did>]) -> Vec<Vec<Did>> {
+/// The same trace with insignificant changes.
+fn disguised(rounds: &[Vec<ToolRun>]) -> Vec<Vec<ToolRun>> {
     let mut at = 0;
-    let mut change = |did: &Did| {
+    let mut change = |run: &ToolRun| {
         at += 1;
-        let mut other = did.clone();
-        let path = did.arguments.split('"').nth(3).unwrap();
-        let n = did.arguments.rsplit(':').next().unwrap().trim_end_matches('}');
+        let mut other = run.clone();
+        let path = run.arguments.split('"').nth(3).unwrap();
+        let n = run.arguments.rsplit(':').next().unwrap().trim_end_matches('}');
         other.arguments = format!(r#"{{ "n":{n},"b":{{"y":[1,2],"x":1}},"path":"./x/../{path}"}}"#);
-        let shown = did.result.split('"').nth(3).unwrap();
+        let shown = run.result.split('"').nth(3).unwrap();
         other.result =
             format!(r#"{{"at":"1{}:0{}:00","took":{at},"shown":"{shown}"}}"#, at % 10, at % 7,);
         other
@@ -233,36 +243,37 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_readings_agree_and_disguise_changes_nothing(rounds in trace()) {
-        let usual = fate(&roomy(), &rounds);
-        let strict = fate(&GuardPolicy::default(), &rounds);
-        prop_assert!(strict.stopped.unwrap_or(usize::MAX) <= usual.stopped.unwrap_or(usize::MAX));
-        prop_assert_eq!(fate(&roomy(), &disguised(&rounds)), usual);
+    fn both_setups_agree_and_insignificant_changes_do_not_matter(rounds in trace()) {
+        let loops = outcome_of(&without_limits(), &rounds);
+        let strict = outcome_of(&GuardPolicy::default(), &rounds);
+        prop_assert!(strict.stopped.unwrap_or(usize::MAX) <= loops.stopped.unwrap_or(usize::MAX));
+        prop_assert_eq!(outcome_of(&without_limits(), &disguised(&rounds)), loops);
     }
 
     #[test]
-    fn asking_changes_nothing(rounds in trace()) {
-        let (asked, quiet) = (SafetyGuard::default(), SafetyGuard::default());
+    fn queries_change_nothing(rounds in trace()) {
+        let (queried, other) = (SafetyGuardHandle::default(), SafetyGuardHandle::default());
         for batch in &rounds {
-            for guard in [&asked, &quiet] {
+            for guard in [&queried, &other] {
                 guard.answered(TASK);
             }
-            for did in batch {
-                let call = did.call("x");
-                let before = asked.get(TASK);
-                let allowed = asked.would_allow(TASK, &call).is_ok();
-                prop_assert_eq!(allowed, asked.would_allow(TASK, &call).is_ok());
-                prop_assert_eq!(before.map(|s| (s.events, s.calls)), asked.get(TASK).map(|s| (s.events, s.calls)));
-                let (one, other) = (asked.check_call(TASK, &call), quiet.check_call(TASK, &call));
-                prop_assert_eq!(one.is_ok(), allowed);
-                prop_assert_eq!(one.map_err(|s| s.cause), other.map_err(|s| s.cause));
-                let result = did.result("x");
-                let verdicts = [&asked, &quiet].map(|guard| guard.observe_result(TASK, &call, &result));
+            for run in batch {
+                let call = run.call("x");
+                let before = queried.get(TASK);
+                let allowed = queried.would_allow(TASK, &call).is_ok();
+                prop_assert_eq!(allowed, queried.would_allow(TASK, &call).is_ok());
+                prop_assert_eq!(before.map(|s| (s.events, s.calls)), queried.get(TASK).map(|s| (s.events, s.calls)));
+                let checks = [&queried, &other].map(|guard| guard.check_call(TASK, &call));
+                prop_assert_eq!(checks[0].is_ok(), allowed);
+                let causes = checks.map(|check| check.map_err(|stop| stop.cause));
+                prop_assert_eq!(&causes[0], &causes[1]);
+                let result = run.result("x");
+                let verdicts = [&queried, &other].map(|guard| guard.observe_result(TASK, &call, &result));
                 prop_assert_eq!(
                     std::mem::discriminant(&verdicts[0]),
                     std::mem::discriminant(&verdicts[1])
                 );
-                let _ = asked.from_history(&request(&rounds));
+                let _ = queried.from_history(&request(&rounds));
             }
         }
     }

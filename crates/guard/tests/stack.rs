@@ -16,7 +16,7 @@ use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Events, StopReason
 use steadfast_classify::ClassifyLayer;
 use steadfast_core::{CallContext, Failover, Failure, Reason, RecoveryLog, Retry};
 use steadfast_failover::{Chain, CooldownFailoverLayer};
-use steadfast_guard::{GuardPolicy, SafetyGuard, SafetyGuardLayer, StopAs};
+use steadfast_guard::{GuardPolicy, SafetyGuardHandle, SafetyGuardLayer, StopAs};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use steadfast_retry::RetryBackoffLayer;
 use steadfast_timeout::{DeadlineLayer, StallTimeoutLayer};
@@ -28,22 +28,23 @@ use tower::{
     util::{BoxCloneService, MapRequest},
 };
 
-/// Four calls, of three that are allowed.
+/// Four calls, where three are allowed.
 fn too_many() -> ChatRequest {
-    let calls = (0..4).map(|at| did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
+    let calls =
+        (0..4).map(|at| tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
     request(&one_by_one(calls)).with_context(CallContext::recording())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_is_not_retried_nor_failed_over_whatever_the_order() {
+async fn a_stop_is_neither_retried_nor_failed_over_in_any_order() {
     let chain = || Chain::new(["one", "two", "three"]).unwrap();
-    let asked = Arc::new(AtomicU32::new(0));
+    let calls = Arc::new(AtomicU32::new(0));
     let counting = {
-        let asked = asked.clone();
+        let calls = calls.clone();
         layer_fn(move |inner| {
-            let asked = asked.clone();
+            let calls = calls.clone();
             MapRequest::new(inner, move |request: ChatRequest| {
-                asked.fetch_add(1, Ordering::Relaxed);
+                calls.fetch_add(1, Ordering::Relaxed);
                 request
             })
         })
@@ -59,7 +60,7 @@ async fn a_stop_is_not_retried_nor_failed_over_whatever_the_order() {
     assert_eq!((failure.reason(), failure.retry()), (Reason::Safety, Retry::Forbidden));
     assert_eq!(failure.failover(), Failover::Forbidden);
 
-    // Anywhere it is final all the same.
+    // It is final in any position.
     let inside = ServiceBuilder::new()
         .layer(CooldownFailoverLayer::new(chain()))
         .layer(RetryBackoffLayer::transient())
@@ -68,36 +69,40 @@ async fn a_stop_is_not_retried_nor_failed_over_whatever_the_order() {
         .service(model.clone());
     let failure = inside.oneshot(too_many()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Safety);
-    assert_eq!(asked.load(Ordering::Relaxed), 1, "one target, one attempt");
-    assert_eq!(model.times(), 0);
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "one target, one attempt");
+    assert_eq!(model.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_inside_an_answer_is_not_retried_either() {
     // Nothing has been delivered yet when the first event is a call beyond the limit.
     let calls = || calling(&[("delete_file", "{}")]);
-    let model = Model::whole().says(calls()).says(calls()).says(calls());
+    let model = Model::whole().answers_with(calls()).answers_with(calls()).answers_with(calls());
     let service = ServiceBuilder::new()
         .layer(CooldownFailoverLayer::new(Chain::new(["one", "two"]).unwrap()))
         .layer(RetryBackoffLayer::transient())
         .layer(SafetyGuardLayer::default())
         .service(model.clone());
-    let three = (0..3).map(|at| did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
+    let three =
+        (0..3).map(|at| tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
     let failure = match service.oneshot(request(&one_by_one(three))).await {
         Ok(answer) => answer.collect().await.unwrap_err(),
         Err(failure) => failure,
     };
-    assert_eq!((failure.reason(), model.times()), (Reason::Safety, 1));
-    // Nobody softens it.
-    let softened = failure.with_retry(Retry::Yes).with_reason(Reason::Overloaded);
-    assert_eq!((softened.retry(), softened.failover()), (Retry::Forbidden, Failover::Forbidden));
+    assert_eq!((failure.reason(), model.calls()), (Reason::Safety, 1));
+    // It can not be overridden.
+    let overridden = failure.with_retry(Retry::Yes).with_reason(Reason::Overloaded);
+    assert_eq!(
+        (overridden.retry(), overridden.failover()),
+        (Retry::Forbidden, Failover::Forbidden)
+    );
     let _ = SafetyGuardLayer::default().layer(model);
 }
 
 type Whole = BoxCloneService<ChatRequest, Vec<Result<Event, Failure>>, Failure>;
 
-/// The whole stack, in its order, or with the guard where it is worst: under everything.
-fn stack(guard: &SafetyGuard, model: &Model, worst: bool) -> Whole {
+/// The whole stack in its order, or with the guard in the worst position: innermost.
+fn stack(guard: &SafetyGuardHandle, model: &Model, worst: bool) -> Whole {
     let chain = || CooldownFailoverLayer::new(Chain::new(["one", "two", "three"]).unwrap());
     macro_rules! around {
         ($inner:expr) => {
@@ -136,11 +141,33 @@ where
     BoxCloneService::new(service.and_then(read))
 }
 
-/// A stop, wherever it comes from, is the last that is done for a request: nobody asks again, goes
-/// on or goes elsewhere, nothing is held against a target, and the next request is as welcome as
-/// ever.
+/// Asserts that `events` end with the stop, once: as a failure or as an answer.
+fn assert_stopped(events: &[Result<Event, Failure>], stop_as: StopAs, case: &str) {
+    let failures: Vec<_> = events.iter().filter_map(|event| event.as_ref().err()).collect();
+    if stop_as == StopAs::Failure {
+        assert_eq!(failures.len(), 1, "{case}");
+        assert!(events.last().unwrap().is_err(), "{case}: nothing comes after it");
+        assert_eq!(failures[0].reason(), Reason::Safety, "{case}");
+        assert_eq!(failures[0].retry(), Retry::Forbidden, "{case}");
+        assert_eq!(failures[0].failover(), Failover::Forbidden, "{case}");
+        return;
+    }
+    assert!(failures.is_empty(), "{case}: {failures:?}");
+    let deltas = || events.iter().flatten().flat_map(|event| &event.deltas);
+    let text: String = deltas()
+        .filter_map(|delta| match delta {
+            Delta::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(text.matches("Safety limit reached").count(), 1, "{case}: {text}");
+    assert_eq!(deltas().filter(|delta| matches!(delta, Delta::End)).count(), 1, "{case}");
+}
+
+/// Every stop ends its request: no layer retries, continues or fails over, no target is blamed, and the
+/// next request is served.
 #[tokio::test(start_paused = true)]
-async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
+async fn a_stop_is_final_in_the_whole_stack() {
     let sentence = "I will now look at the file again. ";
     let repeats = || {
         let mut all = vec![start()];
@@ -150,10 +177,10 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
         all
     };
     let three =
-        || (0..3).map(|at| did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
+        || (0..3).map(|at| tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
     let at_its_limit = || request(&one_by_one(three()));
     let call = || calling(&[("delete_file", "{}")]);
-    for (what, asked, shown, times) in [
+    for (what, sent, events, times) in [
         ("refused", too_many(), Vec::new(), 0),
         ("after content", ChatRequest::user("hi"), repeats(), 1),
         ("before content", at_its_limit(), call(), 1),
@@ -163,63 +190,37 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
                 let case = format!("{what}, {stop_as:?}, worst: {worst}, stream: {stream}");
                 let mut policy = GuardPolicy::default();
                 policy.stop_as = stop_as;
-                let guard = SafetyGuard::new(policy).unwrap();
+                let guard = SafetyGuardHandle::new(policy).unwrap();
                 let mut model = Model { whole: !stream, ..Model::default() };
-                // As often as anybody might ask.
+                // More answers than any layer might ask for.
                 for _ in 0..40 {
-                    model = model.says(shown.clone());
+                    model = model.answers_with(events.clone());
                 }
                 let llm = stack(&guard, &model, worst);
                 let log = RecoveryLog::enabled();
                 let mut request =
-                    asked.clone().with_context(CallContext::new().with_log(log.clone()));
+                    sent.clone().with_context(CallContext::new().with_log(log.clone()));
                 request.stream = stream;
                 let before = tokio::time::Instant::now();
                 let answer = llm.clone().oneshot(request).await;
-                assert_eq!(before.elapsed(), Duration::ZERO, "{case}: nobody waited");
-                assert_eq!(model.times(), times, "{case}: nobody asked again");
+                assert_eq!(before.elapsed(), Duration::ZERO, "{case}: no wait");
+                assert_eq!(model.calls(), times, "{case}: no further attempt");
                 assert_eq!(guard.stops(), 1, "{case}");
                 let events = match answer {
                     Ok(events) => events,
                     Err(failure) => vec![Err(failure)],
                 };
-                let failures: Vec<_> =
-                    events.iter().filter_map(|event| event.as_ref().err()).collect();
-                match stop_as {
-                    StopAs::Failure => {
-                        assert_eq!(failures.len(), 1, "{case}");
-                        assert!(events.last().unwrap().is_err(), "{case}: nothing comes after it");
-                        assert_eq!(failures[0].reason(), Reason::Safety, "{case}");
-                        assert_eq!(failures[0].retry(), Retry::Forbidden, "{case}");
-                        assert_eq!(failures[0].failover(), Failover::Forbidden, "{case}");
-                    }
-                    _ => {
-                        assert!(failures.is_empty(), "{case}: {failures:?}");
-                        let deltas = || events.iter().flatten().flat_map(|event| &event.deltas);
-                        let shown: String = deltas()
-                            .filter_map(|delta| match delta {
-                                Delta::Text { text, .. } => Some(text.as_str()),
-                                _ => None,
-                            })
-                            .collect();
-                        assert_eq!(
-                            shown.matches("Safety limit reached").count(),
-                            1,
-                            "{case}: {shown}"
-                        );
-                        assert_eq!(deltas().filter(|delta| matches!(delta, Delta::End)).count(), 1);
-                    }
-                }
+                assert_stopped(&events, stop_as, &case);
                 let steps: Vec<_> =
                     log.steps().iter().map(|step| (step.layer, step.action)).collect();
                 let others: Vec<_> = steps
                     .iter()
                     .filter(|(layer, _)| ["retry", "recover", "breaker"].contains(layer))
-                    // That a stop is not resumed is shown.
+                    // The log shows that a stop is not resumed.
                     .filter(|step| **step != ("recover", "not_resumed"))
                     .collect();
                 assert!(others.is_empty(), "{case}: {steps:?}");
-                // Nobody rests, nothing is open.
+                // No target is cooling, no circuit is open.
                 model.answers.lock().clear();
                 for _ in 0..3 {
                     let mut next = ChatRequest::user("and now?");
@@ -229,7 +230,7 @@ async fn through_the_whole_stack_a_stop_is_the_end_of_it() {
                     let target = model.last().context.target.unwrap();
                     assert_eq!(target.provider(), "one", "{case}");
                 }
-                assert_eq!(model.times(), times + 3, "{case}");
+                assert_eq!(model.calls(), times + 3, "{case}");
             }
         }
     }

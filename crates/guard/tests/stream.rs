@@ -1,4 +1,4 @@
-//! What becomes of answers: stops inside them, calls beyond a limit, advice in requests.
+//! Streamed answers: stops inside them, calls beyond a limit, advice in requests.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use steadfast_chat::{
     ChatRequest, Completion, Delta, Part, Role, StopReason, ToolResult,
-    transcript::{Rules, validate},
+    transcript::{TranscriptRules, validate},
 };
 use steadfast_core::{CallContext, Dialect, Failure, Reason, RecoveryLog};
-use steadfast_guard::{GuardPolicy, MARK, SafetyGuard, StopAs, TaskCall};
+use steadfast_guard::{GuardPolicy, MARK, SafetyGuardHandle, StopAs, TaskCall};
 use support::*;
 use tokio_stream::StreamExt;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
@@ -26,13 +26,13 @@ async fn ask(
     model: &Model,
     request: ChatRequest,
 ) -> Result<Completion, Failure> {
-    let guard = SafetyGuard::new(policy).unwrap();
+    let guard = SafetyGuardHandle::new(policy).unwrap();
     guard.layer().layer(model.clone()).oneshot(request).await?.collect().await
 }
 
-/// Every delta of an answer, in order; panics when it does not end as an answer should.
+/// Every delta of an answer, in order; panics when the answer is not well-formed.
 async fn deltas(policy: GuardPolicy, model: &Model, request: ChatRequest) -> Vec<Delta> {
-    let guard = SafetyGuard::new(policy).unwrap();
+    let guard = SafetyGuardHandle::new(policy).unwrap();
     let mut answer = guard.layer().layer(model.clone()).oneshot(request).await.unwrap();
     let mut all = Vec::new();
     while let Some(event) = answer.next().await {
@@ -65,12 +65,12 @@ fn well_formed(all: &[Delta]) {
 }
 
 fn looping(times: usize) -> ChatRequest {
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     request(&one_by_one(vec![same; times]))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_task_asks_nobody() {
+async fn a_stopped_task_makes_no_call() {
     let model = Model::default();
     let failure = ask(GuardPolicy::default(), &model, looping(5)).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Safety);
@@ -88,13 +88,13 @@ async fn a_stopped_task_asks_nobody() {
     assert_eq!(log.to_string(), "guard.stopped safety same_result");
     let whole = ask(answering(), &model, looping(5)).await.unwrap();
     assert_eq!(whole.stop.unwrap().reason, StopReason::EndTurn);
-    assert_eq!(model.times(), 0);
+    assert_eq!(model.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn advice_comes_behind_everything_and_is_accepted() {
+async fn advice_is_the_last_message_and_valid_in_every_dialect() {
     for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini] {
-        let rules = Rules::for_dialect(dialect);
+        let rules = TranscriptRules::for_dialect(dialect);
         for times in [3, 4] {
             let model = Model::default();
             let mut sent = looping(times);
@@ -115,9 +115,9 @@ async fn advice_comes_behind_everything_and_is_accepted() {
         }
     }
     let model = Model::default();
-    let quiet = looping(2);
-    ask(GuardPolicy::default(), &model, quiet.clone()).await.unwrap();
-    assert!(model.last().messages.same(&quiet.messages), "not even copied");
+    let short = looping(2);
+    ask(GuardPolicy::default(), &model, short.clone()).await.unwrap();
+    assert!(model.last().messages.same(&short.messages), "not even copied");
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,12 +131,12 @@ async fn repeated_text_ends_an_answer() {
         all
     };
     let user = || ChatRequest::user("hi").streaming();
-    let nine = Model::default().says(pieces(9));
+    let nine = Model::default().answers_with(pieces(9));
     assert_eq!(
         ask(GuardPolicy::default(), &nine, user()).await.unwrap().text(),
         sentence.repeat(9)
     );
-    let ten = Model::default().says(pieces(500));
+    let ten = Model::default().answers_with(pieces(500));
     let failure = ask(GuardPolicy::default(), &ten, user()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.is_delivered()), (Reason::Safety, true));
 
@@ -147,7 +147,7 @@ async fn repeated_text_ends_an_answer() {
             // A whole answer is one event, and one piece of text.
             shown = text_answer(&sentence.repeat(500));
         }
-        let all = deltas(answering(), &model.says(shown), user()).await;
+        let all = deltas(answering(), &model.answers_with(shown), user()).await;
         let shown: String = all
             .iter()
             .filter_map(|delta| match delta {
@@ -161,11 +161,11 @@ async fn repeated_text_ends_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_beyond_a_limit_are_answered_in_their_place() {
+async fn calls_beyond_a_limit_are_replaced_by_text() {
     let before = different("delete_file", 2);
     let three = [("delete_file", r#"{"path":"x"}"#); 3];
     for model in [Model::default(), Model::whole()] {
-        let model = model.says(calling(&three)).says(calling(&three));
+        let model = model.answers_with(calling(&three)).answers_with(calling(&three));
         for policy in [GuardPolicy::default(), answering()] {
             let all = deltas(policy, &model, request(&before)).await;
             let mut answer = Completion::new(steadfast_chat::Head::new(Dialect::OpenAi));
@@ -179,13 +179,14 @@ async fn calls_beyond_a_limit_are_answered_in_their_place() {
     }
 }
 
-fn different(tool: &str, count: usize) -> Vec<Vec<Did>> {
-    let one = |at| did(tool, &format!(r#"{{"path":"f{at}"}}"#), &format!("result number {at}"));
+fn different(tool: &str, count: usize) -> Vec<Vec<ToolRun>> {
+    let one =
+        |at| tool_run(tool, &format!(r#"{{"path":"f{at}"}}"#), &format!("result number {at}"));
     one_by_one((0..count).map(one))
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_which_no_call_passes_is_the_stop() {
+async fn an_answer_without_an_allowed_call_is_a_stop() {
     let before = different("delete_file", 3);
     let mut shown = vec![start(), text(0, "Now the last one."), Delta::BlockEnd { index: 0 }];
     shown.push(Delta::ToolCall { index: 1, id: "x".into(), name: "delete_file".into() });
@@ -193,7 +194,7 @@ async fn an_answer_of_which_no_call_passes_is_the_stop() {
     shown.push(Delta::BlockEnd { index: 1 });
     shown.extend(end(StopReason::ToolUse));
     for model in [Model::default(), Model::whole()] {
-        let model = model.says(shown.clone()).says(shown.clone());
+        let model = model.answers_with(shown.clone()).answers_with(shown.clone());
         let failure = ask(GuardPolicy::default(), &model, request(&before)).await.unwrap_err();
         assert_eq!(failure.reason(), Reason::Safety);
         let all = deltas(answering(), &model, request(&before)).await;
@@ -205,9 +206,9 @@ async fn an_answer_of_which_no_call_passes_is_the_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_is_judged_when_its_file_is_known() {
+async fn an_edit_is_checked_when_its_file_is_known() {
     let edit = |at: usize, path: &str| {
-        did("edit_file", &format!(r#"{{"path":"{path}","n":{at}}}"#), "the file was edited")
+        tool_run("edit_file", &format!(r#"{{"path":"{path}","n":{at}}}"#), "the file was edited")
     };
     let before = one_by_one((0..3).map(|at| edit(at, "a.rs")));
     let batch = [
@@ -216,7 +217,7 @@ async fn an_edit_is_judged_when_its_file_is_known() {
         ("edit_file", r#"{"path":"x/../a.rs"}"#),
     ];
     for model in [Model::default(), Model::whole()] {
-        let model = model.says(calling(&batch));
+        let model = model.answers_with(calling(&batch));
         let all = deltas(GuardPolicy::default(), &model, request(&before)).await;
         let mut answer = Completion::new(steadfast_chat::Head::new(Dialect::OpenAi));
         all.iter().for_each(|delta| answer.apply(delta));
@@ -224,8 +225,8 @@ async fn an_edit_is_judged_when_its_file_is_known() {
         assert_eq!(calls, [batch[0].1, batch[1].1], "the fourth edit of a.rs and no fifth");
         assert!(answer.text().contains("its 4 edits of `a.rs`"));
     }
-    // Held back and found to be well, it comes as it was.
-    let model = Model::default().says(calling(&batch[..1]));
+    // An allowed edit that was held back is unchanged.
+    let model = Model::default().answers_with(calling(&batch[..1]));
     let mut before = before;
     before.push(vec![edit(3, "a.rs")]);
     let all = deltas(GuardPolicy::default(), &model, request(&before)).await;
@@ -233,7 +234,7 @@ async fn an_edit_is_judged_when_its_file_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_ends_an_answer_but_no_call() {
+async fn time_ends_an_answer_but_not_one_with_a_call() {
     let slowly = |all: Vec<Delta>| {
         service_fn(move |_: ChatRequest| {
             let all = all.clone();
@@ -254,7 +255,7 @@ async fn time_ends_an_answer_but_no_call() {
         .collect();
     for policy in [GuardPolicy::default(), answering()] {
         let fails = policy.stop_as == StopAs::Failure;
-        let guard = SafetyGuard::new(policy).unwrap();
+        let guard = SafetyGuardHandle::new(policy).unwrap();
         let llm = guard.layer().layer(slowly(pieces.clone()));
         let answer = llm.oneshot(ask()).await.unwrap().collect().await;
         match answer {
@@ -268,8 +269,8 @@ async fn time_ends_an_answer_but_no_call() {
             }
             Err(failure) => assert!(fails && failure.reason() == Reason::Safety),
         }
-        // The call is whole, and the next request is stopped.
-        let guard = SafetyGuard::new(guard.policy().clone()).unwrap();
+        // The call is complete, and the next request is stopped.
+        let guard = SafetyGuardHandle::new(guard.policy().clone()).unwrap();
         let llm = guard.layer().layer(slowly(calling(&[("x", "{}")])));
         let answer = llm.clone().oneshot(ask()).await.unwrap().collect().await.unwrap();
         assert_eq!(answer.tool_calls().count(), 1);
@@ -277,13 +278,13 @@ async fn time_ends_an_answer_but_no_call() {
     }
 }
 
-/// An agent in one process: both halves, a batch beyond the limit, and the stop after it.
+/// An agent in one process: both layers, a batch beyond the limit, and the stop after it.
 #[tokio::test(start_paused = true)]
-async fn the_tool_half_answers_every_call() {
-    let guard = SafetyGuard::default();
+async fn the_tool_layer_answers_every_call() {
+    let guard = SafetyGuardHandle::default();
     let tools = ServiceBuilder::new().layer(guard.tool_layer()).service(service_fn(
         |request: TaskCall| async move {
-            let (id, content) = (request.call.id, vec![Part::text("the same as ever")]);
+            let (id, content) = (request.call.id, vec![Part::text("unchanged")]);
             Ok::<_, Failure>(ToolResult { id, content, ..ToolResult::default() })
         },
     ));
@@ -294,7 +295,8 @@ async fn the_tool_half_answers_every_call() {
     llm.clone().oneshot(ask()).await.unwrap().collect().await.unwrap();
     let mut results = Vec::new();
     for at in 0..5 {
-        let call = did("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call(&at.to_string());
+        let call =
+            tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call(&at.to_string());
         let request = TaskCall::new(TASK, call);
         results.push(tools.clone().oneshot(request).await.unwrap());
     }
@@ -304,10 +306,10 @@ async fn the_tool_half_answers_every_call() {
     assert!(results[3].content[0].as_text().unwrap().starts_with(MARK));
     let failure = llm.clone().oneshot(looping(1).with_context(context())).await.unwrap_err();
     assert!(failure.message().contains("Tool calls: 3"), "{failure}");
-    assert_eq!((model.times(), guard.stops()), (1, 1 + 1));
+    assert_eq!((model.calls(), guard.stops()), (1, 1 + 1));
 
     // Advice is a part of the result.
-    let list = || TaskCall::new("other", did("ls", "{}", "").call("1"));
+    let list = || TaskCall::new("other", tool_run("ls", "{}", "").call("1"));
     let mut last = String::new();
     for _ in 0..3 {
         guard.answered("other");

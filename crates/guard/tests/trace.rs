@@ -1,5 +1,5 @@
-//! What is traced. Alone in its file: a callsite that another test reaches first, with nobody
-//! listening, may stay silent.
+//! What is traced. Alone in its file: a callsite that another test reaches first, without a
+//! subscriber, may stay disabled.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
@@ -7,33 +7,33 @@ mod support;
 use std::time::Duration;
 
 use steadfast_core::{CallContext, RecoveryLog};
-use steadfast_guard::{GuardPolicy, SafetyGuard};
-use steadfast_testkit::Heard;
+use steadfast_guard::{GuardPolicy, SafetyGuardHandle};
+use steadfast_testkit::CapturedEvents;
 use support::*;
 use tower::{Layer, ServiceExt};
 
 #[tokio::test(start_paused = true)]
-async fn every_action_is_traced_once_under_its_name() {
-    let heard = Heard::default();
-    let _listening = tracing::subscriber::set_default(heard.clone());
-    let guard = SafetyGuard::new(GuardPolicy::default()).unwrap();
-    let same = did("read_file", r#"{"path":"a"}"#, "the same as ever");
+async fn every_action_is_traced_once_by_its_name() {
+    let captured = CapturedEvents::default();
+    let _guard = tracing::subscriber::set_default(captured.clone());
+    let guard = SafetyGuardHandle::new(GuardPolicy::default()).unwrap();
+    let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let log = RecoveryLog::enabled();
     let ask = |times| {
         let context = CallContext::new().with_tenant("acme").with_task(TASK).with_log(log.clone());
         request(&one_by_one(vec![same.clone(); times])).with_context(context)
     };
     let repeated: Vec<_> = (0..20).map(|_| text(0, "Let me look at it once more. ")).collect();
-    let model = Model::default().says(text_answer("fine")).says(repeated);
+    let model = Model::default().answers_with(text_answer("fine")).answers_with(repeated);
     let llm = guard.layer().layer(model);
     for times in [2, 3] {
         let answer = llm.clone().oneshot(ask(times)).await.unwrap().collect().await;
-        assert_eq!(answer.is_ok(), times == 2, "the second goes in circles itself");
+        assert_eq!(answer.is_ok(), times == 2, "the second answer repeats itself");
     }
     tokio::time::advance(Duration::from_millis(1_500)).await;
     assert!(llm.clone().oneshot(ask(5)).await.is_err());
     assert!(guard.extend(("acme", TASK)));
-    let lines = heard.take();
+    let lines = captured.take();
     let wanted = [
         "steadfast::guard::advised tenant=\"acme\" task=\"task\" about=\"same_result\" count=3",
         "steadfast::guard::stopped tenant=\"acme\" task=\"task\" cause=\"repeated_text\" events=10 \

@@ -1,4 +1,4 @@
-//! A stop as each dialect's caller reads it: the text, the proper end, or the error event.
+//! A stop as the callers of each dialect receive it: the text, a regular end, or the error event.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod support;
@@ -9,19 +9,19 @@ use serde_json::Value;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Delta, Event, Head, StopReason};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{CallContext, Dialect, Failure, Reason, Retry, Usage};
-use steadfast_guard::{GuardPolicy, SafetyGuard, StopAs};
+use steadfast_guard::{GuardPolicy, SafetyGuardHandle, StopAs};
 use support::*;
 use tokio_stream::StreamExt;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// What is stopped, and where in the answer.
+/// Where the task is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Case {
-    /// Before the model is asked.
-    Asked,
-    /// In its text, which goes in circles.
+    /// Before the model is called.
+    Request,
+    /// In the text of an answer, which repeats itself.
     Repeats,
-    /// In its thinking, by the time.
+    /// In the thinking of an answer, by the limit of time.
     Late,
     /// At its first call, beyond the limit.
     Call,
@@ -32,25 +32,26 @@ enum Case {
 }
 
 const CASES: [Case; 6] =
-    [Case::Asked, Case::Repeats, Case::Late, Case::Call, Case::SecondCall, Case::Edit];
+    [Case::Request, Case::Repeats, Case::Late, Case::Call, Case::SecondCall, Case::Edit];
 
 const SENTENCE: &str = "I will now look at the file again. ";
 
 impl Case {
-    /// What the caller has done so far.
+    /// The history of the task.
     fn request(self) -> ChatRequest {
         let rounds = match self {
-            Case::Asked => vec![did("read_file", r#"{"path":"a"}"#, "the same as ever"); 5],
+            Case::Request => vec![tool_run("read_file", r#"{"path":"a"}"#, "unchanged"); 5],
             Case::Repeats | Case::Late => Vec::new(),
             Case::Call | Case::SecondCall => {
                 let many = if self == Case::Call { 3 } else { 2 };
                 let delete =
-                    |at| did("delete_file", &format!(r#"{{"path":"f{at}"}}"#), "it is gone");
+                    |at| tool_run("delete_file", &format!(r#"{{"path":"f{at}"}}"#), "it is gone");
                 (0..many).map(delete).collect()
             }
             Case::Edit => {
-                let edit =
-                    |at| did("edit_file", &format!(r#"{{"path":"a","n":{at}}}"#), "it is edited");
+                let edit = |at| {
+                    tool_run("edit_file", &format!(r#"{{"path":"a","n":{at}}}"#), "it is edited")
+                };
                 (0..4).map(edit).collect()
             }
         };
@@ -61,10 +62,11 @@ impl Case {
         request
     }
 
-    fn says(self) -> Vec<Delta> {
+    /// The model's answer.
+    fn answer(self) -> Vec<Delta> {
         let mut all = vec![start(), Delta::Usage(Usage::new(10, 1))];
         let calls: &[_] = match self {
-            Case::Asked | Case::Repeats => {
+            Case::Request | Case::Repeats => {
                 all.extend((0..20).map(|_| text(0, SENTENCE)));
                 &[]
             }
@@ -94,10 +96,10 @@ impl Case {
         all
     }
 
-    /// What is reached, how far the task had come by then.
-    fn reported(self) -> String {
+    /// The message of the stop.
+    fn message(self) -> String {
         let (what, counts) = match self {
-            Case::Asked => (
+            Case::Request => (
                 "the agent goes in circles: the same call of `read_file` returned the same result 5 \
                  times",
                 "Events processed: 15 | Tool calls: 5 | Elapsed: 0s",
@@ -128,7 +130,7 @@ impl Case {
         )
     }
 
-    /// Calls of the answer that the caller is to make all the same.
+    /// Calls of the answer that are let through.
     fn passed(self) -> usize {
         usize::from(self == Case::SecondCall)
     }
@@ -150,14 +152,14 @@ fn provider(dialect: Dialect, deltas: Vec<Delta>) -> Vec<Event> {
 
 type Reply = Result<(Head, Vec<Result<Event, Failure>>), Failure>;
 
-/// What comes through the guard.
+/// What the guard returns.
 async fn ask(case: Case, stop_as: StopAs, source: Dialect, stream: bool) -> Reply {
     let mut policy = GuardPolicy::default();
     policy.stop_as = stop_as;
-    let guard = SafetyGuard::new(policy).unwrap();
+    let guard = SafetyGuardHandle::new(policy).unwrap();
     let shown = match stream {
-        true => provider(source, case.says()),
-        false => vec![Event::new(case.says())],
+        true => provider(source, case.answer()),
+        false => vec![Event::new(case.answer())],
     };
     let model = service_fn(move |_: ChatRequest| {
         let shown = shown.clone();
@@ -187,7 +189,7 @@ async fn ask(case: Case, stop_as: StopAs, source: Dialect, stream: bool) -> Repl
 /// The data of each frame of a stream, with its event's name where it has one.
 fn frames(bytes: &[u8]) -> Vec<(Option<String>, String)> {
     let text = std::str::from_utf8(bytes).unwrap().replace("\r\n", "\n");
-    assert!(text.ends_with("\n\n"), "the last frame is whole: {text:?}");
+    assert!(text.ends_with("\n\n"), "the last frame is complete: {text:?}");
     let frame = |frame: &str| {
         let field = |name: &str| {
             let mut lines = frame.lines().filter_map(|line| line.strip_prefix(name));
@@ -202,7 +204,7 @@ fn json(data: &str) -> Value {
     serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data}"))
 }
 
-/// Asserts that a stream ends as its dialect wants it, once and last, for `reason`.
+/// Asserts that a stream has exactly one end, as its dialect requires, for `reason`.
 fn ends_well(dialect: Dialect, bytes: &[u8], reason: StopReason, case: &str) {
     let tools = reason == StopReason::ToolUse;
     let mut frames = frames(bytes);
@@ -276,7 +278,7 @@ async fn a_stop_that_answers_ends_the_stream_as_the_dialect_does() {
         }
         let reason = if case.passed() > 0 { StopReason::ToolUse } else { StopReason::EndTurn };
         ends_well(dialect, &bytes, reason, &name);
-        // And the caller's own reader finds an answer in it, which says why.
+        // A decoder of the dialect reads an answer with the message.
         let mut decoder = StreamDecoder::new(dialect);
         decoder.push(bytes.into());
         let mut answer = Completion::new(Head::new(dialect));
@@ -284,11 +286,11 @@ async fn a_stop_that_answers_ends_the_stream_as_the_dialect_does() {
             answer.push(&event.unwrap());
         }
         assert!(answer.ended, "{name}");
-        assert!(answer.text().ends_with(&case.reported()), "{name}: {}", answer.text());
+        assert!(answer.text().ends_with(&case.message()), "{name}: {}", answer.text());
         assert_eq!(answer.tool_calls().count(), case.passed(), "{name}");
-        let before = answer.text().len() - case.reported().len();
+        let before = answer.text().len() - case.message().len();
         match case {
-            Case::Asked | Case::Late => assert_eq!(before, 0, "{name}: it stands alone"),
+            Case::Request | Case::Late => assert_eq!(before, 0, "{name}: no other text"),
             Case::Repeats => {
                 assert_eq!(answer.text()[..before].trim_end(), SENTENCE.repeat(10).trim_end());
             }
@@ -298,7 +300,7 @@ async fn a_stop_that_answers_ends_the_stream_as_the_dialect_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_answers_is_a_whole_answer_where_nothing_streams() {
+async fn a_stop_that_answers_is_a_complete_answer_without_streaming() {
     for (case, source, dialect) in all() {
         let name = format!("{case:?} from {source} for {dialect}");
         let (head, events) = ask(case, StopAs::Answer, source, false).await.unwrap();
@@ -306,7 +308,7 @@ async fn a_stop_that_answers_is_a_whole_answer_where_nothing_streams() {
         let mut answer = Completion::new(head);
         answer.push(events[0].as_ref().unwrap());
         if case == Case::Late {
-            // It came in time, since it came in one piece.
+            // It came in one piece, and so in time.
             assert_eq!((answer.ended, answer.text().as_str()), (true, ""), "{name}");
             continue;
         }
@@ -325,22 +327,22 @@ async fn a_stop_that_answers_is_a_whole_answer_where_nothing_streams() {
         };
         assert_eq!(reason, wanted, "{name}");
         assert!(body.to_string().contains("Please review the work so far"), "{name}: {body}");
-        assert!(answer.text().ends_with(&case.reported()), "{name}: {}", answer.text());
+        assert!(answer.text().ends_with(&case.message()), "{name}: {}", answer.text());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_fails_is_the_dialects_own_error() {
+async fn a_stop_that_fails_is_an_error_of_the_dialect() {
     for (case, source, dialect) in all() {
         let name = format!("{case:?} from {source} for {dialect}");
-        let one_line = case.reported().replace('\n', " ");
+        let one_line = case.message().replace('\n', " ");
         let codec = codec(dialect);
         let (head, events) = match ask(case, StopAs::Failure, source, true).await {
             Ok(reply) => reply,
             Err(failure) => {
-                assert_eq!(case, Case::Asked);
+                assert_eq!(case, Case::Request);
                 let (_, headers, body) = codec.encode_error(&failure, None);
-                assert_eq!(headers["x-should-retry"], "false", "{name}: no SDK sends it again");
+                assert_eq!(headers["x-should-retry"], "false", "{name}: no SDK retries it");
                 let body = json(std::str::from_utf8(&body).unwrap());
                 assert!(
                     body["error"]["message"].as_str().unwrap().starts_with(&one_line),
@@ -362,7 +364,7 @@ async fn a_stop_that_fails_is_the_dialects_own_error() {
                 }
             }
         }
-        // One call was let through: so the answer is one, and says why the other is missing.
+        // One call was let through: the answer has it, and the reason why the other is missing.
         if case.passed() > 0 {
             assert!(failures.is_empty(), "{name}");
             ends_well(dialect, &bytes, StopReason::ToolUse, &name);
@@ -370,7 +372,7 @@ async fn a_stop_that_fails_is_the_dialects_own_error() {
         }
         let [failure] = &failures[..] else { panic!("{name}: {failures:?}") };
         assert_eq!((failure.reason(), failure.retry()), (Reason::Safety, Retry::Forbidden));
-        assert!(failure.is_delivered(), "{name}: pieces of the answer are the caller's already");
+        assert!(failure.is_delivered(), "{name}: content had been delivered");
         let all = frames(&bytes);
         let (event, data) = all.last().unwrap();
         let error = json(data);
@@ -379,7 +381,7 @@ async fn a_stop_that_fails_is_the_dialects_own_error() {
             assert_eq!(event.as_deref(), Some("error"), "{name}");
             assert_eq!(error["type"], "error", "{name}");
         }
-        // No end was made up before it.
+        // There is no regular end before it.
         let before = &all[..all.len() - 1];
         for sign in ["[DONE]", "message_stop", "finishReason\":\"", "finish_reason\":\""] {
             assert!(!before.iter().any(|(_, data)| data.contains(sign)), "{name}: {before:?}");

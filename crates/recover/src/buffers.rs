@@ -1,55 +1,51 @@
-//! Buffers for the text that is kept of an answer, used again.
+//! A pool of buffers for the text that is kept of an answer.
 //!
-//! Both layers keep the text of every answer while it streams, so that they can go on with it. The rule
-//! is that an answer that ends well costs no allocation of a layer; without this pool it would cost
-//! one each time its text doubles, in each of the two layers.
+//! Both layers keep the text of every answer while it streams, so that they can continue it. A
+//! successful answer should cost no allocation of a layer; without this pool it would cost one each
+//! time its text doubles, in each of the two layers.
 
 use std::cell::RefCell;
 
-/// Buffers kept by a thread: one for each layer of as many answers as usually end before as many
-/// others begin.
-const MOST: usize = 16;
+/// Buffers kept by a thread: one for each layer, for a few answers at a time.
+const MAX_KEPT: usize = 16;
 
-/// Larger ones are given back to the allocator: an answer of 4,000 tokens fits, and a thread keeps at
-/// most 256 KiB.
-const LARGEST: usize = 16 * 1024;
+/// Larger buffers are freed: an answer of 4,000 tokens fits, and a thread keeps at most 256 KiB.
+const MAX_CAPACITY: usize = 16 * 1024;
 
-/// Buffers of answers that are over, the first so many of them.
-struct Spare {
-    buffers: [String; MOST],
+/// Buffers of answers that are over; the first `kept` are in use.
+struct Pool {
+    buffers: [String; MAX_KEPT],
     kept: usize,
 }
 
 thread_local! {
-    // Of the thread and not of the layer, so that no lock is needed. A buffer may come back on
-    // another thread than it was taken on.
-    static SPARE: RefCell<Spare> =
-        const { RefCell::new(Spare { buffers: [const { String::new() }; MOST], kept: 0 }) };
+    // Per thread, so that no lock is needed. A buffer may be put back on another thread.
+    static POOL: RefCell<Pool> =
+        const { RefCell::new(Pool { buffers: [const { String::new() }; MAX_KEPT], kept: 0 }) };
 }
 
-/// An empty buffer. With those of answers that are over, an answer allocates nothing for what has
-/// to be kept of it.
+/// An empty buffer, one of an earlier answer if there is any.
 pub(crate) fn take() -> String {
-    let last = |spare: &RefCell<Spare>| {
-        let spare = &mut *spare.borrow_mut();
-        spare.kept = spare.kept.saturating_sub(1);
-        std::mem::take(&mut spare.buffers[spare.kept])
+    let last = |pool: &RefCell<Pool>| {
+        let pool = &mut *pool.borrow_mut();
+        pool.kept = pool.kept.saturating_sub(1);
+        std::mem::take(&mut pool.buffers[pool.kept])
     };
-    // A thread that ends keeps nothing.
-    SPARE.try_with(last).unwrap_or_default()
+    // The pool is gone while the thread ends.
+    POOL.try_with(last).unwrap_or_default()
 }
 
 /// Keeps a buffer for another answer.
 pub(crate) fn put(mut buffer: String) {
-    if buffer.capacity() == 0 || buffer.capacity() > LARGEST {
+    if buffer.capacity() == 0 || buffer.capacity() > MAX_CAPACITY {
         return;
     }
     buffer.clear();
-    let _ = SPARE.try_with(|spare| {
-        let spare = &mut *spare.borrow_mut();
-        if let Some(empty) = spare.buffers.get_mut(spare.kept) {
+    let _ = POOL.try_with(|pool| {
+        let pool = &mut *pool.borrow_mut();
+        if let Some(empty) = pool.buffers.get_mut(pool.kept) {
             *empty = buffer;
-            spare.kept += 1;
+            pool.kept += 1;
         }
     });
 }
@@ -59,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_and_small_ones_are_kept_and_nothing_of_what_was_in_them() {
+    fn keeps_a_few_small_buffers_without_their_contents() {
         put(String::new());
-        put(String::with_capacity(LARGEST + 1));
+        put(String::with_capacity(MAX_CAPACITY + 1));
         assert_eq!(take().capacity(), 0, "neither is kept");
-        for _ in 0..MOST + 9 {
+        for _ in 0..MAX_KEPT + 9 {
             put("private".into());
         }
-        for _ in 0..MOST {
+        for _ in 0..MAX_KEPT {
             let buffer = take();
             assert_eq!((buffer.as_str(), buffer.capacity() > 0), ("", true));
         }

@@ -1,4 +1,4 @@
-//! A further call of the inner service, for the same answer.
+//! Further calls of the inner service, for the same answer.
 
 use std::{
     future::Future,
@@ -10,13 +10,13 @@ use steadfast_chat::ChatRequest;
 use steadfast_core::{Failure, Reason, Reservation, RetryBudget, Withdrawal};
 use tower_service::Service;
 
-/// What a further call will cost, and the budget that it comes back to when its answer ends well.
-/// Dropped before the call is made, it goes back at once.
+/// The cost of a further call, and the budget to which it is refunded when the answer succeeds. When it
+/// is dropped before the call is made, it is refunded at once.
 #[derive(Debug, Default)]
 pub struct Reserved(Option<(RetryBudget, Reservation)>);
 
 impl Reserved {
-    /// Takes out what a further call after `reason` costs; `None` when there is too little left.
+    /// Reserves the cost of a further call after `reason`; `None` when too little is left.
     pub(crate) fn reserve(budget: Option<&RetryBudget>, reason: Reason) -> Option<Self> {
         let Some(budget) = budget.map(RetryBudget::drawing) else { return Some(Self::default()) };
         let cost = budget.reserve(reason)?;
@@ -38,7 +38,7 @@ pub(crate) struct FurtherCall<S: Service<ChatRequest>> {
     spent: Option<(RetryBudget, Withdrawal)>,
 }
 
-/// What came of a further call, and what it cost.
+/// The reply to a further call, and what it cost.
 type Called<R> = Result<(R, Option<(RetryBudget, Withdrawal)>), Failure>;
 
 impl<S> FurtherCall<S>
@@ -56,7 +56,7 @@ where
             ready!(self.service.poll_ready(cx)).map_err(Into::into)?;
         }
         if let Some((request, reserved)) = self.request.take() {
-            // It is asked: what that costs is gone, unless the answer ends well.
+            // From now on the cost is refunded only if the answer succeeds.
             self.spent = reserved.spend();
             self.call = Some(Box::pin(self.service.call(request)));
         }

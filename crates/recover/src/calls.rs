@@ -1,4 +1,4 @@
-//! The tool calls of an answer: which are whole, and which were cut off.
+//! The tool calls of an answer: which are complete, and which were cut off.
 
 use smallvec::SmallVec;
 use steadfast_core::Dialect;
@@ -6,8 +6,8 @@ use steadfast_core::Dialect;
 /// The bytes of `{}`.
 const EMPTY: usize = 2;
 
-/// The tool calls of an answer so far. Of their arguments it is enough to know how much there was,
-/// and whether that is all.
+/// The tool calls of an answer so far. Of their arguments only the size is kept, and whether they are
+/// complete.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
     all: SmallVec<[Call; 2]>,
@@ -20,7 +20,7 @@ struct Call {
     arguments: Balance,
     /// The provider reported that the block is complete.
     closed: bool,
-    /// It reads as if it were whole, and is not when the output limit is what comes next.
+    /// It looks complete, but is cut off if the output limit comes next.
     doubtful: bool,
 }
 
@@ -30,26 +30,25 @@ impl Call {
     }
 }
 
-/// Which calls may be cut off though they read as if they were whole.
+/// Which calls may be cut off although they look complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Doubt {
-    /// None: their arguments are text, and half a JSON text is none.
+    /// None: their arguments are sent as text, and a part of a JSON text is not valid.
     #[default]
     None,
-    /// Those without arguments, which are on the wire the same as those of which no argument has come
-    /// yet.
+    /// Those without arguments, which look on the wire like those whose arguments have not come yet.
     Empty,
-    /// All: what had come of the arguments was made a whole object of.
+    /// All: partial arguments are sent as a complete object.
     All,
 }
 
 impl Calls {
-    /// In which dialect what comes now is, and whether it comes in pieces.
-    pub(crate) fn reads(&mut self, dialect: Dialect, streams: bool) {
+    /// Sets the dialect of the next stream, and whether it is streamed.
+    pub(crate) fn set_source(&mut self, dialect: Dialect, streams: bool) {
         self.doubt = match (dialect, streams) {
             (Dialect::Anthropic, true) => Doubt::Empty,
             (Dialect::Anthropic, false) => Doubt::All,
-            _ => Doubt::None,
+            (Dialect::OpenAi | Dialect::Gemini, _) => Doubt::None,
         };
     }
 
@@ -74,8 +73,8 @@ impl Calls {
         }
     }
 
-    /// Something else has come after the calls so far: they are whole.
-    pub(crate) fn trust(&mut self) {
+    /// Something else has come after the calls so far: they are complete.
+    pub(crate) fn confirm(&mut self) {
         for call in &mut self.all {
             call.doubtful = false;
         }
@@ -85,7 +84,7 @@ impl Calls {
         self.all.is_empty()
     }
 
-    /// Nothing more can come of any of them.
+    /// None of them is under way.
     pub(crate) fn are_over(&self) -> bool {
         self.all.iter().all(|call| call.closed || call.arguments.complete)
     }
@@ -102,7 +101,7 @@ impl Calls {
         self.all.iter().any(|call| call.block == block && !call.is_whole())
     }
 
-    /// Bytes of arguments that came of calls which are not whole.
+    /// Bytes of the arguments of calls that are not complete.
     pub(crate) fn cut_bytes(&self) -> usize {
         let bytes = |call: &Call| match call.arguments {
             Balance { complete: true, bytes: EMPTY, .. } => 0,
@@ -111,7 +110,7 @@ impl Calls {
         self.all.iter().filter(|call| !call.is_whole()).map(bytes).sum()
     }
 
-    /// Forgets the calls that are not whole; the first of their blocks.
+    /// Removes the calls that are not complete; returns the first of their blocks.
     pub(crate) fn drop_cut(&mut self) -> Option<u32> {
         let first = self.all.iter().filter(|call| !call.is_whole()).map(|call| call.block).min();
         self.all.retain(|call| call.is_whole());
@@ -119,7 +118,7 @@ impl Calls {
     }
 }
 
-/// Reads JSON text for where it ends, without keeping it.
+/// Finds the end of a JSON text, without keeping it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Balance {
     depth: u32,

@@ -1,4 +1,4 @@
-//! Cut-off answers: when they are continued, and how.
+//! Truncated answers: when they are continued, and how.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     join::Join,
     layer::{RecoverHandle, RecoverLayer, RecoverState},
     overlap::Overlap,
-    policy::{Answer, Next, Recovery, Step},
+    policy::{AnswerInProgress, EventStep, NextAction, Recovery},
     request,
     service::{Recover, RecoverFuture},
 };
@@ -31,7 +31,7 @@ pub type ContinuationFuture<S, F> = RecoverFuture<S, F, ContinuationPolicy>;
 /// The events of an answer and, when it is cut off, of what continues it.
 pub type ContinuedEvents<S, E> = RecoveredEvents<S, E, ContinuationPolicy>;
 
-/// Looks at what a [`ContinuationLayer`] did.
+/// Reads and resets the counters of a [`ContinuationLayer`].
 pub type ContinuationHandle = RecoverHandle<ContinuationPolicy>;
 
 /// How cut-off answers are continued. Limits are in tokens.
@@ -44,25 +44,24 @@ pub struct ContinuationPolicy {
     pub escalate_to: u64,
     /// How often one answer is continued, at most; 0 for never.
     pub continuations: u32,
-    /// A continuation that brings fewer new tokens than this brings little.
+    /// A continuation with fewer new tokens than this counts as poor.
     pub little: u64,
-    /// After so many continuations in a row that brought little, there are no more; 0 to go on
-    /// whatever they bring.
+    /// The number of poor continuations in a row after which there are no more; 0 for no such limit.
     pub poor_in_a_row: u32,
-    /// A request that asks for fewer tokens than this is left alone.
+    /// A request that asks for fewer tokens than this is not continued.
     pub least: u64,
-    /// Holds back a streamed answer until it is known why it stopped, so that the output limit can
-    /// be raised for it too.
+    /// Holds back a streamed answer until its stop reason is known, so that the output limit can be
+    /// raised for it too.
     pub withhold: bool,
     /// The most to keep or hold back of an answer, in bytes. A longer one is not continued.
     pub max_partial: usize,
 }
 
 impl Default for ContinuationPolicy {
-    /// 64,000: what current models write at most in one answer; with the usual limit of 8,000 one
-    /// raise is enough for nearly all. 3 continuations of that are longer than any answer. Fewer than 500 tokens, three
-    /// times in a row, is a model that goes in circles. A caller who asks for fewer than 256 tokens
-    /// wants a title or a label, and no more. 1 MiB: see [`ResumePolicy`](crate::ResumePolicy).
+    /// 64,000: the most that current models write in one answer; with the usual limit of 8,000 one raise
+    /// is enough for nearly all. 3 continuations of that are longer than any answer. Fewer than 500
+    /// tokens, three times in a row, is a model in a loop. A request for fewer than 256 tokens is for a
+    /// title or a label. 1 MiB: see [`ResumePolicy`](crate::ResumePolicy).
     fn default() -> Self {
         Self {
             escalate_to: 64_000,
@@ -77,11 +76,11 @@ impl Default for ContinuationPolicy {
 }
 
 impl ContinuationPolicy {
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// The first thing that does not.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.max_partial == 0 {
             let off = ", or set `continuations` and `escalate_to` to 0";
@@ -100,17 +99,17 @@ pub struct OutputLimits {
     pub window: Option<u64>,
 }
 
-/// What a [`ContinuationLayer`] did since it was made.
+/// What a [`ContinuationLayer`] did since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContinuationSnapshot {
-    /// Times that the output limit cut something off, continuations included.
+    /// How often the output limit cut off an answer or a continuation.
     pub cut: u64,
-    /// Answers asked for again with a higher limit.
+    /// Requests sent again with a higher limit.
     pub escalated: u64,
-    /// Continuations asked for.
+    /// Continuations requested.
     pub continued: u64,
-    /// Answers that reached the caller cut off.
+    /// Answers that reached the caller truncated.
     pub truncated: u64,
 }
 
@@ -121,10 +120,9 @@ impl ContinuationLayer {
         self.with(|policy, _| policy.withhold = withhold)
     }
 
-    /// What models can do: a raised limit is never more than the model's own, nor than what its
-    /// window leaves. Called with the request and the target that answered, when it is known.
-    /// Where nothing is known a limit may be raised too far, and is refused: then the answer is
-    /// continued from where it was cut.
+    /// The limits of models: a limit is raised neither above that of the model nor above what its
+    /// window leaves. Called with the request and the target that answered, when it is known. Without
+    /// known limits the raised one may be refused: then the answer is continued from where it was cut.
     ///
     /// ```
     /// use steadfast_recover::{ContinuationLayer, OutputLimits};
@@ -144,13 +142,13 @@ impl ContinuationLayer {
 
 type LimitsOf = dyn Fn(&ChatRequest, Option<&Target>) -> OutputLimits + Send + Sync;
 
-/// Knows the limits of models.
+/// The limits of models.
 #[derive(Clone, Default)]
 pub struct ModelLimits(Option<Arc<LimitsOf>>);
 
 impl ModelLimits {
-    /// What the limit of `request` may be raised to, when that is more than `now`; `input` is what
-    /// the request reads.
+    /// What the limit of `request` may be raised to, when that is more than it has; `input` and `wrote`
+    /// are its tokens.
     fn raised(
         &self,
         policy: &ContinuationPolicy,
@@ -173,14 +171,14 @@ impl fmt::Debug for ModelLimits {
     }
 }
 
-/// What is known of one answer that may be cut off.
+/// The state of one answer that may be cut off.
 #[derive(Debug)]
 pub struct ContinuationState {
     hold_back: HoldBack,
-    /// Continuations in a row that brought little.
+    /// Poor continuations in a row.
     poor: u32,
     escalated: bool,
-    /// The answer that was dropped to be asked for again, until the next one begins.
+    /// The answer that was dropped for a request with a higher limit, until the next one begins.
     dropped: Option<Box<Dropped>>,
 }
 
@@ -192,8 +190,8 @@ struct Dropped {
     used: Usage,
 }
 
-type Shared = RecoverState<ContinuationPolicy>;
-type CutAnswer = Answer<ContinuationPolicy>;
+type LayerState = RecoverState<ContinuationPolicy>;
+type CutAnswer = AnswerInProgress<ContinuationPolicy>;
 
 impl Recovery for ContinuationPolicy {
     type Options = ModelLimits;
@@ -230,11 +228,11 @@ impl Recovery for ContinuationPolicy {
         answer.state.hold_back.passes(event, &answer.partial)
     }
 
-    fn take(answer: &mut CutAnswer, event: Event) -> Step {
+    fn take(answer: &mut CutAnswer, event: Event) -> EventStep {
         answer.state.hold_back.take(event, &mut answer.partial, &mut answer.out)
     }
 
-    fn cut(shared: &Shared, answer: &mut CutAnswer) -> Next {
+    fn cut(shared: &LayerState, answer: &mut CutAnswer) -> NextAction {
         shared.count(|counts| counts.cut += 1);
         let policy = &shared.policy;
         let used = answer.partial.used(answer.request.needs().input_tokens);
@@ -261,45 +259,50 @@ impl Recovery for ContinuationPolicy {
                 let dropped = Dropped { partial, events, max_output, used: before.plus(&used) };
                 answer.state.dropped = Some(Box::new(dropped));
                 answer.state.hold_back.next_piece();
-                return Next::Call(Box::new(answer.request.clone()), Reserved::default());
+                return NextAction::Call(Box::new(answer.request.clone()), Reserved::default());
             }
             answer.out.extend(events);
         }
-        go_on(shared, answer, new)
+        next_call(shared, answer, new)
     }
 
-    fn failed(shared: &Shared, answer: &mut CutAnswer, failure: Failure, call: bool) -> Next {
-        let has_come = answer.partial.has_come();
+    fn failed(
+        shared: &LayerState,
+        answer: &mut CutAnswer,
+        failure: Failure,
+        call: bool,
+    ) -> NextAction {
+        let has_content = answer.partial.has_content();
         if answer.further.is_none() {
-            // The answer itself: not this layer's to repair.
+            // The answer itself failed, which this layer does not repair.
             let withheld = answer.state.hold_back.withheld.is_some();
             answer.out.extend(answer.state.hold_back.release());
             let failure = if withheld { failure.without_delivered() } else { failure };
-            return Next::Over(Some(failure));
+            return NextAction::Over(Some(failure));
         }
         if call {
-            answer.asked = answer.asked.saturating_add(failure.attempts());
+            answer.attempts = answer.attempts.saturating_add(failure.attempts());
         }
         let dropped = answer.state.dropped.take();
-        if failure.retry() == Retry::Forbidden || has_come {
+        if failure.retry() == Retry::Forbidden || has_content {
             answer.out.extend(answer.state.hold_back.release());
-            // What was there of a first answer was dropped unseen.
-            let unseen = dropped.is_some() && !has_come;
-            return Next::Over(Some(if unseen { failure } else { failure.with_delivered() }));
+            // The first answer was dropped before the caller saw it.
+            let unseen = dropped.is_some() && !has_content;
+            return NextAction::Over(Some(if unseen { failure } else { failure.with_delivered() }));
         }
         let Some(dropped) = dropped else {
-            return leave(shared, answer, "continuation_failed");
+            return truncate(shared, answer, "continuation_failed");
         };
-        // A higher limit was refused: the answer that was cut off is better than none.
+        // The higher limit was refused: the truncated answer is continued instead.
         let Dropped { partial, events, max_output, used } = *dropped;
         answer.further().used = used;
         answer.partial = partial;
         answer.request.params.max_output = max_output;
         answer.out.extend(events);
-        go_on(shared, answer, 0)
+        next_call(shared, answer, 0)
     }
 
-    fn join(_: &Shared, answer: &mut CutAnswer) -> Join {
+    fn join(_: &LayerState, answer: &mut CutAnswer) -> Join {
         let used = answer.further().used;
         let partial = &mut answer.partial;
         if answer.state.dropped.is_some() {
@@ -310,8 +313,8 @@ impl Recovery for ContinuationPolicy {
     }
 }
 
-/// Continues the answer, or leaves it as it is.
-fn go_on(shared: &Shared, answer: &mut CutAnswer, new: u64) -> Next {
+/// Continues the answer, or leaves it truncated.
+fn next_call(shared: &LayerState, answer: &mut CutAnswer, new: u64) -> NextAction {
     let policy = &shared.policy;
     let why = if answer.calls() >= policy.continuations {
         Some("continuations_spent")
@@ -321,7 +324,7 @@ fn go_on(shared: &Shared, answer: &mut CutAnswer, new: u64) -> Next {
         answer.no_call()
     };
     if let Some(why) = why {
-        return leave(shared, answer, why);
+        return truncate(shared, answer, why);
     }
     answer.further().calls += 1;
     shared.count(|counts| counts.continued += 1);
@@ -333,18 +336,18 @@ fn go_on(shared: &Shared, answer: &mut CutAnswer, new: u64) -> Next {
     let (context, target) = (&answer.request.context, answer.target.as_ref());
     event::continued(context, target, answer.calls(), new, bytes);
     answer.state.hold_back.next_piece();
-    Next::Call(Box::new(request), Reserved::default())
+    NextAction::Call(Box::new(request), Reserved::default())
 }
 
-/// Ends the answer as the model did: cut off.
-fn leave(shared: &Shared, answer: &mut CutAnswer, why: &'static str) -> Next {
+/// Ends the answer truncated, as the model did.
+fn truncate(shared: &LayerState, answer: &mut CutAnswer, why: &'static str) -> NextAction {
     shared.count(|counts| counts.truncated += 1);
     event::truncated(&answer.request.context, answer.target.as_ref(), why);
     let stop = answer.state.hold_back.stop.take();
     let ends = stop.map(Delta::Stop).into_iter().chain([Delta::End]);
     let used = Delta::Usage(answer.further().used);
     answer.out.push_back(Event::new([used].into_iter().chain(ends)));
-    Next::Over(None)
+    NextAction::Over(None)
 }
 
 #[cfg(test)]
@@ -352,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_raised_as_far_as_everything_allows() {
+    fn a_limit_is_raised_as_far_as_model_and_window_allow() {
         for (asked, max_output, window, raised) in [
             (Some(8_000), None, None, Some(64_000)),
             (None, None, None, Some(64_000)),

@@ -1,11 +1,11 @@
-//! What is reported to the log and the trace: one of each for one action.
+//! What is reported to the log and the trace: one entry of each for one action.
 
 use steadfast_core::{CallContext, Failure, Reason, Step, Target, Usage};
 use tracing::{Level, event};
 
 const LAYER: &str = "recover";
 
-/// The output limit is raised and the request sent again; what was written so far is dropped.
+/// The output limit is raised and the request sent again; the answer so far is dropped.
 pub(crate) fn escalated(context: &CallContext, target: Option<&Target>, to: u64, dropped: u64) {
     event!(
         name: "steadfast::recover::escalated",
@@ -14,14 +14,14 @@ pub(crate) fn escalated(context: &CallContext, target: Option<&Target>, to: u64,
         max_output = to,
         waste_output_tokens = dropped,
         target = target.map(tracing::field::display),
-        "the answer was cut off; it is asked for again with a higher limit",
+        "the answer was cut off; the request is sent again with a higher limit",
     );
     record(context, target, "escalated", || {
         format!("to {to} tokens; {dropped} output tokens were dropped")
     });
 }
 
-/// The answer is continued; `cut_call` is how many bytes came of a tool call that is made anew.
+/// The answer is continued; `cut_call` is how many bytes had come of a tool call that was cut off.
 pub(crate) fn continued(
     context: &CallContext,
     target: Option<&Target>,
@@ -47,7 +47,7 @@ pub(crate) fn continued(
     });
 }
 
-/// The answer is left as it is: cut off.
+/// The answer is left truncated.
 pub(crate) fn truncated(context: &CallContext, target: Option<&Target>, why: &'static str) {
     event!(
         name: "steadfast::recover::truncated",
@@ -55,7 +55,7 @@ pub(crate) fn truncated(context: &CallContext, target: Option<&Target>, why: &'s
         Level::WARN,
         why,
         target = target.map(tracing::field::display),
-        "the answer was cut off and is left so ({why})",
+        "the answer was cut off and is not continued ({why})",
     );
     record(context, target, "truncated", || why.into());
 }
@@ -72,8 +72,7 @@ fn record(
     });
 }
 
-/// A broken stream is to be gone on with: `lost` is what the broken part is known or estimated to
-/// have used.
+/// A broken stream will be resumed: `lost` is what the broken part is known or estimated to have used.
 pub(crate) fn resuming(
     context: &CallContext,
     failure: &Failure,
@@ -94,7 +93,7 @@ pub(crate) fn resuming(
         waste_input_tokens = input,
         waste_output_tokens = output,
         target = target.map(tracing::field::display),
-        "the stream broke and is to be gone on with: {failure}",
+        "the stream broke and will be resumed: {failure}",
     );
     context.log.record(|| {
         let detail = format!(
@@ -104,7 +103,7 @@ pub(crate) fn resuming(
     });
 }
 
-/// The overlap is found: the caller's stream goes on.
+/// The overlap is found: the caller's stream continues.
 pub(crate) fn resumed(context: &CallContext, to: Option<&Target>, resume: u32) {
     event!(
         name: "steadfast::recover::resumed",
@@ -112,12 +111,12 @@ pub(crate) fn resumed(context: &CallContext, to: Option<&Target>, resume: u32) {
         Level::INFO,
         resume,
         target = to.map(tracing::field::display),
-        "the answer goes on where it broke",
+        "the answer continues where it broke",
     );
     context.log.record(|| Step::new(LAYER, "resumed").with_target(to));
 }
 
-/// A broken stream is not gone on with: the caller is given its failure.
+/// A broken stream is not resumed: the caller gets its failure.
 pub(crate) fn declined(context: &CallContext, failure: &Failure, why: &'static str) {
     event!(
         name: "steadfast::recover::not_resumed",
@@ -126,7 +125,7 @@ pub(crate) fn declined(context: &CallContext, failure: &Failure, why: &'static s
         reason = failure.reason().as_str(),
         why,
         target = failure.target().map(tracing::field::display),
-        "the stream broke and is not gone on with ({why}): {failure}",
+        "the stream broke and is not resumed ({why}): {failure}",
     );
     context.log.record(|| {
         Step::new(LAYER, "not_resumed")

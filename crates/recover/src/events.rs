@@ -1,4 +1,4 @@
-//! An answer that may be gone on with by further calls.
+//! An answer that may be continued by further calls.
 
 use std::{
     collections::VecDeque,
@@ -15,35 +15,39 @@ use tower_service::Service;
 
 use crate::{
     call::FurtherCall,
-    policy::{Answer, Further, Next, Recovery, Step},
+    policy::{AnswerInProgress, EventStep, Further, NextAction, Recovery},
     service::Source,
 };
 
-/// The events of an answer and of the calls that go on with it, as one stream. After its first
-/// error it stays ended. Dropping it ends whatever is under way; what was paid for a call that was
-/// not sent yet goes back into the budget.
+/// The events of an answer and of the calls that continue it, as one stream. It ends after its first
+/// error. Dropping it ends whatever is under way; the reservation of a call that was not sent goes back
+/// into the budget.
 ///
-/// In order: its events are shown and noted ([`Partial`](crate::Partial)); when it is cut off or breaks
-/// the policy decides whether to go on, and makes the request; the call is made; its events are
-/// joined to what was shown.
+/// In order: its events are delivered and recorded ([`Partial`](crate::Partial)); when it is cut off or
+/// breaks, the policy decides whether to continue, and makes the request; the call is made; its events
+/// are joined to what was delivered.
 pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
     /// `None` while there is no stream to read.
     events: Option<E>,
-    /// `None` once the answer needs nothing any more.
-    answer: Option<Answer<P>>,
+    /// `None` once the answer can not need a further call.
+    answer: Option<AnswerInProgress<P>>,
     source: Arc<Source<S, P>>,
-    /// Boxed: nearly no answer has one.
+    /// Boxed, since few answers have one.
     call: Option<Box<FurtherCall<S>>>,
-    /// To be given next, once the answer needs nothing any more.
+    /// To be returned next, once `answer` is `None`.
     out: VecDeque<Event>,
-    /// To be given after that; beside the queue, which would have to be allocated.
+    /// To be returned after that; not in the queue, which would have to be allocated.
     then: Option<Event>,
-    /// To be given after that.
+    /// To be returned last.
     failure: Option<Failure>,
 }
 
 impl<S: Service<ChatRequest>, E, P: Recovery> RecoveredEvents<S, E, P> {
-    pub(crate) fn new(events: E, answer: Option<Answer<P>>, source: Arc<Source<S, P>>) -> Self {
+    pub(crate) fn new(
+        events: E,
+        answer: Option<AnswerInProgress<P>>,
+        source: Arc<Source<S, P>>,
+    ) -> Self {
         let (call, out) = (None, VecDeque::new());
         Self { events: Some(events), answer, source, call, out, then: None, failure: None }
     }
@@ -56,7 +60,7 @@ where
     E: Events + Unpin,
     P: Recovery,
 {
-    /// Takes note of an event of the first stream. Whether it is given as it is: nearly all are.
+    /// Records an event of the first stream. Returns whether it is delivered unchanged, as most are.
     #[inline]
     fn passes(&mut self, event: &Event) -> bool {
         let Some(answer) = &mut self.answer else { return true };
@@ -71,7 +75,7 @@ where
         P::passes(answer, event)
     }
 
-    /// An event that does not pass: what is to be given now.
+    /// Handles an event that is not delivered unchanged; returns the next event to deliver.
     fn take(&mut self, event: Event) -> Option<Event> {
         let Some(answer) = &mut self.answer else { return Some(event) };
         let event = match answer.further.as_mut().and_then(|further| further.join.as_mut()) {
@@ -89,30 +93,30 @@ where
             },
         };
         let step = P::take(answer, event);
-        if answer.partial.is_ended() && !matches!(step, Step::Cut) {
-            // What was paid for further calls goes back.
-            for (budget, cost) in self.over().into_iter().flat_map(|further| further.spent) {
+        if answer.partial.is_ended() && !matches!(step, EventStep::Cut) {
+            // The cost of further calls is refunded.
+            for (budget, cost) in self.finish().into_iter().flat_map(|further| further.spent) {
                 budget.refund(cost);
             }
         }
         match step {
-            Step::Give(event, then) => {
+            EventStep::Give(event, then) => {
                 self.then = then;
                 Some(event)
             }
-            Step::More => None,
-            Step::Cut => {
+            EventStep::More => None,
+            EventStep::Cut => {
                 if let Some(answer) = &mut self.answer {
                     let next = P::cut(&self.source.shared, answer);
-                    self.go_on(next);
+                    self.next_call(next);
                 }
                 None
             }
         }
     }
 
-    /// The answer needs nothing any more.
-    fn over(&mut self) -> Option<Box<Further>> {
+    /// The answer can not need a further call any more.
+    fn finish(&mut self) -> Option<Box<Further>> {
         let mut answer = self.answer.take()?;
         self.out = std::mem::take(&mut answer.out);
         answer.further.take()
@@ -121,30 +125,30 @@ where
     /// The stream, or (`call`) the further call, failed.
     fn failed(&mut self, failure: Failure, call: bool) {
         let Some(answer) = &mut self.answer else {
-            return self.go_on(Next::Over(Some(failure)));
+            return self.next_call(NextAction::Over(Some(failure)));
         };
         if let Some(further) = &mut answer.further {
             (further.join, further.deadline) = (None, None);
         }
         let next = P::failed(&self.source.shared, answer, failure, call);
-        self.go_on(next);
+        self.next_call(next);
     }
 
     fn not_joined(&mut self, failure: Failure, why: &'static str) {
         if let Some(answer) = &mut self.answer {
             let next = P::not_joined(&self.source.shared, answer, failure, why);
-            self.go_on(next);
+            self.next_call(next);
         }
     }
 
     /// Makes the next call, or ends the answer.
-    fn go_on(&mut self, next: Next) {
+    fn next_call(&mut self, next: NextAction) {
         self.events = None;
         match (next, &mut self.answer) {
-            (Next::Call(mut request, reserved), Some(answer)) => {
+            (NextAction::Call(mut request, reserved), Some(answer)) => {
                 answer.partial.next_piece();
                 let context = &mut request.context;
-                context.attempts = context.attempts.saturating_add(answer.asked);
+                context.attempts = context.attempts.saturating_add(answer.attempts);
                 let further = answer.further();
                 further.join = None;
                 further.deadline = context
@@ -153,22 +157,22 @@ where
                 let call = FurtherCall::new(self.source.service(), *request, reserved);
                 self.call = Some(Box::new(call));
             }
-            (Next::Call(..), None) => {}
-            (Next::Over(failure), _) => {
-                self.over();
+            (NextAction::Call(..), None) => {}
+            (NextAction::Over(failure), _) => {
+                self.finish();
                 self.failure = failure;
             }
         }
     }
 
-    /// The further call is answered.
-    fn began(&mut self, reply: ChatResponse<E>, spent: Option<(RetryBudget, Withdrawal)>) {
+    /// A further call is answered.
+    fn answered(&mut self, reply: ChatResponse<E>, spent: Option<(RetryBudget, Withdrawal)>) {
         let Some(answer) = &mut self.answer else { return };
         let (head, events) = reply.into_parts();
-        answer.asked = answer.asked.saturating_add(head.attempts);
+        answer.attempts = answer.attempts.saturating_add(head.attempts);
         answer.target = head.target.or(answer.target.take());
         answer.dialect = head.dialect;
-        answer.partial.calls.reads(head.dialect, answer.request.stream);
+        answer.partial.calls.set_source(head.dialect, answer.request.stream);
         let join =
             P::join(&self.source.shared, answer).foreign(answer.dialect != answer.first_dialect);
         let further = answer.further();
@@ -178,14 +182,14 @@ where
         self.events = Some(events);
     }
 
-    /// Ready when the deadline passed while a further call, or the overlap, was waited for.
+    /// Ready when the deadline passed during the wait for a further call, or for the overlap.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let further = self.answer.as_mut().and_then(|answer| answer.further.as_mut());
         match further.and_then(|further| further.deadline.as_mut()) {
             Some(deadline) => ready!(deadline.as_mut().poll(cx)),
             None => return Poll::Pending,
         }
-        let text = "the deadline passed while the answer was to be gone on with";
+        let text = "the deadline passed before the answer was continued";
         let failure = Failure::refused(Reason::Timeout, text);
         match self.call.take() {
             Some(_) => self.failed(failure, true),
@@ -196,11 +200,14 @@ where
 }
 
 fn no_overlap() -> Failure {
-    Failure::new(Reason::Unknown, "the further answer did not go on with what had been shown")
-        .with_evidence("overlap")
+    Failure::new(
+        Reason::Unknown,
+        "the further answer does not continue the text that was delivered",
+    )
+    .with_evidence("overlap")
 }
 
-/// What is reported of a stream that ends without its terminal event.
+/// The failure of a stream that ends without its terminal event.
 fn cut_off() -> Failure {
     Failure::new(Reason::Network, "the answer ended without its terminal event")
         .with_evidence("eof")
@@ -233,7 +240,7 @@ where
                 };
                 this.call = None;
                 match reply {
-                    Ok((reply, spent)) => this.began(reply, spent),
+                    Ok((reply, spent)) => this.answered(reply, spent),
                     Err(failure) => this.failed(failure, true),
                 }
                 continue;
@@ -261,7 +268,7 @@ impl<S: Service<ChatRequest>, E, P: Recovery> fmt::Debug for RecoveredEvents<S, 
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecoveredEvents")
             .field("over", &self.answer.is_none())
-            .field("further_calls", &self.answer.as_ref().map_or(0, Answer::calls))
+            .field("further_calls", &self.answer.as_ref().map_or(0, AnswerInProgress::calls))
             .finish_non_exhaustive()
     }
 }

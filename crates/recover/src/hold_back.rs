@@ -1,30 +1,30 @@
-//! What of an answer is held back until it is known whether it was cut off.
+//! Holds back parts of an answer until it is known whether it was cut off.
 
 use std::collections::VecDeque;
 
 use steadfast_chat::{Delta, Event, Stop, StopReason};
 
-use crate::{Partial, policy::Step};
+use crate::{Partial, policy::EventStep};
 
-/// Holds back what must not reach the caller should the answer turn out to be cut off: tool calls until
-/// they are whole, the end of a text block until something follows, and, when asked to, all of it.
+/// Holds back what must not reach the caller if the answer is cut off: tool calls until they are
+/// complete, the end of a text block until something follows, and, when configured, all of it.
 #[derive(Debug, Default)]
 pub(crate) struct HoldBack {
-    /// All so far, while it is withheld.
+    /// All events so far, while the whole answer is withheld.
     pub(crate) withheld: Option<Vec<Event>>,
     withheld_bytes: usize,
-    /// Tool calls that are not whole.
+    /// Tool calls that are not complete.
     held: VecDeque<Event>,
     held_bytes: usize,
-    /// A call was too large to be held back: the caller has the beginning of it.
+    /// A call was too large to be held back: the caller has its beginning.
     spilled: bool,
     /// The end of a text block.
     text_end: Option<Event>,
     /// Why the model stopped when it was last cut off.
     pub(crate) stop: Option<Stop>,
-    /// It was cut off; what is left is read for its end alone.
+    /// It was cut off; the rest is only read to its end.
     draining: bool,
-    /// Bytes of arguments of the tool calls that were cut off and dropped, when there are such.
+    /// Bytes of arguments of the tool calls that were cut off and dropped, if any.
     pub(crate) cut_bytes: Option<usize>,
     limit: usize,
 }
@@ -42,7 +42,7 @@ impl HoldBack {
             && self.withheld.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// Whether `event`, which the partial has seen, is text behind which nothing is held back.
+    /// Whether `event`, which the partial has seen, is text or thinking and nothing is held back.
     #[inline]
     pub(crate) fn passes(&self, event: &Event, partial: &Partial) -> bool {
         matches!(&event.deltas[..], [Delta::Text { .. } | Delta::Thinking { .. }])
@@ -51,14 +51,14 @@ impl HoldBack {
             && !partial.calls.has_cut()
     }
 
-    /// Another stream goes on with the answer.
+    /// Another stream continues the answer.
     pub(crate) fn next_piece(&mut self) {
         self.draining = false;
         self.held_bytes = 0;
     }
 
-    /// What of the held back may still be given when the stream failed. A call that is not whole
-    /// never is.
+    /// What may be delivered of the held back events when the stream failed; not a call that is not
+    /// complete.
     pub(crate) fn release(&mut self) -> Option<Event> {
         self.held.clear();
         self.text_end.take().filter(|_| self.withheld.is_none())
@@ -70,9 +70,9 @@ impl HoldBack {
         event: Event,
         partial: &mut Partial,
         out: &mut VecDeque<Event>,
-    ) -> Step {
+    ) -> EventStep {
         if self.draining {
-            return if event.is_end() { Step::Cut } else { Step::More };
+            return if event.is_end() { EventStep::Cut } else { EventStep::More };
         }
         let length = event.deltas.iter().find(|delta| is_length(delta));
         if let (Some(Delta::Stop(stop)), false) = (length, self.spilled) {
@@ -80,7 +80,7 @@ impl HoldBack {
                 self.stop = Some(stop.clone());
                 return self.cut(event, partial, out);
             }
-            // It is not gone on with. What was cut off of a call is nobody's all the same.
+            // It is not continued, but the calls that were cut off are dropped too.
             if partial.calls.has_cut() {
                 return self.finish_turn(event, partial, out);
             }
@@ -88,18 +88,18 @@ impl HoldBack {
         self.pass(event, partial, out)
     }
 
-    fn pass(&mut self, event: Event, partial: &Partial, out: &mut VecDeque<Event>) -> Step {
-        // A frame that says nothing has to be passed on all the same: Anthropic's calls begin with one.
+    fn pass(&mut self, event: Event, partial: &Partial, out: &mut VecDeque<Event>) -> EventStep {
+        // A frame without deltas has to be passed on too: Anthropic's calls begin with one.
         let pings = !event.deltas.is_empty()
             && event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
         if pings && self.withheld.is_none() && out.is_empty() {
-            return Step::Give(event, None);
+            return EventStep::Give(event, None);
         }
         if let Some(text_end) = self.text_end.take() {
             // The usual case, without the queue, which would have to be allocated.
             let passes = self.withheld.is_none() && out.is_empty() && !partial.calls.has_cut();
             if passes && !partial.is_text_end(&event) {
-                return Step::Give(text_end, Some(event));
+                return EventStep::Give(text_end, Some(event));
             }
             self.emit(text_end, out);
         }
@@ -108,7 +108,7 @@ impl HoldBack {
             self.held_bytes += event.size();
             if self.held_bytes <= self.limit {
                 self.held.push_back(event);
-                return Step::More;
+                return EventStep::More;
             }
             self.spilled = true;
         }
@@ -117,7 +117,7 @@ impl HoldBack {
         }
         if partial.is_text_end(&event) {
             self.text_end = Some(event);
-            return Step::More;
+            return EventStep::More;
         }
         if event.is_end()
             && let Some(withheld) = self.withheld.take()
@@ -125,14 +125,14 @@ impl HoldBack {
             out.extend(withheld);
         }
         if self.withheld.is_none() && out.is_empty() {
-            return Step::Give(event, None);
+            return EventStep::Give(event, None);
         }
         self.emit(event, out);
-        Step::More
+        EventStep::More
     }
 
-    /// The answer is cut off with `event`, which has no whole call in it.
-    fn cut(&mut self, event: Event, partial: &mut Partial, out: &mut VecDeque<Event>) -> Step {
+    /// The answer is cut off with `event`, and has no complete call.
+    fn cut(&mut self, event: Event, partial: &mut Partial, out: &mut VecDeque<Event>) -> EventStep {
         let ended = event.is_end();
         let in_call = partial.calls.has_cut();
         self.cut_bytes = in_call.then(|| partial.calls.cut_bytes());
@@ -141,7 +141,7 @@ impl HoldBack {
         {
             self.emit(text_end, out);
         }
-        // Nothing that ends the answer is given, and nothing of a call that was cut off.
+        // Neither the end of the answer nor a call that was cut off is delivered.
         let ends = |delta: &Delta| match delta {
             Delta::Stop(_) | Delta::End | Delta::Usage(_) => true,
             Delta::BlockEnd { index } => partial.ends_text(*index),
@@ -151,16 +151,16 @@ impl HoldBack {
         partial.drop_cut_calls();
         partial.reopen_text();
         self.draining = true;
-        if ended { Step::Cut } else { Step::More }
+        if ended { EventStep::Cut } else { EventStep::More }
     }
 
-    /// Drops the calls that were cut off. Beside whole ones, the turn is a complete one.
+    /// Drops the calls that were cut off. With a complete call, the turn is complete.
     fn finish_turn(
         &mut self,
         mut event: Event,
         partial: &mut Partial,
         out: &mut VecDeque<Event>,
-    ) -> Step {
+    ) -> EventStep {
         if let Some(text_end) = self.text_end.take() {
             self.emit(text_end, out);
         }
@@ -178,7 +178,7 @@ impl HoldBack {
         self.pass(event, partial, out)
     }
 
-    /// Gives out what is `kept` of the held back calls and of `last`.
+    /// Delivers what is `kept` of the held back calls and of `last`.
     fn emit_all(&mut self, last: Event, kept: impl Fn(&Delta) -> bool, out: &mut VecDeque<Event>) {
         for mut event in std::mem::take(&mut self.held).into_iter().chain([last]) {
             event.deltas_mut().retain(|delta| kept(delta));
@@ -201,12 +201,12 @@ impl HoldBack {
     }
 }
 
-/// Whether it says that the output limit was reached.
+/// Whether it reports that the output limit was reached.
 fn is_length(delta: &Delta) -> bool {
     matches!(delta, Delta::Stop(stop) if stop.reason == StopReason::MaxTokens)
 }
 
-/// Whether it is about a tool call whose arguments are not whole.
+/// Whether it belongs to a tool call whose arguments are not complete.
 fn of_cut_call(delta: &Delta, partial: &Partial) -> bool {
     match delta {
         Delta::ToolCall { index, .. }

@@ -1,4 +1,4 @@
-//! Another stream's events, fitted behind what the caller was shown.
+//! Joins another stream's events to what was delivered to the caller.
 
 use smallvec::SmallVec;
 use steadfast_chat::{Delta, Event};
@@ -9,33 +9,33 @@ use crate::{
     partial::Partial,
 };
 
-/// Fits the events of another stream behind what the caller was shown: the overlap is found and cut,
-/// blocks get the numbers that follow, a second beginning is left out, usage is added up.
+/// Joins the events of another stream to what was delivered: the overlap is found and cut, blocks are
+/// renumbered, a second start is left out, usage is added up.
 #[derive(Debug)]
 pub struct Join {
     /// Until the overlap is found.
     overlap: Option<Overlap>,
-    /// Text without an overlap goes on as it came.
+    /// Text without an overlap is kept, instead of an error.
     lenient: bool,
     /// A block of the stream began.
     began: bool,
-    /// The stream's blocks, by the caller's numbers; `None` for one the caller never sees.
+    /// The stream's blocks and the caller's numbers of them; `None` for one that is left out.
     blocks: SmallVec<[(u32, Option<u32>); 4]>,
     /// What the streams before this one used.
     base: Usage,
-    /// The caller has not seen a beginning yet.
+    /// The caller has not received a start yet.
     fresh: bool,
-    /// The stream is in another dialect than the answer began in: what only that can read goes.
+    /// The stream is in another dialect than the answer began in: content that only its own dialect can
+    /// read is left out.
     foreign: bool,
 }
 
-/// The stream does not go on with what was shown.
+/// The stream does not continue what was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoOverlap;
 
 impl Join {
-    /// Fits a stream behind `partial`, which begins another piece with it. Without an `overlap` the
-    /// stream begins something new.
+    /// Joins a stream to `partial`. Without an `overlap` all of the stream is new.
     pub(crate) fn new(
         partial: &mut Partial,
         overlap: Option<Overlap>,
@@ -60,24 +60,24 @@ impl Join {
         self
     }
 
-    /// For an answer of which the caller was shown nothing yet: only what others used is added.
+    /// For an answer of which nothing was delivered: only the usage of earlier streams is added.
     pub(crate) fn fresh(partial: &mut Partial, base: Usage) -> Self {
         let mut join = Self::new(partial, None, true, base);
         join.fresh = true;
         join
     }
 
-    /// Whether it is not known yet where what is new begins.
+    /// Whether the overlap is not found yet.
     pub(crate) fn is_open(&self) -> bool {
         self.overlap.is_some()
     }
 
-    /// Whether there may turn out to be no overlap, which is an error.
+    /// Whether it may still fail, without an overlap.
     pub(crate) fn may_fail(&self) -> bool {
         self.is_open() && !self.lenient
     }
 
-    /// What the caller is given of `event`, if anything; `partial` has seen it.
+    /// What is delivered of `event`, if anything; it is recorded in `partial`.
     pub(crate) fn take(
         &mut self,
         event: Event,
@@ -114,7 +114,7 @@ impl Join {
                 (self.known(*index), index)
             }
             Delta::Usage(usage) => {
-                // Usage within one stream is cumulative: what the ones before used comes on top.
+                // Usage within one stream is cumulative: that of earlier streams is added.
                 out.partial.see_delta(&Delta::Usage(*usage));
                 out.event.deltas.push(Delta::Usage(self.base.plus(&out.partial.usage)));
                 return Ok(());
@@ -131,7 +131,7 @@ impl Join {
         Ok(())
     }
 
-    /// No more text can come before what follows.
+    /// No more text can come for the overlap.
     fn finish(&mut self, out: &mut Out<'_>) -> Result<(), NoOverlap> {
         match self.overlap.as_mut().map(Overlap::finish) {
             None => Ok(()),
@@ -162,8 +162,8 @@ impl Join {
         Ok(())
     }
 
-    /// The caller's number of a block of thinking. Before the overlap it is about how to go on, and not
-    /// a part of the answer.
+    /// The caller's number of a block of thinking. Thinking before the overlap is about how to continue,
+    /// and left out.
     fn thought(&mut self, block: u32, out: &mut Out<'_>) -> Option<u32> {
         if self.overlap.is_some() && !self.blocks.iter().any(|(inner, _)| *inner == block) {
             self.blocks.push((block, None));
@@ -189,8 +189,8 @@ impl Join {
         index
     }
 
-    /// The caller's number of a new block. The first one ends a block of thinking that is open, and goes on
-    /// with one of text if it is of text.
+    /// The caller's number of a new block. The first one ends an open block of thinking, and continues an
+    /// open block of text if it is text.
     fn begin(&mut self, is_text: bool, out: &mut Out<'_>) -> u32 {
         let first = !std::mem::replace(&mut self.began, true);
         if let (true, Some(index)) = (first, out.partial.open_thinking) {
@@ -203,7 +203,7 @@ impl Join {
     }
 }
 
-/// What the caller is given, and what keeps track of it.
+/// The event to deliver, and the record of what was delivered.
 struct Out<'a> {
     event: Event,
     partial: &'a mut Partial,
@@ -229,7 +229,7 @@ mod tests {
 
     const SHOWN: &str = "hello out there, whoever";
 
-    /// What comes of `events` behind the text of `SHOWN`, in block 1.
+    /// What is delivered of `events` after the text of `SHOWN`, in block 1.
     fn fit(events: Vec<Delta>) -> Result<Vec<Delta>, NoOverlap> {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overlap_is_cut_and_blocks_are_numbered_on() {
+    fn the_overlap_is_cut_and_blocks_are_renumbered() {
         let mut usage = Usage::default();
         usage.output = Some(9);
         let out = fit(vec![
@@ -281,7 +281,7 @@ mod tests {
             Delta::End,
         ];
         assert_eq!(out.unwrap(), after);
-        // The same where the repetition is all there is before the call.
+        // The same when there is only the repetition before the call.
         let out = fit(vec![
             text(4, SHOWN),
             Delta::BlockEnd { index: 4 },
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_that_begins_again_is_a_block_of_its_own() {
+    fn thinking_that_begins_again_is_a_new_block() {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Thinking { index: 0, text: "hm".into() });
         let mut join = Join::new(&mut partial, None, false, Usage::default());

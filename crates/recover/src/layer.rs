@@ -8,12 +8,12 @@ use tower_layer::Layer;
 
 use crate::{PolicyError, policy::Recovery, service::Recover};
 
-/// Goes on with answers that ended too early, by a policy: a
+/// Continues answers that ended too early, by a policy: a
 /// [`ContinuationLayer`](crate::ContinuationLayer) or a
 /// [`StreamResumeLayer`](crate::StreamResumeLayer).
 ///
-/// Every service of a layer value, and of its clones, shares its counters. The setters begin a new
-/// state: take the [`handle`](Self::handle) last.
+/// Every service of a layer value, and of its clones, shares its counters. The setters create new
+/// state: take the [`handle`](Self::handle) after the last one.
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RecoverLayer<P: Recovery> {
@@ -25,7 +25,7 @@ pub struct RecoverLayer<P: Recovery> {
 pub struct RecoverState<P: Recovery> {
     pub(crate) policy: P,
     pub(crate) options: P::Options,
-    /// What is drawn from when neither the layer nor the request has a budget.
+    /// The budget when neither the layer nor the request has one.
     pub(crate) fallback: RetryBudget,
     /// Locked only when something was done, which is rare.
     counts: Mutex<P::Snapshot>,
@@ -44,16 +44,16 @@ impl<P: Recovery> Default for RecoverLayer<P> {
 }
 
 impl<P: Recovery> RecoverLayer<P> {
-    /// Passes on what comes as it comes.
+    /// Passes every answer on unchanged.
     pub fn off() -> Self {
         Self::of(P::off(), P::Options::default())
     }
 
-    /// Goes on with answers by `policy`.
+    /// Continues answers by `policy`.
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; see its `validate`.
+    /// When the policy is invalid; see its `validate`.
     pub fn new(policy: P) -> Result<Self, PolicyError> {
         policy.check()?;
         Ok(Self::of(policy, P::Options::default()))
@@ -68,7 +68,7 @@ impl<P: Recovery> RecoverLayer<P> {
     ///
     /// # Errors
     ///
-    /// When it makes no sense any more; see its `validate`.
+    /// When it becomes invalid; see its `validate`.
     pub fn tune(self, change: impl FnOnce(&mut P)) -> Result<Self, PolicyError> {
         let layer = self.with(|policy, _| change(policy));
         layer.policy().check()?;
@@ -86,7 +86,7 @@ impl<P: Recovery> RecoverLayer<P> {
         &self.shared.policy
     }
 
-    /// Looks at what the layer did.
+    /// A handle that reads the layer's counters and resets them.
     pub fn handle(&self) -> RecoverHandle<P> {
         RecoverHandle(self.shared.clone())
     }
@@ -100,7 +100,7 @@ impl<S: Clone, P: Recovery> Layer<S> for RecoverLayer<P> {
     }
 }
 
-/// Looks at what a [`RecoverLayer`] did, and sets its counters back.
+/// Reads and resets the counters of a [`RecoverLayer`].
 #[derive(Clone, Debug)]
 pub struct RecoverHandle<P: Recovery>(Arc<RecoverState<P>>);
 
@@ -110,7 +110,7 @@ impl<P: Recovery> RecoverHandle<P> {
         *self.0.counts.lock()
     }
 
-    /// Counts from zero again.
+    /// Sets the counters to zero.
     pub fn reset(&self) {
         self.0.count(|counts| *counts = P::Snapshot::default());
     }

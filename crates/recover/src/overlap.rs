@@ -1,8 +1,8 @@
-//! The overlap: where a further answer takes up what was shown before.
+//! The overlap: where a further answer continues the text before.
 //!
-//! A model that is asked to go on after a break is asked to begin with the end of what it had written.
-//! [`Overlap`] reads the beginning of what it then writes, in pieces of any size, and finds where
-//! that ends: what comes after is new.
+//! A model that has to continue after a break is asked to begin with the end of its text. [`Overlap`]
+//! reads the beginning of the further answer, in pieces of any size, and finds where the repetition
+//! ends: what comes after is new.
 //!
 //! ```
 //! use steadfast_recover::{OverlapFound, Overlap, OverlapPolicy};
@@ -13,19 +13,18 @@
 //! assert_eq!(overlap.push("ery star, and gave"), OverlapFound::Cut(", and gave".into()));
 //! ```
 //!
-//! What counts as the same text: any run of white space is as good as another, and so are the two kinds of
-//! quotes. Searched for, in this order:
+//! In the comparison all runs of white space are equal, and so are the two kinds of quotes. It searches
+//! for, in this order:
 //!
-//! 1. exactly the text that was [asked for](Overlap::anchor), or all that was shown so far, at the
-//!    very beginning: there is nothing to guess;
+//! 1. exactly the [requested](Overlap::anchor) text, or all text so far, at the very beginning;
 //! 2. the last 40, 32, 24, 16 or 12 characters, at most 8 characters in, so that a quote sign or an
-//!    ellipsis may stand before them;
-//! 3. the longest beginning, of at least 6 characters, that is also the end of what was shown. When it
-//!    is longer than what the second rule found it goes before that: a phrase that occurs
-//!    twice in what was repeated would else cut at its first occurrence.
+//!    ellipsis may precede them;
+//! 3. the longest beginning, of at least 6 characters, that is also the end of the text so far. When it
+//!    is longer than the match of the second rule it has priority: a phrase that occurs twice in the
+//!    repetition would else cut at its first occurrence.
 //!
-//! While that is open, at most 240 characters are held back. No answer is better than a wrong one:
-//! a wrong cut loses text or shows it twice.
+//! Until it is found, at most 240 characters are held back. No result is better than a wrong one: a
+//! wrong cut loses text or repeats it.
 
 use std::fmt;
 
@@ -56,17 +55,17 @@ impl Default for OverlapPolicy {
 }
 
 impl OverlapPolicy {
-    /// For a model that was asked *not* to repeat anything: only a long repetition is taken for
-    /// one. Text that happens to go on like its own end (tables, lists) is kept whole.
+    /// For a model that was asked *not* to repeat anything: only a long repetition counts. Text that
+    /// continues like its own end (tables, lists) is kept.
     pub fn unasked() -> Self {
         Self { tails: vec![40, 32, 24], within: 0, shortest: 24, hold: 240, anchor: 0 }
     }
 
-    /// Whether an overlap could be found by it, and none by chance.
+    /// Checks that an overlap can be found, and none by chance.
     ///
     /// # Errors
     ///
-    /// The first thing that makes no sense.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let Self { shortest, hold, anchor, .. } = *self;
         let tail = self.tails.iter().copied().min().unwrap_or(1);
@@ -78,7 +77,7 @@ impl OverlapPolicy {
         if anchor < shortest {
             return Err(PolicyError::Anchor { anchor, shortest });
         }
-        // The tails begin a little way in.
+        // The tails may begin up to `within` characters in.
         let longest = self.tails.iter().max().map_or(0, |tail| tail.saturating_add(self.within));
         for (field, wanted) in [("overlap.anchor", anchor), ("overlap.tails", longest)] {
             if hold < wanted {
@@ -89,29 +88,29 @@ impl OverlapPolicy {
     }
 }
 
-/// What is known of an overlap.
+/// The result of the search for an overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use = "it may hold text that nobody else has"]
+#[must_use = "it contains text that was held back"]
 pub enum OverlapFound {
     /// More has to be read.
     NotYet,
-    /// The overlap: this is what is new, possibly nothing yet.
+    /// It is found: the new text, possibly empty.
     Cut(String),
-    /// There is no overlap. This is what was held back.
+    /// There is no overlap: the text that was held back.
     Nothing(String),
 }
 
-/// Finds where in a further answer what was shown before ends. Bounded: it keeps the last
-/// [`hold`](OverlapPolicy::hold) characters of what was shown, and as many of the continuation.
+/// Finds where the repetition of earlier text ends in a further answer. Bounded: it keeps the last
+/// [`hold`](OverlapPolicy::hold) characters of that text, and as many of the continuation.
 #[derive(Clone)]
 pub struct Overlap {
     policy: OverlapPolicy,
-    /// The end of what was shown, normalised, without white space at its end.
+    /// The end of the earlier text, normalised, without white space at its end.
     tail: Vec<char>,
-    /// The tail is all that was shown.
+    /// The tail is all of that text.
     whole: bool,
-    /// The white space it ended in.
+    /// The white space that text ended in.
     space: String,
     /// The continuation so far.
     held: String,
@@ -121,32 +120,32 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Looks for the overlap after `seen`, all that was shown before.
+    /// Searches for the overlap with `seen`, all text so far.
     pub fn new(seen: &str, policy: OverlapPolicy) -> Self {
         let text = seen.trim_end();
         let space = seen[text.len()..].to_owned();
         let most = policy.hold.max(policy.anchor).max(1);
-        // As many characters again, should there be long runs of white space.
+        // Twice as many, since there may be long runs of white space.
         let from = text.char_indices().rev().nth(most * 2).map_or(0, |(at, _)| at);
         let mut tail: Vec<char> = normal(&text[from..]).into_iter().map(|(c, _)| c).collect();
         let whole = from == 0 && tail.len() <= most;
         if tail.len() > most {
             tail.drain(..tail.len() - most);
         }
-        // Nothing but white space was shown: there is nothing to repeat.
+        // Only white space: there is nothing to repeat.
         let at = tail.is_empty().then_some(0);
         Self { policy, tail, whole, space, held: String::new(), chars: 0, at }
     }
 
-    /// For a model that goes on exactly where `seen`, without the white space at its end, ended: it
-    /// was given that to be continued (a *prefill*). Nothing is cut but that white space.
+    /// For a model that continues exactly at the end of `seen` without its trailing white space, which
+    /// was sent as a *prefill*. Only that white space is cut.
     pub fn prefilled(seen: &str) -> Self {
         let mut overlap = Self::new("", OverlapPolicy::default());
         overlap.space = seen[seen.trim_end().len()..].to_owned();
         overlap
     }
 
-    /// For a model that was asked to go on without repeating anything.
+    /// For a model that was asked to continue without repeating anything.
     pub fn unasked(seen: &str) -> Self {
         let policy = OverlapPolicy::unasked();
         let shortest = policy.tails.last().copied().unwrap_or(0);
@@ -154,7 +153,7 @@ impl Overlap {
         overlap.whole = false;
         let end = overlap.tail.len().saturating_sub(shortest);
         let last = &overlap.tail[end..];
-        // A text that repeats itself goes on by doing so: what seems to be a repetition is its own.
+        // A text that repeats itself continues so: an apparent repetition belongs to it.
         let repeats = overlap.tail.windows(shortest.max(1)).take(end).any(|part| part == last);
         if end == 0 || repeats {
             overlap.at = Some(0);
@@ -163,7 +162,7 @@ impl Overlap {
         overlap
     }
 
-    /// The text to ask for: the end of what was shown.
+    /// The text to request: the end of `seen`.
     pub fn anchor<'a>(seen: &'a str, policy: &OverlapPolicy) -> &'a str {
         let text = seen.trim_end();
         let last = policy.anchor.saturating_sub(1);
@@ -171,14 +170,14 @@ impl Overlap {
         text[from..].trim_start()
     }
 
-    /// Reads on.
+    /// Reads the next piece.
     pub fn push(&mut self, piece: &str) -> OverlapFound {
         self.held.push_str(piece);
         self.chars += piece.chars().count();
         self.try_find(self.chars >= self.policy.hold.max(1))
     }
 
-    /// There is no more to read: never [`OverlapFound::NotYet`].
+    /// There are no more pieces: never [`OverlapFound::NotYet`].
     pub fn finish(&mut self) -> OverlapFound {
         self.try_find(true)
     }
@@ -207,17 +206,17 @@ impl Overlap {
     fn search(&self, last: bool) -> Search {
         let normal = normal(&self.held);
         let start = usize::from(normal.first().is_some_and(|(c, _)| *c == ' '));
-        let came: Vec<char> = normal[start..].iter().map(|(c, _)| *c).collect();
+        let start_of_new: Vec<char> = normal[start..].iter().map(|(c, _)| *c).collect();
         let end = |chars: usize| normal[start + chars - 1].1;
         let mut open = false;
-        // 1. Exactly what was asked for, or all of it.
+        // 1. Exactly the requested text, or all of it.
         let anchor = self.policy.anchor.min(self.tail.len());
-        let asked = trim(&self.tail[self.tail.len() - anchor..]);
-        for exact in [asked, if self.whole { &self.tail[..] } else { &[] }] {
-            if !exact.is_empty() && came.starts_with(exact) {
+        let requested = trim(&self.tail[self.tail.len() - anchor..]);
+        for exact in [requested, if self.whole { &self.tail[..] } else { &[] }] {
+            if !exact.is_empty() && start_of_new.starts_with(exact) {
                 return Search::At(end(exact.len()));
             }
-            open |= exact.starts_with(&came);
+            open |= exact.starts_with(&start_of_new);
         }
         if open && !last {
             return Search::Open;
@@ -228,7 +227,7 @@ impl Overlap {
             let Some(from) = self.tail.len().checked_sub(length) else { continue };
             let tail = &self.tail[from..];
             for at in 0..=self.policy.within {
-                let Some(part) = came.get(at..came.len().min(at + length)) else {
+                let Some(part) = start_of_new.get(at..start_of_new.len().min(at + length)) else {
                     open = true;
                     break;
                 };
@@ -246,16 +245,16 @@ impl Overlap {
         let mut overlap = None;
         for length in (self.policy.shortest.max(1)..=self.tail.len()).rev() {
             let tail = &self.tail[self.tail.len() - length..];
-            if length > came.len() {
-                if !last && tail.starts_with(&came) {
+            if length > start_of_new.len() {
+                if !last && tail.starts_with(&start_of_new) {
                     return Search::Open;
                 }
-            } else if came.starts_with(tail) {
+            } else if start_of_new.starts_with(tail) {
                 overlap = Some((length, length));
                 break;
             }
         }
-        // The longer of the two is the better evidence.
+        // The longer of the two is better evidence.
         match found.max(overlap) {
             Some((_, chars)) => Search::At(end(chars)),
             None => Search::Nowhere,
@@ -264,7 +263,7 @@ impl Overlap {
 }
 
 impl fmt::Debug for Overlap {
-    /// Shows shapes, not contents: answers are private.
+    /// Shows sizes, not contents: answers are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlap")
             .field("tail", &self.tail.len())
@@ -281,7 +280,7 @@ enum Search {
     Nowhere,
 }
 
-/// The characters of `text` as they are compared, each with the byte at which it ends there.
+/// The normalised characters of `text`, each with the byte at which it ends there.
 fn normal(text: &str) -> Vec<(char, usize)> {
     let mut out: Vec<(char, usize)> = Vec::with_capacity(text.len());
     for (at, c) in text.char_indices() {
@@ -307,21 +306,21 @@ fn trim(text: &[char]) -> &[char] {
     }
 }
 
-/// How many bytes at the beginning of `came` repeat `space`, which has been shown already. A line end
-/// is one however it is written. `None` when that is still open.
-fn past(space: &str, came: &str, last: bool) -> Option<usize> {
-    let mut shown = space.chars().peekable();
-    let mut new = came.char_indices().peekable();
+/// How many bytes at the beginning of `new` repeat `space`, which has been delivered. All line ends are
+/// equal. `None` when more has to be read.
+fn past(space: &str, new: &str, last: bool) -> Option<usize> {
+    let mut space = space.chars().peekable();
+    let mut new = new.char_indices().peekable();
     let mut done = 0;
-    while let Some(&c) = shown.peek() {
+    while let Some(&c) = space.peek() {
         let Some(&(at, n)) = new.peek() else { return last.then_some(done) };
         let end = at + n.len_utf8();
         if c == n {
-            shown.next();
+            space.next();
             new.next();
             done = end;
         } else if c == '\r' {
-            shown.next();
+            space.next();
         } else if n == '\r' && c == '\n' {
             new.next();
         } else {

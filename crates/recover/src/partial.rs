@@ -1,4 +1,4 @@
-//! What a caller was shown of an answer so far.
+//! What was delivered of an answer so far.
 
 use std::fmt;
 
@@ -7,31 +7,30 @@ use steadfast_core::Usage;
 
 use crate::calls::Calls;
 
-/// Bytes of text to a token, for what a stream that broke never reported: English prose has four
-/// in every tokenizer in use.
+/// Bytes of text to a token, for usage that a broken stream did not report: English prose has four in
+/// every tokenizer in use.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
-/// The text buffer begins with room for a short answer, and doubles.
-const FIRST_ROOM: usize = 128;
+/// The first capacity of the text buffer, enough for a short answer.
+const FIRST_CAPACITY: usize = 128;
 
-/// What a caller has seen of an answer so far: enough to go on after a break, and no more. Only the
-/// text is kept as it is; of thinking and of tool arguments it is enough to know how much
-/// there was and whether it is complete.
+/// What was delivered of an answer so far, as far as it is needed to continue after a break. Only the
+/// text is kept; of thinking and of tool arguments the size, and whether they are complete.
 #[derive(Clone, Default)]
 pub struct Partial {
     pub(crate) text: String,
     /// The most text to keep, in bytes.
     limit: usize,
     too_long: bool,
-    /// A block only its own dialect can say.
+    /// There is a block that only its own dialect has.
     opaque: bool,
-    /// Something the caller waits for has come.
+    /// Content has come.
     content: bool,
-    /// The text block that goes on.
+    /// The text block that is open.
     pub(crate) open_text: Option<u32>,
     /// The text block that ended, while nothing has come since.
     closed_text: Option<u32>,
-    /// The thinking block that goes on.
+    /// The thinking block that is open.
     pub(crate) open_thinking: Option<u32>,
     /// The number of the next block to begin.
     pub(crate) next: u32,
@@ -39,36 +38,36 @@ pub struct Partial {
     pub(crate) calls: Calls,
     stop: Option<StopReason>,
     ended: bool,
-    /// What the stream under way has reported.
+    /// What the current stream has reported.
     pub(crate) usage: Usage,
     /// Bytes of content since the last [`piece`](Self::next_piece) began.
     bytes: usize,
 }
 
-/// Whether and how an answer can be gone on with, as it is now.
+/// Whether and how an answer can be continued at this point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResumePoint {
-    /// Nothing has come that a caller waits for.
+    /// No content has come.
     Nothing,
-    /// There is thinking and nothing else: it can be done again.
+    /// There is only thinking, which can be repeated.
     Thinking,
-    /// There is text, and its end is known.
+    /// There is text.
     Text,
-    /// A tool call is there and is not complete.
+    /// There is a tool call that is not complete.
     InCall,
     /// A tool call is complete: the turn is finished.
     AfterCall,
     /// The model has reported why it stopped.
     Finished,
-    /// There is a block that can neither be sent back nor done again.
+    /// There is a block that can neither be sent back nor repeated.
     Opaque,
     /// It is longer than what is kept.
     TooLong,
 }
 
 impl ResumePoint {
-    /// Whether the answer can be gone on with in another stream, unnoticed.
+    /// Whether another stream can continue the answer, unnoticed.
     pub const fn is_resumable(self) -> bool {
         matches!(self, ResumePoint::Thinking | ResumePoint::Text)
     }
@@ -94,14 +93,14 @@ impl Partial {
         Self { limit, ..Self::default() }
     }
 
-    /// Takes note of an event that the caller is given.
+    /// Records an event that is delivered.
     pub fn see(&mut self, event: &Event) {
         for delta in &event.deltas {
             self.see_delta(delta);
         }
     }
 
-    /// Takes note of one thing an event says.
+    /// Records one delta of an event.
     pub fn see_delta(&mut self, delta: &Delta) {
         self.content |= delta.is_content();
         match delta {
@@ -141,11 +140,11 @@ impl Partial {
             Delta::Stop(stop) => {
                 self.stop = Some(stop.reason);
                 if stop.reason != StopReason::MaxTokens {
-                    self.calls.trust();
+                    self.calls.confirm();
                 }
             }
             Delta::End => self.ended = true,
-            // Signatures and pings are neither seen nor paid for; so is what is yet to be named.
+            // Signatures, pings and unknown deltas do not count.
             _ => {}
         }
     }
@@ -153,7 +152,7 @@ impl Partial {
     fn begin(&mut self, index: u32) {
         if index >= self.next {
             self.next = index.saturating_add(1);
-            self.calls.trust();
+            self.calls.confirm();
             self.open_text = None;
             self.closed_text = None;
             self.open_thinking = None;
@@ -167,13 +166,13 @@ impl Partial {
             self.text = String::new();
         } else {
             if self.text.capacity() == 0 && !text.is_empty() {
-                self.text.reserve(FIRST_ROOM.min(self.limit).max(text.len()));
+                self.text.reserve(FIRST_CAPACITY.min(self.limit).max(text.len()));
             }
             self.text.push_str(text);
         }
     }
 
-    /// Whether and how it can be gone on with.
+    /// Whether and how it can be continued.
     pub fn resume_point(&self) -> ResumePoint {
         if self.ended || self.stop.is_some() {
             ResumePoint::Finished
@@ -202,53 +201,53 @@ impl Partial {
         self.ended
     }
 
-    /// The calls that are not whole never were, nor were their blocks.
+    /// Removes the calls that are not complete, and their blocks.
     pub(crate) fn drop_cut_calls(&mut self) {
         if let Some(first) = self.calls.drop_cut() {
             self.next = self.next.min(first);
         }
     }
 
-    /// The end of the last text block was not passed on: it goes on.
+    /// The end of the last text block was not delivered: the block is open again.
     pub(crate) fn reopen_text(&mut self) {
         self.open_text = self.open_text.or(self.closed_text.take());
     }
 
-    /// Whether `event` says that the last text block is complete, and nothing else.
+    /// Whether `event` is the end of the last text block, and nothing else.
     pub(crate) fn is_text_end(&self, event: &Event) -> bool {
         matches!(&event.deltas[..], [Delta::BlockEnd { index }] if self.ends_text(*index))
     }
 
-    /// Whether the last text block, of that number, has ended just now.
+    /// Whether the block of that number is the last text block, and has just ended.
     pub(crate) fn ends_text(&self, index: u32) -> bool {
         self.closed_text == Some(index)
     }
 
-    /// Whether anything has come of the stream under way.
-    pub(crate) fn has_come(&self) -> bool {
+    /// Whether content has come in the current stream.
+    pub(crate) fn has_content(&self) -> bool {
         self.bytes > 0
     }
 
-    /// Whether there is anything of a format or dialect that another request can not go on with.
+    /// Whether there is anything that another request can not continue.
     pub(crate) fn is_closed(&self) -> bool {
         self.opaque || self.too_long
     }
 
-    /// What the stream under way has used, from what it reported and from what came of it.
-    /// `input` is what the request is known to have at least.
+    /// The usage of the current stream, from what it reported and from its content. `input` is a lower
+    /// bound of the request's tokens.
     pub(crate) fn used(&self, input: u64) -> Usage {
         let wrote = self.bytes.div_ceil(BYTES_PER_TOKEN) as u64;
         let mut usage = self.usage;
         usage.input = usage.input.or((input > 0).then_some(input));
         usage.output = match usage.output {
             Some(reported) if self.ended => Some(reported),
-            // What is reported at the beginning of a stream is not yet all.
+            // What a stream reports at its start is not its final usage.
             reported => Some(reported.unwrap_or(0).max(wrote)),
         };
         usage
     }
 
-    /// Another stream goes on with the answer: it counts from nothing, and has not stopped.
+    /// Another stream continues the answer: its usage counts from zero, and it has not stopped.
     pub(crate) fn next_piece(&mut self) {
         self.usage = Usage::default();
         self.bytes = 0;
@@ -258,7 +257,7 @@ impl Partial {
 }
 
 impl fmt::Debug for Partial {
-    /// Shows shapes, not contents: answers are private.
+    /// Shows sizes, not contents: answers are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Partial")
             .field("resume_point", &self.resume_point())
@@ -295,32 +294,31 @@ mod tests {
 
     #[test]
     fn a_table_of_resume_points() {
-        let thought = Delta::Thinking { index: 0, text: "hm".into() };
-        assert_eq!(resume_point([]), ResumePoint::Nothing);
-        assert_eq!(resume_point([Delta::Start { id: None, model: None }]), ResumePoint::Nothing);
-        assert_eq!(resume_point([text("")]), ResumePoint::Nothing);
-        assert_eq!(resume_point([thought.clone()]), ResumePoint::Thinking);
-        let after = [thought, Delta::BlockEnd { index: 0 }];
-        assert_eq!(resume_point(after), ResumePoint::Thinking);
-        assert_eq!(resume_point([text("a")]), ResumePoint::Text);
-        assert_eq!(resume_point([text("a"), Delta::BlockEnd { index: 0 }]), ResumePoint::Text);
-        assert_eq!(resume_point([text(&"a".repeat(101))]), ResumePoint::TooLong);
-        assert_eq!(resume_point([text("a"), call(1)]), ResumePoint::InCall);
-        assert_eq!(
-            resume_point([text("a"), call(1), arguments(1, "{\"a\":{}")]),
-            ResumePoint::InCall
-        );
-        assert_eq!(
-            resume_point([call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")]),
-            ResumePoint::AfterCall
-        );
-        assert_eq!(resume_point([call(0), Delta::BlockEnd { index: 0 }]), ResumePoint::AfterCall);
-        assert_eq!(resume_point([call(0), arguments(0, "{}"), call(1)]), ResumePoint::InCall);
-        assert_eq!(
-            resume_point([text("a"), Delta::Stop(StopReason::EndTurn.into())]),
-            ResumePoint::Finished
-        );
-        assert_eq!(resume_point([text("a"), Delta::End]), ResumePoint::Finished);
+        let thought = || Delta::Thinking { index: 0, text: "hm".into() };
+        let end = || Delta::BlockEnd { index: 0 };
+        for (deltas, point) in [
+            (vec![], ResumePoint::Nothing),
+            (vec![Delta::Start { id: None, model: None }], ResumePoint::Nothing),
+            (vec![text("")], ResumePoint::Nothing),
+            (vec![thought()], ResumePoint::Thinking),
+            (vec![thought(), end()], ResumePoint::Thinking),
+            (vec![text("a")], ResumePoint::Text),
+            (vec![text("a"), end()], ResumePoint::Text),
+            (vec![text(&"a".repeat(101))], ResumePoint::TooLong),
+            (vec![text("a"), call(1)], ResumePoint::InCall),
+            (vec![text("a"), call(1), arguments(1, "{\"a\":{}")], ResumePoint::InCall),
+            (vec![call(0), arguments(0, "{}"), call(1)], ResumePoint::InCall),
+            (
+                vec![call(0), arguments(0, "{\"}\\\"}\":"), arguments(0, "1}")],
+                ResumePoint::AfterCall,
+            ),
+            (vec![call(0), end()], ResumePoint::AfterCall),
+            (vec![text("a"), Delta::Stop(StopReason::EndTurn.into())], ResumePoint::Finished),
+            (vec![text("a"), Delta::End], ResumePoint::Finished),
+        ] {
+            let case = format!("{deltas:?}");
+            assert_eq!(resume_point(deltas), point, "{case}");
+        }
     }
 
     #[test]
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reported_is_estimated() {
+    fn unreported_usage_is_estimated() {
         let mut partial = Partial::new(1_000);
         partial.see_delta(&Delta::Usage(Usage::new(50, 1)));
         partial.see_delta(&text(&"a".repeat(400)));

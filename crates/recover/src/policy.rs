@@ -1,4 +1,4 @@
-//! What the two ways to go on with an answer have in common, and where they differ.
+//! What continuation and resume have in common, and where they differ.
 
 use std::{collections::VecDeque, fmt, pin::Pin};
 
@@ -10,19 +10,18 @@ use tokio::time::Sleep;
 
 use crate::{Partial, PolicyError, buffers, call::Reserved, join::Join, layer::RecoverState};
 
-/// When an answer is gone on with, and how: a [`ContinuationPolicy`](crate::ContinuationPolicy) or a
-/// [`ResumePolicy`](crate::ResumePolicy). Sealed: what is around them ([`RecoveredEvents`]) is the
-/// same for both.
+/// When an answer is continued, and how: a [`ContinuationPolicy`](crate::ContinuationPolicy) or a
+/// [`ResumePolicy`](crate::ResumePolicy). Sealed: [`RecoveredEvents`] drives both.
 ///
 /// [`RecoveredEvents`]: crate::RecoveredEvents
 pub trait Recovery: Clone + fmt::Debug + Default {
-    /// What the layer was given beside the policy.
+    /// Settings of the layer besides the policy.
     type Options: Clone + fmt::Debug + Default;
 
     /// What the layer did so far.
     type Snapshot: Copy + fmt::Debug + Default;
 
-    /// What is known of one answer.
+    /// The state of one answer.
     type State: Unpin;
 
     fn off() -> Self;
@@ -30,67 +29,67 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     /// `validate`, of either policy.
     fn check(&self) -> Result<(), PolicyError>;
 
-    /// The most text to keep of an answer, and its state; `None` for an answer to leave alone.
+    /// The most text to keep of an answer, and its state; `None` for an answer that is not continued.
     fn begin(&self, request: &ChatRequest) -> Option<(usize, Self::State)>;
 
-    /// Whether `event` ends an answer that needs nothing: it is not even read.
-    fn ends_well(answer: &Answer<Self>, event: &Event) -> bool;
+    /// Whether `event` ends an answer that needs no further call: it is not even recorded.
+    fn ends_well(answer: &AnswerInProgress<Self>, event: &Event) -> bool;
 
-    /// Whether `event`, which the partial answer has seen, is given as it is.
-    fn passes(_answer: &Answer<Self>, _event: &Event) -> bool {
+    /// Whether `event`, which the partial answer has recorded, is delivered unchanged.
+    fn passes(_answer: &AnswerInProgress<Self>, _event: &Event) -> bool {
         true
     }
 
-    /// An event that does not pass.
-    fn take(_answer: &mut Answer<Self>, event: Event) -> Step {
-        Step::Give(event, None)
+    /// Handles an event that does not pass.
+    fn take(_answer: &mut AnswerInProgress<Self>, event: Event) -> EventStep {
+        EventStep::Give(event, None)
     }
 
-    /// The stream is over and the answer was cut off ([`Step::Cut`]).
-    fn cut(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>) -> Next {
-        Next::Over(None)
+    /// The stream is over and the answer was cut off ([`EventStep::Cut`]).
+    fn cut(_shared: &RecoverState<Self>, _answer: &mut AnswerInProgress<Self>) -> NextAction {
+        NextAction::Over(None)
     }
 
-    /// The stream failed, or (`call`) the call that was to go on with it.
+    /// The stream failed, or (`call`) a further call.
     fn failed(
         shared: &RecoverState<Self>,
-        answer: &mut Answer<Self>,
+        answer: &mut AnswerInProgress<Self>,
         failure: Failure,
         call: bool,
-    ) -> Next;
+    ) -> NextAction;
 
-    /// How the stream of a further call is joined to what was shown.
-    fn join(shared: &RecoverState<Self>, answer: &mut Answer<Self>) -> Join;
+    /// How the stream of a further call is joined to what was delivered.
+    fn join(shared: &RecoverState<Self>, answer: &mut AnswerInProgress<Self>) -> Join;
 
-    /// An event from behind the join is given to the caller.
-    fn joined(_shared: &RecoverState<Self>, _answer: &mut Answer<Self>, _event: &Event) {}
+    /// An event of a further call is delivered.
+    fn joined(_shared: &RecoverState<Self>, _answer: &mut AnswerInProgress<Self>, _event: &Event) {}
 
-    /// The further stream does not go on with what was shown, or that could not be found in time.
+    /// The further stream does not continue what was delivered, or the overlap was not found in time.
     fn not_joined(
         _shared: &RecoverState<Self>,
-        _answer: &mut Answer<Self>,
+        _answer: &mut AnswerInProgress<Self>,
         failure: Failure,
         _why: &'static str,
-    ) -> Next {
-        Next::Over(Some(failure))
+    ) -> NextAction {
+        NextAction::Over(Some(failure))
     }
 }
 
-/// An answer whose head is there, and what it takes to go on with it.
-pub struct Answer<P: Recovery> {
+/// An answer whose head has come, and what is needed to continue it.
+pub struct AnswerInProgress<P: Recovery> {
     pub(crate) request: ChatRequest,
     pub(crate) partial: Partial,
-    /// Who answers, when that is known.
+    /// The target that answers, when it is known.
     pub(crate) target: Option<Target>,
-    /// The dialect of the stream under way, and the one the answer began in.
+    /// The dialect of the current stream, and the one the answer began in.
     pub(crate) dialect: Dialect,
     pub(crate) first_dialect: Dialect,
-    /// How often a provider was asked.
-    pub(crate) asked: u32,
+    /// How often a provider was called.
+    pub(crate) attempts: u32,
     pub(crate) state: P::State,
-    /// To be given to the caller next.
+    /// To be delivered next.
     pub(crate) out: VecDeque<Event>,
-    /// What is needed once it was gone on with.
+    /// What is needed once there is a further call.
     pub(crate) further: Option<Box<Further>>,
 }
 
@@ -100,49 +99,52 @@ pub(crate) struct Further {
     pub(crate) join: Option<Join>,
     /// How many there were.
     pub(crate) calls: u32,
-    /// What the streams before the one under way used.
+    /// The usage of the streams before the current one.
     pub(crate) used: Usage,
-    /// Goes back into the budget when the answer ends well.
+    /// Refunded when the answer succeeds.
     pub(crate) spent: Vec<(RetryBudget, Withdrawal)>,
-    /// Fires at the deadline; armed until the further answer is joined.
+    /// Fires at the deadline, until the further answer is joined.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What becomes of one event. What was held back before it is in the queue.
+/// What to do with one event. What was held back before it is in the queue.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly every one gives; a box would be allocated")]
-pub enum Step {
-    /// The caller is given it, and then perhaps another one.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every event is delivered; a box would be allocated"
+)]
+pub enum EventStep {
+    /// Deliver it, and then the second one.
     Give(Event, Option<Event>),
-    /// See the queue, or read on.
+    /// Deliver the queue, or read the next event.
     More,
     /// The stream is over, and the answer was cut off.
     Cut,
 }
 
-/// What becomes of an answer whose stream is over.
+/// What to do with an answer whose stream is over.
 #[derive(Debug)]
-pub enum Next {
-    /// It is gone on with by this request.
+pub enum NextAction {
+    /// Continue it with this request.
     Call(Box<ChatRequest>, Reserved),
-    /// It is over: the queue and then the failure, if any, are given to the caller.
+    /// It is over: deliver the queue and then the failure, if any.
     Over(Option<Failure>),
 }
 
-impl<P: Recovery> Answer<P> {
-    /// An answer to `request`; `None` for one to leave alone.
+impl<P: Recovery> AnswerInProgress<P> {
+    /// An answer to `request`; `None` for one that is not continued.
     pub(crate) fn begin(policy: &P, request: ChatRequest, head: &Head) -> Option<Self> {
         let (most, state) = policy.begin(&request)?;
         let mut partial = Partial::new(most);
         partial.text = buffers::take();
-        partial.calls.reads(head.dialect, request.stream);
+        partial.calls.set_source(head.dialect, request.stream);
         Some(Self {
             request,
             partial,
             target: head.target.clone(),
             dialect: head.dialect,
             first_dialect: head.dialect,
-            asked: head.attempts,
+            attempts: head.attempts,
             state,
             out: VecDeque::new(),
             further: None,
@@ -167,7 +169,7 @@ impl<P: Recovery> Answer<P> {
         let context: &CallContext = &self.request.context;
         if context.deadline.is_some_and(Deadline::is_past) {
             Some("deadline")
-        } else if context.max_attempts.is_some() && context.attempts_left() <= self.asked {
+        } else if context.max_attempts.is_some() && context.attempts_left() <= self.attempts {
             Some("attempts_spent")
         } else {
             None
@@ -175,14 +177,14 @@ impl<P: Recovery> Answer<P> {
     }
 }
 
-impl<P: Recovery> Drop for Answer<P> {
+impl<P: Recovery> Drop for AnswerInProgress<P> {
     fn drop(&mut self) {
         buffers::put(std::mem::take(&mut self.partial.text));
     }
 }
 
-impl<P: Recovery> fmt::Debug for Answer<P> {
+impl<P: Recovery> fmt::Debug for AnswerInProgress<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("partial", &self.partial).finish_non_exhaustive()
+        f.debug_struct("AnswerInProgress").field("partial", &self.partial).finish_non_exhaustive()
     }
 }

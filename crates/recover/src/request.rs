@@ -1,12 +1,12 @@
-//! The request that goes on with an answer.
+//! The request that continues an answer.
 
 use steadfast_chat::{ChatRequest, Message, Part, Role};
 
 use crate::overlap::{Overlap, OverlapPolicy};
 
-/// The request whose answer goes on after `text`, to a model that continues its own last message.
+/// The request whose answer continues `text`, to a model that continues its own last message.
 pub(crate) fn prefilled(request: &ChatRequest, text: &str) -> ChatRequest {
-    going_on(request, text.trim_end(), None)
+    follow_up(request, text.trim_end(), None)
 }
 
 /// The request whose answer begins by repeating the end of `text`.
@@ -17,10 +17,10 @@ pub(crate) fn repeating(request: &ChatRequest, text: &str, policy: &OverlapPolic
          last words, exactly these:\n{anchor}\nThen go straight on with what was to come next. Do \
          not mention the interruption, do not start over, do not sum up."
     );
-    going_on(request, text, Some(ask).filter(|_| !text.trim().is_empty()))
+    follow_up(request, text, Some(ask).filter(|_| !text.trim().is_empty()))
 }
 
-/// The request whose answer goes on where `text` was cut off by the output limit.
+/// The request whose answer continues `text`, which was cut off by the output limit.
 pub(crate) fn continuing(request: &ChatRequest, text: &str) -> ChatRequest {
     let ask = if text.trim().is_empty() {
         "You reached the output limit before you said anything. Answer now, directly."
@@ -29,23 +29,23 @@ pub(crate) fn continuing(request: &ChatRequest, text: &str) -> ChatRequest {
          was cut off, even in the middle of a word. No apology, no recap, no remark about the \
          limit."
     };
-    going_on(request, text, Some(ask.into()))
+    follow_up(request, text, Some(ask.into()))
 }
 
-/// The request whose answer makes a tool call anew that the output limit cut off after `bytes` bytes
-/// of arguments.
+/// The request whose answer repeats a tool call that the output limit cut off after `bytes` bytes of
+/// arguments.
 pub(crate) fn calling(request: &ChatRequest, text: &str, bytes: usize) -> ChatRequest {
     let ask = format!(
         "You reached the output limit in the middle of a tool call: its arguments were cut off after \
          {bytes} bytes, and it was not executed. Make the call again from its beginning. If its \
          arguments are long, split the work into several smaller calls. No apology, no recap."
     );
-    going_on(request, text, Some(ask))
+    follow_up(request, text, Some(ask))
 }
 
-/// `request` with what its answer has shown, as the model's own message, and what to do now. The rest
-/// of an answer follows no format of the whole: half a JSON document is none.
-fn going_on(request: &ChatRequest, text: &str, ask: Option<String>) -> ChatRequest {
+/// `request` with the text so far as the model's own message, and the instruction `ask`. The format of
+/// the whole answer is removed, since its rest does not have it.
+fn follow_up(request: &ChatRequest, text: &str, ask: Option<String>) -> ChatRequest {
     let mut request = request.clone();
     request.params.format = None;
     if !text.trim().is_empty() {
@@ -60,7 +60,7 @@ fn going_on(request: &ChatRequest, text: &str, ask: Option<String>) -> ChatReque
 mod tests {
     use steadfast_chat::{
         ThinkingConfig,
-        transcript::{Rules, validate},
+        transcript::{TranscriptRules, validate},
     };
     use steadfast_core::Dialect;
 
@@ -102,14 +102,14 @@ mod tests {
                     calling(&request, text, 7),
                 ] {
                     for dialect in Dialect::ALL {
-                        let found = validate(&follow, &Rules::for_dialect(dialect));
+                        let found = validate(&follow, &TranscriptRules::for_dialect(dialect));
                         assert!(found.is_ok(), "{dialect} {text:?}: {found:?}");
                     }
                 }
                 if request.params.thinking.is_some() {
                     continue;
                 }
-                let mut rules = Rules::for_dialect(Dialect::Anthropic);
+                let mut rules = TranscriptRules::for_dialect(Dialect::Anthropic);
                 rules.prefill = true;
                 let found = validate(&prefilled(&request, text), &rules);
                 assert!(found.is_ok(), "{text:?}: {found:?}");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_request_is_not_touched() {
+    fn the_original_request_is_unchanged() {
         let request = ChatRequest::user("hi");
         let follow = continuing(&request, "Hello");
         assert_eq!((request.messages.len(), follow.messages.len()), (1, 3));

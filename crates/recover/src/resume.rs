@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use steadfast_chat::{ChatRequest, Event, ThinkingConfig};
 use steadfast_core::{
-    Attempt, Call, Dialect, Failover, Failure, Fault, Reason, Retry, RetryBudget, Target, Usage,
+    Attempt, Call, Dialect, Failover, Failure, FaultSide, Reason, Retry, RetryBudget, Target, Usage,
 };
 
 use crate::{
@@ -15,24 +15,24 @@ use crate::{
     join::Join,
     layer::{RecoverHandle, RecoverLayer, RecoverState},
     overlap::{Overlap, OverlapPolicy},
-    policy::{Answer, Next, Recovery},
+    policy::{AnswerInProgress, NextAction, Recovery},
     request,
     service::{Recover, RecoverFuture},
 };
 
-/// Goes on with streams that break after content. See the [crate's documentation](crate).
+/// Resumes streams that break after content. See the [crate's documentation](crate).
 pub type StreamResumeLayer = RecoverLayer<ResumePolicy>;
 
-/// Goes on with streams of the inner service that break; see [`StreamResumeLayer`].
+/// Resumes broken streams of the inner service; see [`StreamResumeLayer`].
 pub type StreamResume<S> = Recover<S, ResumePolicy>;
 
 /// The future of a call through a [`StreamResume`].
 pub type ResumeFuture<S, F> = RecoverFuture<S, F, ResumePolicy>;
 
-/// The events of an answer, from one stream and, when that breaks, from the ones that go on with it.
+/// The events of an answer, from one stream and, when that breaks, from those that resume it.
 pub type ResumedEvents<S, E> = RecoveredEvents<S, E, ResumePolicy>;
 
-/// Looks at what a [`StreamResumeLayer`] did.
+/// Reads and resets the counters of a [`StreamResumeLayer`].
 pub type ResumeHandle = RecoverHandle<ResumePolicy>;
 
 /// How broken streams are resumed.
@@ -41,7 +41,7 @@ pub type ResumeHandle = RecoverHandle<ResumePolicy>;
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ResumePolicy {
-    /// How often one answer is resumed, at most; 0 turns resuming off.
+    /// How often one answer is resumed, at most; 0 for never.
     pub resumes: u32,
     /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
     pub max_partial: usize,
@@ -59,11 +59,11 @@ impl Default for ResumePolicy {
 }
 
 impl ResumePolicy {
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// The first thing that does not.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.max_partial == 0 {
             return Err(PolicyError::Zero("max_partial", ", or set `resumes` to 0"));
@@ -72,27 +72,25 @@ impl ResumePolicy {
     }
 }
 
-/// What a [`StreamResumeLayer`] did since it was made.
+/// What a [`StreamResumeLayer`] did since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResumeSnapshot {
     /// Streams that broke, resumed ones that broke again included.
     pub broken: u64,
-    /// Streams that went on where they broke.
+    /// Streams that continued where they broke.
     pub resumed: u64,
     /// Failures passed on.
     pub declined: u64,
-    /// Tokens the broken parts are known or estimated to have used, of streams that were gone on
-    /// with.
+    /// Tokens the broken parts of resumed streams are known or estimated to have used.
     pub wasted_tokens: u64,
 }
 
 impl StreamResumeLayer {
-    /// Which targets go on with a last message of the model's own. By default none do, and a
-    /// message of the user asks for the end of the text to be repeated. `accepts` is called with the
-    /// target that answers, when it is known, and its dialect. It is never relied on while the
-    /// request asks the model to think, nor when another target than the one that broke answers
-    /// that does not accept it: then the overlap is searched for all the same.
+    /// Which targets accept a *prefill*: continue a last message of the model's own. By default none, and
+    /// a user message asks the model to repeat the end of the text. `accepts` is called with the target
+    /// that answers, when it is known, and its dialect. A prefill is not used with thinking, and when
+    /// another target answers that does not accept it, the overlap is searched for instead.
     ///
     /// ```
     /// use steadfast_recover::StreamResumeLayer;
@@ -108,8 +106,8 @@ impl StreamResumeLayer {
         self.with(|_, options| options.prefill = Some(Arc::new(accepts)))
     }
 
-    /// Draws every resume from `budget`, whatever a request brings along. Without this a request's
-    /// own is drawn from, else one of the layer's.
+    /// Draws every resume from `budget`, even if the request has one. Without this the budget of the
+    /// request is used, else one of the layer's.
     pub fn with_budget(self, budget: RetryBudget) -> Self {
         self.with(|_, options| options.budget = Budget::Own(budget))
     }
@@ -122,16 +120,16 @@ impl StreamResumeLayer {
 
 type AcceptsPrefill = dyn Fn(Option<&Target>, Dialect) -> bool + Send + Sync;
 
-/// What the layer was given beside the policy.
+/// Settings of the layer besides the policy.
 #[derive(Clone, Default)]
 pub struct ResumeOptions {
-    /// Which targets continue a last message of the model's own (a *prefill*). By default none:
-    /// current models of Anthropic refuse it, those of OpenAI answer it like any other message.
+    /// Which targets accept a prefill. By default none: current models of Anthropic refuse it, those of
+    /// OpenAI answer it like any other message.
     prefill: Option<Arc<AcceptsPrefill>>,
     budget: Budget,
 }
 
-/// What a further call draws from.
+/// The budget of further calls.
 #[derive(Clone, Debug, Default)]
 enum Budget {
     /// The request's own, else the layer's.
@@ -158,18 +156,18 @@ impl fmt::Debug for ResumeOptions {
     }
 }
 
-/// What is known of one answer that may break.
+/// The state of one answer that may break.
 #[derive(Debug, Default)]
 pub struct ResumeState {
     /// The last message of the request is the model's own.
     prefilled: bool,
-    /// What the caller is given when this resume comes to nothing.
+    /// The failure for the caller if this resume fails.
     failure: Option<Failure>,
     attempts: Vec<Attempt>,
 }
 
-type Shared = RecoverState<ResumePolicy>;
-type BrokenAnswer = Answer<ResumePolicy>;
+type LayerState = RecoverState<ResumePolicy>;
+type BrokenAnswer = AnswerInProgress<ResumePolicy>;
 
 impl Recovery for ResumePolicy {
     type Options = ResumeOptions;
@@ -192,9 +190,14 @@ impl Recovery for ResumePolicy {
         event.is_end()
     }
 
-    fn failed(shared: &Shared, answer: &mut BrokenAnswer, failure: Failure, call: bool) -> Next {
+    fn failed(
+        shared: &LayerState,
+        answer: &mut BrokenAnswer,
+        failure: Failure,
+        call: bool,
+    ) -> NextAction {
         shared.count(|counts| counts.broken += u64::from(!call));
-        let reserved = match may_go_on(shared, answer, &failure, call) {
+        let reserved = match may_continue(shared, answer, &failure, call) {
             Ok(reserved) => reserved,
             Err(why) => return give_up(shared, answer, failure, why),
         };
@@ -222,14 +225,14 @@ impl Recovery for ResumePolicy {
         };
         answer.state.prefilled = prefilled;
         if call {
-            answer.asked = answer.asked.saturating_add(failure.attempts());
+            answer.attempts = answer.attempts.saturating_add(failure.attempts());
         }
-        // The caller is given what broke the stream, as without resumes.
+        // The caller gets the failure that broke the stream, as without resumes.
         answer.state.failure.get_or_insert(failure);
-        Next::Call(Box::new(request), reserved)
+        NextAction::Call(Box::new(request), reserved)
     }
 
-    fn join(shared: &Shared, answer: &mut BrokenAnswer) -> Join {
+    fn join(shared: &LayerState, answer: &mut BrokenAnswer) -> Join {
         let text = answer.partial.text();
         let (target, dialect) = (answer.target.as_ref(), answer.dialect);
         let overlap = if text.is_empty() {
@@ -243,7 +246,7 @@ impl Recovery for ResumePolicy {
         Join::new(&mut answer.partial, overlap, false, used)
     }
 
-    fn joined(shared: &Shared, answer: &mut BrokenAnswer, event: &Event) {
+    fn joined(shared: &LayerState, answer: &mut BrokenAnswer, event: &Event) {
         let is_open = answer.join().is_some_and(|join| join.is_open());
         if is_open || !(event.is_content() || event.is_end()) {
             return;
@@ -256,24 +259,23 @@ impl Recovery for ResumePolicy {
     }
 
     fn not_joined(
-        shared: &Shared,
+        shared: &LayerState,
         answer: &mut BrokenAnswer,
         failure: Failure,
         why: &'static str,
-    ) -> Next {
+    ) -> NextAction {
         give_up(shared, answer, failure, why)
     }
 }
 
-/// Whether the answer may be gone on with after `failure`, and what was reserved for that; else why
-/// not.
-fn may_go_on(
-    shared: &Shared,
+/// Whether the answer may be resumed after `failure`: the reservation, or why not.
+fn may_continue(
+    shared: &LayerState,
     answer: &BrokenAnswer,
     failure: &Failure,
     call: bool,
 ) -> Result<Reserved, &'static str> {
-    // A refusal of our own would come again at once.
+    // A refusal of our own would be repeated at once.
     if !may_resume(failure) || (call && failure.reason().is_refusal()) {
         return Err(if call { "call_failed" } else { "reason" });
     }
@@ -298,47 +300,47 @@ fn may_go_on(
     Reserved::reserve(budget, failure.reason()).ok_or("budget")
 }
 
-/// The answer is over: what the caller is reported.
+/// The answer is over, with a failure for the caller.
 fn give_up(
-    shared: &Shared,
+    shared: &LayerState,
     answer: &mut BrokenAnswer,
     failure: Failure,
     why: &'static str,
-) -> Next {
+) -> NextAction {
     shared.count(|counts| counts.declined += 1);
     event::declined(&answer.request.context, &failure, why);
     let mut reported = failure;
     if answer.further.is_some() {
         let mut attempts = std::mem::take(&mut answer.state.attempts);
         attempts.push(Attempt::from_failure(&reported));
-        // What is final is reported as it is.
+        // A final failure is reported itself.
         if let Some(first) = answer.state.failure.take()
             && reported.retry() != Retry::Forbidden
         {
             reported = first;
         }
-        reported = reported.with_attempts(answer.asked);
+        reported = reported.with_attempts(answer.attempts);
         if reported.trail().is_empty() && attempts.len() > 1 {
             reported = reported.with_trail(attempts);
         }
     }
-    Next::Over(Some(match answer.partial.resume_point() {
+    NextAction::Over(Some(match answer.partial.resume_point() {
         ResumePoint::Nothing => reported,
         _ => reported.with_delivered(),
     }))
 }
 
-/// Whether the model thinks before it answers `request`: such a request takes no prefill.
+/// Whether `request` has thinking, with which there can be no prefill.
 fn thinks(request: &ChatRequest) -> bool {
     !matches!(request.params.thinking, None | Some(ThinkingConfig::Off))
 }
 
-/// Whether a stream that broke with `failure` may be gone on with at all. What is final stays final;
-/// the caller's own limits are not got round by asking again.
+/// Whether a stream that broke with `failure` may be resumed at all: not after a final failure, nor
+/// beyond the caller's own limits.
 fn may_resume(failure: &Failure) -> bool {
     let forbidden =
         failure.retry() == Retry::Forbidden || failure.failover() == Failover::Forbidden;
-    let caller = failure.fault() == Fault::Caller
+    let caller = failure.fault() == FaultSide::Caller
         || failure.reason() == Reason::Cancelled
         || failure.time_limit().is_some_and(|limit| !limit.blames_provider());
     let hopeless = failure.retry() == Retry::No && failure.failover() == Failover::Never;
@@ -352,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_or_may_go_elsewhere_is_resumed() {
+    fn retryable_failures_are_resumed() {
         let resumed = |reason| may_resume(&Failure::new(reason, ""));
         for reason in [Reason::Network, Reason::Timeout, Reason::Overloaded, Reason::ServerError] {
             assert!(resumed(reason), "{reason}");

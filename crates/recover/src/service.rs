@@ -17,14 +17,14 @@ use tower_service::Service;
 use crate::{
     events::RecoveredEvents,
     layer::RecoverState,
-    policy::{Answer, Recovery},
+    policy::{AnswerInProgress, Recovery},
 };
 
-/// Goes on with answers of the inner service: a [`Continuation`](crate::Continuation) with those
-/// that were cut off, a [`StreamResume`](crate::StreamResume) with those that broke.
+/// Continues answers of the inner service: a [`Continuation`](crate::Continuation) those that were cut
+/// off, a [`StreamResume`](crate::StreamResume) those that broke.
 ///
-/// The first call is the inner service's, which is ready. Further calls are made by clones of it,
-/// polled ready before each.
+/// The first call is made by the inner service, which is ready, and further ones by clones of it, polled
+/// ready before each.
 #[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct Recover<S, P: Recovery> {
@@ -36,7 +36,7 @@ pub struct Recover<S, P: Recovery> {
 #[derive(Debug)]
 pub(crate) struct Source<S, P: Recovery> {
     pub(crate) shared: Arc<RecoverState<P>>,
-    /// What further calls are made with clones of. Locked for the cloning.
+    /// Cloned for further calls, under the lock.
     service: Mutex<S>,
 }
 
@@ -85,8 +85,8 @@ where
 }
 
 pin_project! {
-    /// Waits for the answer to begin. A call that fails before that is the affair of the layers
-    /// inside: its failure is passed on. Dropping it drops the call.
+    /// Waits for the head of the answer. The failure of a call before that is passed on. Dropping it
+    /// drops the call.
     #[must_use = "futures do nothing unless polled"]
     pub struct RecoverFuture<S, F, P: Recovery> {
         #[pin]
@@ -116,7 +116,7 @@ where
         };
         Poll::Ready(match reply {
             Ok(reply) => {
-                let answer = Answer::begin(&source.shared.policy, request, &reply.head);
+                let answer = AnswerInProgress::begin(&source.shared.policy, request, &reply.head);
                 Ok(reply.map(|events| RecoveredEvents::new(events, answer, source)))
             }
             Err(error) => Err(error.into()),

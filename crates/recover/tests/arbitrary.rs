@@ -1,12 +1,12 @@
-//! Whatever events come, in whatever order, and wherever they break off: nothing panics, nothing
-//! that was shown is lost, nothing is made up, and no call comes twice.
+//! Any events in any order, with a break anywhere: nothing panics, nothing that was delivered is lost,
+//! nothing is invented, and no call comes twice.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
 
 use std::task::{Context, Poll, Waker};
 
-use common::{Do, Model, fail, opaque, recording};
+use common::{Model, ModelStep, fail, opaque, recording};
 use futures_util::Stream;
 use proptest::prelude::*;
 use steadfast_chat::{ChatResponse, Delta, Event, StopReason};
@@ -14,7 +14,7 @@ use steadfast_core::{Failure, Reason, Usage};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
 use tower::{Layer, Service};
 
-/// Pieces of an answer, as no provider in its right mind would put them together.
+/// Pieces of an answer, in combinations that no provider sends.
 fn piece() -> impl Strategy<Value = Event> {
     let index = 0..4_u32;
     let pieces = prop::sample::select(vec![
@@ -53,7 +53,7 @@ fn piece() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// How an answer is over.
+/// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Well,
@@ -69,22 +69,22 @@ fn answer() -> impl Strategy<Value = Answer> {
     (pieces(), end)
 }
 
-/// Once it is shown why the model stopped, it says no more.
+/// After the stop reason there is no more content.
 fn pieces() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(piece(), 0..14).prop_map(|mut events| {
         let mut stopped = false;
         for event in &mut events {
             event.deltas_mut().retain(|delta| {
-                let was = stopped;
+                let had_stopped = stopped;
                 stopped |= matches!(delta, Delta::Stop(_));
-                !was || matches!(delta, Delta::Usage(_) | Delta::Ping)
+                !had_stopped || matches!(delta, Delta::Usage(_) | Delta::Ping)
             });
         }
         events
     })
 }
 
-/// Says `answers` one after the other. Its calls have ids that show where they come from.
+/// Answers with `answers`, in order. The ids of tool calls identify their answer.
 fn model(answers: &[Answer]) -> Model {
     let answers = answers.to_vec();
     Model::new(move |call, _| {
@@ -100,19 +100,19 @@ fn model(answers: &[Answer]) -> Model {
                         *id = format!("{call}-{count}");
                     }
                 }
-                Do::Say(event)
+                ModelStep::Event(event)
             })
             .collect();
         match end {
-            End::Well => all.push(Do::Say(Event::new([Delta::End]))),
-            End::Breaks => all.push(Do::Fail(fail(Reason::Network))),
+            End::Well => all.push(ModelStep::Event(Event::new([Delta::End]))),
+            End::Breaks => all.push(ModelStep::Fail(fail(Reason::Network))),
             End::Silent => {}
         }
         Ok(all)
     })
 }
 
-/// Everything that comes through `layer`, read without a runtime: nothing here waits for the world.
+/// Everything that `layer` delivers, read without a runtime: nothing here waits for I/O or time.
 fn read<L, S>(layer: &L, model: Model, stream: bool) -> Vec<Result<Event, Failure>>
 where
     L: Layer<Model>,
@@ -138,7 +138,7 @@ where
             Poll::Ready(Some(event)) => out.push(event),
             Poll::Ready(None) => {
                 let again = std::pin::Pin::new(&mut reply).poll_next(&mut cx);
-                assert!(matches!(again, Poll::Ready(None)), "it stays ended");
+                assert!(matches!(again, Poll::Ready(None)), "the stream is fused");
                 return out;
             }
             Poll::Pending => {}
@@ -159,14 +159,14 @@ fn text(deltas: &[&Delta]) -> String {
     deltas.iter().filter_map(pieces).collect()
 }
 
-/// Whether `rest` is what is left of each of `texts`, in their order, after something was cut from
-/// the beginning of each, or off its end by a break.
-fn is_made_of(rest: &str, texts: &[String]) -> bool {
+/// Whether `rest` consists of a part of each of `texts`, in order: the beginning of each may be cut as
+/// an overlap, and its end by a break.
+fn consists_of(rest: &str, texts: &[String]) -> bool {
     let Some((first, others)) = texts.split_first() else { return rest.is_empty() };
     let cuts = |text: &str| -> Vec<usize> {
         text.char_indices().map(|(at, _)| at).chain([text.len()]).collect()
     };
-    cuts(rest).into_iter().any(|at| first.contains(&rest[..at]) && is_made_of(&rest[at..], others))
+    cuts(rest).into_iter().any(|at| first.contains(&rest[..at]) && consists_of(&rest[at..], others))
 }
 
 /// What must hold of any answer.
@@ -180,13 +180,13 @@ fn check(
         failures <= 1 && (failures == 0 || out.last().unwrap().is_err()),
         "one failure, at the end"
     );
-    let got = deltas(out.iter().flatten());
-    let ends = got.iter().filter(|delta| matches!(delta, Delta::End)).count();
+    let received = deltas(out.iter().flatten());
+    let ends = received.iter().filter(|delta| matches!(delta, Delta::End)).count();
     prop_assert_eq!(ends + failures, 1, "one end, or one failure");
     if ends == 1 {
-        prop_assert!(matches!(got.last(), Some(Delta::End)), "the end is the last");
+        prop_assert!(matches!(received.last(), Some(Delta::End)), "the end is the last");
     }
-    let mut ids: Vec<_> = got
+    let mut ids: Vec<_> = received
         .iter()
         .filter_map(|delta| match delta {
             Delta::ToolCall { id, .. } => Some(id.clone()),
@@ -197,22 +197,38 @@ fn check(
     ids.sort_unstable();
     ids.dedup();
     prop_assert_eq!(ids.len(), all, "no call comes twice");
-    let shown = text(&got);
+    let delivered = text(&received);
     let texts: Vec<_> = answers.iter().map(|(events, _)| text(&deltas(events))).collect();
-    if let Some(rest) = shown.strip_prefix(texts[0].as_str()) {
-        prop_assert!(is_made_of(rest, &texts[1..]), "{:?} is not made of {:?}", shown, texts);
+    if let Some(rest) = delivered.strip_prefix(texts[0].as_str()) {
+        prop_assert!(
+            consists_of(rest, &texts[1..]),
+            "{:?} does not consist of {:?}",
+            delivered,
+            texts
+        );
     } else if kept && ends == 1 {
-        prop_assert!(false, "{:?} was lost of {:?}", texts[0], shown);
+        prop_assert!(false, "{:?} was lost of {:?}", texts[0], delivered);
     } else {
-        prop_assert!(is_made_of(&shown, &texts), "{:?} is not made of {:?}", shown, texts);
+        prop_assert!(
+            consists_of(&delivered, &texts),
+            "{:?} does not consist of {:?}",
+            delivered,
+            texts
+        );
     }
     Ok(())
 }
 
-/// For timers alone.
+/// Only for timers.
 fn runtime() -> &'static tokio::runtime::Runtime {
     static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
-    let make = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let make = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
     RUNTIME.get_or_init(make)
 }
 
@@ -220,41 +236,41 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_streams_are_gone_on_with_or_given_up(
+    fn any_streams_are_continued_or_given_up(
         answers in prop::collection::vec(answer(), 1..5),
         stream in any::<bool>(),
     ) {
         let _entered = runtime().enter();
         let (resume, continuation) = (StreamResumeLayer::default(), ContinuationLayer::default());
         check(&read(&resume, model(&answers), stream), &answers, true)?;
-        // An answer that was not streamed may have been dropped unseen, to be asked for again.
+        // An answer that was not streamed may be dropped for a request with a higher limit.
         let kept = stream;
         check(&read(&continuation, model(&answers), stream), &answers, kept)?;
         let both = tower::ServiceBuilder::new().layer(continuation).layer(resume).into_inner();
         check(&read(&both, model(&answers), stream), &answers, kept)?;
     }
 
-    /// An answer that ends well, and was not cut off, is not touched.
+    /// An answer that succeeds, and is not cut off, is unchanged.
     #[test]
-    fn what_ends_well_is_as_it_came(events in pieces()) {
+    fn a_successful_answer_is_unchanged(events in pieces()) {
         let _entered = runtime().enter();
         let cut = deltas(&events).iter().any(|delta| {
             matches!(delta, Delta::Stop(stop) if stop.reason == StopReason::MaxTokens)
         });
         prop_assume!(!cut);
         let answers = [(events, End::Well)];
-        let gave: Vec<_> = deltas(&answers[0].0).into_iter().cloned().chain([Delta::End]).collect();
+        let sent: Vec<_> = deltas(&answers[0].0).into_iter().cloned().chain([Delta::End]).collect();
         let both = tower::ServiceBuilder::new()
             .layer(ContinuationLayer::default())
             .layer(StreamResumeLayer::default())
             .into_inner();
         let out = read(&both, model(&answers), true);
-        let got: Vec<_> = deltas(out.iter().flatten()).into_iter().cloned().collect();
+        let received: Vec<_> = deltas(out.iter().flatten()).into_iter().cloned().collect();
         let comparable = |all: &[Delta]| {
             let mut all = all.to_vec();
-            // Sent at once, whatever is held back.
+            // Pings overtake what is held back.
             all.retain(|delta| !matches!(delta, Delta::Ping));
-            // Its id says which call it was.
+            // The ids identify the answer.
             for delta in &mut all {
                 if let Delta::ToolCall { id, .. } = delta {
                     id.clear();
@@ -262,6 +278,6 @@ proptest! {
             }
             all
         };
-        prop_assert_eq!(comparable(&got), comparable(&gave));
+        prop_assert_eq!(comparable(&received), comparable(&sent));
     }
 }

@@ -1,4 +1,4 @@
-//! What an answer that needs nothing pays, and what is bounded.
+//! The allocations of an answer that needs no further call, and bounds of memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -18,10 +18,10 @@ use tower::{Layer, Service};
 
 /// Answers at once with these events.
 #[derive(Clone)]
-struct Ready(Vec<Event>);
+struct ReadyService(Vec<Event>);
 
-impl Service<ChatRequest> for Ready {
-    type Response = ChatResponse<Given>;
+impl Service<ChatRequest> for ReadyService {
+    type Response = ChatResponse<ReadyEvents>;
     type Error = Failure;
     type Future = std::future::Ready<Result<Self::Response, Failure>>;
 
@@ -31,13 +31,13 @@ impl Service<ChatRequest> for Ready {
 
     fn call(&mut self, _: ChatRequest) -> Self::Future {
         let events = std::mem::take(&mut self.0).into_iter();
-        std::future::ready(Ok(ChatResponse::new(Head::new(Dialect::OpenAi), Given(events))))
+        std::future::ready(Ok(ChatResponse::new(Head::new(Dialect::OpenAi), ReadyEvents(events))))
     }
 }
 
-struct Given(std::vec::IntoIter<Event>);
+struct ReadyEvents(std::vec::IntoIter<Event>);
 
-impl Stream for Given {
+impl Stream for ReadyEvents {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -48,7 +48,7 @@ impl Stream for Given {
 /// Allocations of reading `events` through `layer`, beyond those of the bare service.
 fn more<L>(layer: &L, events: &[Event]) -> u64
 where
-    L: Layer<Ready>,
+    L: Layer<ReadyService>,
     L::Service: Service<ChatRequest, Error = Failure>,
     <L::Service as Service<ChatRequest>>::Response: Stream<Item = Result<Event, Failure>> + Unpin,
 {
@@ -68,14 +68,14 @@ where
         });
         counted.count_total
     }
-    let bare = once(&mut Ready(events.to_vec()));
-    once(&mut layer.layer(Ready(events.to_vec()))) - bare
+    let bare = once(&mut ReadyService(events.to_vec()));
+    once(&mut layer.layer(ReadyService(events.to_vec()))) - bare
 }
 
-/// Allocations of one answer after the other, on a thread that has no buffers of answers before.
+/// Allocations of one answer after the other, on a thread without buffers of earlier answers.
 fn one_by_one<L>(layer: impl Fn() -> L + Send + 'static, answers: Vec<Vec<Event>>) -> Vec<u64>
 where
-    L: Layer<Ready>,
+    L: Layer<ReadyService>,
     L::Service: Service<ChatRequest, Error = Failure>,
     <L::Service as Service<ChatRequest>>::Response: Stream<Item = Result<Event, Failure>> + Unpin,
 {
@@ -84,38 +84,38 @@ where
 }
 
 #[test]
-fn an_answer_that_needs_nothing_pays_for_its_text_alone_and_that_once() {
+fn a_successful_answer_allocates_only_its_text_buffer() {
     let answer = |text: usize, ends| {
         let thought = Block::Thinking("hm ".repeat(999));
         stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
     };
-    // At most once each time the text doubles, from 128 bytes on: a buffer is kept for the next answer,
-    // unless it is above 16 KiB, and then an answer that is no longer pays nothing.
+    // At most once each time the text doubles, from 128 bytes on. A buffer of up to 16 KiB is reused, and
+    // then an answer that is no longer allocates nothing.
     let answers = [
         (0, 0, "nothing to keep"),
         (9, 1, "the first buffer"),
-        (1_000, 3, "it doubles three times"),
+        (1_000, 3, "it doubles three times, from 128 bytes"),
         (2_000, 1, "from 1,024 bytes"),
         (16_000, 3, "from 2,048 bytes"),
-        (16_000, 0, "the buffer of the answer before"),
+        (16_000, 0, "the buffer is reused"),
         (100_000, 3, "from 16 KiB"),
-        (9, 1, "a buffer above 16 KiB was given back"),
+        (9, 1, "a buffer above 16 KiB was freed"),
     ];
     for ends in [true, false] {
         let texts: Vec<_> = answers.iter().map(|(text, ..)| answer(*text, ends)).collect();
-        for paid in [
+        for counts in [
             one_by_one(StreamResumeLayer::default, texts.clone()),
             one_by_one(ContinuationLayer::default, texts),
         ] {
-            for (paid, (text, most, why)) in paid.into_iter().zip(answers) {
-                assert!(paid <= most, "{text} bytes: {paid} allocations, {most} for {why}");
+            for (count, (text, most, why)) in counts.into_iter().zip(answers) {
+                assert!(count <= most, "{text} bytes: {count} allocations, {most} for {why}");
             }
         }
     }
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_text_that_is_kept_is_bounded() {
     let mut partial = Partial::new(10_000);
     for _ in 0..2_000 {
         partial.see(&Event::new([Delta::Text { index: 0, text: "twelve chars".into() }]));

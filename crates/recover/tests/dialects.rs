@@ -1,4 +1,4 @@
-//! Streams that break in one dialect and go on in another, on the wire.
+//! Streams that break in one dialect and are resumed in another, on the wire.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -11,7 +11,7 @@ use steadfast_core::{Dialect, Failure, Reason, TimeLimit};
 use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
-/// `events` as a provider of `dialect` says them: each with its frame.
+/// `events` as a provider of `dialect` sends them, each with its frame.
 fn wire(dialect: Dialect, events: &[Event]) -> Vec<Event> {
     let mut request = ChatRequest::user("go").with_model("m");
     request.params.stream_usage = Some(true);
@@ -20,14 +20,14 @@ fn wire(dialect: Dialect, events: &[Event]) -> Vec<Event> {
     for event in events {
         decoder.push(encoder.encode(event).unwrap());
     }
-    // Gemini's answers end with the input.
+    // Gemini's answers end at the end of the input.
     std::iter::from_fn(|| decoder.next_event().or_else(|| decoder.finish()))
         .map(Result::unwrap)
         .collect()
 }
 
-/// The same failure once more.
-fn again(failure: &Failure) -> Failure {
+/// A copy of the failure.
+fn copy(failure: &Failure) -> Failure {
     let same = Failure::new(failure.reason(), failure.message());
     match failure.time_limit() {
         Some(limit) => same.with_time_limit(limit),
@@ -35,15 +35,15 @@ fn again(failure: &Failure) -> Failure {
     }
 }
 
-/// What a caller of `dialect` understands of what it is sent.
-struct Reader {
+/// A caller, who decodes what the gateway would encode.
+struct CallerReader {
     encoder: StreamEncoder,
     decoder: StreamDecoder,
     answer: Completion,
     failures: Vec<Failure>,
 }
 
-impl Reader {
+impl CallerReader {
     fn new(dialect: Dialect, source: Dialect) -> Self {
         let caller = Caller::of(&ChatRequest::user("go").with_model("m"));
         Self {
@@ -54,14 +54,14 @@ impl Reader {
         }
     }
 
-    /// The answer, when the stream has ended, and what the caller was given of failures.
+    /// The answer and the failures, when the stream has ended.
     fn finish(mut self) -> (Completion, Vec<Failure>) {
         let last = self.decoder.finish();
         self.take(last);
         (self.answer, self.failures)
     }
 
-    /// What the caller is sent of an event, or of what ends the stream instead.
+    /// Reads an event, or the failure that ends the stream.
     fn read(&mut self, item: &Result<Event, Failure>) {
         assert!(self.failures.is_empty(), "nothing comes after a failure");
         self.decoder.push(match item {
@@ -101,9 +101,9 @@ fn dialect(random: &mut fastrand::Rng) -> Dialect {
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_anywhere_and_resumed_in_any_dialect() {
+async fn a_break_at_any_event_is_resumed_in_any_dialect() {
     let mut resumed = 0;
-    // The long run of `cargo xtask chaos` has ten thousand.
+    // `cargo xtask chaos` runs ten thousand.
     let seeds = std::env::var("STEADFAST_CHAOS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let seeds = seeds.unwrap_or(1_500);
     for seed in 0..seeds {
@@ -123,22 +123,22 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
         let at = random.usize(0..events.len());
         let mut seen = Partial::new(1 << 20);
         events[..at].iter().for_each(|event| seen.see(event));
-        // A reset, a stall, or a connection that is closed as if all were well.
-        let broke = match random.u8(..3) {
+        // A reset, a stall, or a connection that is closed without an error.
+        let failure = match random.u8(..3) {
             0 => Some(fail(Reason::Network)),
             1 => Some(fail(Reason::Timeout).with_time_limit(TimeLimit::Stall)),
             _ => None,
         };
-        // One in five goes on with something else.
+        // One in five continues with another text.
         let faithful = random.u8(..5) > 0;
         let (text, call) = (whole.clone(), blocks.last().cloned());
         let first = events.clone();
-        let mut model = Model::new(move |asked, request| {
-            if asked == 0 {
-                let events = first[..at].iter().cloned().map(Do::Say);
-                return Ok(events.chain(broke.as_ref().map(again).map(Do::Fail)).collect());
+        let mut model = Model::new(move |call_number, request| {
+            if call_number == 0 {
+                let events = first[..at].iter().cloned().map(ModelStep::Event);
+                return Ok(events.chain(failure.as_ref().map(copy).map(ModelStep::Fail)).collect());
             }
-            let rest = match (shown(request), asked_for(request)) {
+            let rest = match (shown_text(request), requested_anchor(request)) {
                 (Some(_), Some(_)) if !faithful => "AS I WAS SAYING, THERE IS MORE.".repeat(size),
                 (Some(shown), Some(pieces)) => {
                     let end = shown.trim_end().len();
@@ -148,12 +148,12 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
             };
             let mut blocks = vec![Block::Thinking("so".into()), Block::Text(rest)];
             blocks.extend(call.clone().filter(|block| matches!(block, Block::Call(..))));
-            Ok(say(wire(two, &stream("b", &blocks, size, true, StopReason::EndTurn))))
+            Ok(script(wire(two, &stream("b", &blocks, size, true, StopReason::EndTurn))))
         });
         model.dialects = vec![one, two];
         let stack = ContinuationLayer::default().layer(StreamResumeLayer::default().layer(model));
         let mut events = stack.oneshot(recording()).await.unwrap();
-        let mut reader = Reader::new(caller, one);
+        let mut reader = CallerReader::new(caller, one);
         while let Some(event) = events.next().await {
             reader.read(&event);
         }
@@ -172,7 +172,7 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
                 "{case}"
             );
         } else {
-            // The caller's own error event, once, and no end.
+            // One error event of the caller's dialect, and no end.
             assert_eq!((failures.len(), answer.ended), (1, false), "{case}: {failures:?}");
             assert!(whole.starts_with(&answer.text()), "{case}");
         }
@@ -181,19 +181,19 @@ async fn broken_anywhere_and_resumed_in_any_dialect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cut_off_and_continued_in_every_dialect() {
+async fn truncated_answers_are_continued_in_every_dialect() {
     for provider in Dialect::ALL {
         for caller in Dialect::ALL {
             for limit in [5, 60, 200] {
                 let whole = pieces(&mut fastrand::Rng::with_seed(limit as u64), 30);
                 let text = whole.clone();
                 let mut model = Model::new(move |_, request| {
-                    let rest = &text[shown(request).unwrap_or_default().len()..];
+                    let rest = &text[shown_text(request).unwrap_or_default().len()..];
                     let (at, _) = rest.char_indices().nth(limit).unwrap_or((rest.len(), ' '));
                     let end =
                         if at == rest.len() { StopReason::EndTurn } else { StopReason::MaxTokens };
                     let piece = [Block::Text(rest[..at].to_owned())];
-                    Ok(say(wire(provider, &stream("a", &piece, 7, true, end))))
+                    Ok(script(wire(provider, &stream("a", &piece, 7, true, end))))
                 });
                 model.dialects = vec![provider];
                 let layer = ContinuationLayer::default().tune(|policy| {
@@ -202,7 +202,7 @@ async fn cut_off_and_continued_in_every_dialect() {
                 });
                 let layer = layer.unwrap();
                 let mut events = layer.layer(model).oneshot(recording()).await.unwrap();
-                let mut reader = Reader::new(caller, provider);
+                let mut reader = CallerReader::new(caller, provider);
                 while let Some(event) = events.next().await {
                     reader.read(&event);
                 }
@@ -218,10 +218,10 @@ async fn cut_off_and_continued_in_every_dialect() {
     }
 }
 
-/// Arguments cut off after every single byte, from providers that stream them: no caller ever sees
-/// a piece of them, and the call comes once, whole.
+/// Arguments cut off after every single byte, from providers that stream them: no part of them is
+/// delivered, and the call comes once, complete.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_cut_off_reaches_no_caller_in_any_dialect() {
+async fn a_call_that_is_cut_off_is_not_delivered_in_any_dialect() {
     const WHOLE: &str = r#"{"path":"a.rs","text":"one {two} \"three\" \u00e9"}"#;
     for provider in [Dialect::OpenAi, Dialect::Anthropic] {
         for caller in Dialect::ALL {
@@ -229,17 +229,14 @@ async fn a_call_that_is_cut_off_reaches_no_caller_in_any_dialect() {
                 let mut model = Model::new(move |call, request| {
                     let text = Block::Text("Let me write it.".into());
                     let (cut, stop) = (WHOLE[..bytes].to_owned(), StopReason::MaxTokens);
-                    Ok(say(match call {
+                    Ok(script(match call {
                         0 => wire(
                             provider,
                             &stream("a", &[text, Block::Call("write", cut)], 5, true, stop),
                         ),
                         _ => {
-                            let reported = request.messages.last().unwrap().text();
-                            assert!(
-                                reported.contains(&format!("after {bytes} bytes")),
-                                "{reported}"
-                            );
+                            let prompt = request.messages.last().unwrap().text();
+                            assert!(prompt.contains(&format!("after {bytes} bytes")), "{prompt}");
                             let call = Block::Call("write", WHOLE.into());
                             wire(provider, &stream("b", &[call], 5, true, StopReason::ToolUse))
                         }
@@ -248,7 +245,7 @@ async fn a_call_that_is_cut_off_reaches_no_caller_in_any_dialect() {
                 model.dialects = vec![provider];
                 let layer = ContinuationLayer::default();
                 let mut events = layer.layer(model.clone()).oneshot(recording()).await.unwrap();
-                let mut reader = Reader::new(caller, provider);
+                let mut reader = CallerReader::new(caller, provider);
                 while let Some(event) = events.next().await {
                     reader.read(&event);
                 }

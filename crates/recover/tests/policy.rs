@@ -1,4 +1,4 @@
-//! Policies as data: what makes no sense is refused, by the name of its field.
+//! Policies are data: invalid ones are refused, with the name of the field.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use steadfast_recover::{
@@ -6,7 +6,7 @@ use steadfast_recover::{
 };
 
 #[test]
-fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
+fn invalid_policies_are_refused_with_the_name_of_the_field() {
     type Change = fn(&mut ResumePolicy);
     let cases: [(Change, &str, &str); 7] = [
         (|p| p.max_partial = 0, "max_partial", "or set `resumes` to 0"),
@@ -17,12 +17,12 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
         (|p| p.overlap.hold = 47, "overlap.hold", "below `overlap.tails`, which is 48"),
         (|p| p.overlap.tails = vec![usize::MAX], "overlap.hold", "below `overlap.tails`"),
     ];
-    for (change, field, says) in cases {
+    for (change, field, message) in cases {
         let mut policy = ResumePolicy::default();
         change(&mut policy);
         let error = StreamResumeLayer::new(policy).unwrap_err();
         assert_eq!(error.field(), field);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
         let error = StreamResumeLayer::default().tune(change).unwrap_err();
         assert_eq!(error.field(), field);
     }
@@ -32,7 +32,7 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
-fn what_makes_sense_is_kept() {
+fn valid_policies_are_accepted() {
     let overlap = OverlapPolicy { tails: Vec::new(), within: 0, shortest: 1, hold: 1, anchor: 1 };
     for policy in [ResumePolicy::default(), ResumePolicy { resumes: 0, max_partial: 1, overlap }] {
         assert_eq!(*StreamResumeLayer::new(policy.clone()).unwrap().policy(), policy);

@@ -1,4 +1,4 @@
-//! Streams that break, and go on.
+//! Streams that break, and are resumed.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -12,7 +12,7 @@ use steadfast_core::{Deadline, Reason, RetryBudget, Usage};
 use steadfast_recover::{Partial, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
-/// What is left of `blocks` after `shown`, with `repeated` in front: what a faithful model says.
+/// The rest of `blocks` after `shown`, preceded by `repeated`: the answer of a faithful model.
 fn rest(blocks: &[Block], shown: &str, repeated: &str) -> Vec<Block> {
     let mut skip = shown.len();
     let mut out = Vec::new();
@@ -23,7 +23,7 @@ fn rest(blocks: &[Block], shown: &str, repeated: &str) -> Vec<Block> {
                 out.push(Block::Text(text[skip..].to_owned()));
                 skip = 0;
             }
-            // It thinks again, about how to go on.
+            // There is new thinking instead, about how to continue.
             Block::Thinking(_) => {}
             call => out.push(call.clone()),
         }
@@ -42,25 +42,25 @@ fn rest(blocks: &[Block], shown: &str, repeated: &str) -> Vec<Block> {
     out
 }
 
-/// A model that breaks its first answer at `at`, and then goes on faithfully.
+/// A model whose first answer breaks at `at`, and that continues faithfully.
 fn faithful(blocks: Vec<Block>, at: usize, size: usize, ends: bool) -> Model {
     Model::new(move |call, request| {
         let events = stream("a", &blocks, size, ends, StopReason::EndTurn);
         if call == 0 {
             return Ok(broken(&events, at, fail(Reason::Network)));
         }
-        Ok(match (shown(request), asked_for(request)) {
+        Ok(match (shown_text(request), requested_anchor(request)) {
             (Some(shown), Some(pieces)) => {
                 let rest = rest(&blocks, &shown, &pieces);
-                say(stream("b", &rest, size + 3, ends, StopReason::EndTurn))
+                script(stream("b", &rest, size + 3, ends, StopReason::EndTurn))
             }
-            _ => say(events),
+            _ => script(events),
         })
     })
 }
 
 fn shapes() -> Vec<Vec<Block>> {
-    // Longer than what is held back, and no longer than it takes.
+    // A little longer than what is held back.
     let text = || Block::Text(long().chars().take(420).collect());
     let call = |name| Block::Call(name, r#"{"path":"src/{a}.rs","lines":[1,2]}"#.into());
     let thought = || Block::Thinking("First I think about it for quite a while.".into());
@@ -76,7 +76,7 @@ fn shapes() -> Vec<Vec<Block>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breaks_after_every_single_event() {
+async fn a_break_after_any_event() {
     let mut resumed = 0;
     for blocks in shapes() {
         let whole: String = blocks
@@ -96,7 +96,7 @@ async fn breaks_after_every_single_event() {
                 let mut seen = Partial::new(1 << 20);
                 events[..at].iter().for_each(|event| seen.see(event));
                 let model = faithful(blocks.clone(), at, size, ends);
-                let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+                let got = send(&model, &StreamResumeLayer::default(), recording()).await;
                 let case = format!("{blocks:?} at {at} of {size}: {got:?}");
                 if seen.resume_point().is_resumable() {
                     resumed += 1;
@@ -104,15 +104,18 @@ async fn breaks_after_every_single_event() {
                     assert_eq!(got.text(), whole, "{case}");
                     assert_eq!(got.calls(), calls, "{case}");
                     assert_eq!(log(&got), ["resuming", "resumed"], "{case}");
-                    assert!(got.answer.usage.input >= Some(20), "both parts are paid for: {case}");
+                    assert!(
+                        got.answer.usage.input >= Some(20),
+                        "the usage of both parts counts: {case}"
+                    );
                 } else {
                     assert_eq!(got.failures.len(), 1, "{case}");
                     assert_eq!(got.failures[0].reason(), Reason::Network);
                     assert_eq!(model.calls(), 1, "{case}");
                     assert_eq!(log(&got), ["not_resumed"]);
-                    let shown = got.deltas.len();
-                    let gave: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
-                    assert_eq!(shown, gave, "what came before is the caller's: {case}");
+                    let received = got.deltas.len();
+                    let sent: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
+                    assert_eq!(received, sent, "everything before the break: {case}");
                     let delivered = seen.resume_point() != steadfast_recover::ResumePoint::Nothing;
                     assert_eq!(got.failures[0].is_delivered(), delivered, "{case}");
                 }
@@ -123,12 +126,12 @@ async fn breaks_after_every_single_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_breaks_twice_and_a_third_time() {
+async fn a_stream_that_breaks_several_times() {
     let text = long();
     for breaks in 1..=3 {
         let whole = text.clone();
         let model = Model::new(move |call, request| {
-            let blocks = match (shown(request), asked_for(request)) {
+            let blocks = match (shown_text(request), requested_anchor(request)) {
                 (Some(shown), Some(pieces)) => rest(&[Block::Text(whole.clone())], &shown, &pieces),
                 _ => vec![Block::Text(whole.clone())],
             };
@@ -136,11 +139,11 @@ async fn a_stream_breaks_twice_and_a_third_time() {
             Ok(if call < breaks {
                 broken(&events, 22, fail(Reason::Overloaded))
             } else {
-                say(events)
+                script(events)
             })
         });
         let layer = StreamResumeLayer::default();
-        let got = ask(&model, &layer, recording()).await;
+        let got = send(&model, &layer, recording()).await;
         if breaks < 3 {
             assert_eq!(got.text(), text);
             assert_eq!(model.calls(), breaks + 1);
@@ -155,9 +158,9 @@ async fn a_stream_breaks_twice_and_a_third_time() {
     }
 }
 
-/// A first stream that breaks in its text, and then `then`.
+/// A first stream that breaks in its text, and the answers of `then` to further calls.
 fn after_text(
-    then: impl Fn() -> Result<Vec<Do>, steadfast_core::Failure> + Send + Sync + 'static,
+    then: impl Fn() -> Result<Vec<ModelStep>, steadfast_core::Failure> + Send + Sync + 'static,
 ) -> Model {
     let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
     Model::new(move |call, _| match call {
@@ -167,24 +170,24 @@ fn after_text(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_continuation_that_goes_on_with_something_else_is_one_failure() {
+async fn a_resume_without_an_overlap_is_one_failure() {
     for text in ["I am sorry, the connection broke. As I was saying, there is more.", "", "Well"] {
         let text = text.to_owned();
         let model = after_text(move || {
-            Ok(say(stream("b", &[Block::Text(text.clone())], 5, true, StopReason::EndTurn)))
+            Ok(script(stream("b", &[Block::Text(text.clone())], 5, true, StopReason::EndTurn)))
         });
-        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
-        assert_eq!(got.failures[0].reason(), Reason::Timeout, "what broke it");
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!(got.failures[0].reason(), Reason::Timeout, "the failure that broke it");
         assert!(got.failures[0].is_delivered());
-        assert_eq!(model.calls(), 2, "not paid for a third time");
-        assert!(long().starts_with(&got.text()), "no word of it is shown");
+        assert_eq!(model.calls(), 2, "no third call");
+        assert!(long().starts_with(&got.text()), "nothing of it is delivered");
         assert_eq!(log(&got), ["resuming", "not_resumed"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_resume_itself() {
-    // A call that fails is made once more, a refusal of our own is not, and what is final is final.
+    // A call that fails is made again, but not after a refusal of our own or a final failure.
     for (reason, calls, reported) in [
         (Reason::Network, 3, Reason::Timeout),
         (Reason::Exhausted, 2, Reason::Timeout),
@@ -192,24 +195,24 @@ async fn failures_of_the_resume_itself() {
         (Reason::Safety, 2, Reason::Safety),
     ] {
         let model = after_text(move || Err(fail(reason)));
-        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
         assert_eq!((model.calls(), got.failures[0].reason()), (calls, reported), "{reason}");
     }
     // Streams that end too early, or break before the overlap.
     for end in [0, 1, 2, 3] {
         let events = stream("b", &[Block::Text("Word".into())], 4, true, StopReason::EndTurn);
-        let model = after_text(move || Ok(say(events[..end].iter().cloned())));
-        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
-        assert_eq!((model.calls(), got.failures.len()), (3, 1), "an end is never made up");
+        let model = after_text(move || Ok(script(events[..end].iter().cloned())));
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.failures.len()), (3, 1), "the end is not invented");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_final_is_never_resumed() {
+async fn final_failures_are_not_resumed() {
     for reason in [Reason::Safety, Reason::Cancelled, Reason::ContentFilter] {
         let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
         let model = Model::new(move |_, _| Ok(broken(&events, 30, fail(reason))));
-        let got = ask(&model, &StreamResumeLayer::default(), recording()).await;
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
         assert_eq!((model.calls(), got.failures[0].reason()), (1, reason));
     }
 }
@@ -222,32 +225,32 @@ async fn deadline_attempts_and_budget_are_kept() {
     let mut request = recording();
     request.context.deadline = Some(Deadline::after(Duration::ZERO));
     let inner = model();
-    assert_eq!(ask(&inner, &layer(), request).await.failures.len(), 1);
+    assert_eq!(send(&inner, &layer(), request).await.failures.len(), 1);
     assert_eq!(inner.calls(), 1);
-    // It passes while the overlap is searched for.
+    // It passes during the search for the overlap.
     let mut request = recording();
     request.context.deadline = Some(Deadline::after(Duration::from_secs(5)));
-    let inner = after_text(|| Ok(vec![Do::Hang]));
-    let got = ask(&inner, &layer(), request).await;
+    let inner = after_text(|| Ok(vec![ModelStep::Hang]));
+    let got = send(&inner, &layer(), request).await;
     assert_eq!(got.failures[0].reason(), Reason::Timeout);
     // Attempts.
     for (most, calls) in [(1, 1), (2, 2)] {
         let mut request = recording();
         request.context.max_attempts = NonZeroU32::new(most);
         let inner = model();
-        let got = ask(&inner, &layer(), request).await;
+        let got = send(&inner, &layer(), request).await;
         assert_eq!((inner.calls(), got.failures.len()), (calls, usize::from(most == 1)));
         if most == 2 {
-            assert_eq!(inner.asked.lock()[1].context.attempts, 1);
+            assert_eq!(inner.requests.lock()[1].context.attempts, 1);
         }
     }
-    // The budget: drawn from, and put back when the answer ended well.
+    // The budget is drawn from, and refunded when the answer succeeded.
     let budget = RetryBudget::default();
     let inner = model();
-    ask(&inner, &layer().with_budget(budget.clone()), recording()).await;
+    send(&inner, &layer().with_budget(budget.clone()), recording()).await;
     assert!(budget.is_full());
     let inner = after_text(|| Err(fail(Reason::Format)));
-    ask(&inner, &layer().with_budget(budget.clone()), recording()).await;
+    send(&inner, &layer().with_budget(budget.clone()), recording()).await;
     assert_eq!(budget.remaining(), 500 - budget.policy().transient);
     while let Some(cost) = budget.reserve(Reason::Timeout) {
         let _ = cost.spend();
@@ -255,12 +258,12 @@ async fn deadline_attempts_and_budget_are_kept() {
     let inner = after_text(|| Ok(Vec::new()));
     let mut request = recording();
     request.context.budget = Some(budget);
-    assert_eq!(ask(&inner, &layer(), request).await.failures.len(), 1);
+    assert_eq!(send(&inner, &layer(), request).await.failures.len(), 1);
     assert_eq!(inner.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prefill_goes_on_without_repeating() {
+async fn a_prefill_is_continued_without_repetition() {
     let whole = long();
     for at in [5, 20, 33] {
         let text = whole.clone();
@@ -269,30 +272,30 @@ async fn a_prefill_goes_on_without_repeating() {
             if call == 0 {
                 return Ok(broken(&events, at, fail(Reason::Network)));
             }
-            let shown = shown(request).unwrap();
+            let shown = shown_text(request).unwrap();
             assert_eq!(shown.trim_end(), shown);
-            assert_eq!(request.messages.len(), 2, "nothing comes after it");
+            assert_eq!(request.messages.len(), 2, "it is the last message");
             let rest = Block::Text(text[shown.len()..].to_owned());
-            Ok(say(stream("b", &[rest], 9, false, StopReason::EndTurn)))
+            Ok(script(stream("b", &[rest], 9, false, StopReason::EndTurn)))
         });
         let layer = StreamResumeLayer::default().with_prefill(|_, _| true);
-        let got = ask(&model, &layer, recording()).await;
+        let got = send(&model, &layer, recording()).await;
         assert_eq!(got.text(), whole);
     }
-    // Another target answers, which does not take it: its text is not simply put behind.
+    // Another target answers, which does not accept a prefill: its text needs an overlap.
     let model = after_text(|| {
-        Ok(say(stream("b", &[Block::Text("Anew.".into())], 9, true, StopReason::EndTurn)))
+        Ok(script(stream("b", &[Block::Text("Anew.".into())], 9, true, StopReason::EndTurn)))
     });
     let layer = StreamResumeLayer::default()
         .with_prefill(|target, _| target.is_some_and(|target| target.provider() == "p0"));
-    assert_eq!(ask(&model, &layer, recording()).await.failures.len(), 1);
+    assert_eq!(send(&model, &layer, recording()).await.failures.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lost_part_is_estimated_and_told() {
+async fn the_lost_part_is_estimated_and_reported() {
     let model = faithful(vec![Block::Text(long())], 30, 9, true);
     let layer = StreamResumeLayer::default();
-    let got = ask(&model, &layer, recording()).await;
+    let got = send(&model, &layer, recording()).await;
     // 28 pieces of 9 characters had come, and 10 tokens of input were reported.
     let seen: usize = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn)[..30]
         .iter()
@@ -313,29 +316,29 @@ async fn the_lost_part_is_estimated_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_it_anywhere_ends_everything() {
+async fn dropping_it_at_any_poll_ends_everything() {
     let budget = RetryBudget::default();
     let layer = StreamResumeLayer::default().with_budget(budget.clone());
     dropped_anywhere(&layer, || faithful(vec![Block::Text(long())], 30, 9, true)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn opaque_blocks_and_several_answers_are_left_alone() {
+async fn opaque_blocks_and_several_answers_are_not_resumed() {
     let events = vec![Event::new([Delta::Text { index: 0, text: "Searching.".into() }]), opaque(1)];
     let model = Model::new(move |_, _| Ok(broken(&events, 2, fail(Reason::Network))));
-    assert_eq!(ask(&model, &StreamResumeLayer::default(), recording()).await.failures.len(), 1);
+    assert_eq!(send(&model, &StreamResumeLayer::default(), recording()).await.failures.len(), 1);
     assert_eq!(model.calls(), 1);
     let mut request = recording();
     request.params.answers = Some(2);
     let model = faithful(vec![Block::Text(long())], 30, 9, true);
-    assert_eq!(ask(&model, &StreamResumeLayer::default(), request).await.failures.len(), 1);
+    assert_eq!(send(&model, &StreamResumeLayer::default(), request).await.failures.len(), 1);
 }
 
-/// Ready for the first call, and for no other until it is opened.
+/// Ready for the first call, and for others only when switched to ready.
 #[derive(Clone)]
-struct Gate(Model, std::sync::Arc<std::sync::atomic::AtomicBool>);
+struct SwitchedService(Model, std::sync::Arc<std::sync::atomic::AtomicBool>);
 
-impl tower::Service<ChatRequest> for Gate {
+impl tower::Service<ChatRequest> for SwitchedService {
     type Response = <Model as tower::Service<ChatRequest>>::Response;
     type Error = steadfast_core::Failure;
     type Future = <Model as tower::Service<ChatRequest>>::Future;
@@ -358,11 +361,12 @@ impl tower::Service<ChatRequest> for Gate {
 
 #[tokio::test(start_paused = true)]
 async fn a_resume_waits_for_readiness_and_costs_nothing_until_it_is_sent() {
-    for open in [true, false] {
+    for is_ready in [true, false] {
         let budget = RetryBudget::default();
-        let gate = Gate(faithful(vec![Block::Text(long())], 30, 9, true), Default::default());
+        let service =
+            SwitchedService(faithful(vec![Block::Text(long())], 30, 9, true), Default::default());
         let layer = StreamResumeLayer::default().with_budget(budget.clone());
-        let mut events = layer.layer(gate.clone()).oneshot(recording()).await.unwrap();
+        let mut events = layer.layer(service.clone()).oneshot(recording()).await.unwrap();
         for _ in 0..30 {
             events.next().await.unwrap().unwrap();
         }
@@ -370,17 +374,17 @@ async fn a_resume_waits_for_readiness_and_costs_nothing_until_it_is_sent() {
         for _ in 0..3 {
             assert!(futures_util::poll!(next.as_mut()).is_pending());
         }
-        assert_eq!(gate.0.calls(), 1);
-        assert!(!budget.is_full(), "it is paid for");
-        if open {
-            gate.1.store(true, Ordering::Relaxed);
+        assert_eq!(service.0.calls(), 1);
+        assert!(!budget.is_full(), "the cost is reserved");
+        if is_ready {
+            service.1.store(true, Ordering::Relaxed);
             assert!(next.await.unwrap().is_ok());
             assert!(events.collect().await.unwrap().ended);
-            assert_eq!(gate.0.calls(), 2);
+            assert_eq!(service.0.calls(), 2);
         } else {
             drop(next);
             drop(events);
         }
-        assert!(budget.is_full(), "and given back");
+        assert!(budget.is_full(), "the cost is refunded");
     }
 }

@@ -1,5 +1,5 @@
-//! What is traced. Alone in its file: a callsite that another test reaches first, with nobody
-//! listening, may stay silent.
+//! What is traced. Alone in its file: a callsite that another test reaches first, without a
+//! subscriber, may stay disabled.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -8,21 +8,22 @@ use common::*;
 use steadfast_chat::StopReason;
 use steadfast_core::Reason;
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
-use steadfast_testkit::Heard;
+use steadfast_testkit::CapturedEvents;
 use tower::{Layer, ServiceExt};
 
 #[tokio::test(start_paused = true)]
-async fn every_action_is_traced_once_under_its_name() {
-    let heard = Heard::default();
-    let _listening = tracing::subscriber::set_default(heard.clone());
+async fn every_action_is_traced_once_by_its_name() {
+    let captured = CapturedEvents::default();
+    let _guard = tracing::subscriber::set_default(captured.clone());
     let piece = |text: &str, end| stream("a", &[Block::Text(text.into())], 8, true, end);
     let model = Model::new(move |call, request| match call {
-        0 => Ok(say(piece("Dropped", StopReason::MaxTokens))),
-        1 => Ok(say(piece("Hello ", StopReason::MaxTokens))),
+        0 => Ok(script(piece("Dropped", StopReason::MaxTokens))),
+        1 => Ok(script(piece("Hello ", StopReason::MaxTokens))),
         2 => Ok(broken(&piece("out there", StopReason::EndTurn), 3, fail(Reason::Network))),
-        3 => {
-            Ok(say(piece(&format!("{}e, all", asked_for(request).unwrap()), StopReason::MaxTokens)))
-        }
+        3 => Ok(script(piece(
+            &format!("{}e, all", requested_anchor(request).unwrap()),
+            StopReason::MaxTokens,
+        ))),
         _ => Ok(broken(&piece("!", StopReason::EndTurn), 3, fail(Reason::Safety))),
     });
     let stack = ContinuationLayer::default()
@@ -34,7 +35,7 @@ async fn every_action_is_traced_once_under_its_name() {
     assert_eq!(got.text(), "Hello out there, all");
     assert_eq!(read(stack.oneshot(recording()).await.unwrap()).await.failures.len(), 1);
     let names: Vec<_> =
-        heard.take().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        captured.take().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(
         names,
         [

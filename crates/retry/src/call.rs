@@ -1,4 +1,4 @@
-//! What one call remembers over its attempts.
+//! The state of one call over its attempts.
 
 use std::{
     borrow::Cow,
@@ -14,19 +14,19 @@ use steadfast_core::{
 };
 use tower_service::Service;
 
-use crate::{Decision, GiveUp, Nudge, Situation, event, state::Shared};
+use crate::{Decision, GiveUp, Nudge, Situation, event, state::RetryState};
 
-/// What one call remembers over its attempts.
+/// The state of one call over its attempts.
 pub(crate) struct CallState<S, Req> {
-    shared: Arc<Shared>,
+    shared: Arc<RetryState>,
     spare: Spare<S>,
-    /// What retries are made with: a clone of the spare, made when the first retry is due.
+    /// The service that makes retries: a clone of the spare, made when the first retry is due.
     service: Option<S>,
     kept: Kept<Req>,
-    /// Attempts the request had behind it when it came here.
+    /// Attempts made for the request before it reached this layer.
     before: u32,
-    /// How often a provider was asked since.
-    asked: u32,
+    /// How often a provider was called since.
+    calls: u32,
     retries: u32,
     /// Overloads in a row.
     overloaded: u32,
@@ -34,12 +34,12 @@ pub(crate) struct CallState<S, Req> {
     waited: Duration,
     /// What the retries so far have cost.
     spent: Withdrawal,
-    /// The retry that has been decided on and not been sent yet.
-    pending: Pending,
+    /// The retry that has been decided and not been sent yet.
+    pending_retry: PendingRetry,
 }
 
 #[derive(Default)]
-struct Pending {
+struct PendingRetry {
     cost: Option<Reservation>,
     nudge: Option<Cow<'static, str>>,
 }
@@ -51,9 +51,9 @@ pub(crate) enum NextAction {
 }
 
 impl<S, Req: Call + Clone> CallState<S, Req> {
-    /// Before `request` is sent. Where no attempt can follow, nothing of it is cloned but its context.
+    /// Before `request` is sent. When no further attempt can follow, only its context is cloned.
     #[inline]
-    pub(crate) fn new(shared: Arc<Shared>, spare: Spare<S>, request: &Req) -> Self {
+    pub(crate) fn new(shared: Arc<RetryState>, spare: Spare<S>, request: &Req) -> Self {
         let context = request.context();
         let before = context.attempts;
         let kept = if shared.config.policy.retries == 0 || context.attempts_left() <= 1 {
@@ -67,12 +67,12 @@ impl<S, Req: Call + Clone> CallState<S, Req> {
             service: None,
             kept,
             before,
-            asked: 0,
+            calls: 0,
             retries: 0,
             overloaded: 0,
             waited: Duration::ZERO,
             spent: Withdrawal::default(),
-            pending: Pending::default(),
+            pending_retry: PendingRetry::default(),
         }
     }
 }
@@ -82,7 +82,7 @@ impl<S, Req: Call> CallState<S, Req> {
         self.shared.config.policy.buffer
     }
 
-    /// Its answer has content: the lease that puts back what it cost when the answer ends well.
+    /// Its answer has content: the lease that refunds its retries when the answer ends successfully.
     #[inline]
     pub(crate) fn answered(&self) -> Lease {
         if self.retries > 0 {
@@ -97,7 +97,7 @@ impl<S, Req: Call> CallState<S, Req> {
         &mut self,
         AttemptFailure { failure, had_reply }: AttemptFailure,
     ) -> NextAction {
-        self.asked = self.asked.saturating_add(failure.attempts());
+        self.calls = self.calls.saturating_add(failure.attempts());
         self.overloaded =
             if failure.reason() == Reason::Overloaded { self.overloaded + 1 } else { 0 };
         match self.decide(&failure) {
@@ -108,7 +108,7 @@ impl<S, Req: Call> CallState<S, Req> {
                 event::retried(self.kept.context(), &failure, self.retries, wait);
                 let nudge = Nudge::new(self.retries, failure.reason(), had_reply);
                 let nudge = self.shared.nudge(&nudge);
-                self.pending = Pending { cost, nudge };
+                self.pending_retry = PendingRetry { cost, nudge };
                 NextAction::Retry(wait)
             }
             Err(why) => {
@@ -116,7 +116,7 @@ impl<S, Req: Call> CallState<S, Req> {
                     self.shared.gave_up();
                     event::gave_up(self.kept.context(), &failure, self.retries, why);
                 }
-                let failure = failure.with_attempts(self.asked);
+                let failure = failure.with_attempts(self.calls);
                 NextAction::GiveUp(match why {
                     GiveUp::Overloaded => failure.with_wants_fallback(),
                     _ => failure,
@@ -150,7 +150,7 @@ impl<S, Req: Call> CallState<S, Req> {
     }
 
     fn attempts(&self) -> u32 {
-        self.before.saturating_add(self.asked)
+        self.before.saturating_add(self.calls)
     }
 
     /// Attempts the request may still have.
@@ -166,14 +166,15 @@ where
     S::Error: Into<Failure>,
     Req: Call + Clone,
 {
-    /// Readies the service and makes the next attempt. The last one has the request itself.
+    /// Waits for readiness and makes the next attempt. The last one takes the request, without a
+    /// clone.
     pub(crate) fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<Result<S::Future, Failure>> {
         let service = self.service.get_or_insert_with(|| self.spare.get());
         if let Err(error) = ready!(service.poll_ready(cx)) {
             // The service can take no more calls.
-            return Poll::Ready(Err(error.into().with_attempts(self.asked)));
+            return Poll::Ready(Err(error.into().with_attempts(self.calls)));
         }
-        let Pending { cost, nudge } = std::mem::take(&mut self.pending);
+        let PendingRetry { cost, nudge } = std::mem::take(&mut self.pending_retry);
         self.spent = self.spent.and(cost.map(Reservation::spend).unwrap_or_default());
         let last = self.retries >= self.shared.config.policy.retries || self.attempts_left() <= 1;
         let request = match &self.kept {
@@ -182,7 +183,7 @@ where
         };
         let attempts = self.attempts();
         let (Some(mut request), Some(service)) = (request, &mut self.service) else {
-            let text = "a retry was due and nothing was left to make it with";
+            let text = "a retry was due after the request had been sent for the last time";
             return Poll::Ready(Err(Failure::refused_fixed(Reason::Unknown, text)));
         };
         request.context_mut().attempts = attempts;
@@ -198,7 +199,7 @@ where
 impl<S, Req> fmt::Debug for CallState<S, Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallState")
-            .field("asked", &self.asked)
+            .field("calls", &self.calls)
             .field("retries", &self.retries)
             .finish_non_exhaustive()
     }

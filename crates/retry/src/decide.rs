@@ -1,4 +1,4 @@
-//! Whether a failed attempt is made again, and after which wait: a pure function.
+//! The decision whether a failed attempt is retried, and after which wait: a pure function.
 
 use std::{fmt, time::Duration};
 
@@ -6,17 +6,16 @@ use steadfast_core::{Failure, Priority, Reason, Retry, TimeLimit};
 
 use crate::RetryPolicy;
 
-/// What is known of a call when one of its attempts has failed.
+/// What is known about a call when one of its attempts has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
     /// Retries made so far.
     pub retries: u32,
-    /// Attempts the request may still have, whatever layer makes them;
-    /// [`u32::MAX`] when nobody limits them.
+    /// Attempts the request may still have, over all layers; [`u32::MAX`] without a limit.
     pub attempts_left: u32,
     /// Other targets that could take the call.
     pub alternatives: u32,
-    /// How much the caller cares.
+    /// The priority of the call.
     pub priority: Priority,
     /// What is left of the deadline; `None` when there is none.
     pub time_left: Option<Duration>,
@@ -27,7 +26,7 @@ pub struct Situation {
 }
 
 impl Default for Situation {
-    /// The first attempt of a call that nothing limits.
+    /// The first attempt of a call without limits.
     fn default() -> Self {
         Self {
             retries: 0,
@@ -45,25 +44,25 @@ impl Default for Situation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// Make it again after this wait.
+    /// Retry after this wait.
     Retry(Duration),
-    /// Hand the failure on.
+    /// Return the failure.
     GiveUp(GiveUp),
 }
 
-/// Why a failure is handed on.
+/// Why a failure is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GiveUp {
-    /// Content had reached the caller: making the call again is not this layer's to decide.
+    /// Content had reached the caller, who would get it twice.
     Delivered,
     /// The failure must not be retried by any layer.
     Forbidden,
-    /// One of our own refusals: nobody was asked, and asking again here changes nothing.
+    /// One of our own refusals: no provider was called, and a retry would be refused again.
     Refused,
     /// The same request would fail the same way.
     NotRetryable,
-    /// An overload, and nobody waits for this call.
+    /// An overload, in a background call.
     Background,
     /// So many overloads in a row that a fallback model is asked for.
     Overloaded,
@@ -71,9 +70,10 @@ pub enum GiveUp {
     RetriesSpent,
     /// No attempts left, counted over all layers.
     AttemptsSpent,
-    /// It hung, and another target could take the call.
+    /// A timeout, and another target could take the call.
     HangElsewhere,
-    /// The provider asks for a wait that is longer than a change to another target is worth.
+    /// The provider asks for a wait that is longer than `failover_wait`, and another target could
+    /// take the call.
     HintElsewhere,
     /// The provider asks for a wait that is longer than the policy allows.
     HintTooLong,
@@ -103,8 +103,8 @@ impl GiveUp {
         }
     }
 
-    /// Whether the failure might have been retried under other circumstances, so that giving up
-    /// is a decision of this layer and not the nature of the failure.
+    /// Whether the failure might have been retried under other circumstances: giving up was decided
+    /// by this layer, not by the kind of failure.
     pub(crate) const fn is_ours(self) -> bool {
         matches!(
             self,
@@ -127,8 +127,7 @@ impl fmt::Display for GiveUp {
 }
 
 impl RetryPolicy {
-    /// What to do after `failure`. The retry budget is asked afterwards, and only when the answer
-    /// is a retry.
+    /// What to do after `failure`. The retry budget is checked afterwards, and only for a retry.
     pub fn decide(
         &self,
         failure: &Failure,
@@ -147,7 +146,7 @@ impl RetryPolicy {
         situation: &Situation,
         rng: &mut fastrand::Rng,
     ) -> Result<Duration, GiveUp> {
-        judge(failure)?;
+        check(failure)?;
         let reason = failure.reason();
         if reason == Reason::Overloaded {
             if situation.priority == Priority::Background {
@@ -167,7 +166,7 @@ impl RetryPolicy {
         if reason == Reason::Timeout && elsewhere {
             return Err(GiveUp::HangElsewhere);
         }
-        // A hint of zero says nothing.
+        // A hint of zero is no hint.
         let wait = match failure.retry_after().filter(|hint| !hint.is_zero()) {
             Some(hint) if hint > self.max_wait => return Err(GiveUp::HintTooLong),
             Some(hint) if hint > self.failover_wait && elsewhere => {
@@ -176,7 +175,7 @@ impl RetryPolicy {
             Some(hint) => self.backoff.spread(hint, rng),
             None => self.backoff.delay(situation.retries, situation.waited, rng),
         };
-        // A wait that ends at the deadline leaves no time for the attempt it was for.
+        // A wait that ends at the deadline leaves no time for the attempt.
         if situation.time_left.is_some_and(|left| wait >= left) {
             return Err(GiveUp::NoTime);
         }
@@ -184,8 +183,8 @@ impl RetryPolicy {
     }
 }
 
-/// What the failure says of itself, whatever the circumstances.
-fn judge(failure: &Failure) -> Result<(), GiveUp> {
+/// Whether the failure itself may be retried, apart from the situation.
+fn check(failure: &Failure) -> Result<(), GiveUp> {
     if failure.retry() == Retry::Forbidden {
         Err(GiveUp::Forbidden)
     } else if failure.is_delivered() {

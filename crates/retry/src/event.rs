@@ -1,15 +1,15 @@
-//! What the layer reports to the log, the trace and its counters: one of each for one action.
+//! What the layer reports to the log and the trace: one entry of each for one action.
 
 use std::time::Duration;
 
-use steadfast_core::{CallContext, Failure, Step};
+use steadfast_core::{CallContext, Failure, Step, time::millis};
 use tracing::{Level, event};
 
 use crate::GiveUp;
 
 const LAYER: &str = "retry";
 
-/// A failed attempt is about to be made again after `wait`.
+/// A failed attempt will be retried after `wait`.
 pub(crate) fn retried(context: &CallContext, failure: &Failure, retry: u32, wait: Duration) {
     let target = failure.target().or(context.target.as_ref());
     event!(
@@ -31,7 +31,7 @@ pub(crate) fn retried(context: &CallContext, failure: &Failure, retry: u32, wait
     });
 }
 
-/// The layer hands on a failure that it had retried or could have.
+/// The layer returns a failure that it had retried or could have.
 pub(crate) fn gave_up(context: &CallContext, failure: &Failure, retries: u32, why: GiveUp) {
     let target = failure.target().or(context.target.as_ref());
     event!(
@@ -63,8 +63,4 @@ pub(crate) fn nudged(context: &CallContext, retry: u32) {
         "added a message to the retried request",
     );
     context.log.record(|| Step::new(LAYER, "nudged").with_target(context.target.as_ref()));
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

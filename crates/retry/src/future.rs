@@ -15,9 +15,9 @@ use tower_service::Service;
 use crate::call::{CallState, NextAction};
 
 pin_project! {
-    /// Calls, waits for the first content, sleeps, readies the inner service and calls again.
+    /// Calls, waits for the first content, sleeps, waits for readiness and calls again.
     ///
-    /// Dropping it ends whatever of these is under way; a retry that was paid for and not yet
+    /// Dropping it ends whichever of these is under way; the reservation of a retry that was not
     /// sent goes back into the budget.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req, T>
@@ -26,7 +26,7 @@ pin_project! {
         T: Track<S::Response>,
     {
         #[pin]
-        state: State<S::Future, S::Response, T::Buffer>,
+        state: State<S::Future, T::Tracked>,
         call: CallState<S, Req>,
         track: T,
     }
@@ -34,10 +34,10 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, R, B> {
+    enum State<F, R> {
         Attempting {
             #[pin]
-            attempt: FirstContent<F, R, B>,
+            attempt: FirstContent<F, R>,
         },
         // Boxed: it exists on the slow path only, and would double the size of the future.
         Sleeping {
@@ -53,7 +53,7 @@ where
     S: Service<Req>,
     T: Track<S::Response>,
 {
-    /// For a call of which `first` is the first attempt.
+    /// For a call whose first attempt is `first`.
     #[inline]
     pub(crate) fn new(first: S::Future, call: CallState<S, Req>, track: T) -> Self {
         Self { state: State::Attempting { attempt: FirstContent::new(first) }, call, track }
@@ -74,12 +74,10 @@ where
         let mut this = self.project();
         loop {
             let action = match this.state.as_mut().project() {
-                StateProjection::Attempting { attempt } => {
-                    match ready!(attempt.poll(this.track, this.call.limits(), cx)) {
-                        Ok((reply, buffer)) => {
-                            this.state.set(State::Done);
-                            let lease = this.call.answered();
-                            return Poll::Ready(Ok(this.track.track(reply, buffer, lease)));
+                StateProjection::Attempting { mut attempt } => {
+                    match ready!(attempt.as_mut().poll(this.track, this.call.limits(), cx)) {
+                        Ok(()) => {
+                            return Poll::Ready(attempt.finish(this.track, this.call.answered()));
                         }
                         Err(failure) => this.call.failed(failure),
                     }
@@ -98,7 +96,8 @@ where
                 },
                 StateProjection::Done => NextAction::GiveUp(polled_again()),
             };
-            // The failed attempt has been dropped: its connection and its permits do not wait with us.
+            // The failed attempt has been dropped, so its connection and permits are free during the
+            // wait.
             match action {
                 NextAction::Retry(wait) if wait.is_zero() => this.state.set(State::Readying),
                 NextAction::Retry(wait) => {

@@ -8,19 +8,19 @@ use tower_layer::Layer;
 use crate::{
     Nudge, PolicyError, RetryBackoff, RetryHandle, RetryPolicy,
     nudge::Nudging,
-    state::{Budget, Config, Shared},
+    state::{Budget, Config, RetryState},
 };
 
-/// Makes calls again that failed and may do better later.
+/// Retries calls that failed for a reason that may pass.
 ///
 /// Every service made by one layer value, and by its clones, shares one budget and one set of
-/// counters. The setters begin a new state: take a [`handle`](Self::handle) when all is set.
+/// counters. The setters create new state: take a [`handle`](Self::handle) after the last one.
 ///
-/// `T` says when a reply is over: at the end of its body or stream ([`UntilEnd`]), or at once
+/// `T` decides when a reply is over: at the end of its body or stream ([`UntilEnd`]), or at once
 /// ([`AtOnce`], see [`at_once`](Self::at_once)).
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RetryBackoffLayer<T = UntilEnd> {
-    shared: Arc<Shared>,
+    shared: Arc<RetryState>,
     track: T,
 }
 
@@ -29,7 +29,7 @@ impl RetryBackoffLayer {
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; the error says what would.
+    /// When the policy is invalid; the error says what would be valid.
     pub fn new(policy: RetryPolicy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(Self::of(policy))
@@ -40,7 +40,7 @@ impl RetryBackoffLayer {
         Self::of(RetryPolicy::transient())
     }
 
-    /// [`RetryPolicy::stream`]: for streams that somebody watches.
+    /// [`RetryPolicy::stream`]: for streams that a user watches.
     pub fn stream() -> Self {
         Self::of(RetryPolicy::stream())
     }
@@ -59,7 +59,7 @@ impl RetryBackoffLayer {
     fn of(policy: RetryPolicy) -> Self {
         let nudging = if policy.nudge { Nudging::BuiltIn } else { Nudging::Off };
         let config = Config { policy, nudging, budget: Budget::Default, seed: None };
-        Self { shared: Arc::new(Shared::new(config)), track: UntilEnd }
+        Self { shared: Arc::new(RetryState::new(config)), track: UntilEnd }
     }
 }
 
@@ -74,7 +74,7 @@ impl<T> RetryBackoffLayer<T> {
     fn with(self, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = self.shared.config.clone();
         change(&mut config);
-        Self { shared: Arc::new(Shared::new(config)), track: self.track }
+        Self { shared: Arc::new(RetryState::new(config)), track: self.track }
     }
 
     /// At most this many retries; 0 for none.
@@ -93,25 +93,25 @@ impl<T> RetryBackoffLayer<T> {
         Ok(self.with(|config| config.policy = policy))
     }
 
-    /// Ends the retrying after this many `overloaded` in a row; 0 for no such limit.
+    /// Stops retrying after this many `overloaded` in a row; 0 for no such limit.
     pub fn with_overloaded_limit(self, limit: u32) -> Self {
         self.with(|config| config.policy.overloaded_limit = limit)
     }
 
-    /// Draws from `budget`, which may be shared with other layers, whatever budget a request
-    /// brings along. Without this a request's own budget is used
+    /// Draws from `budget`, which may be shared with other layers, even if the request has one.
+    /// Without this the budget of the request is used
     /// ([`CallContext::budget`](steadfast_core::CallContext::budget)), else one of the layer's,
     /// with the default of [`RetryBudget`].
     pub fn with_budget(self, budget: RetryBudget) -> Self {
         self.with(|config| config.budget = Budget::Own(budget))
     }
 
-    /// Draws from no budget: a dead provider costs every call all its retries.
+    /// Draws from no budget: while a provider is down, every call makes all its retries.
     pub fn without_budget(self) -> Self {
         self.with(|config| config.budget = Budget::Unlimited)
     }
 
-    /// Adds a message to each retried request that has a place for one
+    /// Adds a message to each retried request that can have one
     /// ([`Call::nudge`](steadfast_core::Call::nudge)). `make` may return none. It runs on the
     /// calling task: it must not block.
     ///
@@ -149,7 +149,7 @@ impl<T> RetryBackoffLayer<T> {
         self.with_track(AtOnce)
     }
 
-    /// With another notion of when a reply is over.
+    /// With another [`Track`](steadfast_core::Track), which decides when a reply is over.
     pub fn with_track<U>(self, track: U) -> RetryBackoffLayer<U> {
         RetryBackoffLayer { shared: self.shared, track }
     }
@@ -159,7 +159,7 @@ impl<T> RetryBackoffLayer<T> {
         &self.shared.config.policy
     }
 
-    /// Looks at the layer's state and resets it.
+    /// A handle that reads the layer's state and resets it.
     pub fn handle(&self) -> RetryHandle {
         RetryHandle(self.shared.clone())
     }

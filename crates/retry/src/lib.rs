@@ -1,14 +1,14 @@
-//! The same target again, later.
+//! Retries of the same target, with backoff.
 //!
-//! [`RetryBackoffLayer`] makes a call again that failed in a way that passes: no capacity, a rate
+//! [`RetryBackoffLayer`] retries a call that failed for a reason that may pass: no capacity, a rate
 //! limit, a broken connection, a stream that ends before its first content. It waits as long as
 //! the provider asked, or `500 ms x 2^n` and up to a quarter more, and it stops early where
 //! retrying only does harm: when the wait is longer than the time left, when another target
 //! could answer at once, when the [budget](steadfast_core::RetryBudget) is empty.
 //!
-//! It works on any request that is a [`Call`](steadfast_core::Call) and on any reply it can see
-//! the end of. Only an `Err` of the inner service is a failure here: around a plain HTTP client
-//! put a classifier inside, which turns a 503 into one.
+//! It works on any request that is a [`Call`](steadfast_core::Call) and on any reply that has a
+//! [`Track`](steadfast_core::Track). Only an `Err` of the inner service is a failure here: around a
+//! plain HTTP client put a classifier inside, which turns a 503 into one.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,25 +50,25 @@
 //! Inside failover, outside the breaker and the stall limit:
 //!
 //! ```text
-//! CooldownFailover    picks the target; each target gets retries of its own
+//! CooldownFailover    selects the target; each target gets its own retries
 //! RetryBackoff        here
-//! CircuitBreaker      judges every attempt, and its refusal is not retried
+//! CircuitBreaker      counts every attempt, and its refusal is not retried
 //! StallTimeout        ends every attempt
 //! Classify
 //! ```
 //!
 //! **Wrong:** `StallTimeout` outside `RetryBackoff`. The limit then runs over all attempts and
-//! the waits between them: a hang uses it up in the first attempt, no retry is ever made, and a
-//! wait the provider asked for is itself taken for a hang.
+//! the waits between them: a hang uses it up in the first attempt, no retry is made, and a wait the
+//! provider asked for counts as a hang.
 //!
 //! # Streams
 //!
-//! An answer is looked into until its first content has come ([`RetryPolicy::buffer`]); what was
-//! read on the way is delivered first. Up to that point a broken answer is retried unnoticed.
-//! After it a failure belongs to the caller and is never retried here
+//! An answer is buffered until its first content has come ([`RetryPolicy::buffer`]), and the buffer is
+//! delivered first. Up to that point a broken answer is retried unnoticed. After it a failure is
+//! returned to the caller and never retried here
 //! ([`Failure::is_delivered`](steadfast_core::Failure::is_delivered)). The body of an
 //! `http::Response` counts as content from its head. What retries took out of the budget is put
-//! back when the answer has ended well, not when it begins.
+//! back when the answer has ended successfully, not when it begins.
 //!
 //! # Cancellation
 //!

@@ -1,14 +1,13 @@
-//! What a retried request says about itself.
+//! The message added to a retried request.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use steadfast_core::Reason;
 
-/// The circumstances in which a request is about to be sent again, for a closure given to
+/// What is known about a retry, for a closure given to
 /// [`RetryBackoffLayer::with_nudge`](crate::RetryBackoffLayer::with_nudge).
 ///
-/// It has no text of the error in it, so that nothing a provider wrote can find its way into a
-/// prompt.
+/// It does not contain the text of the error, so that nothing a provider wrote gets into a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Nudge {
@@ -28,8 +27,8 @@ impl Nudge {
         Self { retry, reason, began }
     }
 
-    /// The built-in message: the first asks to carry on, every later one to finish. A provider
-    /// without capacity has not begun to answer, so after that there is none.
+    /// The built-in message: the first asks to continue, every later one to finish. There is none
+    /// after throttling, since the provider had not begun to answer.
     pub const fn text(&self) -> Option<&'static str> {
         if self.reason.is_throttling() {
             return None;

@@ -1,4 +1,4 @@
-//! How often, how long, and when not.
+//! The policy of retries.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::PolicyError;
 #[cfg_attr(feature = "serde", serde(default))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RetryPolicy {
-    /// How many times a call is made again at most; 0 for never. The call itself is not counted.
+    /// The most retries of a call; 0 for none. The first attempt is not counted.
     pub retries: u32,
     /// The wait before each retry, when the provider named none.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -42,15 +42,14 @@ pub struct RetryPolicy {
         serde(rename = "failover_wait_ms", with = "steadfast_core::config::Millis")
     )]
     pub failover_wait: Duration,
-    /// How many `overloaded` in a row end the retrying with a failure that asks for a fallback
-    /// model; 0 for no such limit. 3: a provider that is full for three waits stays full for
-    /// minutes.
+    /// How many `overloaded` in a row end the retries with a failure that asks for a fallback model; 0
+    /// for no such limit. 3: a provider without capacity for three waits usually has none for minutes.
     pub overloaded_limit: u32,
-    /// Whether a retried request gets a short message that says why it comes again: a
+    /// Whether a retried request gets a short message that says why it is sent again: a
     /// [`nudge`](crate::Nudge).
     pub nudge: bool,
-    /// How far to look into an answer for its first content. Up to that, a broken answer is
-    /// retried unnoticed.
+    /// Limits of the buffer in which the first content of an answer is waited for. Up to that, a broken
+    /// answer is retried unnoticed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub buffer: BufferLimits,
 }
@@ -64,7 +63,7 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// For calls of a model: 10 retries from 500 ms doubling to 32 s, up to a quarter added. Long
-    /// enough, at about three minutes, to outlast a deploy on the other side.
+    /// enough, at about three minutes, to outlast a deploy of the provider.
     pub fn transient() -> Self {
         Self {
             retries: 10,
@@ -77,7 +76,7 @@ impl RetryPolicy {
         }
     }
 
-    /// For streams somebody watches: 2 retries after 1.5 s and 3 s (6 s would follow), with a
+    /// For streams that a user watches: 2 retries after 1.5 s and 3 s (6 s would follow), with a
     /// nudge. A stream that broke has already cost its time, so there are few.
     pub fn stream() -> Self {
         Self { retries: 2, backoff: from(1_500), nudge: true, ..Self::transient() }
@@ -109,11 +108,11 @@ impl RetryPolicy {
         Ok(policy)
     }
 
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// What does not, and what would.
+    /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let Self { backoff, max_wait, failover_wait, buffer, .. } = *self;
         backoff.validate()?;
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presets_wait_as_they_say() {
+    fn presets_wait_as_documented() {
         let mut rng = fastrand::Rng::with_seed(0);
         for (policy, retries, delays) in [
             (RetryPolicy::transient(), 10, [500, 1_000, 2_000, 4_000]),
@@ -165,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_words() {
+    fn invalid_policies_are_refused_with_a_message() {
         let good = RetryPolicy::default();
         let second = Duration::from_secs(1);
         let instant = Backoff::new(Duration::ZERO, second).unwrap();
-        for (policy, words) in [
+        for (policy, message) in [
             (RetryPolicy { backoff: instant, ..good }, "at least a few milliseconds"),
             (RetryPolicy { max_wait: Duration::ZERO, ..good }, "such as 60 s"),
             (RetryPolicy { max_wait: second, ..good }, "lower it to at most that"),
@@ -186,7 +185,7 @@ mod tests {
             ),
         ] {
             let error = policy.validate().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(message), "{error}");
         }
 
         let inverted = good.with_delays(second * 2, second, Jitter::None).unwrap_err();

@@ -9,31 +9,31 @@ use std::{
 use steadfast_core::{Call, Failure, Spare, Track, UntilEnd, inner_service};
 use tower_service::Service;
 
-use crate::{RetryHandle, call::CallState, future::ResponseFuture, state::Shared};
+use crate::{RetryHandle, call::CallState, future::ResponseFuture, state::RetryState};
 
-/// Makes calls of the inner service again; see [`RetryBackoffLayer`](crate::RetryBackoffLayer).
+/// Retries calls of the inner service; see [`RetryBackoffLayer`](crate::RetryBackoffLayer).
 ///
-/// The first attempt is the inner service's, which is ready. Retries are made by a clone of it, polled
-/// ready before each.
+/// The first attempt is made by the inner service, which is ready, and retries by a clone of it,
+/// polled ready before each.
 #[derive(Clone)]
 #[must_use = "services do nothing unless called"]
 pub struct RetryBackoff<S, T = UntilEnd> {
     inner: S,
     spare: Spare<S>,
-    shared: Arc<Shared>,
+    shared: Arc<RetryState>,
     track: T,
 }
 
 inner_service!(RetryBackoff<S, T>);
 
 impl<S: Clone, T> RetryBackoff<S, T> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared>, track: T) -> Self {
+    pub(crate) fn new(inner: S, shared: Arc<RetryState>, track: T) -> Self {
         Self { spare: Spare::of(&inner), inner, shared, track }
     }
 }
 
 impl<S, T> RetryBackoff<S, T> {
-    /// Looks at the layer's state and resets it.
+    /// A handle that reads the layer's state and resets it.
     pub fn handle(&self) -> RetryHandle {
         RetryHandle(self.shared.clone())
     }

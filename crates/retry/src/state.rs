@@ -16,7 +16,7 @@ use crate::{
     nudge::{Nudge, Nudging},
 };
 
-/// How a layer was set up, before it has any state.
+/// The settings of a layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) policy: RetryPolicy,
@@ -38,7 +38,7 @@ pub(crate) enum Budget {
 
 /// What all services of one layer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct RetryState {
     pub(crate) config: Config,
     budget: RetryBudget,
     rng: Mutex<fastrand::Rng>,
@@ -53,7 +53,7 @@ struct Counters {
     gave_up: AtomicU64,
 }
 
-impl Shared {
+impl RetryState {
     pub(crate) fn new(config: Config) -> Self {
         let budget = match &config.budget {
             Budget::Own(budget) => budget.clone(),
@@ -63,7 +63,7 @@ impl Shared {
         Self { config, budget, rng: Mutex::new(rng), counters: Counters::default() }
     }
 
-    /// The budget a request draws from: the layer's, or the one it brings along.
+    /// The budget a request draws from: the layer's or its own.
     #[inline]
     pub(crate) fn budget<'a>(&'a self, context: &'a CallContext) -> Option<&'a RetryBudget> {
         match self.config.budget {
@@ -98,10 +98,10 @@ impl Shared {
     }
 }
 
-/// Looks at a [`RetryBackoffLayer`](crate::RetryBackoffLayer) and resets it. Cheap to clone; every
-/// clone and every service of the layer share one state.
+/// Reads and resets the state of a [`RetryBackoffLayer`](crate::RetryBackoffLayer). Cheap to clone;
+/// every clone and every service of the layer share one state.
 #[derive(Clone)]
-pub struct RetryHandle(pub(crate) Arc<Shared>);
+pub struct RetryHandle(pub(crate) Arc<RetryState>);
 
 /// What a layer has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,8 +116,8 @@ pub struct RetrySnapshot {
     pub recovered: u64,
     /// Calls that failed although the layer had retried or could have.
     pub gave_up: u64,
-    /// Tokens left in the layer's own retry budget; `None` when it has none. Requests that bring
-    /// a budget along draw from that instead.
+    /// Tokens left in the layer's own retry budget; `None` when it has none. Requests that have a
+    /// budget draw from that instead.
     pub budget: Option<u32>,
 }
 
@@ -132,7 +132,7 @@ impl RetryHandle {
     /// What the layer has done so far. The numbers are read one after the other, so a call under
     /// way may be in some and not yet in others.
     pub fn snapshot(&self) -> RetrySnapshot {
-        let Shared { config, budget, counters, .. } = &*self.0;
+        let RetryState { config, budget, counters, .. } = &*self.0;
         let retries = Reason::ALL
             .into_iter()
             .zip(&counters.retries)
@@ -150,7 +150,7 @@ impl RetryHandle {
 
     /// Sets the counters to zero and fills the layer's own budget.
     pub fn reset(&self) {
-        let Shared { budget, counters, .. } = &*self.0;
+        let RetryState { budget, counters, .. } = &*self.0;
         let Counters { calls, retries, recovered, gave_up } = counters;
         for count in retries.iter().chain([calls, recovered, gave_up]) {
             count.store(0, Ordering::Relaxed);

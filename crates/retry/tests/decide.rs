@@ -1,4 +1,4 @@
-//! The decision: a table, and against a naive model.
+//! The decision: a table, and a comparison with a naive model.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -39,7 +39,7 @@ fn every_reason_on_a_first_attempt() {
 }
 
 #[test]
-fn what_stops_it() {
+fn what_stops_retries() {
     use Decision::{GiveUp as Stop, Retry as Go};
     let first = Situation { overloaded: 1, ..Situation::default() };
     let elsewhere = Situation { alternatives: 2, ..first };
@@ -112,14 +112,14 @@ fn maybe(limit_ms: u64) -> impl Strategy<Value = Option<Duration>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// The rules one by one, each as its sentence in the documentation says it.
+    /// Every rule of the documentation, checked separately.
     #[test]
     fn breaks_no_rule(
         reason in reasons(),
         verdict in 0u8..4,
         delivered in proptest::bool::weighted(0.1),
         pipeline in proptest::bool::weighted(0.1),
-        asked in maybe(90_000),
+        retry_after in maybe(90_000),
         retries in 0u32..12,
         allowed in 0u32..12,
         attempts_left in prop_oneof![Just(u32::MAX), 0u32..3],
@@ -139,7 +139,7 @@ proptest! {
             backoff: Backoff::default().with_jitter(jitter).unwrap(),
             ..RetryPolicy::default()
         };
-        let mut failure = fail(reason).with_retry_after(asked);
+        let mut failure = fail(reason).with_retry_after(retry_after);
         failure = match verdict {
             0 => failure.with_retry(Retry::Yes),
             1 => failure.with_retry(Retry::No),
@@ -154,9 +154,9 @@ proptest! {
             waited: ms(waited),
         };
         let decision = policy.decide(&failure, &situation, &mut fastrand::Rng::with_seed(seed));
-        let hint = asked.filter(|hint| !hint.is_zero());
+        let hint = retry_after.filter(|hint| !hint.is_zero());
 
-        // What a model without an order of checks allows, the wait left aside.
+        // What a model without an order of checks allows, apart from the wait.
         let overload = reason == Reason::Overloaded;
         let elsewhere = alternatives > 0;
         let forbidden = [
@@ -186,7 +186,7 @@ proptest! {
                 prop_assert!(allowed_at_all);
                 let left = time_left.expect("there is a deadline");
                 let longest = hint.map_or(policy.backoff.longest(), |hint| hint + ms(500));
-                prop_assert!(longest >= left, "there was time");
+                prop_assert!(longest >= left, "there was time left");
             }
             Decision::GiveUp(_) => prop_assert!(!allowed_at_all),
             _ => prop_assert!(false, "no other decision"),

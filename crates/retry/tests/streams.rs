@@ -1,4 +1,4 @@
-//! Answers that come in pieces: what is retried, what is not, and when the budget is put back.
+//! Streamed answers: what is retried, what is not, and when the budget is refunded.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ use steadfast_testkit::{fail, secs};
 use tower::{Layer, Service, ServiceExt};
 use tower_test::mock;
 
-/// Gives what it holds; then it waits for ever, or ends.
+/// Yields its items; then it is pending for ever, or ends.
 struct Script {
     items: VecDeque<Result<Event, Failure>>,
     hangs: bool,
@@ -79,7 +79,7 @@ async fn broken_before_content_is_retried_unnoticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_after_content_is_the_callers() {
+async fn broken_after_content_is_returned_to_the_caller() {
     let layer = RetryBackoffLayer::new(policy()).unwrap();
     let (inner, mut handle) = mock::pair::<ChatRequest, ChatResponse<Script>>();
     let answer = tokio::spawn(layer.layer(inner).oneshot(ChatRequest::user("hello")));
@@ -93,11 +93,11 @@ async fn broken_after_content_is_the_callers() {
     }
     assert_eq!(seen.len(), 3, "fused after its error");
     assert_eq!(seen[2].as_ref().unwrap_err(), &(Reason::Network, true));
-    assert!(handle.next_request().await.is_none(), "nobody was asked again");
+    assert!(handle.next_request().await.is_none(), "no second call");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_budget_is_put_back_at_the_end_of_the_answer_and_only_of_a_good_one() {
+async fn the_budget_is_refunded_at_the_end_of_a_successful_answer() {
     enum How {
         Read,
         Break,
@@ -127,7 +127,7 @@ async fn the_budget_is_put_back_at_the_end_of_the_answer_and_only_of_a_good_one(
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_call_while_it_looks_for_content_drops_the_stream() {
+async fn dropping_the_call_while_it_waits_for_content_drops_the_stream() {
     let layer = RetryBackoffLayer::new(policy()).unwrap();
     let (inner, mut handle) = mock::pair::<ChatRequest, ChatResponse<Script>>();
     let mut service = layer.layer(inner);
@@ -146,10 +146,10 @@ async fn dropping_the_call_while_it_looks_for_content_drops_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_elses_http_client() {
+async fn an_http_client_with_its_own_body_error() {
     let layer = RetryBackoffLayer::new(policy()).unwrap();
     let (inner, mut handle) = mock::pair::<http::Request<String>, http::Response<String>>();
-    // A body with an error of its own that becomes a failure.
+    // A body whose error is converted into a failure.
     let inner = inner.map_response(|reply: http::Response<String>| {
         reply.map(|body| http_body_util::BodyExt::map_err(body, Failure::from))
     });

@@ -1,26 +1,26 @@
-//! What is traced. Alone in its file: a callsite that another test reaches first, with nobody
-//! listening, may stay silent.
+//! What is traced. Alone in its file: a callsite that another test reaches first, without a
+//! subscriber, may stay disabled.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
 
-use common::{exact, hint, layer, play};
+use common::{exact, hint, layer, run_script};
 use steadfast_core::Reason;
 use steadfast_retry::RetryPolicy;
-use steadfast_testkit::{Heard, ask, fail, secs};
+use steadfast_testkit::{CapturedEvents, fail, plain_request, secs};
 
 #[tokio::test(start_paused = true)]
-async fn every_action_is_traced_once_under_its_name() {
-    let heard = Heard::default();
-    let _listening = tracing::subscriber::set_default(heard.clone());
+async fn every_action_is_traced_once_by_its_name() {
+    let captured = CapturedEvents::default();
+    let _guard = tracing::subscriber::set_default(captured.clone());
     let layer = layer(RetryPolicy { nudge: true, ..exact() });
-    let request = ask(|context| context.target = Some("openai".into()));
+    let request = plain_request(|context| context.target = Some("openai".into()));
     let script = [Err(fail(Reason::Network)), Err(hint(Reason::RateLimit, secs(99)))];
-    assert!(play(&layer, request, script).await.answer.is_err());
-    assert!(play(&layer, ask(|_| ()), [Ok("answer")]).await.answer.is_ok());
+    assert!(run_script(&layer, request, script).await.answer.is_err());
+    assert!(run_script(&layer, plain_request(|_| ()), [Ok("answer")]).await.answer.is_ok());
     assert_eq!(
-        heard.take(),
+        captured.take(),
         [
             "steadfast::retry::retried reason=\"network\" retry=1 wait_ms=500 target=openai",
             "steadfast::retry::nudged retry=1",

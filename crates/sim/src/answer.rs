@@ -1,14 +1,14 @@
-//! What the model says: scripted answers, and the truth of what went out.
+//! Scripted answers of the model, and the record of what was sent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::continuation::ContinuationMode;
 use crate::fault::ErrorKind;
-use crate::follow::GoesOn;
-use crate::summary::Summary;
+use crate::summary::SummaryReply;
 use crate::tokens::{count_output, pieces};
 
-/// An answer of the model, in no dialect yet.
+/// An answer of the model, before it is written in a dialect.
 ///
 /// ```
 /// use steadfast_sim::{Answer, Stop};
@@ -19,34 +19,35 @@ use crate::tokens::{count_output, pieces};
 /// assert_eq!(answer.stop_or_implied(), Stop::ToolUse);
 /// ```
 ///
-/// As JSON: `{"blocks": [{"text": "I will look."}], "stop": "max_tokens"}`; what is left out is
-/// as in the default.
+/// As JSON: `{"blocks": [{"text": "I will look."}], "stop": "max_tokens"}`; a key that is left out
+/// has its default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Answer {
-    /// What it says, in order.
+    /// Its content, in order.
     pub blocks: Vec<Block>,
     /// Why it ended; implied by the blocks if `None` (tool use if there is a call).
     pub stop: Option<Stop>,
     /// The usage it reports; counted if `None`.
     pub usage: Option<Usage>,
-    /// Fields no documentation knows. They stand at the top of a whole body and of every frame.
+    /// Undocumented fields, at the top level of a whole body and of every frame.
     pub extra: Map<String, Value>,
     /// Stream the text in these pieces instead of [`pieces`](crate::tokens::pieces).
     pub chunks: Option<usize>,
-    /// It is a whole answer that may be asked for in parts, and this is how the model does that;
-    /// the provider's [setting](crate::SimProviderBuilder::with_goes_on) if `None`.
-    pub goes_on: Option<GoesOn>,
-    /// It never ends: behind its blocks comes text without end, cut at the output limit. A rest
-    /// that is asked for goes on where the text was cut if [`goes_on`](Self::goes_on) is set.
+    /// How the model [continues](crate::continuation) this answer for a client that has only the
+    /// beginning; the provider's [setting](crate::SimProviderBuilder::with_continuation) if `None`.
+    #[serde(rename = "goes_on")]
+    pub continuation: Option<ContinuationMode>,
+    /// It never ends: after its blocks comes endless text, cut at the output limit. With a
+    /// [`continuation`](Self::continuation), the rest continues where the text was cut.
     pub endless: bool,
-    /// Cut after so many output tokens, whatever the request allowed: a limit of the provider's own,
-    /// of this answer alone.
+    /// Cut after so many output tokens, whatever the request allowed: a limit of the provider for
+    /// this answer alone.
     pub limit: Option<u64>,
-    /// Not an answer but this refusal.
+    /// Send this refusal instead of an answer.
     pub refuse: Option<ErrorKind>,
     /// A summary of the request, in place of the blocks and of the stop reason.
-    pub summary: Option<Summary>,
+    pub summary: Option<SummaryReply>,
 }
 
 /// One block of an answer.
@@ -56,19 +57,19 @@ pub struct Answer {
 pub enum Block {
     /// Text.
     Text(String),
-    /// Thinking. Anthropic and Gemini have a place for it; in the OpenAI dialect it goes out
-    /// as `reasoning_content`, as compatible servers do.
+    /// Thinking. Anthropic and Gemini have a field for it; in the OpenAI dialect it is sent as
+    /// `reasoning_content`, as compatible servers do.
     Thinking(String),
-    /// Thinking nobody may read (Anthropic; left out elsewhere).
+    /// Encrypted thinking (Anthropic; left out elsewhere).
     RedactedThinking(String),
     /// A tool call.
     ToolCall {
-        /// Its id; made up from the seed if `None`.
+        /// Its id; generated from the seed if `None`.
         #[serde(default)]
         id: Option<String>,
         /// The tool's name.
         name: String,
-        /// The arguments, exactly these bytes. Where the wire wants an object and this is none,
+        /// The arguments, exactly these bytes. Where the wire needs an object and this is not one,
         /// `{}` is sent.
         arguments: String,
     },
@@ -79,19 +80,19 @@ pub enum Block {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stop {
-    /// It was finished.
+    /// It is complete.
     EndTurn,
-    /// It wants tools to be called.
+    /// It calls tools.
     ToolUse,
-    /// It ran into the output limit.
+    /// It reached the output limit.
     MaxTokens,
-    /// The window was full: Anthropic has a word for it, for the others it is an output limit.
+    /// The window was full: a stop reason of Anthropic, an output limit for the others.
     Window,
     /// It wrote this stop sequence.
     StopSequence(String),
     /// The provider's filter, or the model itself, refused.
     Refusal,
-    /// Exactly this word of the dialect.
+    /// Exactly this value of the dialect's field.
     Raw(String),
 }
 
@@ -99,7 +100,7 @@ pub enum Stop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Usage {
-    /// Input, without what the cache served or took.
+    /// Input, without tokens read from or written to the cache.
     pub input: u64,
     /// Output, thinking included.
     pub output: u64,
@@ -111,7 +112,7 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
-/// The truth of an answer: what the whole of it was, whether or not all of it went out.
+/// A complete answer, whether or not all of it reached the client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sent {
     /// All text, in order.
@@ -122,7 +123,7 @@ pub struct Sent {
     pub tool_calls: Vec<SentCall>,
     /// The usage reported.
     pub usage: Usage,
-    /// The stop reason in the dialect's word.
+    /// The stop reason as the dialect writes it.
     pub stop: String,
     /// Whether the output limit cut it.
     pub truncated: bool,
@@ -144,7 +145,7 @@ pub enum Cut {
     Thinking,
     /// The arguments of a tool call. Gemini then leaves the call out.
     Arguments,
-    /// Nothing: it fell between two blocks, or before the first.
+    /// Nothing: the cut is between two blocks, or before the first.
     Between,
 }
 
@@ -175,7 +176,7 @@ impl Answer {
         Self::default().then_tool_call(name, arguments)
     }
 
-    /// No answer: this refusal.
+    /// This refusal instead of an answer.
     #[must_use]
     pub fn refuse(kind: ErrorKind) -> Self {
         Self { refuse: Some(kind), ..Self::default() }
@@ -183,20 +184,20 @@ impl Answer {
 
     /// A summary of the request.
     #[must_use]
-    pub fn summary(summary: Summary) -> Self {
+    pub fn summary(summary: SummaryReply) -> Self {
         Self { summary: Some(summary), ..Self::default() }
     }
 
-    /// Text without end, which goes on faithfully after each cut.
+    /// Endless text, which continues faithfully after each cut.
     #[must_use]
     pub fn endless() -> Self {
-        Self { endless: true, ..Self::default() }.goes_on(GoesOn::Faithful)
+        Self { endless: true, ..Self::default() }.continuation(ContinuationMode::Faithful)
     }
 
-    /// Makes it a whole answer that may be asked for in parts, and says how the model does that.
+    /// Sets how the model [continues](crate::continuation) this answer.
     #[must_use]
-    pub fn goes_on(mut self, how: GoesOn) -> Self {
-        self.goes_on = Some(how);
+    pub fn continuation(mut self, how: ContinuationMode) -> Self {
+        self.continuation = Some(how);
         self
     }
 
@@ -246,7 +247,7 @@ impl Answer {
         self
     }
 
-    /// Adds a field no documentation knows.
+    /// Adds an undocumented field.
     #[must_use]
     pub fn extra(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(key.into(), value.into());
@@ -260,7 +261,8 @@ impl Answer {
         self
     }
 
-    /// Why it ends: as fixed, else tool use if it calls a tool, else the end of its turn.
+    /// Why it ends: the fixed stop reason, else tool use if it calls a tool, else the end of its
+    /// turn.
     #[must_use]
     pub fn stop_or_implied(&self) -> Stop {
         self.stop.clone().unwrap_or_else(|| {
@@ -272,18 +274,18 @@ impl Answer {
         })
     }
 
-    /// What is wrong with it, if something is: the key and the sentence.
+    /// An error message that begins with the key, if a value is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.chunks == Some(0) {
             return Err("chunks is 0; it must be at least 1".into());
         }
         match (&self.refuse, &self.summary) {
-            (Some(kind), _) | (_, Some(Summary::Fails(kind))) => kind.check(),
+            (Some(kind), _) | (_, Some(SummaryReply::Fails(kind))) => kind.check(),
             _ => Ok(()),
         }
     }
 
-    /// The pieces a text of this answer is streamed in.
+    /// The pieces in which a text of this answer is streamed.
     pub(crate) fn pieces<'t>(&self, text: &'t str) -> Vec<&'t str> {
         match self.chunks {
             None => pieces(text).collect(),
@@ -307,13 +309,13 @@ impl Answer {
         self.blocks.iter().map(Block::tokens).sum()
     }
 
-    /// Cuts the answer where `limit` output tokens are used up, which may be inside a text, a
-    /// thinking or the arguments of a call. Says whether there was anything to cut.
+    /// Cuts the answer where `limit` output tokens are used up, which may be inside a text,
+    /// thinking or the arguments of a call. Returns whether there was anything to cut.
     pub fn cut(&mut self, limit: u64) -> bool {
         self.cut_in(limit).is_some()
     }
 
-    /// Like [`cut`](Self::cut); says in what.
+    /// Like [`cut`](Self::cut); returns in what.
     pub fn cut_in(&mut self, limit: u64) -> Option<Cut> {
         let mut left = limit;
         for at in 0..self.blocks.len() {
@@ -355,7 +357,8 @@ impl Block {
         matches!(self, Self::ToolCall { .. })
     }
 
-    /// Its output tokens: the pieces of its text or of its arguments. Names and ids are free.
+    /// Its output tokens: the pieces of its text or of its arguments. Names and ids are not
+    /// counted.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         let text = match self {
@@ -378,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_falls_anywhere_and_only_when_needed() {
+    fn a_limit_cuts_at_any_token_and_only_when_needed() {
         let whole =
             Answer::thinking("one two").then_text("three four").then_tool_call("t", "{\"a\": 1}");
         let total = whole.output_tokens();
@@ -404,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_from_as_little_as_it_says() {
+    fn an_answer_is_read_with_defaults_for_missing_keys() {
         let read = |text: &str| serde_json::from_str::<Answer>(text);
         assert_eq!(
             read(
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_the_text() {
+    fn chunks_concatenate_to_the_text() {
         let text = "naïve 日本 🦀!";
         for size in 1..6 {
             let answer = Answer::text(text).in_chunks_of(size);

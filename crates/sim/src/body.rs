@@ -12,38 +12,38 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
 
 use crate::error::{SimError, SimErrorKind};
-use crate::journal::{End, Ticket};
+use crate::journal::{End, EntryGuard};
 
 /// The body of a simulated response.
 ///
-/// Dropping it before its end is what a provider sees as a client that went away: the journal
-/// says so. After an error it stays ended.
+/// Dropping it before its end is a client that disconnects, and the journal records that. After
+/// an error the body has ended.
 pub struct SimBody {
     steps: VecDeque<Step>,
     sleep: Option<Pin<Box<Sleep>>>,
-    ticket: Option<Ticket>,
+    guard: Option<EntryGuard>,
     exact: bool,
     done: bool,
 }
 
-/// One thing a body does.
+/// One step of a body.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Nothing for so long.
+    /// A pause.
     Wait(Duration),
-    /// Lets the transport write out what it has, before the connection is broken.
+    /// Lets the transport write what it has buffered, before the connection is broken.
     Flush,
-    /// Bytes, and how many content events are complete with them.
+    /// Bytes, and how many content events they complete.
     Data(Bytes, usize),
     /// The connection breaks.
     Fail(SimErrorKind),
-    /// Nothing, for ever.
+    /// No more bytes, and no end.
     Stall,
 }
 
 impl SimBody {
-    pub(crate) fn new(steps: Vec<Step>, exact: bool, ticket: Option<Ticket>) -> Self {
-        let mut body = Self { steps: steps.into(), sleep: None, ticket, exact, done: false };
+    pub(crate) fn new(steps: Vec<Step>, exact: bool, guard: Option<EntryGuard>) -> Self {
+        let mut body = Self { steps: steps.into(), sleep: None, guard, exact, done: false };
         if body.steps.is_empty() {
             body.finish(End::Complete);
         }
@@ -52,8 +52,8 @@ impl SimBody {
 
     fn finish(&mut self, end: End) {
         self.done = true;
-        if let Some(mut ticket) = self.ticket.take() {
-            ticket.end(end);
+        if let Some(mut guard) = self.guard.take() {
+            guard.end(end);
         }
     }
 }
@@ -90,8 +90,8 @@ impl Body for SimBody {
                     return Poll::Pending;
                 }
                 Some(Step::Data(bytes, events)) => {
-                    if let Some(ticket) = &this.ticket {
-                        ticket.update(|entry| {
+                    if let Some(guard) = &this.guard {
+                        guard.update(|entry| {
                             entry.events += events;
                             entry.bytes += bytes.len();
                         });
@@ -103,7 +103,7 @@ impl Body for SimBody {
                     return Poll::Ready(Some(Err(SimError::body(kind))));
                 }
                 Some(Step::Stall) => {
-                    // Nothing will ever wake this: that is what a stall is.
+                    // Never woken on purpose.
                     this.steps.push_front(Step::Stall);
                     return Poll::Pending;
                 }
@@ -130,7 +130,7 @@ impl Body for SimBody {
 impl Drop for SimBody {
     fn drop(&mut self) {
         if !self.done {
-            // A reader that knows the length, or saw the terminal event, need not ask for the end.
+            // A reader that knows the length, or saw the terminal event, need not poll for the end.
             let end = if self.steps.is_empty() { End::Complete } else { End::Dropped };
             self.finish(end);
         }

@@ -1,17 +1,17 @@
-//! Wall time for headers that want a date: a fixed start that moves with tokio's clock, so that
-//! a paused clock moves the dates too.
+//! Wall-clock time for headers with a date: a fixed start that advances with tokio's clock, so a
+//! paused clock controls the dates too.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wall {
+pub(crate) struct WallClock {
     epoch: SystemTime,
     since: Instant,
 }
 
-impl Wall {
+impl WallClock {
     pub(crate) fn starting_at(epoch: SystemTime) -> Self {
         Self { epoch, since: Instant::now() }
     }

@@ -1,4 +1,4 @@
-//! What a caller sees instead of a response, or in the middle of one.
+//! The error of a connection that fails, before or inside a response.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::io;
 
 /// A connection that failed: the error of the service and of its bodies.
 ///
-/// It has the shape of what an HTTP client over real sockets reports: a sentence of the
-/// client, below it a sentence of the transport, below that a [`std::io::Error`] of the
-/// matching kind. Code that walks [`source()`](StdError::source) can not tell the difference.
+/// Its chain of sources is that of an HTTP client over real sockets: an error of the client, below
+/// it one of the transport, below that a [`std::io::Error`] of the matching kind. Code that walks
+/// [`source()`](StdError::source) sees no difference.
 pub struct SimError {
     kind: SimErrorKind,
     at: At,
@@ -19,7 +19,7 @@ pub struct SimError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SimErrorKind {
-    /// Nobody listens: `io::ErrorKind::ConnectionRefused`.
+    /// The port is closed: `io::ErrorKind::ConnectionRefused`.
     Refused,
     /// The peer reset the connection: `io::ErrorKind::ConnectionReset`.
     Reset,
@@ -41,7 +41,7 @@ enum At {
 
 #[derive(Debug)]
 struct Cause {
-    says: &'static str,
+    text: &'static str,
     source: Box<dyn StdError + Send + Sync>,
 }
 
@@ -57,12 +57,12 @@ impl SimError {
     }
 
     pub(crate) fn request_body(source: Box<dyn StdError + Send + Sync>) -> Self {
-        let cause = Cause { says: "the request's body ended with an error", source };
+        let cause = Cause { text: "the request's body ended with an error", source };
         Self { kind: SimErrorKind::RequestBody, at: At::Head, cause }
     }
 
     fn new(kind: SimErrorKind, at: At) -> Self {
-        let (says, io) = match kind {
+        let (text, io) = match kind {
             SimErrorKind::Refused => {
                 ("tcp connect error", io::Error::from(io::ErrorKind::ConnectionRefused))
             }
@@ -74,7 +74,7 @@ impl SimError {
                 io::Error::new(io::ErrorKind::UnexpectedEof, "unexpected end of file"),
             ),
         };
-        Self { kind, at, cause: Cause { says, source: Box::new(io) } }
+        Self { kind, at, cause: Cause { text, source: Box::new(io) } }
     }
 
     /// How the connection failed.
@@ -83,7 +83,7 @@ impl SimError {
         self.kind
     }
 
-    /// Whether no byte of a response had come.
+    /// Whether it failed before the first byte of a response.
     #[must_use]
     pub fn before_headers(&self) -> bool {
         self.at == At::Head && self.kind != SimErrorKind::HalfHeaders
@@ -124,7 +124,7 @@ impl StdError for SimError {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.says)
+        f.write_str(self.text)
     }
 }
 

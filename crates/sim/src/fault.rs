@@ -1,12 +1,12 @@
-//! What can be done to a request.
+//! The faults.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
+use crate::continuation::ContinuationMode;
 use crate::dialect::overflow::Overflow;
-use crate::follow::GoesOn;
 
 /// One misbehaviour.
 ///
@@ -24,10 +24,10 @@ pub enum Fault {
     ErrorInOk(ErrorKind),
     /// A 200 with nothing in it. A stream of OpenAI's holds just `[DONE]`.
     Empty,
-    /// Headers never come.
+    /// Headers are never sent.
     Hang,
-    /// Nobody listens. Over a real socket, where the connection is already made by the time a
-    /// request can be matched, it is reset at once; `SimServer::refuse` closes the port.
+    /// The connection is refused. Over a real socket it already exists when a request is matched,
+    /// so it is reset at once; `SimServer::refuse` closes the port.
     Refused,
     /// The connection is reset before the headers.
     Reset,
@@ -35,29 +35,30 @@ pub enum Fault {
     Close,
     /// The connection is closed inside the headers.
     HalfHeaders,
-    /// The answer begins and then breaks.
+    /// The answer starts and then breaks.
     Break(Break),
-    /// The first content comes late.
+    /// The first content is late.
     FirstToken(FirstToken),
-    /// The body comes in small pieces of bytes that respect no character and no frame.
+    /// The body is sent in small pieces that split characters and frames.
     Drip(Drip),
-    /// Several frames come in one piece of bytes.
+    /// Several frames are sent in one piece.
     Coalesce(Coalesce),
-    /// The body is right, its `content-type` is this.
+    /// The body is right; its `content-type` is this.
     ContentType(String),
     /// The answer is cut after so many output tokens, whatever the request allowed.
     OutputLimit(u64),
     /// The model's window is this one.
-    Window(Window),
-    /// This answer, whatever the script says; the script keeps what it has.
+    Window(WindowOverride),
+    /// This answer instead of the script's; the script keeps its next one.
     Answer(Box<Answer>),
-    /// If the request asks for the rest of an answer, the model goes on like this.
-    GoesOn(GoesOn),
+    /// If the request asks for the rest of an answer, the model continues like this.
+    #[serde(rename = "goes_on")]
+    Continuation(ContinuationMode),
     /// All of these, in this order.
     Many(Vec<Fault>),
 }
 
-/// A response given word for word.
+/// A literal response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawResponse {
@@ -74,10 +75,10 @@ pub struct RawResponse {
 
 /// Where an answer breaks, and how.
 ///
-/// With `after_events = 0` not even the opening frames of a stream come. A stream that has
-/// fewer events or bytes breaks right before its terminal events; a number of bytes may fall
+/// With `after_events = 0` not even the opening frames of a stream are sent. A stream that has
+/// fewer events or bytes breaks right before its terminal events; `after_bytes` may also break it
 /// between or inside them. Without a number a stream breaks before its first frame. A body that
-/// is no stream has no events: it breaks after the bytes given, else in its middle.
+/// is not a stream has no events: it breaks after `after_bytes`, else in its middle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Break {
@@ -87,7 +88,7 @@ pub struct Break {
     /// After so many bytes of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_bytes: Option<usize>,
-    /// What happens there.
+    /// How it breaks.
     pub how: How,
 }
 
@@ -102,15 +103,15 @@ pub enum How {
     Close,
     /// The body ends cleanly, without the dialect's terminal event.
     End,
-    /// Nothing more comes, the connection stays open.
+    /// Nothing more is sent; the connection stays open.
     Stall,
     /// The dialect's error event, then a clean end.
     ErrorEvent(ErrorKind),
-    /// The next frame is no JSON; those behind it are fine, to the terminal event.
+    /// The next frame is not JSON; those after it are valid, to the terminal event.
     MalformedJson,
     /// Half of the next frame, then a clean end.
     TruncatedJson,
-    /// Bytes that are not even UTF-8 in place of the next frame; those behind it are fine.
+    /// Bytes that are not UTF-8 in place of the next frame; the frames after it are valid.
     Garbage,
 }
 
@@ -120,7 +121,7 @@ pub enum How {
 pub struct FirstToken {
     /// Milliseconds between the headers and the first content event.
     pub after_ms: u64,
-    /// Meanwhile send the dialect's sign of life (`ping` event or comment) this often.
+    /// Until then, milliseconds between the dialect's keep-alives (`ping` event or comment).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ping_every_ms: Option<u64>,
 }
@@ -128,21 +129,21 @@ pub struct FirstToken {
 /// A window other than the model's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Window {
+pub struct WindowOverride {
     /// Its size in tokens.
     pub tokens: u64,
-    /// What happens beyond it; as with the model if `None`.
+    /// How a request beyond it is refused; as the model's if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overflow: Option<Overflow>,
 }
 
-/// A slow drip.
+/// A body in small pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drip {
     /// Bytes at a time, at least 1.
     pub bytes: usize,
-    /// Milliseconds between two pieces; 0 is as fast as they are taken.
+    /// Milliseconds between two pieces; 0 is as fast as the client reads.
     #[serde(default)]
     pub every_ms: u64,
 }
@@ -156,14 +157,14 @@ pub struct Coalesce {
     pub frames: usize,
 }
 
-/// A refusal every provider knows, in words of its own.
+/// An error that every provider has, each with its own status and message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Too many requests or tokens: 429.
     RateLimit(RateLimit),
-    /// Out of money: OpenAI's 429 `insufficient_quota`, Anthropic's 400 about the credit
+    /// No credit left: OpenAI's 429 `insufficient_quota`, Anthropic's 400 about the credit
     /// balance, Gemini's 429 for the day.
     InsufficientQuota,
     /// 529 (Anthropic), 503 (the others).
@@ -174,7 +175,7 @@ pub enum ErrorKind {
     GatewayTimeout,
     /// The key is wrong: 401, Gemini's 400 `API_KEY_INVALID`.
     Auth,
-    /// The key may not: 403.
+    /// The key lacks a permission: 403.
     Permission,
     /// 404.
     ModelNotFound,
@@ -182,15 +183,15 @@ pub enum ErrorKind {
     ContextOverflow,
     /// The request is malformed: 400.
     Format,
-    /// The provider will not: 400.
+    /// The content policy forbids it: 400.
     ContentFilter,
-    /// The request is too many bytes: 413.
+    /// The request has too many bytes: 413.
     PayloadTooLarge,
-    /// A page of a proxy: 502 with HTML.
+    /// The error page of a proxy: 502 with HTML.
     BadGatewayHtml,
 }
 
-/// What a 429 says about when to come back. All fields are optional and are sent as given.
+/// The hints of a 429 about when to retry. All fields are optional and are sent as given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimit {
@@ -257,19 +258,20 @@ impl Fault {
         Self::Break(Break { after_events: None, after_bytes: Some(bytes), how })
     }
 
-    /// The first content event comes `after_ms` milliseconds after the headers, in silence.
+    /// The first content event comes `after_ms` milliseconds after the headers, with no keep-alive
+    /// before it.
     #[must_use]
     pub fn first_token_after_ms(after_ms: u64) -> Self {
         Self::FirstToken(FirstToken { after_ms, ping_every_ms: None })
     }
 
-    /// The model's window is of so many tokens.
+    /// The model's window has so many tokens.
     #[must_use]
     pub fn window(tokens: u64) -> Self {
-        Self::Window(Window { tokens, overflow: None })
+        Self::Window(WindowOverride { tokens, overflow: None })
     }
 
-    /// This answer, whatever the script says.
+    /// This answer instead of the script's.
     #[must_use]
     pub fn answer(answer: Answer) -> Self {
         Self::Answer(Box::new(answer))
@@ -281,7 +283,7 @@ impl Fault {
         Self::Drip(Drip { bytes, every_ms: 0 })
     }
 
-    /// What is wrong with it, if something is: the key and the sentence.
+    /// An error message that begins with the key, if a value is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Status(raw) => {
@@ -311,7 +313,7 @@ impl Fault {
                 Err(format!("content_type: {text:?} is no header value"))
             }
             Self::Error(kind) | Self::ErrorInOk(kind) => kind.check(),
-            Self::Answer(answer) => answer.check().map_err(|says| format!("answer.{says}")),
+            Self::Answer(answer) => answer.check().map_err(|message| format!("answer.{message}")),
             Self::Many(faults) => faults.iter().try_for_each(Self::check),
             _ => Ok(()),
         }

@@ -1,11 +1,11 @@
-//! What the model says when nobody told it what to say.
+//! Generated answers, for requests without a scripted one.
 
 use serde_json::{Map, Value};
 
 use crate::answer::{Answer, Block};
-use crate::asked::Asked;
+use crate::request::SimRequest;
 
-/// Words of the default texts: some of several bytes, so that careless cutting shows.
+/// Words of the default texts: some have multi-byte characters, so that a cut inside one shows.
 const WORDS: &[&str] = &[
     "the",
     "river",
@@ -51,19 +51,19 @@ const WORDS: &[&str] = &[
     "again",
 ];
 
-/// An answer that depends on nothing but the seed and the request.
+/// An answer that depends only on the seed and the request.
 ///
-/// A user text that contains `call <tool>` for declared tools gets calls of them, in the order
-/// they are named; tool results get a text.
-pub(crate) fn answer(asked: &Asked, seed: u64) -> Answer {
+/// A user text that contains `call <tool>` for declared tools is answered with calls of them, in
+/// the order of their names in the text; tool results are answered with a text.
+pub(crate) fn answer(request: &SimRequest, seed: u64) -> Answer {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut answer = Answer::default();
-    if asked.thinking {
+    if request.thinking {
         let words = rng.usize(6..16);
         answer = answer.then_thinking(sentence(&mut rng, words));
     }
-    if !asked.after_tool_results {
-        for (name, schema) in wanted(asked) {
+    if !request.after_tool_results {
+        for (name, schema) in wanted(request) {
             let arguments = arguments(&mut rng, schema);
             answer = answer.then(Block::ToolCall { id: None, name: name.to_owned(), arguments });
         }
@@ -76,16 +76,16 @@ pub(crate) fn answer(asked: &Asked, seed: u64) -> Answer {
 }
 
 /// The declared tools the user asks for, in the order of the text.
-fn wanted(asked: &Asked) -> Vec<(&str, &Value)> {
+fn wanted(request: &SimRequest) -> Vec<(&str, &Value)> {
     let mut found: Vec<(usize, &str, &Value)> = Vec::new();
-    for (name, schema) in &asked.tools {
+    for (name, schema) in &request.tools {
         let call = format!("call {name}");
         let ends = |at: usize| {
-            !asked.last_user[at + call.len()..]
+            !request.last_user[at + call.len()..]
                 .starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-')
         };
         found.extend(
-            asked
+            request
                 .last_user
                 .match_indices(&call)
                 .filter(|(at, _)| ends(*at))

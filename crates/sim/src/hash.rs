@@ -1,4 +1,4 @@
-//! Everything that must look random and yet be the same every time: ids, seeds, signatures.
+//! Deterministic values that look random: ids, seeds, signatures.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// A seed for a generator out of the same parts.
+/// A seed for a generator: the same for the same parts.
 pub(crate) fn seed(parts: &[&[u8]]) -> u64 {
     let d = digest(parts);
     u64::from_le_bytes([d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]])
@@ -32,13 +32,13 @@ pub(crate) fn id(rng: &mut fastrand::Rng, prefix: &str, len: usize) -> String {
     out
 }
 
-/// The signature a provider puts under a piece of thinking or a function call.
+/// Makes and verifies the signatures of thinking and function calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Seal {
+pub(crate) struct Signer {
     key: [u8; 32],
 }
 
-impl Seal {
+impl Signer {
     pub(crate) fn new(dialect: &str, provider: &str, seed: u64) -> Self {
         Self { key: digest(&[dialect.as_bytes(), provider.as_bytes(), &seed.to_le_bytes()]) }
     }
@@ -54,7 +54,7 @@ impl Seal {
         self.sign(text) == signature
     }
 
-    /// Data of a redacted thinking block: opaque to everybody, known to us.
+    /// Data of a redacted thinking block, which only this provider recognises.
     pub(crate) fn enclose(&self, secret: &str) -> String {
         let mac = digest(&[&self.key, b"redacted", secret.as_bytes()]);
         STANDARD.encode([&mac[..], secret.as_bytes()].concat())
@@ -69,8 +69,8 @@ impl Seal {
     }
 }
 
-/// A secret that two journal entries can be compared by and nobody can use: the first eight
-/// bytes of its hash and its last four characters (only of keys long enough to keep it safe).
+/// A secret, redacted so that journal entries can be compared: the first eight bytes of its hash
+/// and its last four characters (only of keys long enough to stay safe).
 pub(crate) fn redact(secret: &str) -> String {
     let d = digest(&[secret.as_bytes()]);
     let hex: String = d[..8].iter().map(|b| format!("{b:02x}")).collect();
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_seal_knows_its_own_and_nothing_else() {
-        let ours = Seal::new("anthropic", "a", 1);
-        let other = Seal::new("anthropic", "a", 2);
+        let ours = Signer::new("anthropic", "a", 1);
+        let other = Signer::new("anthropic", "a", 2);
         let signature = ours.sign("so be it");
         assert!(ours.verifies("so be it", &signature));
         assert!(!ours.verifies("so be it.", &signature));

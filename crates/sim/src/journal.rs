@@ -1,4 +1,4 @@
-//! What a provider saw and what it did.
+//! The requests that a provider received and how each of them ended.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,23 +14,24 @@ use tokio::time::Instant;
 use crate::hash;
 use crate::{Fault, Sent};
 
-/// Every request a provider saw, in order of arrival. Cheap to clone; clones are one journal.
+/// Every request a provider received, in order of arrival. Cheap to clone; clones share one
+/// journal.
 ///
-/// Several providers can write one journal, which then holds the order among them.
+/// Several providers can share one journal, which then has the order among them.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    shared: Arc<Shared>,
+    shared: Arc<JournalState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct JournalState {
     started: Instant,
     keep: usize,
     kept: Mutex<Kept>,
     changed: Notify,
 }
 
-/// Entries are known by their absolute number, which survives forgetting.
+/// Entries are identified by their absolute number, which stays the same when old ones are removed.
 #[derive(Debug, Default)]
 struct Kept {
     entries: VecDeque<Entry>,
@@ -50,7 +51,7 @@ impl Kept {
     }
 }
 
-/// One request and what became of it.
+/// One request and its outcome.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entry {
@@ -59,22 +60,22 @@ pub struct Entry {
     /// Its number among the provider's generations since the last fault plan, from 1; 0 for
     /// requests that generate nothing (model lists, token counts, unknown paths).
     pub number: u64,
-    /// When it came, on tokio's clock since the journal began.
+    /// When it arrived, on tokio's clock since the journal was created.
     pub at: Duration,
     /// The method.
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// The query as it came, its `key` redacted.
+    /// The query as received, its `key` redacted.
     pub query: String,
     /// The headers in order. Credentials are replaced by a hash and their last characters:
     /// comparable, not usable.
     pub headers: Vec<(String, String)>,
-    /// The redacted credential, wherever it came from.
+    /// The redacted credential, from whichever header or parameter carried it.
     pub key: Option<String>,
     /// The body's bytes.
     pub body: Bytes,
-    /// The body as JSON, if it is that.
+    /// The body as JSON, if it is JSON.
     pub json: Option<Value>,
     /// The model asked for; empty if none was.
     pub model: String,
@@ -84,13 +85,13 @@ pub struct Entry {
     pub fault: Option<Fault>,
     /// The status of the response, once there was one.
     pub status: Option<u16>,
-    /// Why the provider itself refused the request (not: a fault), in its words.
+    /// The error message if the provider itself refused the request (not a fault).
     pub refused: Option<String>,
-    /// The whole truth of the answer, also of one that was broken.
+    /// The complete answer, also of one that was broken.
     pub sent: Option<Sent>,
-    /// Content events handed out.
+    /// Content events that the client took.
     pub events: usize,
-    /// Bytes of the body handed out.
+    /// Bytes of the body that the client took.
     pub bytes: usize,
     /// How it ended.
     pub end: End,
@@ -104,11 +105,11 @@ pub struct Entry {
 pub enum End {
     /// Not yet.
     Open,
-    /// All that was to be sent was taken.
+    /// The client took everything.
     Complete,
     /// The provider broke the connection.
     Broken,
-    /// The client went away before.
+    /// The client disconnected before the end.
     Dropped,
 }
 
@@ -119,17 +120,17 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// An empty journal that begins now and keeps everything.
+    /// An empty journal that starts now and keeps everything.
     #[must_use]
     pub fn new() -> Self {
         Self::keeping(usize::MAX)
     }
 
-    /// An empty journal that keeps the newest `keep` requests (at least one), for servers that
-    /// run for long. Counts go on.
+    /// An empty journal that keeps the newest `keep` requests (at least one), for long-running
+    /// servers. Counts include the requests that are no longer kept.
     #[must_use]
     pub fn keeping(keep: usize) -> Self {
-        let shared = Shared {
+        let shared = JournalState {
             started: Instant::now(),
             keep: keep.max(1),
             kept: Mutex::default(),
@@ -157,13 +158,13 @@ impl Journal {
         self.shared.kept.lock().entries.back().cloned()
     }
 
-    /// How many requests came, kept or not.
+    /// How many requests arrived, kept or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.kept.lock().len()
     }
 
-    /// Whether none came.
+    /// Whether none arrived.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -175,20 +176,20 @@ impl Journal {
         self.shared.kept.lock().entries.iter().filter(|e| e.provider == provider).count()
     }
 
-    /// Waits until at least `n` requests have come.
+    /// Waits until at least `n` requests have arrived.
     ///
-    /// Cancel safe. Has no time limit of its own.
+    /// Cancel safe. Has no time limit.
     pub async fn wait_for(&self, n: usize) -> Vec<Entry> {
         self.wait(|kept| kept.len() >= n).await
     }
 
-    /// Waits until at least `n` of the requests kept have ended, however.
+    /// Waits until at least `n` of the requests kept have ended, in whatever way.
     pub async fn wait_ended(&self, n: usize) -> Vec<Entry> {
         self.wait_until(|entries| entries.iter().filter(|e| e.end != End::Open).count() >= n).await
     }
 
-    /// Waits until `done` says so of the entries. It is asked when a request comes, when one
-    /// ends, and when content is handed out.
+    /// Waits until `done` returns true for the entries. It is called when a request arrives, when
+    /// one ends, and when content is sent.
     pub async fn wait_until(&self, done: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
         self.wait(|kept| done(kept.entries.make_contiguous())).await
     }
@@ -208,7 +209,7 @@ impl Journal {
         }
     }
 
-    /// Forgets everything seen so far, counts too. Requests still under way are forgotten.
+    /// Removes all entries, also of requests still in flight, and resets the counts.
     pub fn clear(&self) {
         let mut kept = self.shared.kept.lock();
         kept.first += kept.entries.len();
@@ -218,7 +219,7 @@ impl Journal {
         self.shared.changed.notify_waiters();
     }
 
-    pub(crate) fn open(&self, mut entry: Entry) -> Ticket {
+    pub(crate) fn open(&self, mut entry: Entry) -> EntryGuard {
         entry.at = self.shared.started.elapsed();
         let mut kept = self.shared.kept.lock();
         let number = kept.first + kept.entries.len();
@@ -229,7 +230,7 @@ impl Journal {
         }
         drop(kept);
         self.shared.changed.notify_waiters();
-        Ticket { journal: self.clone(), number, open: true }
+        EntryGuard { journal: self.clone(), number, open: true }
     }
 }
 
@@ -266,16 +267,16 @@ impl Entry {
     }
 }
 
-/// The right to write one entry. Dropping it means that the client went away.
+/// Writes one entry. Dropping it records that the client disconnected.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct EntryGuard {
     journal: Journal,
     number: usize,
     open: bool,
 }
 
-impl Ticket {
-    /// Changes the entry, unless it was forgotten.
+impl EntryGuard {
+    /// Changes the entry, if it is still kept.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Entry)) {
         let shared = &self.journal.shared;
         let mut kept = shared.kept.lock();
@@ -299,7 +300,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for EntryGuard {
     fn drop(&mut self) {
         self.end(End::Dropped);
     }

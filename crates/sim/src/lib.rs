@@ -1,4 +1,4 @@
-//! LLM providers that misbehave on command.
+//! Simulated LLM providers that fail on command.
 //!
 //! A [`SimProvider`] speaks one of three dialects (OpenAI chat completions, Anthropic messages,
 //! Gemini `generateContent`), streaming and not. It is a tower service, so a test on a paused
@@ -6,19 +6,19 @@
 //!
 //! * **Deterministic**: texts, ids, jitter and chance come from a seed and the request. The same
 //!   requests to a provider of the same seed get the same bytes.
-//! * **Told what to say**: a test scripts [`Answer`]s, or gives a closure from [`Asked`].
-//! * **Cut like the real ones**: an output limit of the request, the model, the provider or one
-//!   answer falls on an exact token, in text, thinking or arguments; a window is filled or
-//!   overflows in each provider's [own words](Overflow); [`tokens`] counts as the simulator does.
-//! * **Asked again**: an answer knows how the model [goes on](follow) with it, faithfully or not;
-//!   a [`Summary`] comes out good, empty, endless, refused or as a tool call.
-//! * **Told what to break**: a [`FaultPlan`] matches requests to [`Fault`]s, from a refusal with
-//!   the provider's own body to a connection that is reset inside a multi-byte character. Plans
-//!   are values and can be read from TOML or JSON.
-//! * **Strict**: what the real providers refuse is refused with their status and their words:
+//! * **Scripted answers**: a test scripts [`Answer`]s, or gives a closure from [`SimRequest`].
+//! * **Limits to the token**: an output limit of the request, the model, the provider or one
+//!   answer cuts at an exact token, in text, thinking or arguments; a window overflows with each
+//!   provider's [own message](Overflow); [`tokens`] counts as the simulator does.
+//! * **Continuations and summaries**: an answer defines how the model [continues](continuation)
+//!   it, faithfully or not; a [`SummaryReply`] is good, empty, endless, refused or a tool call.
+//! * **Faults**: a [`FaultPlan`] matches requests to [`Fault`]s, from a refusal with the
+//!   provider's own body to a connection that is reset inside a multi-byte character. Plans are
+//!   values and can be read from TOML or JSON.
+//! * **Strict**: what the real providers refuse is refused with their status and their message:
 //!   unanswered tool calls, foreign thinking signatures, a prompt beyond the window, wrong keys.
-//! * **Honest**: the [`Journal`] has every request, the fault it met, whether its response was
-//!   read to the end or dropped, and as [`Sent`] the whole truth of the answer.
+//! * **A journal**: the [`Journal`] has every request, the fault applied to it, whether its
+//!   response was read to the end or dropped, and as [`Sent`] the complete answer.
 //!
 //! All time is tokio's, so a paused clock drives it.
 //!
@@ -55,22 +55,21 @@
 //! # }
 //! ```
 //!
-//! # Where it stands
+//! # Where to put it
 //!
-//! At the very bottom, in place of an HTTP client: layers go around it. Do not put a layer that
-//! retries *inside* the provider's place (between [`SimServer`] and [`SimProvider`]): the journal
-//! would count its attempts as the caller's, and the faults a test asked for would never be seen.
+//! Innermost, in place of an HTTP client: layers go around it. Do not put a layer that retries
+//! *between* [`SimServer`] and [`SimProvider`]: the journal would count its attempts as the
+//! caller's, and the caller would never see the faults that a test asked for.
 
 #![forbid(unsafe_code)]
 
 mod answer;
-mod asked;
 mod body;
 mod clock;
+pub mod continuation;
 mod dialect;
 mod error;
 mod fault;
-pub mod follow;
 mod generate;
 mod hash;
 mod journal;
@@ -79,6 +78,7 @@ mod models;
 mod plan;
 mod provider;
 mod raw;
+mod request;
 mod serve;
 mod server;
 mod summary;
@@ -86,20 +86,21 @@ pub mod tokens;
 mod wire;
 
 pub use answer::{Answer, Block, Cut, Sent, SentCall, Stop, Usage};
-pub use asked::Asked;
 pub use body::SimBody;
+pub use continuation::ContinuationMode;
 pub use dialect::overflow::Overflow;
 pub use dialect::{Dialect, UnknownDialect};
 pub use error::{SimError, SimErrorKind};
 pub use fault::{
-    Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse, Window,
+    Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse,
+    WindowOverride,
 };
-pub use follow::GoesOn;
 pub use journal::{End, Entry, Journal};
-pub use limit::Limits;
+pub use limit::KeyLimits;
 pub use models::{Model, Prefill, default_models};
-pub use plan::{FaultPlan, PlanError, Rule};
+pub use plan::{FaultPlan, PlanError, PlanRule};
 pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
+pub use request::SimRequest;
 pub use server::SimServer;
-pub use summary::{Summaries, Summary};
+pub use summary::{Summaries, SummaryReply};
 pub use tokens::{count_output, count_tokens};

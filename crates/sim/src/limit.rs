@@ -6,13 +6,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// What a key may do in a minute; `None` is without limit.
+/// The limits of a key per minute; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct KeyLimits {
     /// Requests.
     pub requests: Option<u64>,
-    /// Tokens, input and output. The input is charged when a request is admitted, its output
-    /// when it is answered.
+    /// Tokens, input and output. Input is charged when a request is admitted, output when it is
+    /// answered.
     pub tokens: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Level {
 /// The buckets of all keys.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    limits: Limits,
+    limits: KeyLimits,
     keys: Mutex<HashMap<String, [Option<Bucket>; 2]>>,
 }
 
@@ -59,13 +59,13 @@ struct Bucket {
 }
 
 impl Limiter {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: KeyLimits) -> Self {
         Self { limits, keys: Mutex::default() }
     }
 
-    /// Takes one request and its input tokens, or says what is missing and takes nothing.
+    /// Takes one request and its input tokens, or returns what ran out and takes nothing.
     pub(crate) fn admit(&self, key: &str, tokens: u64) -> Result<(), Denied> {
-        if self.limits == Limits::default() {
+        if self.limits == KeyLimits::default() {
             return Ok(());
         }
         let now = Instant::now();
@@ -97,14 +97,14 @@ impl Limiter {
         Ok(())
     }
 
-    /// Takes the output of an admitted request; the level may go below nothing.
+    /// Takes the output of an admitted request; the level may go below zero.
     pub(crate) fn charge_output(&self, key: &str, tokens: u64) {
         if let Some([_, Some(bucket)]) = self.keys.lock().get_mut(key) {
             bucket.level -= tokens as f64;
         }
     }
 
-    /// What the headers of a response say.
+    /// The state of each resource, for the headers of a response.
     pub(crate) fn levels(&self, key: &str) -> Vec<Level> {
         let now = Instant::now();
         let mut keys = self.keys.lock();
@@ -137,7 +137,7 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Rounded up to the millisecond, so that who waits that long is admitted.
+    /// Rounded up to the millisecond, so that a client that waits that long is admitted.
     fn time_for(&self, tokens: f64) -> Duration {
         if self.capacity <= 0.0 {
             return Duration::from_secs(60);
@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_wait_that_is_named_is_long_enough_and_not_longer() {
-        let limiter = Limiter::new(Limits { requests: Some(3), tokens: None });
+        let limiter = Limiter::new(KeyLimits { requests: Some(3), tokens: None });
         for _ in 0..3 {
             limiter.admit("k", 1).unwrap();
         }
@@ -170,12 +170,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tokens_count_input_and_output_and_too_large_has_no_wait() {
-        let limiter = Limiter::new(Limits { requests: None, tokens: Some(600) });
+        let limiter = Limiter::new(KeyLimits { requests: None, tokens: Some(600) });
         assert_eq!(limiter.admit("k", 601).unwrap_err().wait, None);
         limiter.admit("k", 500).unwrap();
         limiter.charge_output("k", 200);
         assert_eq!(limiter.levels("k")[0].remaining, 0);
-        // 100 below nothing, 50 wanted: 15 s at 10 tokens a second.
+        // 100 below zero, 50 needed: 15 s at 10 tokens a second.
         assert_eq!(limiter.admit("k", 50).unwrap_err().wait, Some(Duration::from_secs(15)));
     }
 }

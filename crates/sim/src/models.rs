@@ -9,8 +9,8 @@ use crate::{Dialect, Overflow};
 pub struct Model {
     /// The name a request asks for.
     pub name: String,
-    /// Input plus output for OpenAI and Anthropic, input alone for Gemini: that is how the
-    /// three providers use the word.
+    /// The context window: input plus output for OpenAI and Anthropic, input alone for Gemini, as
+    /// the three providers define it.
     pub context: u64,
     /// The most output one answer can have.
     pub output: u64,
@@ -24,7 +24,7 @@ pub struct Model {
     /// Whether the function calls of the current turn must carry their signatures (Gemini 3).
     /// A signature that is there is always verified.
     pub signatures: bool,
-    /// What happens to a request beyond the window.
+    /// How a request beyond the window is refused.
     pub overflow: Overflow,
     /// Whether an output limit beyond the window is accepted as long as the input fits. The
     /// answer then ends where the window is full: [`Stop::Window`](crate::Stop::Window).
@@ -34,12 +34,12 @@ pub struct Model {
 /// Whether a request may end with the beginning of the model's own answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prefill {
-    /// As the dialect has it: OpenAI and Anthropic take it, Gemini does not.
+    /// As the dialect does: OpenAI and Anthropic accept it, Gemini does not.
     #[default]
     Usual,
-    /// Taken.
+    /// Accepted.
     Accepted,
-    /// Refused with a 400, in OpenAI's dialect in Mistral's words.
+    /// Refused with a 400; in OpenAI's dialect with Mistral's message.
     Refused,
 }
 
@@ -54,8 +54,8 @@ impl Prefill {
 }
 
 impl Model {
-    /// A model with vision, thinking and the dialect's prefill and without signatures: say what it lacks
-    /// with the methods below.
+    /// A model with vision, thinking and the dialect's prefill, without signatures. The methods
+    /// below change that.
     pub fn new(name: impl Into<String>, context: u64, output: u64) -> Self {
         Self {
             name: name.into(),
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Takes no images.
+    /// Accepts no images.
     #[must_use]
     pub fn without_vision(mut self) -> Self {
         self.vision = false;
@@ -84,21 +84,21 @@ impl Model {
         self
     }
 
-    /// Takes no prefill.
+    /// Accepts no prefill.
     #[must_use]
     pub fn without_prefill(mut self) -> Self {
         self.prefill = Prefill::Refused;
         self
     }
 
-    /// Takes prefill, also where the dialect usually does not (Gemini).
+    /// Accepts prefill, also where the dialect usually does not (Gemini).
     #[must_use]
     pub fn with_prefill(mut self) -> Self {
         self.prefill = Prefill::Accepted;
         self
     }
 
-    /// Meets a request beyond the window like this.
+    /// How it refuses a request beyond the window.
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -120,7 +120,7 @@ impl Model {
     }
 }
 
-/// The models a provider of this dialect serves unless told otherwise.
+/// The models that a provider of this dialect serves by default.
 ///
 /// Windows and limits are the published ones of late 2026. OpenAI's figures are windows: input
 /// plus output.

@@ -1,4 +1,4 @@
-//! When something is done to a request.
+//! Which requests get which fault.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Fault;
-use crate::asked::has_text;
 use crate::hash;
+use crate::request::has_text;
 
 /// An ordered list of rules; the first that matches a request decides.
 ///
@@ -37,16 +37,16 @@ pub struct FaultPlan {
     /// Seed of the rules with a probability.
     pub seed: u64,
     /// The rules, in order.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PlanRule>,
 }
 
-/// A fault and the requests it happens to. What is not given matches everything.
+/// A fault and the requests it applies to. A condition that is not given matches everything.
 ///
 /// Requests are counted from 1 for each provider, generations only (no model lists, no token
 /// counts), from the moment the plan was installed; so is the time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct PlanRule {
     /// The provider's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
@@ -71,8 +71,8 @@ pub struct Rule {
     /// Before so many milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
-    /// With this probability, drawn from the plan's seed, the provider's name, the rule's place
-    /// and the request's number: the same for every run.
+    /// With this probability, drawn from the plan's seed, the provider's name, the rule's index
+    /// and the request's number: the same in every run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
     /// Streaming requests only, or the others only.
@@ -81,13 +81,13 @@ pub struct Rule {
     /// Only requests that have this text in their system prompt or in a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contains: Option<String>,
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
 }
 
 /// What a rule is matched against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Occasion<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) provider: &'a str,
     pub(crate) model: &'a str,
     /// Counted from 1.
@@ -98,14 +98,14 @@ pub(crate) struct Occasion<'a> {
     pub(crate) body: Option<&'a Value>,
 }
 
-/// A plan that can not be read, with the place and what would be right.
+/// A plan that can not be read: where it is wrong, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     message: String,
 }
 
 impl FaultPlan {
-    /// A plan in which nothing happens.
+    /// A plan without faults.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
@@ -114,18 +114,18 @@ impl FaultPlan {
     /// Every request gets this fault.
     #[must_use]
     pub fn always(fault: Fault) -> Self {
-        Self::none().rule(Rule::new(fault))
+        Self::none().rule(PlanRule::new(fault))
     }
 
     /// The first `n` requests get this fault.
     #[must_use]
     pub fn first(n: u64, fault: Fault) -> Self {
-        Self::none().rule(Rule::new(fault).to(n))
+        Self::none().rule(PlanRule::new(fault).to(n))
     }
 
-    /// Adds a rule behind those there are.
+    /// Adds a rule after the others.
     #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
+    pub fn rule(mut self, rule: PlanRule) -> Self {
         self.rules.push(rule);
         self
     }
@@ -169,22 +169,22 @@ impl FaultPlan {
     pub fn check(&self) -> Result<(), PlanError> {
         for (at, rule) in self.rules.iter().enumerate() {
             rule.check()
-                .map_err(|says| PlanError { message: format!("rule {}: {says}", at + 1) })?;
+                .map_err(|message| PlanError { message: format!("rule {}: {message}", at + 1) })?;
         }
         Ok(())
     }
 
     /// The fault of the first rule that matches.
-    pub(crate) fn pick(&self, occasion: Occasion<'_>) -> Option<&Fault> {
+    pub(crate) fn pick(&self, context: RequestContext<'_>) -> Option<&Fault> {
         self.rules
             .iter()
             .enumerate()
-            .find(|(at, rule)| rule.matches(self.seed, *at, occasion))
+            .find(|(at, rule)| rule.matches(self.seed, *at, context))
             .map(|(_, rule)| &rule.fault)
     }
 }
 
-impl Rule {
+impl PlanRule {
     /// A rule that matches every request.
     #[must_use]
     pub fn new(fault: Fault) -> Self {
@@ -306,10 +306,10 @@ impl Rule {
                 "since_ms ({since}) is not before until_ms ({until}); no request can match"
             ));
         }
-        self.fault.check().map_err(|says| format!("fault.{says}"))
+        self.fault.check().map_err(|message| format!("fault.{message}"))
     }
 
-    fn matches(&self, seed: u64, at: usize, o: Occasion<'_>) -> bool {
+    fn matches(&self, seed: u64, at: usize, o: RequestContext<'_>) -> bool {
         let ms = u64::try_from(o.elapsed.as_millis()).unwrap_or(u64::MAX);
         self.provider.as_deref().is_none_or(|name| name == o.provider)
             && self.model.as_deref().is_none_or(|name| match name.strip_suffix('*') {

@@ -1,4 +1,4 @@
-//! A provider: its settings, its state, and the tower service it is.
+//! A provider: its settings, its state and its tower service.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,21 +17,21 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::answer::Answer;
-use crate::asked::{Asked, has_text};
 use crate::body::SimBody;
-use crate::clock::Wall;
+use crate::clock::WallClock;
+use crate::continuation::{ContinuationMode, WholeAnswers, requested_part};
 use crate::dialect::{Dialect, Memory};
 use crate::error::SimError;
 use crate::fault::Fault;
-use crate::follow::{GoesOn, Wholes, say};
-use crate::hash::Seal;
+use crate::hash::Signer;
 use crate::journal::Journal;
-use crate::limit::{Limiter, Limits};
+use crate::limit::{KeyLimits, Limiter};
 use crate::models::{Model, default_models};
-use crate::plan::{FaultPlan, Occasion};
+use crate::plan::{FaultPlan, RequestContext};
+use crate::request::{SimRequest, has_text};
 use crate::summary::Summaries;
 
-type Responder = dyn Fn(&Asked) -> Option<Answer> + Send + Sync;
+type Responder = dyn Fn(&SimRequest) -> Option<Answer> + Send + Sync;
 
 /// A simulated provider. Clones are the same provider.
 ///
@@ -74,14 +74,14 @@ pub(crate) struct Inner {
     pub(crate) latency: Latency,
     pub(crate) limiter: Limiter,
     pub(crate) journal: Journal,
-    pub(crate) seal: Seal,
-    pub(crate) wall: Wall,
+    pub(crate) signer: Signer,
+    pub(crate) wall: WallClock,
     pub(crate) refuse_unknown: bool,
     pub(crate) signatures: bool,
     pub(crate) crlf: bool,
     pub(crate) memory: Memory,
     pub(crate) output_limit: Option<u64>,
-    goes_on: Option<GoesOn>,
+    continuation: Option<ContinuationMode>,
     responder: Option<Box<Responder>>,
     state: Mutex<State>,
 }
@@ -91,20 +91,20 @@ struct State {
     installed: Instant,
     number: u64,
     script: VecDeque<Answer>,
-    wholes: Wholes,
+    whole_answers: WholeAnswers,
     summaries: Option<Summaries>,
     /// Requests for summaries so far.
     summarised: usize,
 }
 
-/// What a request gets.
-enum Next {
-    /// An answer it goes on with or asks for again.
-    Begun(Arc<Answer>),
-    /// An answer the provider was told to give.
-    Told(Box<Answer>),
-    /// What the responder or the seed says.
-    Nothing,
+/// Where the answer to a request comes from.
+enum AnswerSource {
+    /// A whole answer that the request asks to continue or to repeat.
+    Remembered(Arc<Answer>),
+    /// A fault plan, the summaries or the script.
+    Configured(Box<Answer>),
+    /// The responder, or else the seed.
+    Generated,
 }
 
 impl SimProvider {
@@ -114,7 +114,7 @@ impl SimProvider {
         Self::builder(dialect).build()
     }
 
-    /// A provider to be set up.
+    /// A builder with everything at its default.
     pub fn builder(dialect: Dialect) -> SimProviderBuilder {
         SimProviderBuilder {
             dialect,
@@ -123,7 +123,7 @@ impl SimProvider {
             keys: None,
             seed: 0,
             latency: Latency::default(),
-            limits: Limits::default(),
+            limits: KeyLimits::default(),
             journal: None,
             epoch: None,
             refuse_unknown: false,
@@ -133,7 +133,7 @@ impl SimProvider {
             script: VecDeque::new(),
             responder: None,
             output_limit: None,
-            goes_on: None,
+            continuation: None,
             summaries: None,
         }
     }
@@ -156,14 +156,14 @@ impl SimProvider {
         &self.inner.models
     }
 
-    /// What it saw.
+    /// The requests it received.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.inner.journal
     }
 
-    /// Replaces the fault plan. Requests and time are counted anew; requests under way keep
-    /// what they got.
+    /// Replaces the fault plan. Requests and time are counted from here; requests in flight keep
+    /// their fault.
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut state = self.inner.state.lock();
         state.plan = plan;
@@ -171,22 +171,22 @@ impl SimProvider {
         state.number = 0;
     }
 
-    /// Adds answers to the script: the next ones that get as far as an answer take them, in
-    /// order, and one that breaks half way has still taken its own. A request that asks for more of
-    /// an answer that [goes on](Answer::goes_on), or for all of it again, takes none.
+    /// Adds answers to the script. Each request that gets an answer takes the next one, also if
+    /// its response breaks half way. A request that asks to [continue](Answer::continuation) an
+    /// answer, or for all of it again, takes none.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         self.inner.state.lock().script.extend(answers);
     }
 
-    /// Replaces what is left of the script, and forgets the answers that could be gone on with.
+    /// Replaces what is left of the script, and forgets the answers that could be continued.
     pub fn set_script(&self, answers: impl IntoIterator<Item = Answer>) {
         let mut state = self.inner.state.lock();
         state.script = answers.into_iter().collect();
-        state.wholes = Wholes::default();
+        state.whole_answers = WholeAnswers::default();
     }
 
-    /// Replaces what requests for summaries get, from its first answer on; `None` is what all
-    /// other requests get.
+    /// Replaces the answers to requests for summaries and starts with the first; with `None` they
+    /// are answered like all other requests.
     pub fn set_summaries(&self, summaries: Option<Summaries>) {
         let mut state = self.inner.state.lock();
         state.summaries = summaries;
@@ -206,7 +206,7 @@ impl Inner {
     }
 
     /// Numbers a generation and picks its fault.
-    pub(crate) fn occasion(
+    pub(crate) fn next_fault(
         &self,
         model: &str,
         stream: bool,
@@ -214,7 +214,7 @@ impl Inner {
     ) -> (u64, Option<Fault>) {
         let mut state = self.state.lock();
         state.number += 1;
-        let occasion = Occasion {
+        let context = RequestContext {
             provider: &self.name,
             model,
             number: state.number,
@@ -222,66 +222,68 @@ impl Inner {
             stream,
             body,
         };
-        (state.number, state.plan.pick(occasion).cloned())
+        (state.number, state.plan.pick(context).cloned())
     }
 
-    /// What it says: `instead`, if a plan asked for that, else the rest of an answer that is gone
-    /// on with, else a summary, else the scripted answer, the responder's or its own.
-    pub(crate) fn says(
+    /// The answer: `instead`, if a plan asked for that, else the rest of an answer that the request
+    /// continues, else a summary, else the scripted answer, the responder's or its own.
+    pub(crate) fn answer(
         &self,
-        asked: &Asked,
+        request: &SimRequest,
         limit: u64,
-        (instead, goes_on): (Option<&Answer>, Option<&GoesOn>),
+        (instead, continuation): (Option<&Answer>, Option<&ContinuationMode>),
         own: impl FnOnce() -> Answer,
     ) -> Answer {
-        let next = match instead {
-            Some(answer) => Next::Told(Box::new(answer.clone())),
-            None => self.next(asked, limit),
+        let source = match instead {
+            Some(answer) => AnswerSource::Configured(Box::new(answer.clone())),
+            None => self.source(request, limit),
         };
-        let whole = match next {
-            Next::Begun(whole) => whole,
-            Next::Told(answer) => self.begin(asked, limit, *answer),
-            Next::Nothing => {
-                let told = self.responder.as_ref().and_then(|respond| respond(asked));
-                self.begin(asked, limit, told.unwrap_or_else(own))
+        let whole = match source {
+            AnswerSource::Remembered(whole) => whole,
+            AnswerSource::Configured(answer) => self.prepare(request, limit, *answer),
+            AnswerSource::Generated => {
+                let response = self.responder.as_ref().and_then(|respond| respond(request));
+                self.prepare(request, limit, response.unwrap_or_else(own))
             }
         };
-        let how = whole.goes_on.as_ref().map(|own| goes_on.unwrap_or(own));
-        say(&whole, how, asked, limit)
+        let how = whole.continuation.as_ref().map(|own| continuation.unwrap_or(own));
+        requested_part(&whole, how, request, limit)
     }
 
-    /// What stands next for a request.
-    fn next(&self, asked: &Asked, limit: u64) -> Next {
+    fn source(&self, request: &SimRequest, limit: u64) -> AnswerSource {
         let mut state = self.state.lock();
-        let begun = state.wholes.find(asked, limit).or_else(|| state.wholes.unheard(asked));
-        if let Some(whole) = begun {
-            return Next::Begun(whole);
+        let answers = &state.whole_answers;
+        if let Some(whole) = answers.find(request, limit).or_else(|| answers.unreceived(request)) {
+            return AnswerSource::Remembered(whole);
         }
         let summary = state
             .summaries
             .as_ref()
-            .filter(|summaries| has_text(&asked.body, &summaries.contains))
+            .filter(|summaries| has_text(&request.body, &summaries.contains))
             .and_then(|summaries| summaries.at(state.summarised).cloned());
         if let Some(summary) = summary {
             state.summarised += 1;
-            return Next::Told(Box::new(Answer::summary(summary)));
+            return AnswerSource::Configured(Box::new(Answer::summary(summary)));
         }
-        state.script.pop_front().map_or(Next::Nothing, |answer| Next::Told(Box::new(answer)))
+        match state.script.pop_front() {
+            Some(answer) => AnswerSource::Configured(Box::new(answer)),
+            None => AnswerSource::Generated,
+        }
     }
 
-    /// Makes what is made from the request, and remembers what may be gone on with.
-    fn begin(&self, asked: &Asked, limit: u64, mut answer: Answer) -> Arc<Answer> {
+    /// Makes a summary from the request, and remembers an answer that may be continued.
+    fn prepare(&self, request: &SimRequest, limit: u64, mut answer: Answer) -> Arc<Answer> {
         if let Some(summary) = answer.summary.take() {
-            let made = summary.answer(asked, answer.limit.map_or(limit, |own| own.min(limit)));
+            let made = summary.answer(request, answer.limit.map_or(limit, |own| own.min(limit)));
             answer.blocks = made.blocks;
             answer.stop = made.stop;
             answer.endless = made.endless;
             answer.refuse = made.refuse;
         }
-        answer.goes_on = answer.goes_on.or_else(|| self.goes_on.clone());
+        answer.continuation = answer.continuation.or_else(|| self.continuation.clone());
         let whole = Arc::new(answer);
-        if whole.goes_on.is_some() && whole.refuse.is_none() {
-            self.state.lock().wholes.remember(asked, whole.clone());
+        if whole.continuation.is_some() && whole.refuse.is_none() {
+            self.state.lock().whole_answers.remember(request, whole.clone());
         }
         whole
     }
@@ -306,7 +308,7 @@ pub struct SimProviderBuilder {
     keys: Option<Vec<String>>,
     seed: u64,
     latency: Latency,
-    limits: Limits,
+    limits: KeyLimits,
     journal: Option<Journal>,
     epoch: Option<SystemTime>,
     refuse_unknown: bool,
@@ -316,12 +318,12 @@ pub struct SimProviderBuilder {
     script: VecDeque<Answer>,
     responder: Option<Box<Responder>>,
     output_limit: Option<u64>,
-    goes_on: Option<GoesOn>,
+    continuation: Option<ContinuationMode>,
     summaries: Option<Summaries>,
 }
 
 impl SimProviderBuilder {
-    /// The name that fault plans and journals know it by.
+    /// Its name in fault plans and journals.
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -333,14 +335,14 @@ impl SimProviderBuilder {
         self
     }
 
-    /// One more model; one of the same name is replaced.
+    /// Adds a model, or replaces the one of the same name.
     pub fn with_model(mut self, model: Model) -> Self {
         self.models.retain(|other| other.name != model.name);
         self.models.push(model);
         self
     }
 
-    /// The keys it takes. Without this it takes any that is not empty.
+    /// The keys it accepts. Without this it accepts any that is not empty.
     pub fn keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.keys = Some(keys.into_iter().map(Into::into).collect());
         self
@@ -353,14 +355,14 @@ impl SimProviderBuilder {
         self
     }
 
-    /// How long things take.
+    /// How long headers and tokens take.
     pub fn with_latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
     /// What a key may do in a minute.
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: KeyLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -384,8 +386,8 @@ impl SimProviderBuilder {
         self
     }
 
-    /// Demands thought signatures for every model that thinks, not only for those that say so
-    /// (Gemini).
+    /// Demands thought signatures for every model that thinks, not only for those with
+    /// [`Model::signatures`] (Gemini).
     pub fn with_require_signatures(mut self, require: bool) -> Self {
         self.signatures = require;
         self
@@ -397,42 +399,42 @@ impl SimProviderBuilder {
         self
     }
 
-    /// Cuts every answer after so many output tokens, whatever the request allowed and the model
-    /// can: a limit of the provider's own that it does not tell.
+    /// Cuts every answer after so many output tokens, whatever the request and the model allow: an
+    /// undocumented limit of the provider.
     pub fn with_output_limit(mut self, tokens: u64) -> Self {
         self.output_limit = Some(tokens);
         self
     }
 
-    /// Makes every answer a whole one that may be asked for in parts; those that say
-    /// [so themselves](Answer::goes_on) keep their own way.
-    pub fn with_goes_on(mut self, how: GoesOn) -> Self {
-        self.goes_on = Some(how);
+    /// Makes every answer one that may be [continued](crate::continuation); an answer with a
+    /// [`continuation`](Answer::continuation) keeps its own.
+    pub fn with_continuation(mut self, how: ContinuationMode) -> Self {
+        self.continuation = Some(how);
         self
     }
 
-    /// What requests for summaries get, apart from the script.
+    /// The answers to requests for summaries, apart from the script.
     pub fn with_summaries(mut self, summaries: Summaries) -> Self {
         self.summaries = Some(summaries);
         self
     }
 
-    /// What goes wrong.
+    /// The faults.
     pub fn with_faults(mut self, plan: FaultPlan) -> Self {
         self.plan = plan;
         self
     }
 
-    /// What it answers, in order, before it falls back to its own texts.
+    /// Its answers, in order; after them it generates texts.
     pub fn with_script(mut self, answers: impl IntoIterator<Item = Answer>) -> Self {
         self.script.extend(answers);
         self
     }
 
-    /// What it answers when the script is empty; `None` falls back to its own texts.
+    /// Makes the answer when the script is empty; on `None` it generates a text.
     pub fn respond(
         mut self,
-        respond: impl Fn(&Asked) -> Option<Answer> + Send + Sync + 'static,
+        respond: impl Fn(&SimRequest) -> Option<Answer> + Send + Sync + 'static,
     ) -> Self {
         self.responder = Some(Box::new(respond));
         self
@@ -442,7 +444,7 @@ impl SimProviderBuilder {
     #[must_use]
     pub fn build(self) -> SimProvider {
         let inner = Inner {
-            seal: Seal::new(self.dialect.as_str(), &self.name, self.seed),
+            signer: Signer::new(self.dialect.as_str(), &self.name, self.seed),
             dialect: self.dialect,
             name: self.name,
             models: self.models,
@@ -451,20 +453,20 @@ impl SimProviderBuilder {
             latency: self.latency,
             limiter: Limiter::new(self.limits),
             journal: self.journal.unwrap_or_default(),
-            wall: self.epoch.map_or_else(Wall::starting_now, Wall::starting_at),
+            wall: self.epoch.map_or_else(WallClock::starting_now, WallClock::starting_at),
             refuse_unknown: self.refuse_unknown,
             signatures: self.signatures,
             crlf: self.line_end == LineEnd::Crlf,
             memory: Memory::default(),
             responder: self.responder,
             output_limit: self.output_limit,
-            goes_on: self.goes_on,
+            continuation: self.continuation,
             state: Mutex::new(State {
                 plan: self.plan,
                 installed: Instant::now(),
                 number: 0,
                 script: self.script,
-                wholes: Wholes::default(),
+                whole_answers: WholeAnswers::default(),
                 summaries: self.summaries,
                 summarised: 0,
             }),
@@ -511,8 +513,7 @@ where
     }
 }
 
-/// The response of a [`SimProvider`]. Dropping it is what the provider sees as a client that
-/// went away.
+/// The response of a [`SimProvider`]. Dropping it is a client that disconnects.
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture {
     inner: Pin<Box<dyn Future<Output = Result<Response<SimBody>, SimError>> + Send>>,

@@ -1,4 +1,4 @@
-//! JSON documents with parts that must go out byte for byte.
+//! JSON documents with parts that must be sent byte for byte.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ impl Raw {
         Self { nonce, parts: Vec::new() }
     }
 
-    /// A stand-in for `json`.
+    /// A placeholder for `json`.
     pub(crate) fn put(&mut self, json: &str) -> Value {
         self.parts.push(json.to_owned());
         Value::String(format!("{}:{}:", self.nonce, self.parts.len() - 1))

@@ -1,4 +1,4 @@
-//! The way of a request through a provider.
+//! Serves one request: fault, checks, answer, response.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -6,33 +6,33 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::answer::{Answer, Stop, Usage};
-use crate::asked::Asked;
 use crate::body::{SimBody, Step};
 use crate::clock::go_duration;
 use crate::dialect::overflow::{self, Overflow};
-use crate::dialect::{Check, Dialect, Form, Refusal, Render, Route, Scene};
+use crate::dialect::{Check, Dialect, ErrorContext, Form, Refusal, Render, Route};
 use crate::error::{SimError, SimErrorKind};
 use crate::fault::{Fault, RawResponse};
 use crate::hash;
-use crate::journal::{End, Entry, Ticket, redacted_headers, redacted_query};
+use crate::journal::{End, Entry, EntryGuard, redacted_headers, redacted_query};
 use crate::limit::Resource;
 use crate::models::Model;
 use crate::provider::Inner;
+use crate::request::SimRequest;
 use crate::tokens::count_tokens;
-use crate::wire::{Frame, Kind, Show};
+use crate::wire::{BodyBuilder, Frame, Kind};
 
-/// The first creation time that is told; each request's number is added.
+/// The first creation time that is sent; each request's number is added.
 const CREATED: u64 = 1_760_000_000;
 
-/// A request under way.
-struct Visit<'a> {
+/// A request in flight.
+struct Exchange<'a> {
     provider: &'a Inner,
-    ticket: Ticket,
+    guard: EntryGuard,
     request_id: (Option<&'static str>, String),
     rng: fastrand::Rng,
     form: Form,
     key: String,
-    /// The model asked for, or a stand-in of that name if there is none.
+    /// The requested model, or a placeholder of that name if there is none.
     model: Model,
     known: bool,
     number: u64,
@@ -48,9 +48,9 @@ pub(crate) async fn serve(
     let query = head.uri.query().unwrap_or_default();
     let route = dialect.route(&head.method, path);
     let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
-    let (model, stream) = asks(&route, json.as_ref().ok());
+    let (model, stream) = model_and_stream(&route, json.as_ref().ok());
     let (number, fault) = match &route {
-        Route::Generate { .. } => provider.occasion(&model, stream, json.as_ref().ok()),
+        Route::Generate { .. } => provider.next_fault(&model, stream, json.as_ref().ok()),
         _ => (0, None),
     };
 
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     entry.json = json.as_ref().ok().cloned();
     entry.model.clone_from(&model);
     entry.stream = stream;
-    tracing::debug!(target: "steadfast::sim::request", provider = %provider.name, number, path);
+    tracing::debug!(name: "steadfast::sim::request", target: "steadfast::sim", provider = %provider.name, number, path);
 
     let seed = hash::seed(&[
         &provider.seed.to_le_bytes(),
@@ -73,9 +73,9 @@ pub(crate) async fn serve(
         &body,
     ]);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut visit = Visit {
+    let mut exchange = Exchange {
         provider,
-        ticket: provider.journal.open(entry),
+        guard: provider.journal.open(entry),
         request_id: dialect.request_id(&mut rng),
         rng,
         form: Form { crlf: provider.crlf, sse: dialect != Dialect::Gemini || is_sse(query) },
@@ -87,34 +87,34 @@ pub(crate) async fn serve(
 
     let faults = fault.as_ref().map(Fault::each).unwrap_or_default();
     if let Some(before) = faults.iter().find(|fault| before_headers(fault)) {
-        visit.ticket.update(|entry| entry.fault.clone_from(&fault));
-        return visit.misbehave(before, stream).await;
+        exchange.guard.update(|entry| entry.fault.clone_from(&fault));
+        return exchange.fault_response(before, stream).await;
     }
     for one in faults {
         if let Fault::Window(window) = one {
-            visit.model.context = window.tokens;
-            visit.model.overflow = window.overflow.unwrap_or(visit.model.overflow);
-            visit.ticket.update(|entry| entry.fault.clone_from(&fault));
+            exchange.model.context = window.tokens;
+            exchange.model.overflow = window.overflow.unwrap_or(exchange.model.overflow);
+            exchange.guard.update(|entry| entry.fault.clone_from(&fault));
         }
     }
-    visit.pause().await;
-    match visit.examine(&head, &route, key.as_deref(), json, &body) {
-        Err(refusal) => Ok(visit.refuse(&refusal)),
-        Ok(Reply::Document(document)) => Ok(visit.document(&document)),
-        Ok(Reply::Answer(asked)) => {
-            visit.ticket.update(|entry| entry.fault.clone_from(&fault));
-            Ok(visit.answer(&asked, faults))
+    exchange.pause().await;
+    match exchange.validate(&head, &route, key.as_deref(), json, &body) {
+        Err(refusal) => Ok(exchange.refuse(&refusal)),
+        Ok(Reply::Document(document)) => Ok(exchange.document(&document)),
+        Ok(Reply::Answer(request)) => {
+            exchange.guard.update(|entry| entry.fault.clone_from(&fault));
+            Ok(exchange.answer(&request, faults))
         }
     }
 }
 
 enum Reply {
     Document(Value),
-    Answer(Box<Asked>),
+    Answer(Box<SimRequest>),
 }
 
-/// Model and form, as far as they can be told before anything was checked.
-fn asks(route: &Route, json: Option<&Value>) -> (String, bool) {
+/// Model and form, as far as they can be read before anything was checked.
+fn model_and_stream(route: &Route, json: Option<&Value>) -> (String, bool) {
     let (model, stream) = match route {
         Route::Generate { model, stream } => (model.clone(), *stream),
         Route::Count { model } => (model.clone(), None),
@@ -146,9 +146,9 @@ fn before_headers(fault: &Fault) -> bool {
     )
 }
 
-impl Visit<'_> {
-    fn scene(&self) -> Scene<'_> {
-        Scene {
+impl Exchange<'_> {
+    fn error_context(&self) -> ErrorContext<'_> {
+        ErrorContext {
             dialect: self.provider.dialect,
             model: &self.model,
             wall: &self.provider.wall,
@@ -164,8 +164,8 @@ impl Visit<'_> {
         }
     }
 
-    /// A fault that comes instead of everything else.
-    async fn misbehave(
+    /// The response of a fault that replaces the answer.
+    async fn fault_response(
         mut self,
         fault: &Fault,
         stream: bool,
@@ -178,22 +178,22 @@ impl Visit<'_> {
             _ => None,
         };
         if broken == Some(SimErrorKind::Refused) {
-            self.ticket.end(End::Broken);
+            self.guard.end(End::Broken);
             return Err(SimError::head(SimErrorKind::Refused));
         }
         self.pause().await;
         if let Some(kind) = broken {
-            self.ticket.end(End::Broken);
+            self.guard.end(End::Broken);
             return Err(SimError::head(kind));
         }
         match fault {
             Fault::Status(raw) => Ok(self.raw(raw)),
             Fault::Error(kind) => {
-                let refusal = self.scene().refusal(kind);
+                let refusal = self.error_context().refusal(kind);
                 Ok(self.send_refusal(&refusal, refusal.status))
             }
             Fault::ErrorInOk(kind) => {
-                let refusal = self.scene().refusal(kind);
+                let refusal = self.error_context().refusal(kind);
                 Ok(self.send_refusal(&refusal, 200))
             }
             Fault::Empty => {
@@ -205,14 +205,14 @@ impl Visit<'_> {
                 };
                 let mut headers = self.headers();
                 set(&mut headers, header::CONTENT_TYPE, kind);
-                Ok(self.finish(200, headers, Show::whole(body)))
+                Ok(self.finish(200, headers, BodyBuilder::whole(body)))
             }
             _ => std::future::pending().await,
         }
     }
 
     /// Everything a real provider checks.
-    fn examine(
+    fn validate(
         &self,
         head: &Parts,
         route: &Route,
@@ -230,7 +230,7 @@ impl Visit<'_> {
             return Err(dialect.bad_key(key));
         }
         let counting = match route {
-            Route::Nowhere => return Err(dialect.no_route(&head.method, head.uri.path())),
+            Route::Unknown => return Err(dialect.no_route(&head.method, head.uri.path())),
             Route::Models => return Ok(Reply::Document(dialect.models(&provider.models))),
             Route::Model(name) => {
                 let model = provider.model(name).ok_or_else(|| dialect.no_model(name))?;
@@ -255,7 +255,7 @@ impl Visit<'_> {
         dialect.check(&Check {
             body: &body,
             model: &self.model,
-            seal: &provider.seal,
+            signer: &provider.signer,
             refuse_unknown: provider.refuse_unknown,
             signatures: self.model.signatures || (provider.signatures && self.model.thinking),
             counting,
@@ -269,8 +269,8 @@ impl Visit<'_> {
             .limiter
             .admit(&self.key, input_tokens)
             .map_err(|denied| dialect.limited(&denied, &self.model.name, &provider.wall))?;
-        let (model, stream) = asks(route, Some(&body));
-        let mut asked = Asked {
+        let (model, stream) = model_and_stream(route, Some(&body));
+        let mut request = SimRequest {
             dialect,
             number: self.number,
             model,
@@ -279,7 +279,7 @@ impl Visit<'_> {
             last_user: String::new(),
             after_tool_results: false,
             prefill: String::new(),
-            said: String::new(),
+            partial_answer: String::new(),
             tools: Vec::new(),
             max_output: None,
             thinking: false,
@@ -287,12 +287,12 @@ impl Visit<'_> {
             include_usage: false,
             sse: self.form.sse,
         };
-        dialect.read(&mut asked);
-        Ok(Reply::Answer(Box::new(asked)))
+        dialect.read(&mut request);
+        Ok(Reply::Answer(Box::new(request)))
     }
 
     fn refuse(self, refusal: &Refusal) -> Response<SimBody> {
-        self.ticket.update(|entry| entry.refused = Some(refusal.message.clone()));
+        self.guard.update(|entry| entry.refused = Some(refusal.message.clone()));
         self.send_refusal(refusal, refusal.status)
     }
 
@@ -306,8 +306,8 @@ impl Visit<'_> {
         for (name, value) in &refusal.headers {
             set(&mut headers, HeaderName::from_static(name), value);
         }
-        let body = self.scene().body_of(refusal);
-        self.finish(status, headers, Show::whole(body))
+        let body = self.error_context().body_of(refusal);
+        self.finish(status, headers, BodyBuilder::whole(body))
     }
 
     fn raw(self, raw: &RawResponse) -> Response<SimBody> {
@@ -320,48 +320,48 @@ impl Visit<'_> {
                 set(&mut headers, name, value);
             }
         }
-        self.finish(raw.status, headers, Show::whole(raw.body.clone()))
+        self.finish(raw.status, headers, BodyBuilder::whole(raw.body.clone()))
     }
 
     fn document(self, document: &Value) -> Response<SimBody> {
         let mut headers = self.headers();
         set(&mut headers, header::CONTENT_TYPE, self.provider.dialect.json_type());
-        self.finish(200, headers, Show::whole(document.to_string()))
+        self.finish(200, headers, BodyBuilder::whole(document.to_string()))
     }
 
-    fn answer(mut self, asked: &Asked, faults: &[Fault]) -> Response<SimBody> {
+    fn answer(mut self, request: &SimRequest, faults: &[Fault]) -> Response<SimBody> {
         let provider = self.provider;
         let dialect = provider.dialect;
         let text_seed =
-            hash::seed(&[&provider.seed.to_le_bytes(), asked.body.to_string().as_bytes()]);
-        let (mut limit, window) = self.limit(asked, faults);
+            hash::seed(&[&provider.seed.to_le_bytes(), request.body.to_string().as_bytes()]);
+        let (mut limit, window) = self.limit(request, faults);
         let mut instead = (None, None);
         for fault in faults {
             match fault {
                 Fault::Answer(answer) => instead.0 = Some(&**answer),
-                Fault::GoesOn(how) => instead.1 = Some(how),
+                Fault::Continuation(how) => instead.1 = Some(how),
                 _ => {}
             }
         }
-        let mut answer: Answer =
-            provider.says(asked, limit, instead, || crate::generate::answer(asked, text_seed));
+        let mut answer: Answer = provider
+            .answer(request, limit, instead, || crate::generate::answer(request, text_seed));
         if let Some(kind) = &answer.refuse {
-            let refusal = self.scene().refusal(kind);
+            let refusal = self.error_context().refusal(kind);
             return self.refuse(&refusal);
         }
         let own = answer.limit.filter(|own| *own < limit);
         limit = own.unwrap_or(limit);
-        let mut asked = asked;
+        let mut request = request;
         let short;
-        if asked.input_tokens > self.model.context {
+        if request.input_tokens > self.model.context {
             match self.model.overflow {
                 Overflow::Silent => {
-                    let usage = Usage { input: asked.input_tokens, ..Usage::default() };
+                    let usage = Usage { input: request.input_tokens, ..Usage::default() };
                     answer = Answer::default().stop(Stop::EndTurn).usage(usage);
                 }
                 Overflow::Truncates => {
-                    short = Asked { input_tokens: self.model.context, ..asked.clone() };
-                    asked = &short;
+                    short = SimRequest { input_tokens: self.model.context, ..request.clone() };
+                    request = &short;
                 }
                 _ => {}
             }
@@ -372,58 +372,58 @@ impl Visit<'_> {
         }
 
         let mut render = Render {
-            asked,
-            seal: &provider.seal,
+            request,
+            signer: &provider.signer,
             rng: self.rng.fork(),
             created: CREATED + self.number,
             form: self.form,
             signs: self.model.thinking || self.model.signatures,
         };
-        let (mut show, mut sent) = if asked.stream {
+        let (mut builder, mut sent) = if request.stream {
             let (frames, sent) = dialect.stream(&answer, &mut render);
-            (Show::stream(self.timed(frames)), sent)
+            (BodyBuilder::stream(self.timed(frames)), sent)
         } else {
             let (body, sent) = dialect.whole(&answer, &mut render);
             let tokens = u32::try_from(sent.usage.output).unwrap_or(u32::MAX);
             let wait = provider.latency.per_token.saturating_mul(tokens);
-            (Show::whole_after(wait, body), sent)
+            (BodyBuilder::whole_after(wait, body), sent)
         };
         sent.cut = cut;
         provider.limiter.charge_output(&self.key, sent.usage.output);
         if dialect == Dialect::Anthropic {
             provider.memory.remember(&sent);
         }
-        show.apply(faults, &self.scene());
+        builder.apply(faults, &self.error_context());
 
         let mut headers = self.headers();
         let mut kind =
-            if asked.stream { dialect.stream_type(self.form.sse) } else { dialect.json_type() };
+            if request.stream { dialect.stream_type(self.form.sse) } else { dialect.json_type() };
         for fault in faults {
             if let Fault::ContentType(other) = fault {
                 kind = other;
             }
         }
         set(&mut headers, header::CONTENT_TYPE, kind);
-        self.ticket.update(|entry| entry.sent = Some(sent));
-        self.finish(200, headers, show)
+        self.guard.update(|entry| entry.sent = Some(sent));
+        self.finish(200, headers, builder)
     }
 
-    /// How many output tokens an answer may have, and whether it is the window that says so.
-    fn limit(&self, asked: &Asked, faults: &[Fault]) -> (u64, bool) {
+    /// How many output tokens an answer may have, and whether the window sets that limit.
+    fn limit(&self, request: &SimRequest, faults: &[Fault]) -> (u64, bool) {
         let own = self.provider.output_limit.unwrap_or(u64::MAX);
-        let mut limit = asked.max_output.unwrap_or(u64::MAX).min(self.model.output).min(own);
+        let mut limit = request.max_output.unwrap_or(u64::MAX).min(self.model.output).min(own);
         for fault in faults {
             if let Fault::OutputLimit(tokens) = fault {
                 limit = limit.min(*tokens);
             }
         }
-        match overflow::room(self.provider.dialect, &self.model, asked.input_tokens) {
+        match overflow::room(self.provider.dialect, &self.model, request.input_tokens) {
             Some(room) if room < limit => (room, true),
             _ => (limit, false),
         }
     }
 
-    /// Puts the token rate between the content events.
+    /// Adds the pauses between the content events.
     fn timed(&mut self, mut frames: Vec<Frame>) -> Vec<Frame> {
         let latency = self.provider.latency;
         if latency.per_token.is_zero() {
@@ -482,11 +482,11 @@ impl Visit<'_> {
         headers
     }
 
-    fn finish(self, status: u16, headers: HeaderMap, show: Show) -> Response<SimBody> {
-        self.ticket.update(|entry| entry.status = Some(status));
-        let exact = show.exact();
-        let steps: Vec<Step> = show.into_steps();
-        let mut response = Response::new(SimBody::new(steps, exact, Some(self.ticket)));
+    fn finish(self, status: u16, headers: HeaderMap, builder: BodyBuilder) -> Response<SimBody> {
+        self.guard.update(|entry| entry.status = Some(status));
+        let exact = builder.exact();
+        let steps: Vec<Step> = builder.into_steps();
+        let mut response = Response::new(SimBody::new(steps, exact, Some(self.guard)));
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         *response.headers_mut() = headers;
         response

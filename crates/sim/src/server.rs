@@ -20,7 +20,7 @@ use crate::dialect::Dialect;
 use crate::error::{SimError, SimErrorKind};
 use crate::provider::SimProvider;
 
-/// How long what was written has to reach the peer before a connection is reset.
+/// Time for the written bytes to reach the peer before a connection is reset.
 const BEFORE_RESET: Duration = Duration::from_millis(5);
 
 /// A [`SimProvider`] over HTTP/1.1 on a real socket, one server a provider.
@@ -28,7 +28,7 @@ const BEFORE_RESET: Duration = Duration::from_millis(5);
 /// Faults of the connection are real here: a reset is a TCP RST, a close leaves the chunked
 /// body without its end, half of the headers is half of the bytes.
 ///
-/// Dropping it stops it abruptly.
+/// Dropping it resets all connections.
 #[derive(Debug)]
 pub struct SimServer {
     addr: SocketAddr,
@@ -77,7 +77,7 @@ impl SimServer {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If no port is free.
     pub async fn local(provider: SimProvider) -> io::Result<Self> {
         Self::bind(("127.0.0.1", 0), provider).await
     }
@@ -88,7 +88,7 @@ impl SimServer {
         self.addr
     }
 
-    /// The base URL as the vendor's SDK wants it: OpenAI's ends in `/v1`, the others are the
+    /// The base URL as the vendor's SDK expects it: OpenAI's ends in `/v1`, the others are the
     /// host.
     #[must_use]
     pub fn base_url(&self) -> String {
@@ -110,7 +110,7 @@ impl SimServer {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Closes the port, so that new connections are refused. Those there are go on.
+    /// Closes the port, so that new connections are refused. Open connections are kept.
     pub async fn refuse(&self) {
         self.turn(Mode::Refuse, false).await;
     }
@@ -123,12 +123,11 @@ impl SimServer {
     async fn turn(&self, mode: Mode, listening: bool) {
         self.mode.send_replace(mode);
         let mut now = self.listening.clone();
-        // An acceptor that is gone listens no more: nothing to wait for.
+        // If the acceptor has ended, the port is closed already.
         let _ = now.wait_for(|now| *now == listening).await;
     }
 
-    /// Closes the port, lets requests under way end, and returns when all connections are
-    /// closed.
+    /// Closes the port, lets requests in flight end, and returns when all connections are closed.
     pub async fn shutdown(mut self) {
         self.stop(Mode::Drain).await;
     }
@@ -141,7 +140,7 @@ impl SimServer {
     async fn stop(&mut self, mode: Mode) {
         self.mode.send_replace(mode);
         if let Some(task) = self.task.take() {
-            // It can fail only by a panic, which its output shows.
+            // It fails only by a panic, which is printed.
             let _ = task.await;
         }
     }
@@ -173,7 +172,7 @@ impl Acceptor {
                 Mode::Serve if listener.is_none() => match TcpListener::bind(self.addr).await {
                     Ok(bound) => listener = Some(bound),
                     Err(error) => {
-                        tracing::warn!(target: "steadfast::sim::server", %error, addr = %self.addr, "can not listen again");
+                        tracing::warn!(name: "steadfast::sim::listen_failed", target: "steadfast::sim", %error, addr = %self.addr, "can not listen again");
                         tokio::time::sleep(Duration::from_millis(10)).await;
                         continue;
                     }
@@ -217,7 +216,7 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     }
 }
 
-/// Serves one connection to its end, which may be a violent one.
+/// Serves one connection to its end or its reset.
 async fn connection(stream: TcpStream, provider: SimProvider, mut mode: watch::Receiver<Mode>) {
     // Small frames must not wait for each other.
     let _ = stream.set_nodelay(true);
@@ -240,7 +239,7 @@ async fn connection(stream: TcpStream, provider: SimProvider, mut mode: watch::R
                     draining = true;
                     std::pin::Pin::new(&mut connection).graceful_shutdown();
                 }
-                // The server is gone, or wants to be.
+                // The server was dropped or is shutting down.
                 _ => break None,
             }
         }
@@ -266,7 +265,7 @@ async fn connection(stream: TcpStream, provider: SimProvider, mut mode: watch::R
     }
 }
 
-/// The simulator's own error in a chain.
+/// The simulator's error in a chain of sources.
 fn find<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e SimError> {
     let mut link = Some(error);
     while let Some(error) = link {
@@ -278,7 +277,7 @@ fn find<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e SimError> {
     None
 }
 
-/// Ends the connection with a TCP RST, once what was written has left.
+/// Ends the connection with a TCP RST, after what was written has been sent.
 async fn reset(stream: TcpStream) {
     tokio::time::sleep(BEFORE_RESET).await;
     let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));

@@ -1,10 +1,10 @@
-//! What a model says when it is asked for a summary, well and badly.
+//! Answers to requests for summaries, good and bad.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Stop};
-use crate::asked::Asked;
 use crate::fault::ErrorKind;
+use crate::request::SimRequest;
 use crate::tokens::count_output;
 
 /// An answer to a request for a summary, made from the request.
@@ -14,39 +14,39 @@ use crate::tokens::count_output;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Summary {
-    /// The beginnings of the lines it was shown, as many as fit the output limit and
-    /// [`Summary::TOKENS`].
+pub enum SummaryReply {
+    /// The beginnings of the lines of the request, as many as fit the output limit and
+    /// [`SummaryReply::TOKENS`].
     Good,
-    /// A summary in form, in which no fact of the conversation is left.
+    /// A well-formed summary without any fact of the conversation.
     Forgetful,
-    /// Nothing, at the end of its turn.
+    /// No content; a normal end of turn.
     Empty,
-    /// Thinking and then nothing.
+    /// Thinking without a text.
     ThinkingOnly,
-    /// Never ends: always cut at the output limit.
+    /// Endless text: always cut at the output limit.
     Endless,
-    /// A 200 without text whose stop reason is the dialect's word for a refusal.
+    /// A 200 without text whose stop reason is the dialect's refusal.
     Refused,
-    /// A sentence that declines, at the end of its turn.
+    /// A text that declines; a normal end of turn.
     Declines,
-    /// A 400 in the words of the provider's content policy.
+    /// A 400 of the provider's content policy.
     Blocked,
-    /// A tool call instead of text: of the first tool declared, else of one nobody declared.
+    /// A tool call instead of text: of the first declared tool, else of an undeclared one.
     ToolCall,
     /// This refusal.
     Fails(ErrorKind),
 }
 
-impl Summary {
+impl SummaryReply {
     /// The most output tokens of a [good](Self::Good) summary.
     pub const TOKENS: u64 = 400;
 
-    /// The answer to `asked`, of which `limit` output tokens go out.
+    /// The answer to `asked` with at most `limit` output tokens.
     #[must_use]
-    pub fn answer(&self, asked: &Asked, limit: u64) -> Answer {
+    pub fn answer(&self, request: &SimRequest, limit: u64) -> Answer {
         match self {
-            Self::Good => Answer::text(good(&asked.last_user, limit.min(Self::TOKENS))),
+            Self::Good => Answer::text(good(&request.last_user, limit.min(Self::TOKENS))),
             Self::Forgetful => {
                 Answer::text("Some things were asked for, some were done, and the work goes on.")
             }
@@ -57,7 +57,7 @@ impl Summary {
             Self::Declines => Answer::text("I'm sorry, but I can't help with that."),
             Self::Blocked => Answer::refuse(ErrorKind::ContentFilter),
             Self::ToolCall => {
-                let name = asked.tools.first().map_or("lookup", |(name, _)| name.as_str());
+                let name = request.tools.first().map_or("lookup", |(name, _)| name.as_str());
                 Answer::tool_call(name, r#"{"query":"the conversation"}"#)
             }
             Self::Fails(kind) => Answer::refuse(kind.clone()),
@@ -65,41 +65,41 @@ impl Summary {
     }
 }
 
-/// Answers for the requests that ask for summaries, apart from the script of all others: a
-/// compaction and the conversation it serves may go to the same provider.
+/// Answers for the requests that ask for summaries, apart from the script for all others: a
+/// compaction and its conversation may use the same provider.
 ///
 /// ```
-/// use steadfast_sim::{Dialect, SimProvider, Summaries, Summary};
+/// use steadfast_sim::{Dialect, SimProvider, Summaries, SummaryReply};
 ///
 /// let provider = SimProvider::builder(Dialect::Anthropic)
-///     .with_summaries(Summaries::to("You keep the record").then(Summary::Empty).then(Summary::Good))
+///     .with_summaries(Summaries::to("You keep the record").then(SummaryReply::Empty).then(SummaryReply::Good))
 ///     .build();
 /// # drop(provider);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summaries {
-    /// A request is one of these if its system prompt or a message has this text in it.
+    /// A request asks for a summary if its system prompt or a message contains this text.
     pub contains: String,
-    /// What it gets, in order; the last one goes on for ever.
-    pub answers: Vec<Summary>,
+    /// The answers, in order; the last one repeats.
+    pub answers: Vec<SummaryReply>,
 }
 
 impl Summaries {
-    /// For the requests that have this text in them.
+    /// For the requests that contain this text.
     pub fn to(contains: impl Into<String>) -> Self {
         Self { contains: contains.into(), answers: Vec::new() }
     }
 
-    /// Adds an answer behind those there are.
+    /// Adds an answer after the others.
     #[must_use]
-    pub fn then(mut self, summary: Summary) -> Self {
+    pub fn then(mut self, summary: SummaryReply) -> Self {
         self.answers.push(summary);
         self
     }
 
     /// The answer to the `nth` request for a summary, from 0.
-    pub(crate) fn at(&self, nth: usize) -> Option<&Summary> {
+    pub(crate) fn at(&self, nth: usize) -> Option<&SummaryReply> {
         self.answers.get(nth).or(self.answers.last())
     }
 }
@@ -134,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answer_goes_on() {
-        let list = Summaries::to("x").then(Summary::Empty).then(Summary::Good);
+    fn the_last_answer_repeats() {
+        let list = Summaries::to("x").then(SummaryReply::Empty).then(SummaryReply::Good);
         let got: Vec<_> = (0..4).map(|n| list.at(n)).collect();
-        assert_eq!(got[0], Some(&Summary::Empty));
-        assert_eq!(got[1..], [Some(&Summary::Good); 3]);
+        assert_eq!(got[0], Some(&SummaryReply::Empty));
+        assert_eq!(got[1..], [Some(&SummaryReply::Good); 3]);
         assert_eq!(Summaries::to("x").at(0), None);
     }
 }

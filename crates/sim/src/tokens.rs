@@ -1,7 +1,7 @@
 //! The simulator's token counter: simple, exact and the same for every dialect.
 //!
 //! Input is counted from the request's JSON ([`count_tokens`]); output is counted in the pieces
-//! an answer is streamed in ([`pieces`]), so that an output limit of *n* is *n* content events.
+//! in which an answer is streamed ([`pieces`]), so an output limit of *n* is *n* content events.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub const IMAGE: usize = 1_000;
 /// The most characters of a piece of output, white space in front included.
 pub const PIECE: usize = 8;
 
-/// Fields that hold no prompt text: names, ids, marks and signatures.
+/// Fields that contain no prompt text: names, ids, cache marks and signatures.
 const FREE: &[&str] = &[
     "type",
     "role",
@@ -46,7 +46,7 @@ const DOCUMENTS: &[&str] = &[
 /// Of `messages`, `contents`, `system`, `systemInstruction` (also in snake case) and `tools`:
 /// four bytes of text are a token, rounded up for each text; each message or tool costs 4 more,
 /// an image costs 1,000 whatever its size, tool inputs and schemas count as their compact JSON.
-/// Roles, ids, cache marks and signatures are free.
+/// Roles, ids, cache marks and signatures are not counted.
 ///
 /// ```
 /// let body = serde_json::json!({"messages": [{"role": "user", "content": "12345678"}]});
@@ -73,7 +73,7 @@ fn count(value: &Value) -> usize {
         Value::String(text) => of_bytes(text.len()),
         Value::Array(entries) => entries.iter().map(count).sum(),
         Value::Object(fields) if is_image(value) => {
-            // A caption beside an image still counts.
+            // A caption beside an image is counted too.
             IMAGE + fields.get("text").map_or(0, count)
         }
         Value::Object(fields) => fields

@@ -1,4 +1,4 @@
-//! From an answer on the wire to what really happens: frames in, steps out.
+//! Applies faults to the frames of an answer: frames in, steps of a body out.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ pub(crate) struct Frame {
     pub(crate) kind: Kind,
     /// The pause before it.
     pub(crate) wait: Duration,
-    /// Content events complete with it.
+    /// Content events that it completes.
     events: usize,
 }
 
-/// What a frame means to its reader.
+/// What a frame contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Envelope: everything that is neither content nor the end.
     Meta,
     /// A text, thinking or tool-call delta.
     Content,
-    /// What makes the end a clean one.
+    /// The events of a clean end.
     Terminal,
 }
 
@@ -39,19 +39,19 @@ impl Frame {
     }
 }
 
-/// What a dialect has to say when a stream breaks.
-pub(crate) trait Voice {
-    /// Its error event; `first` if nothing came before it.
+/// What a dialect sends when a stream breaks or pauses.
+pub(crate) trait FaultRender {
+    /// Its error event; `first` if nothing was sent before it.
     fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes;
     /// The body of that error.
     fn error_body(&self, kind: &ErrorKind) -> Bytes;
-    /// Its sign of life.
+    /// Its keep-alive.
     fn ping(&self) -> Bytes;
 }
 
-/// A body in the making.
+/// A body before and after its faults are applied.
 #[derive(Debug)]
-pub(crate) struct Show {
+pub(crate) struct BodyBuilder {
     frames: Vec<Frame>,
     whole: bool,
     tail: Tail,
@@ -65,29 +65,29 @@ enum Tail {
     Stall,
 }
 
-impl Show {
+impl BodyBuilder {
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         let frame = Frame { events: 0, ..Frame::new(Kind::Content, bytes) };
         Self { frames: vec![frame], whole: true, tail: Tail::End, broken: false }
     }
 
-    /// A whole body that takes its time.
+    /// A whole body after a pause.
     pub(crate) fn whole_after(wait: Duration, bytes: impl Into<Bytes>) -> Self {
-        let mut show = Self::whole(bytes);
-        show.frames[0].wait = wait;
-        show
+        let mut builder = Self::whole(bytes);
+        builder.frames[0].wait = wait;
+        builder
     }
 
     pub(crate) fn stream(frames: Vec<Frame>) -> Self {
         Self { frames, whole: false, tail: Tail::End, broken: false }
     }
 
-    /// Applies what concerns the body, framing last.
-    pub(crate) fn apply(&mut self, faults: &[Fault], voice: &dyn Voice) {
+    /// Applies the faults of the body; those of its framing last.
+    pub(crate) fn apply(&mut self, faults: &[Fault], render: &dyn FaultRender) {
         for fault in faults {
             match fault {
-                Fault::Break(how) => self.break_off(how, voice),
-                Fault::FirstToken(first) => self.delay(*first, voice),
+                Fault::Break(how) => self.break_off(how, render),
+                Fault::FirstToken(first) => self.delay(*first, render),
                 _ => {}
             }
         }
@@ -125,10 +125,10 @@ impl Show {
         steps
     }
 
-    fn break_off(&mut self, how: &Break, voice: &dyn Voice) {
+    fn break_off(&mut self, how: &Break, render: &dyn FaultRender) {
         self.broken = true;
         if self.whole {
-            return self.break_whole(how, voice);
+            return self.break_whole(how, render);
         }
         let at = match (how.after_events, how.after_bytes) {
             (_, Some(bytes)) => self.split_at(bytes),
@@ -143,7 +143,7 @@ impl Show {
             How::End => self.cut(at, Tail::End),
             How::ErrorEvent(kind) => {
                 self.cut(at, Tail::End);
-                self.frames.push(Frame::new(Kind::Meta, voice.error_frame(kind, at == 0)));
+                self.frames.push(Frame::new(Kind::Meta, render.error_frame(kind, at == 0)));
             }
             How::TruncatedJson => {
                 self.cut(at, Tail::End);
@@ -164,7 +164,7 @@ impl Show {
         }
     }
 
-    fn break_whole(&mut self, how: &Break, voice: &dyn Voice) {
+    fn break_whole(&mut self, how: &Break, render: &dyn FaultRender) {
         let body: Bytes =
             self.frames.iter().map(|f| &f.bytes[..]).collect::<Vec<_>>().concat().into();
         let wait = self.frames.first().map(|f| f.wait).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Show {
             How::Close => (body.slice(..at), Tail::Fail(SimErrorKind::Closed)),
             How::Stall => (body.slice(..at), Tail::Stall),
             How::End | How::TruncatedJson => (body.slice(..at), Tail::End),
-            How::ErrorEvent(kind) => (voice.error_body(kind), Tail::End),
+            How::ErrorEvent(kind) => (render.error_body(kind), Tail::End),
             How::MalformedJson => (malformed(&body, true), Tail::End),
             How::Garbage => ([&body[..at], GARBAGE, &body[at..]].concat().into(), Tail::End),
         };
@@ -182,23 +182,23 @@ impl Show {
         self.tail = tail;
     }
 
-    /// The place right behind the n-th content event, or before the end if there are fewer.
+    /// The index right after the n-th content event, or of the terminal events if there are fewer.
     fn after_events(&self, events: usize) -> usize {
-        let mut seen = 0;
+        let mut passed = 0;
         for (at, frame) in self.frames.iter().enumerate() {
             if frame.kind == Kind::Terminal {
                 return at;
             }
-            seen += frame.events;
-            if seen >= events {
+            passed += frame.events;
+            if passed >= events {
                 return at + 1;
             }
         }
         self.frames.len()
     }
 
-    /// Splits the frames at a byte, which may be inside the terminal events; a place behind the
-    /// last byte is the one before the terminal events.
+    /// Splits the frames at a byte, which may be inside the terminal events; a byte after the last
+    /// one gives the index of the terminal events.
     fn split_at(&mut self, bytes: usize) -> usize {
         let total: usize = self.frames.iter().map(|frame| frame.bytes.len()).sum();
         if bytes >= total {
@@ -238,7 +238,7 @@ impl Show {
         }
     }
 
-    fn delay(&mut self, first: FirstToken, voice: &dyn Voice) {
+    fn delay(&mut self, first: FirstToken, render: &dyn FaultRender) {
         let Some(at) = self.frames.iter().position(|f| f.kind == Kind::Content) else { return };
         let mut left = Duration::from_millis(first.after_ms);
         let mut pings = Vec::new();
@@ -248,7 +248,7 @@ impl Show {
         {
             while left > every {
                 left -= every;
-                pings.push(Frame { wait: every, ..Frame::new(Kind::Meta, voice.ping()) });
+                pings.push(Frame { wait: every, ..Frame::new(Kind::Meta, render.ping()) });
             }
         }
         self.frames[at].wait += left;
@@ -294,7 +294,7 @@ impl Show {
 }
 
 /// The same bytes with the first colon inside the JSON made an equals sign. The rest of a frame
-/// that was cut in two loses its last brace instead: a colon there may be part of what is said.
+/// that was cut in two loses its last brace instead: a colon there may be part of a text.
 fn malformed(bytes: &Bytes, whole: bool) -> Bytes {
     let at = if whole || bytes.windows(5).any(|five| five == b"data:") {
         let start = bytes.iter().position(|b| *b == b'{').unwrap_or(0);
@@ -313,10 +313,9 @@ fn malformed(bytes: &Bytes, whole: bool) -> Bytes {
 mod tests {
     use super::*;
 
-    /// Wherever a frame is cut, what is left of it never becomes other, valid JSON: a client would
-    /// pass that on, and be right.
+    /// Wherever a frame is cut, the rest is never valid JSON: a client would rightly accept that.
     #[test]
-    fn a_frame_that_is_cut_and_malformed_says_nothing() {
+    fn a_frame_that_is_cut_and_malformed_is_never_valid_json() {
         let frame = Bytes::from_static(
             b"event: content_block_delta\n\
               data: {\"delta\":{\"partial_json\":\"{\\\"at\\\":\\\"noon\\\"}\"}}\n\n",

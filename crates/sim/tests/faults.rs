@@ -54,7 +54,7 @@ async fn connections_fail_before_the_headers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_has_no_headers_and_a_dropped_one_is_seen() {
+async fn a_hang_has_no_headers_and_its_end_is_recorded_as_dropped() {
     let provider = with(Dialect::OpenAi, Fault::Hang);
     let waited = tokio::time::timeout(Duration::from_secs(86_400), ask(&provider, false)).await;
     assert!(waited.is_err());
@@ -64,7 +64,7 @@ async fn a_hang_has_no_headers_and_a_dropped_one_is_seen() {
 }
 
 #[tokio::test]
-async fn a_given_response_comes_word_for_word() {
+async fn a_literal_response_is_sent_as_given() {
     let raw = RawResponse {
         status: 418,
         headers: [("x-pot".to_owned(), "tea".to_owned())].into(),
@@ -201,12 +201,12 @@ async fn each_kind_of_error_has_its_providers_status_and_discriminator() {
                     assert_eq!(error["code"], status, "{what}");
                 }
             }
-            assert!(read.says().contains(sentence), "{what}: {}", read.says());
+            assert!(read.error_message().contains(sentence), "{what}: {}", read.error_message());
         }
         // The same under 200.
         let read = ask(&with(dialect, Fault::ErrorInOk(kind)), false).await.unwrap();
         assert_eq!(read.status, 200);
-        assert!(read.says().contains(sentence));
+        assert!(read.error_message().contains(sentence));
     }
 }
 
@@ -247,7 +247,7 @@ async fn rate_limits_carry_the_hints_as_given() {
     assert_eq!(read.header("x-should-retry"), Some("false"));
     let read =
         headers(RateLimit { in_message: Some("7m12s".into()), ..RateLimit::default() }).await;
-    assert!(read.says().contains("Please try again in 7m12s."));
+    assert!(read.error_message().contains("Please try again in 7m12s."));
 
     let hints = RateLimit { retry_info: Some("34.4s".into()), ..RateLimit::default() };
     let read = ask(&with(Dialect::Gemini, Fault::rate_limit(hints)), false).await.unwrap();
@@ -275,7 +275,7 @@ async fn an_empty_answer_is_empty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_break_after_n_events_and_what_came_is_a_prefix() {
+async fn streams_break_after_n_events_and_what_arrived_is_a_prefix() {
     for dialect in Dialect::ALL {
         for events in [0, 1, 8, 13, 99] {
             for (how, kind) in [

@@ -4,8 +4,8 @@
 
 mod common;
 
+use common::conversation::{CapturedEvents, answer_to, chat, stops};
 use common::model;
-use common::talk::{Heard, chat, hear, stops};
 use steadfast_sim::tokens::pieces;
 use steadfast_sim::{
     Answer, Cut, Dialect, Fault, FaultPlan, Model, SimProvider, Stop, count_output,
@@ -29,8 +29,8 @@ fn all() -> Vec<(Cut, &'static str)> {
         .collect()
 }
 
-/// What is heard of an answer cut at `limit`, told from its pieces.
-fn expected(dialect: Dialect, stream: bool, limit: usize) -> (Heard, Option<Cut>) {
+/// What arrives of an answer cut at `limit`, computed from its pieces.
+fn expected(dialect: Dialect, stream: bool, limit: usize) -> (CapturedEvents, Option<Cut>) {
     let all = all();
     let kept = &all[..limit.min(all.len())];
     let join = |of: Cut| -> String {
@@ -56,7 +56,7 @@ fn expected(dialect: Dialect, stream: bool, limit: usize) -> (Heard, Option<Cut>
         (false, Dialect::Anthropic) => "tool_use",
         (false, Dialect::Gemini) => "STOP",
     };
-    let heard = Heard {
+    let received = CapturedEvents {
         text: join(Cut::Text),
         thinking: join(Cut::Thinking),
         arguments,
@@ -65,12 +65,12 @@ fn expected(dialect: Dialect, stream: bool, limit: usize) -> (Heard, Option<Cut>
         output: kept.len() as u64,
     };
     let within = |at: usize| all[at - 1].0 == all[at].0;
-    let place = cut.then(|| match limit {
+    let cut_in = cut.then(|| match limit {
         0 => Cut::Between,
         at if within(at) => all[at].0,
         _ => Cut::Between,
     });
-    (heard, place)
+    (received, cut_in)
 }
 
 #[tokio::test]
@@ -104,9 +104,10 @@ async fn every_limit_of_every_kind_cuts_at_its_token() {
                         continue; // There a request always names its limit.
                     }
                     let provider = builder.build();
-                    let heard = hear(&provider, &chat(dialect, ASK, max, stream), stream).await;
+                    let received =
+                        answer_to(&provider, &chat(dialect, ASK, max, stream), stream).await;
                     let (right, cut) = expected(dialect, stream, limit);
-                    assert_eq!(heard, right, "{dialect} {stream} {what} {limit}");
+                    assert_eq!(received, right, "{dialect} {stream} {what} {limit}");
                     let sent = provider.journal().last().unwrap().sent.unwrap();
                     assert_eq!(sent.cut, cut, "{dialect} {stream} {what} {limit}");
                     assert_eq!(sent.truncated, cut.is_some());
@@ -118,29 +119,30 @@ async fn every_limit_of_every_kind_cuts_at_its_token() {
 }
 
 #[tokio::test]
-async fn a_limit_of_nothing_leaves_nothing() {
+async fn a_limit_of_zero_leaves_nothing() {
     for dialect in Dialect::ALL {
         for stream in [false, true] {
             let provider = SimProvider::builder(dialect).with_script([answer().limit(0)]).build();
-            let heard = hear(&provider, &chat(dialect, ASK, None, stream), stream).await;
-            assert_eq!(heard, expected(dialect, stream, 0).0, "{dialect} {stream}");
+            let received = answer_to(&provider, &chat(dialect, ASK, None, stream), stream).await;
+            assert_eq!(received, expected(dialect, stream, 0).0, "{dialect} {stream}");
         }
     }
 }
 
 /// `length` with a whole call is no truncation of the call: it is there, whole.
 #[tokio::test]
-async fn a_cut_behind_a_call_leaves_it_whole() {
+async fn a_cut_after_a_call_leaves_it_whole() {
     let tokens = count_output(ARGUMENTS) as u64;
     for dialect in Dialect::ALL {
         for stream in [false, true] {
             let whole = Answer::tool_call("read", ARGUMENTS).then_text("and so on");
             let provider = SimProvider::builder(dialect).with_script([whole]).build();
-            let heard = hear(&provider, &chat(dialect, ASK, Some(tokens), stream), stream).await;
-            let args: serde_json::Value = serde_json::from_str(&heard.arguments[0]).unwrap();
+            let received =
+                answer_to(&provider, &chat(dialect, ASK, Some(tokens), stream), stream).await;
+            let args: serde_json::Value = serde_json::from_str(&received.arguments[0]).unwrap();
             assert_eq!(args, serde_json::from_str::<serde_json::Value>(ARGUMENTS).unwrap());
-            assert_eq!((heard.text.as_str(), heard.stop.as_str()), ("", stops(dialect).0));
-            assert_eq!(heard.output, tokens);
+            assert_eq!((received.text.as_str(), received.stop.as_str()), ("", stops(dialect).0));
+            assert_eq!(received.output, tokens);
             let sent = provider.journal().last().unwrap().sent.unwrap();
             assert_eq!(sent.cut, Some(Cut::Between));
         }

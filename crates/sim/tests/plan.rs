@@ -1,4 +1,4 @@
-//! Fault plans: what can be read, what is said when it can not, and what matches.
+//! Fault plans: reading them, the error messages of invalid ones, and what matches.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -7,7 +7,7 @@ mod common;
 use common::ask;
 use std::time::Duration;
 use steadfast_sim::{
-    Break, Dialect, ErrorKind, Fault, FaultPlan, How, RateLimit, Rule, SimProvider,
+    Break, Dialect, ErrorKind, Fault, FaultPlan, How, PlanRule, RateLimit, SimProvider,
 };
 
 #[test]
@@ -150,7 +150,7 @@ async fn statuses(plan: FaultPlan) -> Vec<u16> {
 
 #[tokio::test]
 async fn rules_match_by_number_name_and_form() {
-    let e = |kind: ErrorKind| Rule::new(Fault::Error(kind));
+    let e = |kind: ErrorKind| PlanRule::new(Fault::Error(kind));
     let down = || e(ErrorKind::ServerError);
     let cases = [
         (
@@ -183,11 +183,11 @@ async fn rules_match_by_number_name_and_form() {
 }
 
 #[tokio::test]
-async fn chance_comes_from_the_seed() {
+async fn probabilities_are_drawn_from_the_seed() {
     let plan = |seed| {
         FaultPlan::none()
             .seed(seed)
-            .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).probability(0.5))
+            .rule(PlanRule::new(Fault::Error(ErrorKind::ServerError)).probability(0.5))
     };
     assert_eq!(statuses(plan(1)).await, statuses(plan(1)).await);
     let mut draws = Vec::new();
@@ -205,8 +205,9 @@ async fn rules_match_by_time_since_the_plan_was_installed() {
     let provider = SimProvider::new(Dialect::OpenAi);
     tokio::time::advance(Duration::from_secs(100)).await;
     provider.set_faults(
-        FaultPlan::none()
-            .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).since_ms(1_000).until_ms(2_000)),
+        FaultPlan::none().rule(
+            PlanRule::new(Fault::Error(ErrorKind::ServerError)).since_ms(1_000).until_ms(2_000),
+        ),
     );
     let mut seen = Vec::new();
     for _ in 0..5 {
@@ -217,7 +218,7 @@ async fn rules_match_by_time_since_the_plan_was_installed() {
 }
 
 #[tokio::test]
-async fn a_new_plan_counts_anew_and_takes_the_old_ones_place() {
+async fn a_new_plan_replaces_the_old_one_and_restarts_the_count() {
     let provider = SimProvider::builder(Dialect::OpenAi)
         .with_faults(FaultPlan::always(Fault::rate_limit(RateLimit::after("2"))))
         .build();

@@ -39,10 +39,10 @@ async fn the_same_seed_gives_the_same_bytes_and_another_others() {
 }
 
 #[tokio::test]
-async fn streamed_and_whole_say_the_same_and_the_journal_knows_it() {
+async fn streamed_and_whole_answers_are_the_same_and_in_the_journal() {
     for dialect in Dialect::ALL {
         let provider = SimProvider::builder(dialect)
-            .respond(|asked| Some(Answer::text(format!("you said {:?}", asked.last_user))))
+            .respond(|request| Some(Answer::text(format!("you said {:?}", request.last_user))))
             .build();
         let whole = ask(&provider, false).await.unwrap();
         let stream = ask(&provider, true).await.unwrap();
@@ -141,7 +141,7 @@ async fn tools_are_called_when_asked_for_and_results_get_a_text() {
 }
 
 #[tokio::test]
-async fn thinking_comes_when_it_is_wanted() {
+async fn thinking_is_sent_when_requested() {
     let provider = SimProvider::new(Dialect::Anthropic);
     let mut body = question(Dialect::Anthropic, "x", false);
     post(&provider, &body).await;
@@ -240,7 +240,7 @@ async fn latency_is_exact_and_jitter_stays_in_its_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_body_is_seen_and_so_is_one_read_to_its_last_byte() {
+async fn the_journal_has_whether_a_body_was_dropped_or_read_to_its_last_byte() {
     for dialect in Dialect::ALL {
         let provider = SimProvider::new(dialect);
         let path = common::path(dialect, common::model(dialect), true);
@@ -259,7 +259,7 @@ async fn a_dropped_body_is_seen_and_so_is_one_read_to_its_last_byte() {
         for _ in 0..total {
             body.frame().await.unwrap().unwrap();
         }
-        // A reader that saw the terminal event does not ask for more.
+        // A reader that saw the terminal event does not poll again.
         drop(body);
         assert_eq!(provider.journal().last().unwrap().end, End::Complete);
     }
@@ -296,7 +296,7 @@ async fn the_journal_keeps_requests_and_no_secret() {
 }
 
 #[tokio::test]
-async fn a_bounded_journal_forgets_the_oldest_and_goes_on_counting() {
+async fn a_bounded_journal_removes_the_oldest_and_keeps_counting() {
     let journal = Journal::keeping(2);
     let provider = SimProvider::builder(Dialect::OpenAi).with_journal(&journal).build();
     let path = common::path(Dialect::OpenAi, "", true);
@@ -305,7 +305,7 @@ async fn a_bounded_journal_forgets_the_oldest_and_goes_on_counting() {
     for _ in 0..4 {
         ask(&provider, false).await.unwrap();
     }
-    // Its entry is gone: ending it must touch nobody else's.
+    // Its entry was removed: its end must change no other entry.
     drop(first);
     assert_eq!(journal.wait_for(5).await.len(), 2);
     assert_eq!(journal.len(), 5);

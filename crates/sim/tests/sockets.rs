@@ -39,7 +39,7 @@ fn head(dialect: Dialect, stream: bool, close: bool) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends one request on a connection of its own; everything that came and how it ended.
+/// Sends one request on a new connection; returns all bytes that arrived, and how it ended.
 async fn exchange(server: &SimServer, stream: bool) -> (Vec<u8>, io::Result<()>) {
     let mut socket = TcpStream::connect(server.addr()).await.unwrap();
     socket.write_all(&head(server.provider().dialect(), stream, true)).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_drip_splits_characters_on_the_wire() {
 }
 
 #[tokio::test]
-async fn clients_that_go_away_are_seen_in_hangs_and_in_stalls() {
+async fn a_disconnect_is_recorded_in_hangs_and_in_stalls() {
     for fault in [Fault::Hang, Fault::break_after(2, How::Stall)] {
         let server = server(Dialect::Gemini, FaultPlan::always(fault.clone())).await;
         let mut socket = TcpStream::connect(server.addr()).await.unwrap();

@@ -1,5 +1,5 @@
-//! What Anthropic refuses: each rule with a request that breaks it, the words, and a twin that
-//! is mended and passes.
+//! What Anthropic refuses: each rule with a request that breaks it, the message, and a valid
+//! variant that passes.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -533,7 +533,7 @@ async fn every_rule() {
         .with_model(Model::new("blind", 200_000, 8_192).without_vision())
         .with_model(Model::new("large", 10_000_000, 8_192))
         .build();
-    for (rule, broken, words, mended) in table {
+    for (rule, broken, words, repaired) in table {
         let read = post(&provider, &broken).await;
         assert_eq!(read.status, 400, "{rule}: {}", read.text());
         let id = read.header("request-id").unwrap();
@@ -543,7 +543,7 @@ async fn every_rule() {
             "request_id": id,
         });
         assert_eq!(read.json(), expected, "{rule}");
-        let read = post(&provider, &mended).await;
-        assert_eq!(read.status, 200, "{rule}, mended: {}", read.text());
+        let read = post(&provider, &repaired).await;
+        assert_eq!(read.status, 200, "{rule}, repaired: {}", read.text());
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use common::anthropic::{A, messages, result, text, tool, u, user, with};
 use common::{post, question, request, send};
 use serde_json::{Value, json};
-use steadfast_sim::{Answer, Limits, SimProvider};
+use steadfast_sim::{Answer, KeyLimits, SimProvider};
 
 /// A provider, and the content of an answer of it that thought and called twice.
 async fn thought() -> (SimProvider, Value) {
@@ -49,7 +49,10 @@ async fn s11_thinking_comes_back_as_it_was_or_not_at_all() {
     let mut modified = content.clone();
     modified[0]["thinking"] = json!("hm, three files");
     let read = post(&provider, &looped(&modified, true)).await;
-    assert_eq!(read.says(), "messages.1.content.0: Invalid `signature` in `thinking` block");
+    assert_eq!(
+        read.error_message(),
+        "messages.1.content.0: Invalid `signature` in `thinking` block"
+    );
     // A signature of another provider.
     let (other, _) = (
         SimProvider::builder(A)
@@ -62,12 +65,15 @@ async fn s11_thinking_comes_back_as_it_was_or_not_at_all() {
     let mut mixed = content.clone();
     mixed[0] = foreign;
     let read = post(&provider, &looped(&mixed, true)).await;
-    assert_eq!(read.says(), "messages.1.content.0: Invalid `signature` in `thinking` block");
-    // Moved behind a call.
+    assert_eq!(
+        read.error_message(),
+        "messages.1.content.0: Invalid `signature` in `thinking` block"
+    );
+    // Moved after a call.
     let mut moved = content.clone();
     moved.as_array_mut().unwrap().swap(0, 1);
     let read = post(&provider, &looped(&moved, true)).await;
-    assert!(read.says().starts_with("messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."), "{}", read.says());
+    assert!(read.error_message().starts_with("messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."), "{}", read.error_message());
     // Dropped whole.
     let mut dropped = content.clone();
     dropped.as_array_mut().unwrap().remove(0);
@@ -80,7 +86,7 @@ async fn s11_thinking_comes_back_as_it_was_or_not_at_all() {
         messages(json!([u(), {"role": "assistant", "content": [text("x"), content[0]]}, u()]));
     let read = post(&provider, &ends).await;
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "messages.1: The final block in an assistant message cannot be `thinking`."
     );
     // Marked.
@@ -88,14 +94,14 @@ async fn s11_thinking_comes_back_as_it_was_or_not_at_all() {
     marked[0]["cache_control"] = json!({"type": "ephemeral"});
     let read = post(&provider, &looped(&marked, true)).await;
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "messages.1.content.0.thinking.cache_control: Extra inputs are not permitted"
     );
     // Without its signature.
     let mut unsigned = content.clone();
     unsigned[0].as_object_mut().unwrap().remove("signature");
     let read = post(&provider, &looped(&unsigned, true)).await;
-    assert_eq!(read.says(), "messages.1.content.0.thinking.signature: Field required");
+    assert_eq!(read.error_message(), "messages.1.content.0.thinking.signature: Field required");
 }
 
 #[tokio::test]
@@ -125,7 +131,7 @@ async fn s11_half_a_loop_of_thinking_is_a_modified_one() {
     {
         let read = post(&provider, &broken).await;
         assert_eq!(
-            read.says(),
+            read.error_message(),
             format!(
                 "messages.{at}.content.0: `thinking` or `redacted_thinking` blocks in the latest \
                  assistant message cannot be modified. These blocks must remain as they were in \
@@ -133,7 +139,7 @@ async fn s11_half_a_loop_of_thinking_is_a_modified_one() {
             )
         );
     }
-    // A loop that is closed is free.
+    // A closed loop is not checked.
     let mut closed = continued(&without(&first), &second);
     let list = closed["messages"].as_array_mut().unwrap();
     list.push(json!({"role": "assistant", "content": "done"}));
@@ -148,7 +154,7 @@ async fn s10_never_a_prefill_with_thinking() {
     assert_eq!(post(&provider, &body).await.status, 200);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 1024});
     let read = post(&provider, &body).await;
-    assert!(read.says().starts_with(
+    assert!(read.error_message().starts_with(
         "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`."
     ));
 }
@@ -165,18 +171,21 @@ async fn headers_keys_json_models_and_paths() {
         send(&provider, request).await.unwrap()
     };
     let read = without("x-api-key").await;
-    assert_eq!((read.status, read.says().as_str()), (401, "x-api-key header is required"));
+    assert_eq!((read.status, read.error_message().as_str()), (401, "x-api-key header is required"));
     assert_eq!(read.json()["error"]["type"], "authentication_error");
     let read = without("anthropic-version").await;
-    assert_eq!((read.status, read.says().as_str()), (400, "anthropic-version: header is required"));
+    assert_eq!(
+        (read.status, read.error_message().as_str()),
+        (400, "anthropic-version: header is required")
+    );
     let mut request_ = good();
     request_.headers_mut().insert("anthropic-version", "2099-01-01".parse().unwrap());
     let read = send(&provider, request_).await.unwrap();
-    assert_eq!(read.says(), "anthropic-version: \"2099-01-01\" is not a valid version");
+    assert_eq!(read.error_message(), "anthropic-version: \"2099-01-01\" is not a valid version");
     let mut request_ = good();
     request_.headers_mut().insert("x-api-key", "wrong".parse().unwrap());
     let read = send(&provider, request_).await.unwrap();
-    assert_eq!((read.status, read.says().as_str()), (401, "invalid x-api-key"));
+    assert_eq!((read.status, read.error_message().as_str()), (401, "invalid x-api-key"));
     let mut request_ = good();
     request_.headers_mut().remove("x-api-key");
     request_
@@ -186,25 +195,32 @@ async fn headers_keys_json_models_and_paths() {
 
     let read = send(&provider, request(A, "/v1/messages", "{")).await.unwrap();
     assert_eq!(read.status, 400);
-    assert!(read.says().starts_with("The request body is not valid JSON: "), "{}", read.says());
+    assert!(
+        read.error_message().starts_with("The request body is not valid JSON: "),
+        "{}",
+        read.error_message()
+    );
     let read = post(&provider, &with(json!({"model": "claude-9"}))).await;
-    assert_eq!((read.status, read.says().as_str()), (404, "model: claude-9"));
+    assert_eq!((read.status, read.error_message().as_str()), (404, "model: claude-9"));
     assert_eq!(read.json()["error"]["type"], "not_found_error");
     let read = send(&provider, request(A, "/v1/nothing", body.clone())).await.unwrap();
-    assert_eq!((read.status, read.says().as_str()), (404, "Not Found"));
+    assert_eq!((read.status, read.error_message().as_str()), (404, "Not Found"));
 
     let strict = SimProvider::builder(A).with_refuse_unknown(true).build();
     let unknown = with(json!({"frobnicate": 1}));
     assert_eq!(post(&provider, &unknown).await.status, 200);
-    assert_eq!(post(&strict, &unknown).await.says(), "frobnicate: Extra inputs are not permitted");
+    assert_eq!(
+        post(&strict, &unknown).await.error_message(),
+        "frobnicate: Extra inputs are not permitted"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_have_the_providers_headers_and_words() {
+async fn limits_have_the_providers_headers_and_message() {
     let epoch = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_793_862_489);
     let provider = SimProvider::builder(A)
         .with_epoch(epoch)
-        .with_limits(Limits { requests: Some(2), tokens: None })
+        .with_limits(KeyLimits { requests: Some(2), tokens: None })
         .build();
     let read = post(&provider, &with(json!({}))).await;
     assert_eq!(read.header("anthropic-ratelimit-requests-limit"), Some("2"));
@@ -214,7 +230,7 @@ async fn limits_have_the_providers_headers_and_words() {
     let read = post(&provider, &with(json!({}))).await;
     assert_eq!((read.status, read.header("retry-after")), (429, Some("30")));
     assert_eq!(read.json()["error"]["type"], "rate_limit_error");
-    assert!(read.says().starts_with(
+    assert!(read.error_message().starts_with(
         "This request would exceed your organization's rate limit of 2 requests per minute"
     ));
 }

@@ -1,5 +1,5 @@
-//! What Gemini refuses: each rule with a request that breaks it, the words, and a twin that is
-//! mended and passes.
+//! What Gemini refuses: each rule with a request that breaks it, the message, and a valid is
+//! repaired and passes.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -7,7 +7,7 @@ mod common;
 
 use common::{PNG, question, request, send};
 use serde_json::{Value, json};
-use steadfast_sim::{Answer, Dialect, Limits, Model, SimProvider};
+use steadfast_sim::{Answer, Dialect, KeyLimits, Model, SimProvider};
 
 const G: Dialect = Dialect::Gemini;
 
@@ -27,7 +27,7 @@ fn u() -> Value {
     json!({"role": "user", "parts": [{"text": "go"}]})
 }
 
-fn said() -> Value {
+fn model_turn() -> Value {
     json!({"role": "model", "parts": [{"text": "so"}]})
 }
 
@@ -139,9 +139,9 @@ async fn every_rule() {
         (
             "S1 first",
             pro,
-            contents(json!([said(), u()])),
+            contents(json!([model_turn(), u()])),
             alternate,
-            contents(json!([u(), said(), u()])),
+            contents(json!([u(), model_turn(), u()])),
         ),
         (
             "S1 first calls",
@@ -155,14 +155,20 @@ async fn every_rule() {
             pro,
             contents(json!([u(), u()])),
             alternate,
-            contents(json!([u(), said(), u()])),
+            contents(json!([u(), model_turn(), u()])),
         ),
         (
             "S2 models in a row are one turn, all of whose calls are answered",
             pro,
-            contents(json!([u(), said(), calls(&["a"]), calls(&["b"]), responses(&["b"])])),
+            contents(json!([u(), model_turn(), calls(&["a"]), calls(&["b"]), responses(&["b"])])),
             count,
-            contents(json!([u(), said(), calls(&["a"]), calls(&["b"]), responses(&["a", "b"])])),
+            contents(json!([
+                u(),
+                model_turn(),
+                calls(&["a"]),
+                calls(&["b"]),
+                responses(&["a", "b"])
+            ])),
         ),
         (
             "S3 too few",
@@ -195,7 +201,7 @@ async fn every_rule() {
         (
             "S4 behind text",
             pro,
-            contents(json!([u(), said(), responses(&["a"])])),
+            contents(json!([u(), model_turn(), responses(&["a"])])),
             "Please ensure that function response turn comes immediately after a function call turn.",
             fine(),
         ),
@@ -257,9 +263,9 @@ async fn every_rule() {
         (
             "S10 tail",
             pro,
-            contents(json!([u(), said()])),
+            contents(json!([u(), model_turn()])),
             "Please ensure that multiturn requests end with a user role or a function response.",
-            contents(json!([u(), said(), u()])),
+            contents(json!([u(), model_turn(), u()])),
         ),
         (
             "S13 blind",
@@ -384,14 +390,14 @@ async fn every_rule() {
         .with_model(Model::new("tiny", 100, 50))
         .with_model(Model::new(pro, 1_048_576, 65_536))
         .build();
-    for (rule, model, broken, words, mended) in table {
+    for (rule, model, broken, words, repaired) in table {
         let read = generate(&provider, model, &broken).await;
         assert_eq!(read.status, 400, "{rule}: {}", read.text());
         let error = &read.json()["error"];
         assert_eq!(error["message"], words, "{rule}");
         assert_eq!((&error["status"], &error["code"]), (&json!("INVALID_ARGUMENT"), &json!(400)));
-        let read = generate(&provider, model, &mended).await;
-        assert_eq!(read.status, 200, "{rule}, mended: {}", read.text());
+        let read = generate(&provider, model, &repaired).await;
+        assert_eq!(read.status, 200, "{rule}, repaired: {}", read.text());
     }
 }
 
@@ -423,7 +429,7 @@ async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
     {
         let read = generate(&provider, model, &contents(broken.clone())).await;
         assert_eq!(
-            read.says(),
+            read.error_message(),
             format!(
                 "Function call is missing a thought_signature in functionCall parts. This is \
                  required for tools to work correctly, and missing thought_signature may lead to \
@@ -432,12 +438,12 @@ async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
                  https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
             )
         );
-        // A model that does not insist takes it.
+        // A model that does not require signatures accepts it.
         let read = generate(&provider, "gemini-2.5-pro", &contents(broken.clone())).await;
         assert_eq!(read.status, 200);
-        // Once the user speaks again, the turn is no longer the current one.
+        // After the user's next text, the turn is no longer the current one.
         let mut over = broken;
-        over.as_array_mut().unwrap().extend([said(), u()]);
+        over.as_array_mut().unwrap().extend([model_turn(), u()]);
         assert_eq!(generate(&provider, model, &contents(over)).await.status, 200);
     }
     // Google's own SDKs send signatures back in the other alphabet of base64, without padding.
@@ -453,7 +459,7 @@ async fn s11_the_first_call_of_each_step_of_the_current_turn_is_signed() {
         let read = generate(&provider, model, &contents(turn(&other, &second))).await;
         assert_eq!(read.status, status);
         if status == 400 {
-            assert_eq!(read.says(), "Corrupted thought signature.");
+            assert_eq!(read.error_message(), "Corrupted thought signature.");
         }
     }
     let strict = SimProvider::builder(G).with_require_signatures(true).build();
@@ -472,12 +478,12 @@ async fn keys_json_models_and_paths() {
     none.headers_mut().remove("x-goog-api-key");
     let read = send(&provider, none).await.unwrap();
     assert_eq!((read.status, &read.json()["error"]["status"]), (403, &json!("PERMISSION_DENIED")));
-    assert!(read.says().starts_with("Method doesn't allow unregistered callers"));
+    assert!(read.error_message().starts_with("Method doesn't allow unregistered callers"));
     let mut wrong = request(G, path, body.to_string());
     wrong.headers_mut().insert("x-goog-api-key", "wrong".parse().unwrap());
     let read = send(&provider, wrong).await.unwrap();
     assert_eq!(
-        (read.status, read.says().as_str()),
+        (read.status, read.error_message().as_str()),
         (400, "API key not valid. Please pass a valid API key.")
     );
     assert_eq!(read.json()["error"]["details"][0]["reason"], "API_KEY_INVALID");
@@ -488,10 +494,15 @@ async fn keys_json_models_and_paths() {
 
     let read = generate(&provider, "gemini-9", &body).await;
     assert_eq!((read.status, &read.json()["error"]["status"]), (404, &json!("NOT_FOUND")));
-    assert!(read.says().starts_with("models/gemini-9 is not found for API version v1beta"));
+    assert!(
+        read.error_message().starts_with("models/gemini-9 is not found for API version v1beta")
+    );
     let read = send(&provider, request(G, path, "{\"contents\" 3")).await.unwrap();
     assert_eq!(read.status, 400);
-    assert_eq!(read.says(), "Invalid JSON payload received. Unexpected token.\n{\"contents\" 3\n^");
+    assert_eq!(
+        read.error_message(),
+        "Invalid JSON payload received. Unexpected token.\n{\"contents\" 3\n^"
+    );
     let read = send(&provider, request(G, "/v1beta/nothing", "{}")).await.unwrap();
     assert_eq!(read.status, 404);
 
@@ -500,27 +511,31 @@ async fn keys_json_models_and_paths() {
     let strict = SimProvider::builder(G).with_refuse_unknown(true).build();
     let read = generate(&strict, "gemini-2.5-pro", &unknown).await;
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "Invalid JSON payload received. Unknown name \"frobnicate\": Cannot find field."
     );
     let nested = with(json!({"generation_config": {"max_output_tokens": 3, "nope": 1}}));
     let read = generate(&strict, "gemini-2.5-pro", &nested).await;
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "Invalid JSON payload received. Unknown name \"nope\" at 'generation_config': Cannot find field."
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_say_when_to_come_back_in_the_body() {
+async fn limits_have_the_retry_delay_in_the_body() {
     let provider =
-        SimProvider::builder(G).with_limits(Limits { requests: Some(1), tokens: None }).build();
+        SimProvider::builder(G).with_limits(KeyLimits { requests: Some(1), tokens: None }).build();
     let body = question(G, "x", false);
     assert_eq!(generate(&provider, "gemini-2.5-pro", &body).await.status, 200);
     tokio::time::advance(std::time::Duration::from_millis(25_500)).await;
     let read = generate(&provider, "gemini-2.5-pro", &body).await;
     assert_eq!((read.status, read.header("retry-after")), (429, None));
-    assert!(read.says().ends_with("limit: 1\nPlease retry in 34.5s."), "{}", read.says());
+    assert!(
+        read.error_message().ends_with("limit: 1\nPlease retry in 34.5s."),
+        "{}",
+        read.error_message()
+    );
     let details = read.json()["error"]["details"].clone();
     assert_eq!(details[0]["violations"][0]["quotaValue"], "1");
     assert_eq!(details[2]["retryDelay"], "34.5s");

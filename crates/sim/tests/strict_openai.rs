@@ -1,5 +1,5 @@
-//! What OpenAI refuses: each rule with a request that breaks it, the words, and a twin that is
-//! mended and passes.
+//! What OpenAI refuses: each rule with a request that breaks it, the message, and a valid is
+//! repaired and passes.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -7,7 +7,7 @@ mod common;
 
 use common::{PNG, post, question, request, send};
 use serde_json::{Value, json};
-use steadfast_sim::{Dialect, Limits, Model, SimProvider};
+use steadfast_sim::{Dialect, KeyLimits, Model, SimProvider};
 
 fn provider() -> SimProvider {
     SimProvider::builder(Dialect::OpenAi)
@@ -52,7 +52,7 @@ async fn every_rule() {
     };
     let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "ok"});
     let object = json!({"type": "object", "properties": {}});
-    // (rule, broken, status, words, param, code, mended)
+    // (rule, broken, status, words, param, code, repaired)
     let table: Vec<(&str, Value, u16, &str, Value, Value, Value)> = vec![
         (
             "no messages",
@@ -467,7 +467,7 @@ async fn every_rule() {
         ),
     ];
     let provider = provider();
-    for (rule, broken, status, words, param, code, mended) in table {
+    for (rule, broken, status, words, param, code, repaired) in table {
         let read = post(&provider, &broken).await;
         assert_eq!(read.status, status, "{rule}: {}", read.text());
         let expected = json!({"error": {
@@ -476,8 +476,8 @@ async fn every_rule() {
         assert_eq!(read.json(), expected, "{rule}");
         let entry = provider.journal().last().unwrap();
         assert_eq!(entry.refused.as_deref(), Some(words));
-        let read = post(&provider, &mended).await;
-        assert_eq!(read.status, 200, "{rule}, mended: {}", read.text());
+        let read = post(&provider, &repaired).await;
+        assert_eq!(read.status, 200, "{rule}, repaired: {}", read.text());
     }
 }
 
@@ -493,13 +493,13 @@ async fn keys_json_and_paths() {
     none.headers_mut().remove("authorization");
     let read = send(&provider, none).await.unwrap();
     assert_eq!(read.status, 401);
-    assert!(read.says().starts_with("You didn't provide an API key."));
+    assert!(read.error_message().starts_with("You didn't provide an API key."));
     let mut wrong = good();
     wrong.headers_mut().insert("authorization", "Bearer sk-wrong-0123456789".parse().unwrap());
     let read = send(&provider, wrong).await.unwrap();
     assert_eq!((read.status, &read.json()["error"]["code"]), (401, &json!("invalid_api_key")));
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "Incorrect API key provided: sk-wrong*******6789. You can find your API key at \
          https://platform.openai.com/account/api-keys."
     );
@@ -510,30 +510,35 @@ async fn keys_json_and_paths() {
     for broken in ["{", "", "[]", "\"x\"", "nope"] {
         let read = send(&provider, request(Dialect::OpenAi, path, broken)).await.unwrap();
         assert_eq!(read.status, 400);
-        assert!(read.says().starts_with("We could not parse the JSON body of your request."));
+        assert!(
+            read.error_message().starts_with("We could not parse the JSON body of your request.")
+        );
     }
     let read =
         send(&provider, request(Dialect::OpenAi, "/v1/nothing", body.clone())).await.unwrap();
-    assert_eq!((read.status, read.says().as_str()), (404, "Invalid URL (POST /v1/nothing)"));
+    assert_eq!(
+        (read.status, read.error_message().as_str()),
+        (404, "Invalid URL (POST /v1/nothing)")
+    );
 }
 
 #[tokio::test]
-async fn unknown_parameters_are_refused_when_asked_to() {
+async fn unknown_parameters_are_refused_when_configured() {
     let body = with(json!({"frobnicate": 1}));
     let tolerant = provider();
     assert_eq!(post(&tolerant, &body).await.status, 200);
     assert_eq!(tolerant.journal().last().unwrap().json.unwrap()["frobnicate"], 1);
     let strict = SimProvider::builder(Dialect::OpenAi).with_refuse_unknown(true).build();
     let read = post(&strict, &body).await;
-    assert_eq!(read.says(), "Unknown parameter: 'frobnicate'.");
+    assert_eq!(read.error_message(), "Unknown parameter: 'frobnicate'.");
     assert_eq!(read.json()["error"]["code"], "unknown_parameter");
     assert_eq!(post(&strict, &with(json!({"seed": 1}))).await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_have_the_providers_headers_and_words() {
+async fn limits_have_the_providers_headers_and_message() {
     let provider = SimProvider::builder(Dialect::OpenAi)
-        .with_limits(Limits { requests: Some(3), tokens: Some(6_000) })
+        .with_limits(KeyLimits { requests: Some(3), tokens: Some(6_000) })
         .build();
     let body = with(json!({"max_tokens": 1}));
     let read = post(&provider, &body).await;
@@ -554,15 +559,19 @@ async fn limits_have_the_providers_headers_and_words() {
     assert_eq!(read.json()["error"]["code"], "rate_limit_exceeded");
     assert_eq!(read.json()["error"]["type"], "requests");
     assert_eq!(
-        read.says(),
+        read.error_message(),
         "Rate limit reached for gpt-4o in organization org-sim on requests per min (RPM): Limit 3, \
-         Used 3, Requested 1. Please try again in 20s. Visit \
+         Used 3, Requested 1. Please try again in 20s. Exchange \
          https://platform.openai.com/account/rate-limits to learn more."
     );
     tokio::time::advance(std::time::Duration::from_secs(20)).await;
     let long = messages(json!([{"role": "user", "content": "x".repeat(4 * 6_000)}]));
     let read = post(&provider, &long).await;
     assert_eq!((read.status, read.header("retry-after")), (429, None));
-    assert!(read.says().starts_with("Request too large for gpt-4o"), "{}", read.says());
-    assert!(read.says().contains("Limit 6000, Requested 6004"));
+    assert!(
+        read.error_message().starts_with("Request too large for gpt-4o"),
+        "{}",
+        read.error_message()
+    );
+    assert!(read.error_message().contains("Limit 6000, Requested 6004"));
 }

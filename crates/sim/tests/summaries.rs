@@ -4,11 +4,11 @@
 
 mod common;
 
+use common::conversation::{answer_to, chat, send_body, stops};
 use common::model;
-use common::talk::{chat, hear, stops, talk};
 use serde_json::{Value, json};
 use steadfast_sim::{
-    Answer, Dialect, ErrorKind, Fault, FaultPlan, Rule, SimProvider, Summaries, Summary,
+    Answer, Dialect, ErrorKind, Fault, FaultPlan, PlanRule, SimProvider, Summaries, SummaryReply,
 };
 
 const MARK: &str = "You keep the record";
@@ -25,7 +25,7 @@ fn ask(dialect: Dialect, stream: bool) -> Value {
     chat(dialect, &[("user", ASK)], Some(50), stream)
 }
 
-fn provider(dialect: Dialect, summary: Summary) -> SimProvider {
+fn provider(dialect: Dialect, summary: SummaryReply) -> SimProvider {
     SimProvider::builder(dialect).with_summaries(Summaries::to(MARK).then(summary)).build()
 }
 
@@ -35,22 +35,23 @@ async fn good_forgetful_and_declining_summaries_are_texts_that_end() {
                 line 17.\n- (assistant) It is fixed, with a change of three lines and one";
     for (dialect, stream) in forms() {
         for (summary, text) in [
-            (Summary::Good, good),
+            (SummaryReply::Good, good),
             (
-                Summary::Forgetful,
+                SummaryReply::Forgetful,
                 "Some things were asked for, some were done, and the work goes on.",
             ),
-            (Summary::Declines, "I'm sorry, but I can't help with that."),
-            (Summary::Empty, ""),
+            (SummaryReply::Declines, "I'm sorry, but I can't help with that."),
+            (SummaryReply::Empty, ""),
         ] {
-            let heard = hear(&provider(dialect, summary), &ask(dialect, stream), stream).await;
-            assert_eq!((&*heard.text, &*heard.stop), (text, stops(dialect).1), "{dialect}");
-            assert!(heard.output <= 50);
+            let received =
+                answer_to(&provider(dialect, summary), &ask(dialect, stream), stream).await;
+            assert_eq!((&*received.text, &*received.stop), (text, stops(dialect).1), "{dialect}");
+            assert!(received.output <= 50);
         }
-        let thinking = provider(dialect, Summary::ThinkingOnly);
-        let heard = hear(&thinking, &ask(dialect, stream), stream).await;
-        assert_eq!((&*heard.text, &*heard.stop), ("", stops(dialect).1));
-        assert!(!heard.thinking.is_empty());
+        let thinking = provider(dialect, SummaryReply::ThinkingOnly);
+        let received = answer_to(&thinking, &ask(dialect, stream), stream).await;
+        assert_eq!((&*received.text, &*received.stop), ("", stops(dialect).1));
+        assert!(!received.thinking.is_empty());
     }
 }
 
@@ -60,9 +61,9 @@ async fn a_good_summary_fits_any_limit() {
     for (dialect, stream) in forms() {
         for limit in 3..40 {
             let body = chat(dialect, &[("user", ASK)], Some(limit), stream);
-            let heard = hear(&provider(dialect, Summary::Good), &body, stream).await;
-            assert_eq!(heard.stop, stops(dialect).1, "{dialect} {limit}: {}", heard.text);
-            assert!(heard.text.starts_with("What was said:"));
+            let received = answer_to(&provider(dialect, SummaryReply::Good), &body, stream).await;
+            assert_eq!(received.stop, stops(dialect).1, "{dialect} {limit}: {}", received.text);
+            assert!(received.text.starts_with("What was said:"));
         }
     }
 }
@@ -70,11 +71,11 @@ async fn a_good_summary_fits_any_limit() {
 #[tokio::test]
 async fn an_endless_summary_is_cut_at_every_limit() {
     for (dialect, stream) in forms() {
-        let provider = provider(dialect, Summary::Endless);
+        let provider = provider(dialect, SummaryReply::Endless);
         for limit in [1, 7, 50, 900] {
             let body = chat(dialect, &[("user", ASK)], Some(limit), stream);
-            let heard = hear(&provider, &body, stream).await;
-            assert_eq!((&*heard.stop, heard.output), (stops(dialect).0, limit), "{dialect}");
+            let received = answer_to(&provider, &body, stream).await;
+            assert_eq!((&*received.stop, received.output), (stops(dialect).0, limit), "{dialect}");
         }
     }
 }
@@ -82,25 +83,27 @@ async fn an_endless_summary_is_cut_at_every_limit() {
 #[tokio::test]
 async fn a_summary_can_be_refused_in_an_answer_and_in_an_error() {
     for (dialect, stream) in forms() {
-        let heard = hear(&provider(dialect, Summary::Refused), &ask(dialect, stream), stream).await;
+        let received =
+            answer_to(&provider(dialect, SummaryReply::Refused), &ask(dialect, stream), stream)
+                .await;
         let word = match dialect {
             Dialect::OpenAi => "content_filter",
             Dialect::Anthropic => "refusal",
             Dialect::Gemini => "SAFETY",
         };
-        assert_eq!((&*heard.text, &*heard.stop), ("", word));
+        assert_eq!((&*received.text, &*received.stop), ("", word));
 
-        let blocked = provider(dialect, Summary::Blocked);
-        let read = talk(&blocked, &ask(dialect, stream), stream).await;
+        let blocked = provider(dialect, SummaryReply::Blocked);
+        let read = send_body(&blocked, &ask(dialect, stream), stream).await;
         let plan = FaultPlan::always(Fault::Error(ErrorKind::ContentFilter));
         let policy = SimProvider::builder(dialect).with_faults(plan).build();
-        let right = talk(&policy, &ask(dialect, stream), stream).await;
-        assert_eq!((read.status, read.says()), (400, right.says()));
+        let right = send_body(&policy, &ask(dialect, stream), stream).await;
+        assert_eq!((read.status, read.error_message()), (400, right.error_message()));
         let entry = blocked.journal().last().unwrap();
-        assert_eq!((entry.refused, entry.sent), (Some(right.says()), None));
+        assert_eq!((entry.refused, entry.sent), (Some(right.error_message()), None));
 
-        let fails = Summary::Fails(ErrorKind::Overloaded);
-        let read = talk(&provider(dialect, fails), &ask(dialect, stream), stream).await;
+        let fails = SummaryReply::Fails(ErrorKind::Overloaded);
+        let read = send_body(&provider(dialect, fails), &ask(dialect, stream), stream).await;
         assert_eq!(read.status, if dialect == Dialect::Anthropic { 529 } else { 503 });
     }
 }
@@ -119,9 +122,9 @@ async fn a_summariser_calls_a_tool_declared_or_not() {
                     Dialect::Gemini => json!([{"functionDeclarations": [{"name": "find"}]}]),
                 };
             }
-            let provider = provider(dialect, Summary::ToolCall);
-            let heard = hear(&provider, &body, stream).await;
-            assert_eq!((&*heard.text, heard.arguments.len()), ("", 1), "{dialect} {stream}");
+            let provider = provider(dialect, SummaryReply::ToolCall);
+            let received = answer_to(&provider, &body, stream).await;
+            assert_eq!((&*received.text, received.arguments.len()), ("", 1), "{dialect} {stream}");
             let sent = provider.journal().last().unwrap().sent.unwrap();
             assert_eq!(sent.tool_calls[0].name, if declared { "find" } else { "lookup" });
         }
@@ -133,17 +136,19 @@ async fn summaries_and_the_script_do_not_take_from_each_other() {
     for (dialect, stream) in forms() {
         let provider = SimProvider::builder(dialect)
             .with_script([Answer::text("one"), Answer::text("two")])
-            .with_summaries(Summaries::to(MARK).then(Summary::Empty).then(Summary::Forgetful))
+            .with_summaries(
+                Summaries::to(MARK).then(SummaryReply::Empty).then(SummaryReply::Forgetful),
+            )
             .build();
         let question = chat(dialect, &[("user", "hi")], None, stream);
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for body in [&question, &ask(dialect, stream), &ask(dialect, stream), &question] {
-            heard.push(hear(&provider, body, stream).await.text);
+            received.push(answer_to(&provider, body, stream).await.text);
         }
-        assert_eq!(heard[..2], ["one", ""]);
-        assert!(heard[2].starts_with("Some things"), "{}", heard[2]);
-        assert_eq!(heard[3], "two");
-        // The last one goes on for ever, and a system prompt is looked at too.
+        assert_eq!(received[..2], ["one", ""]);
+        assert!(received[2].starts_with("Some things"), "{}", received[2]);
+        assert_eq!(received[3], "two");
+        // The last one repeats, and a system prompt is searched too.
         let mut body = question.clone();
         match dialect {
             Dialect::OpenAi => {
@@ -153,13 +158,13 @@ async fn summaries_and_the_script_do_not_take_from_each_other() {
             Dialect::Anthropic => body["system"] = json!([{"type": "text", "text": MARK}]),
             Dialect::Gemini => body["systemInstruction"] = json!({"parts": [{"text": MARK}]}),
         }
-        assert!(hear(&provider, &body, stream).await.text.starts_with("Some things"));
-        // It can be told anew while it runs.
-        provider.set_summaries(Some(Summaries::to(MARK).then(Summary::Declines)));
-        assert!(hear(&provider, &body, stream).await.text.starts_with("I'm sorry"));
+        assert!(answer_to(&provider, &body, stream).await.text.starts_with("Some things"));
+        // They can be replaced at run time.
+        provider.set_summaries(Some(Summaries::to(MARK).then(SummaryReply::Declines)));
+        assert!(answer_to(&provider, &body, stream).await.text.starts_with("I'm sorry"));
         provider.set_summaries(None);
         provider.script([Answer::text("three")]);
-        assert_eq!(hear(&provider, &body, stream).await.text, "three");
+        assert_eq!(answer_to(&provider, &body, stream).await.text, "three");
     }
 }
 
@@ -184,7 +189,7 @@ async fn a_plan_gives_answers_to_the_requests_it_picks() {
     assert_eq!(FaultPlan::from_toml(&toml::to_string(&plan).unwrap()).unwrap(), plan);
     assert_eq!(
         plan.rules[0],
-        Rule::new(Fault::answer(Answer::summary(Summary::Empty))).contains(MARK)
+        PlanRule::new(Fault::answer(Answer::summary(SummaryReply::Empty))).contains(MARK)
     );
     for (dialect, stream) in forms() {
         let provider = SimProvider::builder(dialect)
@@ -192,12 +197,12 @@ async fn a_plan_gives_answers_to_the_requests_it_picks() {
             .with_script([Answer::text("as told")])
             .build();
         let question = chat(dialect, &[("user", "hi")], None, stream);
-        let heard = hear(&provider, &ask(dialect, stream), stream).await;
-        assert_eq!((&*heard.text, &*heard.stop), ("", stops(dialect).1));
+        let received = answer_to(&provider, &ask(dialect, stream), stream).await;
+        assert_eq!((&*received.text, &*received.stop), ("", stops(dialect).1));
         assert_eq!(provider.script_left(), 1, "the script keeps what it has");
-        assert_eq!(hear(&provider, &question, stream).await.text, "as told");
-        let heard = hear(&provider, &question, stream).await;
-        assert_eq!((&*heard.text, &*heard.stop), ("a b", stops(dialect).0));
+        assert_eq!(answer_to(&provider, &question, stream).await.text, "as told");
+        let received = answer_to(&provider, &question, stream).await;
+        assert_eq!((&*received.text, &*received.stop), ("a b", stops(dialect).0));
         assert_eq!(provider.journal().last().unwrap().model, model(dialect));
     }
 }

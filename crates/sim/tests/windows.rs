@@ -1,15 +1,15 @@
-//! Context windows: what fits, what is said when it does not, and answers that fill one.
+//! Context windows: what fits, the error messages when it does not, and answers that fill one.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod common;
 
+use common::conversation::{answer_to, chat, send_body, stops};
 use common::model;
-use common::talk::{chat, hear, stops, talk};
 use serde_json::json;
 use steadfast_sim::{
-    Answer, Cut, Dialect, ErrorKind, Fault, FaultPlan, Model, Overflow, SimProvider, Window,
-    count_tokens,
+    Answer, Cut, Dialect, ErrorKind, Fault, FaultPlan, Model, Overflow, SimProvider,
+    WindowOverride, count_tokens,
 };
 
 const WINDOW: u64 = 300;
@@ -37,7 +37,7 @@ async fn the_window_is_exact_to_the_token() {
                 let text = question_of(input);
                 let body = chat(dialect, &[("user", &text)], Some(50), stream);
                 assert_eq!(count_tokens(&body) as u64, input);
-                let read = talk(&provider(dialect, |m| m), &body, stream).await;
+                let read = send_body(&provider(dialect, |m| m), &body, stream).await;
                 assert_eq!(read.status, status, "{dialect} {stream} {input}");
             }
         }
@@ -144,7 +144,7 @@ const WORDINGS: [Overflow; 12] = [
 ];
 
 #[tokio::test]
-async fn every_wording_has_the_providers_words_and_the_exact_numbers() {
+async fn every_overflow_has_the_providers_message_and_the_exact_numbers() {
     for dialect in Dialect::ALL {
         for stream in [false, true] {
             for overflow in WORDINGS {
@@ -152,16 +152,26 @@ async fn every_wording_has_the_providers_words_and_the_exact_numbers() {
                 let provider = provider(dialect, |m| m.overflow(overflow));
                 let status = if overflow == Overflow::LlamaCpp { 500 } else { 400 };
                 let text = question_of(301);
-                let read =
-                    talk(&provider, &chat(dialect, &[("user", &text)], Some(50), stream), stream)
-                        .await;
-                assert_eq!((read.status, read.says()), (status, alone), "{dialect} {overflow:?}");
+                let read = send_body(
+                    &provider,
+                    &chat(dialect, &[("user", &text)], Some(50), stream),
+                    stream,
+                )
+                .await;
+                assert_eq!(
+                    (read.status, read.error_message()),
+                    (status, alone),
+                    "{dialect} {overflow:?}"
+                );
                 let text = question_of(280);
-                let read =
-                    talk(&provider, &chat(dialect, &[("user", &text)], Some(50), stream), stream)
-                        .await;
+                let read = send_body(
+                    &provider,
+                    &chat(dialect, &[("user", &text)], Some(50), stream),
+                    stream,
+                )
+                .await;
                 match both {
-                    Some(both) => assert_eq!(read.says(), both, "{dialect} {overflow:?}"),
+                    Some(both) => assert_eq!(read.error_message(), both, "{dialect} {overflow:?}"),
                     None => assert_eq!(read.status, 200, "{dialect} {overflow:?}"),
                 }
             }
@@ -170,7 +180,7 @@ async fn every_wording_has_the_providers_words_and_the_exact_numbers() {
 }
 
 #[tokio::test]
-async fn codes_types_and_fields_stand_beside_the_words() {
+async fn codes_types_and_fields_are_sent_with_the_message() {
     let text = question_of(301);
     let dialect = Dialect::OpenAi;
     for (overflow, fields) in [
@@ -189,7 +199,8 @@ async fn codes_types_and_fields_stand_beside_the_words() {
         (Overflow::DashScope, json!({"code": "invalid_parameter_error"})),
     ] {
         let provider = provider(dialect, |m| m.overflow(overflow));
-        let read = talk(&provider, &chat(dialect, &[("user", &text)], None, false), false).await;
+        let read =
+            send_body(&provider, &chat(dialect, &[("user", &text)], None, false), false).await;
         for (key, value) in fields.as_object().unwrap() {
             assert_eq!(&read.json()["error"][key], value, "{overflow:?} {key}");
         }
@@ -198,9 +209,12 @@ async fn codes_types_and_fields_stand_beside_the_words() {
         (Dialect::Anthropic, "type", "invalid_request_error"),
         (Dialect::Gemini, "status", "INVALID_ARGUMENT"),
     ] {
-        let read =
-            talk(&provider(dialect, |m| m), &chat(dialect, &[("user", &text)], None, false), false)
-                .await;
+        let read = send_body(
+            &provider(dialect, |m| m),
+            &chat(dialect, &[("user", &text)], None, false),
+            false,
+        )
+        .await;
         assert_eq!(read.json()["error"][key], value);
     }
 }
@@ -212,55 +226,55 @@ async fn an_answer_ends_where_the_window_is_full() {
         // OpenAI without a limit: the answer has what the window leaves it.
         let openai = provider(Dialect::OpenAi, |m| m);
         let body = chat(Dialect::OpenAi, &[("user", &text)], None, stream);
-        let heard = hear(&openai, &body, stream).await;
-        assert_eq!((heard.output, heard.stop.as_str()), (20, "length"));
+        let received = answer_to(&openai, &body, stream).await;
+        assert_eq!((received.output, received.stop.as_str()), (20, "length"));
 
-        // A model that takes any limit fills the window, and Anthropic has a word for it.
+        // A model that takes any limit fills the window, and Anthropic has a stop reason for it.
         for (dialect, word) in
             [(Dialect::OpenAi, "length"), (Dialect::Anthropic, "model_context_window_exceeded")]
         {
             let filling = provider(dialect, Model::filling_window);
             let body = chat(dialect, &[("user", &text)], Some(50), stream);
-            let heard = hear(&filling, &body, stream).await;
-            assert_eq!((heard.output, heard.stop.as_str()), (20, word), "{dialect} {stream}");
+            let received = answer_to(&filling, &body, stream).await;
+            assert_eq!((received.output, received.stop.as_str()), (20, word), "{dialect} {stream}");
             let sent = filling.journal().last().unwrap().sent.unwrap();
             assert_eq!((sent.truncated, sent.cut), (true, Some(Cut::Text)));
             // Below the window it is the limit that cuts.
             let body = chat(dialect, &[("user", &text)], Some(19), stream);
-            let heard = hear(&filling, &body, stream).await;
-            assert_eq!((heard.output, heard.stop.as_str()), (19, stops(dialect).0));
+            let received = answer_to(&filling, &body, stream).await;
+            assert_eq!((received.output, received.stop.as_str()), (19, stops(dialect).0));
         }
 
-        // Gemini's output has room of its own.
+        // Gemini's output does not count against the window.
         let gemini = provider(Dialect::Gemini, |m| m);
         let body = chat(Dialect::Gemini, &[("user", &text)], Some(50), stream);
-        let heard = hear(&gemini, &body, stream).await;
-        assert_eq!((heard.output, heard.stop.as_str()), (50, "MAX_TOKENS"));
+        let received = answer_to(&gemini, &body, stream).await;
+        assert_eq!((received.output, received.stop.as_str()), (50, "MAX_TOKENS"));
     }
 }
 
 #[tokio::test]
-async fn an_overflow_can_go_unsaid() {
+async fn an_overflow_can_be_silent() {
     let text = question_of(400);
     for dialect in Dialect::ALL {
         for stream in [false, true] {
             let body = chat(dialect, &[("user", &text)], Some(50), stream);
             let silent = provider(dialect, |m| m.overflow(Overflow::Silent));
-            let heard = hear(&silent, &body, stream).await;
+            let received = answer_to(&silent, &body, stream).await;
             assert_eq!(
-                (heard.text.as_str(), heard.stop.as_str(), heard.input, heard.output),
+                (received.text.as_str(), received.stop.as_str(), received.input, received.output),
                 ("", stops(dialect).1, 400, 0),
                 "{dialect} {stream}"
             );
             let cut = provider(dialect, |m| m.overflow(Overflow::Truncates));
-            let heard = hear(&cut, &body, stream).await;
-            assert_eq!((heard.input, heard.output), (WINDOW, 50), "{dialect} {stream}");
+            let received = answer_to(&cut, &body, stream).await;
+            assert_eq!((received.input, received.output), (WINDOW, 50), "{dialect} {stream}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_plan_makes_the_window_smaller_and_chooses_the_words() {
+async fn a_plan_makes_the_window_smaller_and_sets_the_message() {
     let plan = FaultPlan::from_toml(
         r#"
         [[rules]]
@@ -273,36 +287,37 @@ async fn a_plan_makes_the_window_smaller_and_chooses_the_words() {
     )
     .unwrap();
     assert_eq!(plan.rules[0].fault, Fault::window(300));
-    let named = Window { tokens: 300, overflow: Some(Overflow::Xai) };
+    let named = WindowOverride { tokens: 300, overflow: Some(Overflow::Xai) };
     assert_eq!(plan.rules[1].fault, Fault::Window(named));
     for dialect in Dialect::ALL {
         let provider = SimProvider::builder(dialect).with_faults(plan.clone()).build();
         let text = question_of(301);
         let body = chat(dialect, &[("user", &text)], Some(50), false);
-        let read = talk(&provider, &body, false).await;
-        assert_eq!(read.says(), sentences(dialect, Overflow::Usual).0);
+        let read = send_body(&provider, &body, false).await;
+        assert_eq!(read.error_message(), sentences(dialect, Overflow::Usual).0);
         let entry = provider.journal().last().unwrap();
         assert_eq!(entry.fault, Some(Fault::window(300)));
-        assert_eq!(entry.refused.as_deref(), Some(&*read.says()));
-        let read = talk(&provider, &body, false).await;
-        assert_eq!(read.says(), sentences(dialect, Overflow::Xai).0);
-        assert_eq!(talk(&provider, &body, false).await.status, 200);
+        assert_eq!(entry.refused.as_deref(), Some(&*read.error_message()));
+        let read = send_body(&provider, &body, false).await;
+        assert_eq!(read.error_message(), sentences(dialect, Overflow::Xai).0);
+        assert_eq!(send_body(&provider, &body, false).await.status, 200);
     }
 }
 
-/// A planned overflow speaks as the model does.
+/// A planned overflow has the message of the model.
 #[tokio::test]
-async fn a_planned_overflow_has_the_models_words() {
+async fn a_planned_overflow_has_the_models_message() {
     let plan = FaultPlan::always(Fault::Error(ErrorKind::ContextOverflow));
     for dialect in Dialect::ALL {
         let model = Model::new(model(dialect), 1_000, 200).overflow(Overflow::Moonshot);
         let provider =
             SimProvider::builder(dialect).with_model(model).with_faults(plan.clone()).build();
-        let read = talk(&provider, &chat(dialect, &[("user", "hi")], None, false), false).await;
+        let read =
+            send_body(&provider, &chat(dialect, &[("user", "hi")], None, false), false).await;
         let input = if dialect == Dialect::Gemini { 1_001 } else { 1_100 };
         let says = format!(
             "Invalid request: Your request exceeded model token limit: 1000 (requested: {input})"
         );
-        assert_eq!(read.says(), says);
+        assert_eq!(read.error_message(), says);
     }
 }

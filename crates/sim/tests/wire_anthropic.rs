@@ -118,7 +118,7 @@ async fn a_stream_event_by_event() {
 }
 
 #[tokio::test]
-async fn unknown_fields_stand_in_every_event_and_in_the_message() {
+async fn unknown_fields_are_in_every_event_and_in_the_message() {
     let provider = provider(Answer::text("a b").extra("x_new", 7));
     let read = post(&provider, &question(Dialect::Anthropic, "x", true)).await;
     let events = events(&read.text());

@@ -4,21 +4,19 @@ use std::fmt;
 
 use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_classify::{ClassifyLayer, service::ClassifyService};
+use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
 use steadfast_core::{Failure, RecoveryTable, RetryBudget};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
-use steadfast_guard::{SafetyGuard, SafetyGuardLayer, SafetyGuardService};
+use steadfast_guard::{SafetyGuard, SafetyGuardHandle, SafetyGuardLayer};
 use steadfast_recover::{
     Continuation, ContinuationHandle, ContinuationLayer, ResumeHandle, StreamResume,
     StreamResumeLayer,
 };
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
-use steadfast_timeout::{
-    DeadlineLayer, DeadlineService, StallTimeout, StallTimeoutLayer, TimeoutHandle,
-};
+use steadfast_timeout::{DeadlineLayer, StallTimeout, StallTimeoutLayer, Timeout, TimeoutHandle};
 use tower::{ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -27,12 +25,11 @@ use tower_service::Service;
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
-pub type Stacked<S, C = OneChain> =
-    DeadlineService<SafetyGuardService<Continuation<StreamResume<Routed<S, C>>>>>;
+pub type Stacked<S, C = OneChain> = Timeout<SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
 type Routed<S, C> =
-    CooldownFailover<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<ClassifyService<S>>>>>, C>;
+    CooldownFailover<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<Classify<S>>>>>, C>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -77,7 +74,7 @@ pub struct Stack<C = OneChain> {
 #[non_exhaustive]
 pub struct Handles {
     /// What each task used, who was stopped, and more for whom an operator says so.
-    pub guard: SafetyGuard,
+    pub guard: SafetyGuardHandle,
     /// Which answers were cut off.
     pub continuation: ContinuationHandle,
     /// Which streams broke.

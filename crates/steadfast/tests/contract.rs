@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use steadfast::{Stack, Target, failover::Chain};
-use steadfast_testkit::{Act, Aspect, Chat, Contract, contract};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, contract};
 
 const NAMES: [&str; 3] = ["probe", "other", "third"];
 
@@ -21,7 +21,7 @@ contract!(
                 stack.handles().failover.cool(&Target::new(name), Duration::from_secs(1_000));
             }
         })
-        .state(Act::answer(), |stack| stack.handles().retry.snapshot().calls)
+        .state(Action::answer(), |stack| stack.handles().retry.snapshot().calls)
         .held(|stack| {
             let handles = stack.handles();
             let breakers = handles.breaker.snapshot();
@@ -34,7 +34,7 @@ contract!(
 contract!(
     stack_that_never_asks_for_more_of_an_answer,
     Contract::new(Chat, || stack().without_guard().without_continuation().without_resume())
-        .state(Act::answer(), |stack| stack.handles().retry.snapshot().calls)
+        .state(Action::answer(), |stack| stack.handles().retry.snapshot().calls)
         .none(Aspect::Refusal, "the same as of the whole stack")
         .none(Aspect::Held, "the same as of the whole stack")
 );

@@ -1,4 +1,4 @@
-//! What a layer is told apart by, and what it may do.
+//! What a layer declares about itself.
 
 use std::{fmt, time::Duration};
 
@@ -6,13 +6,13 @@ use steadfast_core::Failure;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Act, Exchange, Probe, Read};
+use crate::{Action, Exchange, Probe, Read};
 
-/// A service that a clause can be asked of: what [`Contract`] wants a layer to make of a
-/// [`Probe`]. Implemented for every service that fits.
+/// A service that can be tested: what a layer has to make of a [`Probe`]. Implemented for every
+/// service that fits.
 ///
-/// These bounds are a part of the contract, kept by the compiler: a service is `Clone` when its
-/// inner one is, and it, its futures and its replies can go to another thread.
+/// These bounds are a part of the contract, checked by the compiler: a service is `Clone` when its
+/// inner one is, and it, its futures and its replies can be sent to another thread.
 pub trait Contracted<E: Exchange>:
     Service<E::Request, Response: Read, Error: Into<Failure>, Future: Send + 'static>
     + Clone
@@ -35,7 +35,7 @@ where
 {
 }
 
-/// A layer whose services can be asked. Implemented for every layer that fits.
+/// A layer that can be tested. Implemented for every layer that fits.
 pub trait ContractedLayer<E: Exchange>:
     Layer<Probe<E>, Service: Contracted<E>> + Clone + fmt::Debug + Send + Sync + 'static
 {
@@ -48,27 +48,27 @@ where
 {
 }
 
-/// A layer under test: how to make it, what its requests and replies are, and what cannot be seen
-/// from outside.
+/// A layer under test: how to make it, what its requests and replies are, and what can not be
+/// observed from outside.
 ///
-/// What can not be seen from outside has to be said: how it [refuses](Self::refuses), its
-/// [state](Self::state), and what it [holds](Self::held). Of what a layer has [none](Self::none), say
-/// so and why: the clause then is not applicable, instead of passing without having asked anything.
-#[must_use = "a contract does nothing until a clause is asked"]
+/// The latter has to be declared: how it [refuses](Self::refuses), its [state](Self::state), and
+/// what it [holds](Self::held). What a layer does not have is declared with [none](Self::none) and
+/// a reason: the clause then is not applicable, instead of passing without having tested anything.
+#[must_use = "a contract does nothing until a clause is checked"]
 pub struct Contract<E: Exchange, L> {
     pub(crate) exchange: E,
     make: Box<dyn Fn() -> L + Send + Sync>,
     after: Duration,
     pub(crate) refuse: Option<Refuse<E, L>>,
     pub(crate) state: Option<Count<L>>,
-    pub(crate) mark: Act,
+    pub(crate) mark: Action,
     pub(crate) held: Option<Count<L>>,
     pub(crate) allocations: u64,
     pub(crate) refuses_crowds: bool,
     none: Vec<(Aspect, &'static str)>,
 }
 
-/// What of a layer can not be seen from outside.
+/// What can not be observed from outside a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
     /// It refuses calls: see [`Contract::refuses`].
@@ -83,8 +83,8 @@ type Refuse<E, L> = Box<dyn Fn(&L, &mut <E as Exchange>::Request) + Send + Sync>
 type Count<L> = Box<dyn Fn(&L) -> u64 + Send + Sync>;
 
 impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
-    /// A layer, made by `make`, whose services speak `exchange`. Each clause makes its own layer,
-    /// and some make several: each must begin with a state of its own.
+    /// A layer, made by `make`, whose services take and return the types of `exchange`. Each clause
+    /// makes its own layer, and some make several: each must start with separate state.
     pub fn new(exchange: E, make: impl Fn() -> L + Send + Sync + 'static) -> Self {
         Self {
             exchange,
@@ -92,7 +92,7 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
             after: Duration::ZERO,
             refuse: None,
             state: None,
-            mark: Act::answer(),
+            mark: Action::answer(),
             held: None,
             allocations: 0,
             refuses_crowds: false,
@@ -100,40 +100,40 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
         }
     }
 
-    /// Lets so much time pass after a layer has been made, before it is asked anything: for one
-    /// that was made with something to wait out, such as an open breaker.
+    /// Lets `wait` pass after a layer has been made, before it is called: for one that first has to
+    /// wait for something, such as the cooldown of an open breaker.
     pub fn after(self, wait: Duration) -> Self {
         Self { after: wait, ..self }
     }
 
-    /// `refuse` brings the layer, or one request, to the point where that call is refused without
-    /// a call of the inner service.
+    /// `refuse` changes the layer, or one request, so that this call is refused without a call of
+    /// the inner service.
     pub fn refuses(self, refuse: impl Fn(&L, &mut E::Request) + Send + Sync + 'static) -> Self {
         Self { refuse: Some(Box::new(refuse)), ..self }
     }
 
     /// `state` reads something of the layer's state that changes with every call of `mark`, such
     /// as a counter.
-    pub fn state(self, mark: Act, state: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
+    pub fn state(self, mark: Action, state: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
         Self { state: Some(Box::new(state)), mark, ..self }
     }
 
-    /// `held` counts what the layer believes to be under way: permits, leases, probes.
+    /// `held` counts what the layer holds by its own count: permits, leases, probes.
     pub fn held(self, held: impl Fn(&L) -> u64 + Send + Sync + 'static) -> Self {
         Self { held: Some(Box::new(held)), ..self }
     }
 
-    /// The layer has nothing of that kind, and why.
+    /// The layer does not have that aspect, and why.
     pub fn none(mut self, aspect: Aspect, why: &'static str) -> Self {
         self.none.push((aspect, why));
         self
     }
 
-    /// What was declared of `aspect`; `None` when it is not applicable.
+    /// What was declared about `aspect`; `None` when it is not applicable.
     ///
     /// # Errors
     ///
-    /// When nothing was declared of it.
+    /// When nothing was declared about it.
     pub(crate) fn declared<'a, A>(
         &self,
         aspect: Aspect,
@@ -149,21 +149,21 @@ impl<E: Exchange, L: ContractedLayer<E>> Contract<E, L> {
                 Aspect::Held => "held",
             };
             return Err(format!(
-                "there is nothing to ask: say `.{method}(..)`, or `.none(Aspect::{aspect:?}, why)`"
+                "there is nothing to test: declare `.{method}(..)`, or `.none(Aspect::{aspect:?}, why)`"
             ));
         };
         println!("not applicable: {why}");
         Ok(None)
     }
 
-    /// The success path makes at most so many allocations more than the bare service. Without this
-    /// it is none. `why` is for the reader of the test.
+    /// The success path makes at most `allocations` more than the bare service; without this, none.
+    /// `why` is for the reader of the test.
     pub fn allocates(self, allocations: u64, why: &str) -> Self {
         let _ = why;
         Self { allocations, ..self }
     }
 
-    /// Of many calls at once some may be refused, as by a breaker that is half open.
+    /// Of many calls at once some may be refused, as a half-open breaker does.
     pub fn may_refuse_crowds(self) -> Self {
         Self { refuses_crowds: true, ..self }
     }

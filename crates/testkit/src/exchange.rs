@@ -16,90 +16,90 @@ use pin_project_lite::pin_project;
 use steadfast_chat::{ChatRequest, ChatResponse, Event, Events, Head};
 use steadfast_core::{Call, Dialect, Failure, Target};
 
-use crate::{Ask, Pieces, PinnedBody, ProbeBody, ProbeEvents};
+use crate::{Pieces, PinnedBody, PlainRequest, ProbeBody, ProbeEvents};
 
-/// A word of every request that nobody's `Debug` may show.
+/// A part of every request that no `Debug` output may contain.
 pub const SECRET: &str = "sk-probe-5f2b9c1e7a";
 
-/// A kind of request and reply, for a [`Probe`](crate::Probe) to talk in. [`Plain`], [`Http`] and
-/// [`Chat`] are there; one of your own is two short functions.
+/// The types of a [`Probe`](crate::Probe)'s requests and replies. [`Plain`], [`Http`] and [`Chat`]
+/// are included; one of your own is two short functions.
 pub trait Exchange: Clone + Send + Sync + 'static {
-    /// What is asked.
+    /// What the probe is called with.
     type Request: Call + Clone + Send + Sync + 'static;
     /// What the probe answers.
     type Reply: Read;
 
-    /// A request, always the same, with [`SECRET`] in it. It should bring a context of its own, so
-    /// that a layer which writes in it need not make one.
+    /// A request, always the same, with [`SECRET`] in it. It should have a context already, so that
+    /// a layer which writes to it need not allocate one.
     fn request(&self) -> Self::Request;
 
-    /// Whether `came` says the same as `sent`, contexts aside: those are there to be written in.
-    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool;
+    /// Whether `received` is equal to `sent`, apart from the context, which layers may write to.
+    fn same(&self, sent: &Self::Request, received: &Self::Request) -> bool;
 
     /// A reply with these pieces.
     fn reply(&self, pieces: Pieces) -> Self::Reply;
 }
 
 /// A reply that can be read to its end. Implemented for what core's layers answer with:
-/// `ChatResponse`, `http::Response` and [`Said`].
+/// `ChatResponse`, `http::Response` and [`PlainReply`].
 pub trait Read: Send + 'static {
-    /// What is there before the first piece.
+    /// What comes before the first piece.
     type Head: fmt::Debug;
     /// One piece.
     type Piece: fmt::Debug;
     /// What comes after the head.
     type Pieces: Stream<Item = Result<Self::Piece, Failure>> + Send;
 
-    /// Takes it apart.
+    /// Splits it into head and pieces.
     fn read(self) -> (Self::Head, Self::Pieces);
 }
 
-/// Plain values: an [`Ask`], answered by [`Said`]. For layers that were told that a reply is over
-/// when it is there ([`AtOnce`](steadfast_core::AtOnce)).
+/// Plain values: a [`PlainRequest`], answered by a [`PlainReply`]. For layers whose replies are
+/// complete as soon as they arrive ([`AtOnce`](steadfast_core::AtOnce)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 
-/// A plain value.
+/// A reply without pieces.
 #[derive(Debug)]
-pub struct Said {
+pub struct PlainReply {
     /// Kept so that the reply counts as alive.
     _pieces: Pieces,
 }
 
 impl Exchange for Plain {
-    type Request = Ask;
-    type Reply = Said;
+    type Request = PlainRequest;
+    type Reply = PlainReply;
 
-    fn request(&self) -> Ask {
-        let mut ask = Ask { text: SECRET, ..Ask::default() };
-        ask.context.target = Some(target());
-        ask
+    fn request(&self) -> PlainRequest {
+        let mut request = PlainRequest { text: SECRET, ..PlainRequest::default() };
+        request.context.target = Some(target());
+        request
     }
 
-    fn same(&self, sent: &Ask, came: &Ask) -> bool {
-        sent.text == came.text && sent.nudges == came.nudges
+    fn same(&self, sent: &PlainRequest, received: &PlainRequest) -> bool {
+        sent.text == received.text && sent.nudges == received.nudges
     }
 
-    fn reply(&self, pieces: Pieces) -> Said {
-        Said { _pieces: pieces }
+    fn reply(&self, pieces: Pieces) -> PlainReply {
+        PlainReply { _pieces: pieces }
     }
 }
 
-impl Read for Said {
+impl Read for PlainReply {
     type Head = &'static str;
     type Piece = Infallible;
-    type Pieces = Nothing;
+    type Pieces = NoPieces;
 
-    fn read(self) -> (&'static str, Nothing) {
-        ("said", Nothing(PhantomData))
+    fn read(self) -> (&'static str, NoPieces) {
+        ("answered", NoPieces(PhantomData))
     }
 }
 
 /// The pieces of a reply that has none.
 #[derive(Debug)]
-pub struct Nothing(PhantomData<()>);
+pub struct NoPieces(PhantomData<()>);
 
-impl Stream for Nothing {
+impl Stream for NoPieces {
     type Item = Result<Infallible, Failure>;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -111,9 +111,8 @@ fn target() -> Target {
     Target::new("probe")
 }
 
-/// The same as [`Http`] with a body that is not `Unpin`. For every layer that does not hand on a
-/// body which it has begun to read: that one wants bodies that can be moved, and is asked with
-/// [`Http`].
+/// The same as [`Http`] with a body that is not `Unpin`. For every layer except one that returns a
+/// body after reading a part of it: that one needs `Unpin` bodies, and is tested with [`Http`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PinnedHttp;
 
@@ -125,8 +124,8 @@ impl Exchange for PinnedHttp {
         Http.request()
     }
 
-    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool {
-        Http.same(sent, came)
+    fn same(&self, sent: &Self::Request, received: &Self::Request) -> bool {
+        Http.same(sent, received)
     }
 
     fn reply(&self, pieces: Pieces) -> Self::Reply {
@@ -153,12 +152,12 @@ impl Exchange for Http {
         request
     }
 
-    fn same(&self, sent: &Self::Request, came: &Self::Request) -> bool {
-        sent.method() == came.method()
-            && sent.uri() == came.uri()
-            && sent.version() == came.version()
-            && sent.headers() == came.headers()
-            && sent.body() == came.body()
+    fn same(&self, sent: &Self::Request, received: &Self::Request) -> bool {
+        sent.method() == received.method()
+            && sent.uri() == received.uri()
+            && sent.version() == received.version()
+            && sent.headers() == received.headers()
+            && sent.body() == received.body()
     }
 
     fn reply(&self, pieces: Pieces) -> Self::Reply {
@@ -219,13 +218,13 @@ impl Exchange for Chat {
         request
     }
 
-    fn same(&self, sent: &ChatRequest, came: &ChatRequest) -> bool {
-        sent.model == came.model
-            && sent.messages[..] == came.messages[..]
-            && sent.tools[..] == came.tools[..]
-            && sent.params == came.params
-            && sent.stream == came.stream
-            && sent.headers == came.headers
+    fn same(&self, sent: &ChatRequest, received: &ChatRequest) -> bool {
+        sent.model == received.model
+            && sent.messages[..] == received.messages[..]
+            && sent.tools[..] == received.tools[..]
+            && sent.params == received.params
+            && sent.stream == received.stream
+            && sent.headers == received.headers
     }
 
     fn reply(&self, pieces: Pieces) -> Self::Reply {

@@ -1,10 +1,9 @@
 //! The contract that every tower layer should pass, as one macro.
 //!
 //! A layer that compiles may still call a clone that was never polled ready, leak a permit when a
-//! caller goes away, forget a waker, or hold a lease until a body is dropped that has long been
-//! read. [`contract!`] makes a test of each such clause: the layer is put around a [`Probe`], an
-//! inner service that does as it is told and watches how it is treated, and polled by hand on a
-//! paused clock.
+//! caller goes away, forget a waker, or hold a lease until a body is dropped that was read long
+//! before. [`contract!`] makes a test of each such clause: the layer is put around a [`Probe`], a
+//! scripted inner service that records how it is used, and polled by hand on a paused clock.
 //!
 //! ```
 //! use std::task::{Context, Poll};
@@ -13,7 +12,7 @@
 //! use steadfast_testkit::{Aspect, Contract, Http, contract};
 //! use tower::{Layer, Service};
 //!
-//! /// Somebody's own layer: gives each request a priority.
+//! /// A layer under test: gives each request a priority.
 //! #[derive(Clone, Debug)]
 //! struct Background;
 //!
@@ -55,15 +54,16 @@
 //! # steadfast_testkit::run(async { steadfast_testkit::verify(&contract()).await });
 //! ```
 //!
-//! # What to say of a layer
+//! # What to declare about a layer
 //!
 //! A [`Contract`] needs to know how the layer is made and what its requests and replies are:
 //! [`Plain`] values, [`Http`] (or [`PinnedHttp`]), [`Chat`], or an [`Exchange`] of your own. Three
-//! things cannot be seen from outside, and are told with a closure each: what makes it
-//! [refuse](Contract::refuses), a number of its [state](Contract::state), and what it believes to
-//! [hold](Contract::held). Of what it has [none](Contract::none), the contract says so and why:
-//! a clause about something that was neither told nor declined fails, since it would have asked
-//! nothing. [Allocations](Contract::allocates) of the success path are none unless told.
+//! things cannot be observed from outside, and are declared with a closure each: what makes it
+//! [refuse](Contract::refuses), a number of its [state](Contract::state), and how many permits and
+//! leases it [holds](Contract::held). What it does not have is declared with
+//! [none](Contract::none) and a reason: a clause about something undeclared fails, since it would
+//! have tested nothing. The success path makes no [allocations](Contract::allocates) unless some
+//! are declared.
 //!
 //! ```
 //! use std::time::Duration;
@@ -82,8 +82,9 @@
 //!
 //! # The clauses
 //!
-//! They are the functions of [`clause`], whose documentation says what each asks and who paid for
-//! it. Auto traits are asked by the compiler: a service whose future is not `Send` does not fit.
+//! They are the functions of [`clause`], whose documentation says what each requires and which bug
+//! it comes from. Auto traits are checked by the compiler: a service whose future is not `Send`
+//! does not compile.
 //!
 //! ```compile_fail,E0277
 //! use std::{rc::Rc, task::{Context, Poll}};
@@ -110,36 +111,37 @@
 //!
 //! # For tests of your own
 //!
-//! [`Probe`] with [`Act`] is a scripted inner service, [`Watch`] polls by hand with a new waker each
-//! time, [`Heard`] listens to `tracing`, and [`Ask`] is a request of nobody's making.
+//! [`Probe`] with [`Action`] is a scripted inner service, [`TestTask`] polls by hand with a new
+//! waker each time, [`CapturedEvents`] is a `tracing` subscriber that keeps events, and
+//! [`PlainRequest`] is a minimal request.
 //!
-//! With the feature `allocations`, a default one, this crate is the program's allocator and counts: it is
-//! for `dev-dependencies` only. A crate with an allocator of its own does without it
-//! (`default-features = false`), and without that clause.
+//! With the feature `allocations`, a default one, this crate installs a global allocator that
+//! counts: it is for `dev-dependencies` only. A crate that has its own global allocator switches
+//! the feature off (`default-features = false`), and does without that clause.
 
 #[macro_use]
 mod macros;
-mod act;
-mod ask;
-mod circuit_model;
+mod action;
+mod captured;
 pub mod clause;
 mod contract;
 mod exchange;
-mod heard;
+mod harness;
 mod probe;
-mod scene;
+mod request;
+mod task;
 mod violation;
-mod watch;
 
 pub use self::{
-    act::{Act, Pieces, PinnedBody, ProbeBody, ProbeEvents},
-    ask::{Ask, ask, fail, ms, secs, whole},
-    circuit_model::{Change, CircuitModel},
+    action::{Action, Pieces, PinnedBody, ProbeBody, ProbeEvents},
+    captured::CapturedEvents,
     contract::{Aspect, Contract, Contracted, ContractedLayer},
-    exchange::{Chat, Exchange, Frames, Http, Nothing, PinnedHttp, Plain, Read, SECRET, Said},
-    heard::Heard,
-    macros::{CLAUSES, ask_clause, run, verify},
-    probe::{Answering, Probe, ProbeHandle},
-    violation::Violation,
-    watch::Watch,
+    exchange::{
+        Chat, Exchange, Frames, Http, NoPieces, PinnedHttp, Plain, PlainReply, Read, SECRET,
+    },
+    macros::{CLAUSES, check_clause, run, verify},
+    probe::{Probe, ProbeFuture, ProbeHandle},
+    request::{PlainRequest, elapsed_ms, fail, ms, plain_request, secs},
+    task::TestTask,
+    violation::ContractViolation,
 };

@@ -1,6 +1,6 @@
-//! From clauses to tests.
+//! The macro that makes tests of the clauses.
 
-use crate::{Contract, Exchange, Violation, contract::ContractedLayer};
+use crate::{Contract, ContractViolation, Exchange, contract::ContractedLayer};
 
 /// A module with a test for every [`clause`](crate::clause) of a [`Contract`].
 ///
@@ -12,8 +12,8 @@ use crate::{Contract, Exchange, Violation, contract::ContractedLayer};
 /// ```
 ///
 /// makes `mod over_http` with `#[test] fn ready_before_call()` and so on: `cargo test over_http`
-/// asks them all. The contract is an expression that each test evaluates for itself, on tokio's
-/// paused clock. No dependency on tokio is needed.
+/// runs them all. Each test evaluates the expression of the contract again, on tokio's paused
+/// clock. No dependency on tokio is needed.
 #[macro_export]
 macro_rules! contract {
     ($name:ident, $contract:expr $(,)?) => {
@@ -61,10 +61,10 @@ macro_rules! contract {
         }
     };
     (@names [] $($clause:ident)*) => { &[$(stringify!($clause)),*] };
-    (@ask [$name:ident, $contract:ident] $($clause:ident)*) => {
+    (@check [$name:ident, $contract:ident] $($clause:ident)*) => {
         match $name {
             $(stringify!($clause) => $crate::clause::$clause($contract).await,)*
-            _ => Err($crate::Violation::new("", format!("there is no clause `{}`", $name))),
+            _ => Err($crate::ContractViolation::new("", format!("there is no clause `{}`", $name))),
         }
     };
 }
@@ -72,44 +72,44 @@ macro_rules! contract {
 /// Every clause, by name.
 pub const CLAUSES: &[&str] = contract!(@with names []);
 
-/// Asks one clause, by its name.
+/// Checks one clause, by its name.
 ///
 /// # Errors
 ///
-/// When the layer does not keep it, or there is none of that name.
-pub async fn ask_clause<E: Exchange, L: ContractedLayer<E>>(
+/// When the layer violates it, or there is none of that name.
+pub async fn check_clause<E: Exchange, L: ContractedLayer<E>>(
     clause: &str,
     contract: &Contract<E, L>,
-) -> Result<(), Violation> {
-    contract!(@with ask [clause, contract])
+) -> Result<(), ContractViolation> {
+    contract!(@with check [clause, contract])
 }
 
-/// Asks every clause, in order, until one is broken.
+/// Checks every clause, in order, until one is violated.
 ///
 /// # Errors
 ///
-/// The first clause that is broken, and how.
+/// The first clause that is violated, and how.
 pub async fn verify<E: Exchange, L: ContractedLayer<E>>(
     contract: &Contract<E, L>,
-) -> Result<(), Violation> {
+) -> Result<(), ContractViolation> {
     for clause in CLAUSES {
-        ask_clause(clause, contract).await?;
+        check_clause(clause, contract).await?;
     }
     Ok(())
 }
 
-/// Runs a clause on a runtime of its own, with tokio's clock paused.
+/// Runs a clause on a new runtime, with tokio's clock paused.
 ///
 /// # Panics
 ///
 /// With the violation, when there is one.
 #[track_caller]
-pub fn run(clause: impl Future<Output = Result<(), Violation>>) {
+pub fn run(clause: impl Future<Output = Result<(), ContractViolation>>) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let found = match runtime {
         Ok(runtime) => runtime.block_on(clause),
-        Err(error) => panic!("no runtime to ask a clause on: {error}"),
+        Err(error) => panic!("can not start a runtime for the clause: {error}"),
     };
     if let Err(violation) = found {
         panic!("{violation}");

@@ -1,4 +1,4 @@
-//! The inner service of every clause.
+//! The scripted inner service of every clause.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,40 +17,40 @@ use tower_service::Service;
 
 use crate::{
     Exchange,
-    act::{Act, Ending, Pause, Pieces, told},
+    action::{Action, Ending, Pause, Pieces, scripted_failure},
 };
 
-/// A service that does as it is told, and watches how it is treated.
+/// A scripted service that records how it is used.
 ///
-/// It has a number of places: a poll of readiness takes one, which a call passes on to its future,
-/// and which is free again when that is over or dropped; a clone begins without one. What it is
-/// told and what it saw goes through its [`ProbeHandle`]. It never panics: what is done to it
-/// against the rules is [counted](ProbeHandle::misuse).
+/// It has a number of permits: a poll of readiness acquires one, which a call passes on to its
+/// future, and which is released when that is over or dropped; a clone has none. Its
+/// [`ProbeHandle`] scripts it and shows what it recorded. It never panics: calls against tower's
+/// rules are [recorded](ProbeHandle::misuse).
 ///
 /// Its future is not `Unpin`.
 pub struct Probe<E: Exchange> {
     exchange: E,
-    shared: Arc<Shared>,
+    shared: Arc<ProbeState>,
     last: Arc<Mutex<Option<E::Request>>>,
-    /// To know who waits for readiness, and who need not any more.
+    /// Identifies the clone in [`State::waiting`].
     id: u64,
     ready: bool,
-    /// Passes everything on to this, and watches.
-    over: Option<Relayed<E>>,
+    /// A service to forward calls to, instead of scripted replies.
+    forward: Option<Inner<E>>,
 }
 
-type Relayed<E> = BoxCloneSyncService<<E as Exchange>::Request, <E as Exchange>::Reply, Failure>;
+type Inner<E> = BoxCloneSyncService<<E as Exchange>::Request, <E as Exchange>::Reply, Failure>;
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ProbeState {
     pub(crate) state: Mutex<State>,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Calls and kept readiness there may be at a time.
-    places: usize,
-    /// Readiness that was given and not used.
+    /// Permits: calls and unused readiness there may be at a time.
+    capacity: usize,
+    /// Readiness that was granted and not used.
     reserved: usize,
     /// Futures that are neither over nor dropped.
     futures: usize,
@@ -58,43 +58,46 @@ pub(crate) struct State {
     broken: bool,
     waiting: HashMap<u64, Waker>,
     next_id: u64,
-    acts: VecDeque<Act>,
-    usual: Act,
+    script: VecDeque<Action>,
+    default_action: Action,
     calls: u64,
     granted: u64,
     misuse: Vec<&'static str>,
     recording: bool,
 }
 
-/// Tells a [`Probe`] and its clones what to do, and what they saw. Cheap to clone.
+/// Scripts a [`Probe`] and its clones, and shows what they recorded. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ProbeHandle(Arc<Shared>);
+pub struct ProbeHandle(Arc<ProbeState>);
 
 impl<E: Exchange> Probe<E> {
-    /// A probe that replies in `exchange`, is always ready and answers.
+    /// A probe with the types of `exchange` that is always ready and answers.
     pub fn new(exchange: E) -> (Self, ProbeHandle) {
         let state = State {
-            places: usize::MAX,
+            capacity: usize::MAX,
             reserved: 0,
             futures: 0,
             bodies: 0,
             broken: false,
             waiting: HashMap::new(),
             next_id: 1,
-            acts: VecDeque::new(),
-            usual: Act::answer(),
+            script: VecDeque::new(),
+            default_action: Action::answer(),
             calls: 0,
             granted: 0,
             misuse: Vec::new(),
             recording: false,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state) });
+        let shared = Arc::new(ProbeState { state: Mutex::new(state) });
         let handle = ProbeHandle(shared.clone());
-        (Self { exchange, shared, last: Arc::default(), id: 0, ready: false, over: None }, handle)
+        (
+            Self { exchange, shared, last: Arc::default(), id: 0, ready: false, forward: None },
+            handle,
+        )
     }
 
-    /// A probe that passes everything on to `service`, and watches how it is treated.
-    pub fn over<S>(exchange: E, service: S) -> (Self, ProbeHandle)
+    /// A probe that forwards every call to `service`, and records how it is used.
+    pub fn forwarding<S>(exchange: E, service: S) -> (Self, ProbeHandle)
     where
         S: Service<E::Request, Response = E::Reply, Error: Into<Failure>, Future: Send + 'static>
             + Clone
@@ -105,11 +108,11 @@ impl<E: Exchange> Probe<E> {
         use tower::ServiceExt as _;
         let (mut probe, handle) = Self::new(exchange);
         let service = BoxCloneSyncService::new(service.map_err(Into::into));
-        probe.over = Some(service);
+        probe.forward = Some(service);
         (probe, handle)
     }
 
-    /// The last request, when the probe was told to keep it ([`ProbeHandle::record`]).
+    /// The last request since [`ProbeHandle::record`].
     pub fn last(&self) -> Option<E::Request> {
         self.last.lock().clone()
     }
@@ -126,7 +129,7 @@ impl<E: Exchange> Clone for Probe<E> {
             last: self.last.clone(),
             id,
             ready: false,
-            over: self.over.clone(),
+            forward: self.forward.clone(),
         }
     }
 }
@@ -151,11 +154,11 @@ impl State {
 impl<E: Exchange> Service<E::Request> for Probe<E> {
     type Response = E::Reply;
     type Error = Failure;
-    type Future = Answering<E>;
+    type Future = ProbeFuture<E>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if let Some(over) = &mut self.over {
-            ready!(over.poll_ready(cx))?;
+        if let Some(inner) = &mut self.forward {
+            ready!(inner.poll_ready(cx))?;
         }
         let mut state = self.shared.state.lock();
         if state.broken {
@@ -164,7 +167,7 @@ impl<E: Exchange> Service<E::Request> for Probe<E> {
         if self.ready {
             return Poll::Ready(Ok(()));
         }
-        if state.reserved + state.futures >= state.places {
+        if state.reserved + state.futures >= state.capacity {
             state.waiting.insert(self.id, cx.waker().clone());
             return Poll::Pending;
         }
@@ -175,7 +178,7 @@ impl<E: Exchange> Service<E::Request> for Probe<E> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: E::Request) -> Answering<E> {
+    fn call(&mut self, request: E::Request) -> ProbeFuture<E> {
         let mut state = self.shared.state.lock();
         state.calls += 1;
         if std::mem::take(&mut self.ready) {
@@ -184,40 +187,44 @@ impl<E: Exchange> Service<E::Request> for Probe<E> {
             state.misuse.push("it was called without having been polled ready since its last call");
         }
         state.futures += 1;
-        let usual = state.usual;
-        let act = state.acts.pop_front().unwrap_or(usual);
+        let default_action = state.default_action;
+        let action = state.script.pop_front().unwrap_or(default_action);
         if state.recording {
             *self.last.lock() = Some(request.clone());
         }
         drop(state);
-        let course = match &mut self.over {
-            Some(over) => Course::Relay { call: over.call(request) },
-            None => Course::Own { exchange: self.exchange.clone(), act, pause: Pause::default() },
+        let call = match &mut self.forward {
+            Some(inner) => ProbeCall::Forwarded { call: inner.call(request) },
+            None => ProbeCall::Scripted {
+                exchange: self.exchange.clone(),
+                action,
+                pause: Pause::default(),
+            },
         };
-        let place = Place { shared: self.shared.clone(), over: false };
-        Answering { course, place, _pinned: PhantomPinned }
+        let permit = ProbePermit { shared: self.shared.clone(), freed: false };
+        ProbeFuture { call, permit, _pinned: PhantomPinned }
     }
 }
 
-/// What the failure of a broken probe says.
-pub(crate) const BROKEN: &str = "the probe is broken for good";
+/// The message of the failure of a probe that broke down.
+pub(crate) const BROKEN: &str = "the probe has failed permanently";
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-enum Course<E: Exchange> {
-    Own { exchange: E, act: Act, pause: Pause },
-    Relay { call: BoxFuture<Result<E::Reply, Failure>> },
+enum ProbeCall<E: Exchange> {
+    Scripted { exchange: E, action: Action, pause: Pause },
+    Forwarded { call: BoxFuture<Result<E::Reply, Failure>> },
 }
 
-/// A place that is taken until the call is over.
-struct Place {
-    shared: Arc<Shared>,
-    over: bool,
+/// Held until the call is over.
+struct ProbePermit {
+    shared: Arc<ProbeState>,
+    freed: bool,
 }
 
-impl Place {
+impl ProbePermit {
     fn free(&mut self) {
-        if !std::mem::replace(&mut self.over, true) {
+        if !std::mem::replace(&mut self.freed, true) {
             let mut state = self.shared.state.lock();
             state.futures -= 1;
             state.wake();
@@ -225,7 +232,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ProbePermit {
     fn drop(&mut self) {
         self.free();
     }
@@ -234,71 +241,71 @@ impl Drop for Place {
 pin_project! {
     /// The future of a call of a [`Probe`].
     #[must_use = "futures do nothing unless polled"]
-    pub struct Answering<E: Exchange> {
-        course: Course<E>,
-        place: Place,
+    pub struct ProbeFuture<E: Exchange> {
+        call: ProbeCall<E>,
+        permit: ProbePermit,
         #[pin]
         _pinned: PhantomPinned,
     }
 }
 
-impl<E: Exchange> Future for Answering<E> {
+impl<E: Exchange> Future for ProbeFuture<E> {
     type Output = Result<E::Reply, Failure>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if this.place.over {
-            let mut state = this.place.shared.state.lock();
+        if this.permit.freed {
+            let mut state = this.permit.shared.state.lock();
             state.misuse.push("its future was polled after it was ready");
             return Poll::Pending;
         }
-        let result = match this.course {
-            Course::Relay { call } => ready!(call.as_mut().poll(cx)),
-            Course::Own { exchange, act, pause } => {
-                ready!(pause.poll(act.slow, cx));
-                match act.head {
-                    Ending::Well => {
-                        let pieces = Pieces::new(*act, this.place.shared.clone());
+        let result = match this.call {
+            ProbeCall::Forwarded { call } => ready!(call.as_mut().poll(cx)),
+            ProbeCall::Scripted { exchange, action, pause } => {
+                ready!(pause.poll(action.slow, cx));
+                match action.head {
+                    Ending::Complete => {
+                        let pieces = Pieces::new(*action, this.permit.shared.clone());
                         Ok(exchange.reply(pieces))
                     }
-                    Ending::Fails(reason) => Err(told(reason)),
+                    Ending::Fails(reason) => Err(scripted_failure(reason)),
                     Ending::Hangs => return Poll::Pending,
                 }
             }
         };
-        this.place.free();
+        this.permit.free();
         Poll::Ready(result)
     }
 }
 
 impl ProbeHandle {
-    /// What it does with the next calls, in order; then the usual again.
-    pub fn next(&self, acts: impl IntoIterator<Item = Act>) {
+    /// What it does with the next calls, in order; then the default again.
+    pub fn script(&self, actions: impl IntoIterator<Item = Action>) {
         let mut state = self.0.state.lock();
-        state.acts.clear();
-        state.acts.extend(acts);
+        state.script.clear();
+        state.script.extend(actions);
     }
 
-    /// What it does with calls that it was told nothing about.
-    pub fn usually(&self, act: Act) {
-        self.0.state.lock().usual = act;
+    /// What it does with calls that are not in the script.
+    pub fn set_default(&self, action: Action) {
+        self.0.state.lock().default_action = action;
     }
 
-    /// It has so many places from now on; those taken stay taken.
-    pub fn places(&self, places: usize) {
+    /// Changes the number of its permits; those held are kept.
+    pub fn set_capacity(&self, capacity: usize) {
         let mut state = self.0.state.lock();
-        state.places = places;
+        state.capacity = capacity;
         state.wake();
     }
 
-    /// Its readiness fails from now on, for good.
+    /// Its readiness fails from now on.
     pub fn break_down(&self) {
         let mut state = self.0.state.lock();
         state.broken = true;
         state.wake();
     }
 
-    /// It keeps the last request from now on.
+    /// Keeps the last request from now on.
     pub fn record(&self) {
         self.0.state.lock().recording = true;
     }
@@ -308,12 +315,12 @@ impl ProbeHandle {
         self.0.state.lock().calls
     }
 
-    /// How often its readiness was given to somebody.
+    /// How often its readiness was granted.
     pub fn granted(&self) -> u64 {
         self.0.state.lock().granted
     }
 
-    /// Readiness that was given and not used yet.
+    /// Readiness that was granted and not used yet.
     pub fn reserved(&self) -> usize {
         self.0.state.lock().reserved
     }
@@ -328,7 +335,7 @@ impl ProbeHandle {
         self.0.state.lock().bodies
     }
 
-    /// What was done to it against the rules.
+    /// How it was used against tower's rules.
     pub fn misuse(&self) -> Vec<&'static str> {
         self.0.state.lock().misuse.clone()
     }
@@ -340,8 +347,8 @@ impl<E: Exchange> fmt::Debug for Probe<E> {
     }
 }
 
-impl<E: Exchange> fmt::Debug for Answering<E> {
+impl<E: Exchange> fmt::Debug for ProbeFuture<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answering").field("over", &self.place.over).finish_non_exhaustive()
+        f.debug_struct("ProbeFuture").field("done", &self.permit.freed).finish_non_exhaustive()
     }
 }

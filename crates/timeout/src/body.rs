@@ -21,7 +21,7 @@ pin_project! {
     /// A body under time limits. When a limit fires, the body under it is dropped at once, which
     /// closes its connection, and the failure is the last frame.
     ///
-    /// Frames of data are content; of server-sent events only those with data that is no ping.
+    /// Frames with data are content; of server-sent events only those with data other than pings.
     pub struct StallBody<B>
     where
         B: Body,
@@ -35,7 +35,7 @@ pin_project! {
 }
 
 impl<B: Body> StallBody<B> {
-    /// `body` under `clocks`; `sse` says that it is a stream of server-sent events.
+    /// `body` under `clocks`; `sse` when it is a stream of server-sent events.
     pub fn new(body: B, sse: bool, clocks: Clocks) -> Self {
         let sse = (sse && clocks.limits().need_content()).then(Sse::default);
         Self { body: Some(body), limited: Limited::new(clocks), sse }
@@ -65,7 +65,7 @@ where
     fn size_hint(&self) -> SizeHint {
         let mut hint = self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let held = self.limited.held().map(|frame| data_len(frame) as u64).sum();
-        // The upper bound first: it must never be below the lower.
+        // The upper bound first: it must not be below the lower one.
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(held));
         }
@@ -103,7 +103,7 @@ where
         let Some(data) = frame.data_ref() else { return false };
         match self.sse {
             None => data.has_remaining(),
-            // What can not be read without taking it is taken for content.
+            // Only the first chunk can be read without consuming it; further ones count as content.
             Some(sse) => sse.feed(data.chunk()) || data.chunk().len() < data.remaining(),
         }
     }

@@ -1,4 +1,4 @@
-//! The clocks of one call: one lazy timer, whatever the number of limits.
+//! The clocks of one call: one lazy timer for all limits.
 
 use std::{
     fmt,
@@ -13,51 +13,54 @@ use crate::{
     Floor,
     event::Fired,
     limits::{Due, TimeLimits, Times},
-    state::Shared,
+    state::TimeoutState,
 };
 
-/// Pieces that may be ready one after the other before the time is read: a stream that never
-/// has to wait must not outrun its limits.
-const PIECES_UNSEEN: u8 = 32;
+/// Pieces that may be ready one after the other before the time is read, so that a stream which is
+/// always ready meets its limits too.
+const MAX_UNCHECKED: u8 = 32;
 
-/// The clocks of one call. They go from the future to the reply, so that a limit runs over both.
+/// The clocks of one call. They move from the future to the reply, so that a limit covers both.
 ///
-/// Nothing is armed and no time is read until there is something to wait for.
+/// No timer is armed and no time is read until there is something to wait for.
 #[must_use = "clocks limit nothing unless polled"]
 pub struct Clocks {
-    shared: Arc<Shared>,
+    shared: Arc<TimeoutState>,
     times: Times,
     /// The deadline is the caller's and not this layer's.
-    callers: bool,
+    is_callers: bool,
     /// There has been progress since the time was last read.
     fresh: bool,
     delivered: bool,
-    unseen: u8,
+    unchecked: u8,
+    /// Nothing has come since the timer was set.
+    quiet: bool,
     timer: Option<Alarm>,
     target: Option<Target>,
     log: RecoveryLog,
 }
 
 impl Clocks {
-    /// Those of a call that is about to be made, under the caller's deadline if there is one.
+    /// The clocks of a call that will be made, under the caller's deadline if there is one.
     #[inline]
-    pub(crate) fn new(shared: Arc<Shared>, context: &CallContext) -> Self {
+    pub(crate) fn new(shared: Arc<TimeoutState>, context: &CallContext) -> Self {
         let deadline = context.deadline.map(Deadline::instant);
         Self {
             shared,
-            times: Times { again: context.attempts > 0, deadline, ..Times::default() },
-            callers: true,
+            times: Times { is_retry: context.attempts > 0, deadline, ..Times::default() },
+            is_callers: true,
             fresh: false,
             delivered: false,
-            unseen: 0,
+            unchecked: 0,
+            quiet: false,
             timer: None,
             target: context.target.clone(),
             log: context.log.clone(),
         }
     }
 
-    /// The call begins `now` and ends at `own`, by this layer's own limit, unless the caller has
-    /// less time; says whether it has not. Fails when the caller has no time left.
+    /// The call begins `now` and ends at `own`, this layer's limit, unless the caller's deadline is
+    /// earlier; returns whether `own` applies. Fails when the caller's deadline has passed.
     #[inline]
     pub(crate) fn begin_by(&mut self, now: Instant, own: Instant) -> Result<bool, Failure> {
         self.times.started = Some(now);
@@ -67,9 +70,9 @@ impl Clocks {
                 return Err(self.fire(due, now).with_attempts(0));
             }
             Some(callers) if callers <= own => {}
-            _ => (self.times.deadline, self.callers) = (Some(own), false),
+            _ => (self.times.deadline, self.is_callers) = (Some(own), false),
         }
-        Ok(!self.callers)
+        Ok(!self.is_callers)
     }
 
     pub(crate) fn limits(&self) -> &TimeLimits {
@@ -79,7 +82,13 @@ impl Clocks {
     /// The limit that has been reached, if any. To be polled whenever what is waited for is not
     /// ready; wakes the task when a limit is due.
     pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        self.unseen = 0;
+        self.unchecked = 0;
+        if self.quiet
+            && let Some(timer) = &mut self.timer
+        {
+            ready!(timer.poll(cx));
+        }
+        self.quiet = true;
         loop {
             let now = Instant::now();
             let Some(due) = self.due(now) else { return Poll::Pending };
@@ -89,8 +98,8 @@ impl Clocks {
             let timer = match &mut self.timer {
                 None => self.timer.insert(Alarm::at(due.at)),
                 Some(timer) => {
-                    // Moving a timer is dear and progress is frequent, so a timer is never
-                    // put off: it fires early, once a limit at most, and is set anew then.
+                    // Resetting a timer is expensive and progress is frequent, so a timer is not
+                    // moved later: it fires early, at most once a limit, and is reset then.
                     if timer.is_elapsed() || timer.deadline() > due.at {
                         timer.reset(due.at);
                     }
@@ -101,14 +110,13 @@ impl Clocks {
         }
     }
 
-    /// The limit that has been passed, if any, checked only once in a while and without waiting
-    /// for it: to be asked before each piece of the reply, so that one which is always ready meets
-    /// its limits too.
+    /// The limit that has been exceeded, if any, without registering a waker. To be called before
+    /// each piece of the reply; checks the time only every few pieces.
     pub fn overdue(&mut self) -> Option<Failure> {
-        if self.unseen < PIECES_UNSEEN {
+        if self.unchecked < MAX_UNCHECKED {
             return None;
         }
-        self.unseen = 0;
+        self.unchecked = 0;
         let now = Instant::now();
         let due = self.due(now).filter(|due| due.at <= now)?;
         Some(self.fire(due, now))
@@ -122,21 +130,22 @@ impl Clocks {
         self.times.due(&self.shared.limits)
     }
 
-    /// A piece of the reply has come. `content` says that it was more than a sign of life,
-    /// `progress` that it was content or a sign that work goes on, such as a complete tool call.
-    pub fn came(&mut self, content: bool, progress: bool) {
-        self.unseen = self.unseen.saturating_add(1);
+    /// A piece of the reply has come. `content` when it was content and not just a keep-alive,
+    /// `progress` when it was content or other progress, such as a complete tool call.
+    pub fn received(&mut self, content: bool, progress: bool) {
+        self.unchecked = self.unchecked.saturating_add(1);
+        self.quiet = false;
         self.fresh |= progress;
         self.times.content |= content;
     }
 
-    /// A piece has been handed on to the caller; `content` as in [`came`](Self::came).
+    /// A piece has been delivered to the caller; `content` as in [`received`](Self::received).
     pub fn delivered(&mut self, content: bool) {
         self.delivered |= content;
     }
 
-    /// `failure`, which says whether content has reached the caller. What is under this layer
-    /// may take content for delivered that is `held` back here.
+    /// `failure`, marked with whether content has reached the caller. Inner layers may count content
+    /// as delivered that is `held` back here.
     pub(crate) fn mark_delivered(&self, failure: Failure, held: bool) -> Failure {
         match (self.delivered, held) {
             (true, _) => failure.with_delivered(),
@@ -145,12 +154,13 @@ impl Clocks {
         }
     }
 
-    /// The beginning of the answer is measured from now on for `floor`'s window.
+    /// The rate of the answer is measured from now on, for `floor`'s window.
     pub(crate) fn open_window(&mut self, floor: &Floor) {
+        self.quiet = false;
         self.times.window = Instant::now().checked_add(floor.window);
     }
 
-    /// The beginning was fast enough.
+    /// The answer was fast enough.
     pub(crate) fn close_window(&mut self) {
         self.times.window = None;
     }
@@ -161,7 +171,7 @@ impl Clocks {
         let fired = Fired {
             limit: due.limit,
             limits: &self.shared.limits,
-            callers: self.callers,
+            is_callers: self.is_callers,
             elapsed: now.saturating_duration_since(started),
             delivered: self.delivered,
             target: self.target.as_ref(),

@@ -1,8 +1,8 @@
-//! Policies that make no sense.
+//! Errors of invalid policies.
 
 use std::time::Duration;
 
-/// A policy that makes no sense, and what would.
+/// Why a policy is invalid, and what would be valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -11,7 +11,7 @@ pub enum PolicyError {
     Zero(
         /// The field.
         &'static str,
-        /// How to turn it off, where that can be.
+        /// How to switch it off, where that is possible.
         &'static str,
     ),
     /// The first content may take longer than anything may take without content.
@@ -25,7 +25,7 @@ pub enum PolicyError {
         /// The limit without content.
         stall: Duration,
     },
-    /// The floor's rate is zero, negative or no number.
+    /// The floor's rate is zero, negative or not a number.
     #[error(
         "`floor.min_chars_per_s` {0} is no rate; set a number above 0, such as 5, or leave the \
          floor out"

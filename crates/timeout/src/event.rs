@@ -1,8 +1,10 @@
-//! What is reported when a limit fires: the failure, the trace, the log.
+//! What is reported when a limit fires: the failure, the trace and the log.
 
 use std::{fmt, time::Duration};
 
-use steadfast_core::{Failure, Fault, Reason, RecoveryLog, Retry, Scope, Step, Target, TimeLimit};
+use steadfast_core::{
+    Failure, FaultSide, Reason, RecoveryLog, Retry, Scope, Step, Target, TimeLimit, time::millis,
+};
 use tracing::{Level, event};
 
 use crate::limits::TimeLimits;
@@ -13,9 +15,9 @@ pub(crate) struct Fired<'a> {
     pub(crate) limit: TimeLimit,
     pub(crate) limits: &'a TimeLimits,
     /// The caller's own deadline was earlier than any limit of the layer.
-    pub(crate) callers: bool,
+    pub(crate) is_callers: bool,
     pub(crate) elapsed: Duration,
-    /// Content had been handed on.
+    /// Content had been delivered.
     pub(crate) delivered: bool,
     pub(crate) target: Option<&'a Target>,
     pub(crate) log: &'a RecoveryLog,
@@ -33,7 +35,7 @@ impl Fired<'_> {
             TimeLimit::Throughput => {
                 ("the answer came too slowly", "floor", limits.floor.map(|floor| floor.window))
             }
-            _ if self.callers => ("execution:aborted", "deadline", None),
+            _ if self.is_callers => ("execution:aborted", "deadline", None),
             _ => ("execution:aborted", "pipeline", limits.pipeline),
         }
     }
@@ -64,14 +66,14 @@ impl Fired<'_> {
 
         let mut failure = Failure::new(Reason::Timeout, self.to_string()).with_time_limit(limit);
         failure = match limit {
-            // Over is over: neither a retry nor another target brings the time back.
+            // Neither a retry nor another target would have any time left.
             TimeLimit::Pipeline => {
                 failure.with_retry(Retry::Forbidden).with_evidence("pipeline_timeout")
             }
             limit => failure.with_evidence(format!("limit:{limit}")),
         };
         if !limit.blames_provider() {
-            failure = failure.with_scope(Scope::Request).with_fault(Fault::Local);
+            failure = failure.with_scope(Scope::Request).with_fault(FaultSide::Local);
         }
         if delivered {
             failure = failure.with_delivered();
@@ -84,7 +86,7 @@ impl Fired<'_> {
 }
 
 impl fmt::Display for Fired<'_> {
-    /// What happened, the limit, its knob, the time, and how much the caller has.
+    /// What happened, the limit, its setting, the time, and whether content was delivered.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, knob, set_to) = self.about();
         write!(f, "{what}: limit {}", self.limit)?;
@@ -99,8 +101,4 @@ impl fmt::Display for Fired<'_> {
             false => "no content had been delivered",
         })
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,17 +11,17 @@ use std::{
 use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Reason};
 
-use crate::{Clocks, TimeLimitedReply};
+use crate::{Clocks, TimeoutReply};
 
 pin_project! {
-    /// Waits for the reply or a limit, whichever is first, and hands the clocks on to the reply.
+    /// Waits for the reply or a limit, whichever is first, and moves the clocks to the reply.
     ///
-    /// When a limit fires, the call under it is dropped at once. Dropping this drops the call.
+    /// When a limit fires, the inner call is dropped at once. Dropping this drops the call.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, W> {
         #[pin]
         call: Option<F>,
-        // The call's, or why there is none; `None` once ready.
+        // Those of the call, or why there is no call; `None` once ready.
         clocks: Option<Result<Clocks, Failure>>,
         reach: PhantomData<fn() -> W>,
     }
@@ -43,7 +43,7 @@ impl<F, W, R, E> Future for ResponseFuture<F, W>
 where
     F: Future<Output = Result<R, E>>,
     E: Into<Failure>,
-    R: TimeLimitedReply<W>,
+    R: TimeoutReply<W>,
 {
     type Output = Result<R::Limited, Failure>;
 
@@ -57,17 +57,20 @@ where
                 _ => polled_again(),
             }));
         };
-        let result = match call.poll(cx) {
-            Poll::Ready(result) => result.map_err(Into::into),
-            Poll::Pending => Err(ready!(clocks.poll_fired(cx))),
+        let failure = match call.poll(cx) {
+            Poll::Ready(Ok(reply)) => {
+                this.call.set(None);
+                return Poll::Ready(match this.clocks.take() {
+                    Some(Ok(clocks)) => Ok(reply.limited(clocks)),
+                    _ => Err(polled_again()),
+                });
+            }
+            Poll::Ready(Err(error)) => error.into(),
+            Poll::Pending => ready!(clocks.poll_fired(cx)),
         };
         this.call.set(None);
-        let clocks = this.clocks.take();
-        Poll::Ready(match (result, clocks) {
-            (Ok(reply), Some(Ok(clocks))) => Ok(reply.limited(clocks)),
-            (Ok(_), _) => Err(polled_again()),
-            (Err(failure), _) => Err(failure),
-        })
+        *this.clocks = None;
+        Poll::Ready(Err(failure))
     }
 }
 

@@ -6,23 +6,23 @@ use steadfast_core::{AtOnce, UntilEnd};
 use tower_layer::Layer;
 
 use crate::{
-    DeadlinePolicy, PolicyError, StallPolicy, TimeLimited, TimeoutHandle, policy::TimePolicy,
-    state::Shared,
+    DeadlinePolicy, PolicyError, StallPolicy, Timeout, TimeoutHandle, policy::TimePolicy,
+    state::TimeoutState,
 };
 
-/// Ends attempts that hang, that take too long, or that come too slowly; see
-/// [`TimeLimitLayer`] for how far the limits reach.
+/// Ends attempts that hang, that take too long, or that come too slowly; see [`TimeoutLayer`] for
+/// what the limits cover.
 ///
-/// Whatever the limits are, a call ends at its context's deadline.
-pub type StallTimeoutLayer<W = UntilEnd> = TimeLimitLayer<StallPolicy, W>;
+/// With any limits, a call ends at its context's deadline.
+pub type StallTimeoutLayer<W = UntilEnd> = TimeoutLayer<StallPolicy, W>;
 
-/// Gives every call a deadline, which all layers below obey, and ends the call at it; see
-/// [`TimeLimitLayer`] for how far it reaches.
+/// Gives every call a deadline, which all inner layers keep, and ends the call at it; see
+/// [`TimeoutLayer`] for what it covers.
 ///
 /// The deadline is the caller's own
 /// ([`CallContext::deadline`](steadfast_core::CallContext::deadline)) when that is earlier. A call
-/// whose deadline has passed when it is made fails without being made.
-pub type DeadlineLayer<W = UntilEnd> = TimeLimitLayer<DeadlinePolicy, W>;
+/// whose deadline has passed fails without being sent.
+pub type DeadlineLayer<W = UntilEnd> = TimeoutLayer<DeadlinePolicy, W>;
 
 /// Puts calls under the time limits of a policy: a [`StallTimeoutLayer`] or a [`DeadlineLayer`].
 ///
@@ -30,20 +30,20 @@ pub type DeadlineLayer<W = UntilEnd> = TimeLimitLayer<DeadlinePolicy, W>;
 /// ([`UntilEnd`]), or over the future alone ([`at_once`](Self::at_once)).
 ///
 /// Every service made by one layer value, and by its clones, shares one set of counters; the
-/// setters begin a new one.
+/// setters create a new one.
 #[must_use = "a layer does nothing until it wraps a service"]
-pub struct TimeLimitLayer<P, W = UntilEnd> {
+pub struct TimeoutLayer<P, W = UntilEnd> {
     policy: P,
-    shared: Arc<Shared>,
+    shared: Arc<TimeoutState>,
     reach: PhantomData<fn() -> W>,
 }
 
-impl<P: TimePolicy> TimeLimitLayer<P> {
+impl<P: TimePolicy> TimeoutLayer<P> {
     /// Limits calls by `policy`.
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; the error says what would.
+    /// When the policy is invalid; the error says what would be valid.
     pub fn new(policy: P) -> Result<Self, PolicyError> {
         policy.check()?;
         Ok(Self::of(policy))
@@ -61,7 +61,7 @@ impl DeadlineLayer {
     }
 }
 
-impl<P: TimePolicy> Default for TimeLimitLayer<P> {
+impl<P: TimePolicy> Default for TimeoutLayer<P> {
     /// With the default of its policy.
     fn default() -> Self {
         Self::of(P::default())
@@ -69,7 +69,7 @@ impl<P: TimePolicy> Default for TimeLimitLayer<P> {
 }
 
 impl<W> StallTimeoutLayer<W> {
-    /// With this stall limit; the ceiling follows it.
+    /// With this stall limit, of which the ceiling is a multiple.
     ///
     /// # Errors
     ///
@@ -81,21 +81,20 @@ impl<W> StallTimeoutLayer<W> {
     }
 }
 
-impl<P: TimePolicy, W> TimeLimitLayer<P, W> {
+impl<P: TimePolicy, W> TimeoutLayer<P, W> {
     /// Only for policies known to be valid.
     fn of(policy: P) -> Self {
-        Self { policy, shared: Arc::new(Shared::new(policy.limits())), reach: PhantomData }
+        Self { policy, shared: Arc::new(TimeoutState::new(policy.limits())), reach: PhantomData }
     }
 
     /// For replies that are values: only the future is limited.
-    pub fn at_once(self) -> TimeLimitLayer<P, AtOnce> {
+    pub fn at_once(self) -> TimeoutLayer<P, AtOnce> {
         self.with_reach()
     }
 
-    /// With another notion of how far the limits reach: that of
-    /// [`TimeLimitedReply<V>`](crate::TimeLimitedReply).
-    pub fn with_reach<V>(self) -> TimeLimitLayer<P, V> {
-        TimeLimitLayer { policy: self.policy, shared: self.shared, reach: PhantomData }
+    /// With limits that cover what [`TimeoutReply<V>`](crate::TimeoutReply) defines.
+    pub fn with_reach<V>(self) -> TimeoutLayer<P, V> {
+        TimeoutLayer { policy: self.policy, shared: self.shared, reach: PhantomData }
     }
 
     /// The policy in force.
@@ -103,28 +102,28 @@ impl<P: TimePolicy, W> TimeLimitLayer<P, W> {
         &self.policy
     }
 
-    /// Looks at the layer's state and resets it.
+    /// A handle that reads the layer's state and resets it.
     pub fn handle(&self) -> TimeoutHandle {
         TimeoutHandle(self.shared.clone())
     }
 }
 
-impl<S, P, W> Layer<S> for TimeLimitLayer<P, W> {
-    type Service = TimeLimited<S, W>;
+impl<S, P, W> Layer<S> for TimeoutLayer<P, W> {
+    type Service = Timeout<S, W>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        TimeLimited::new(inner, self.shared.clone())
+        Timeout::new(inner, self.shared.clone())
     }
 }
 
-impl<P: Clone, W> Clone for TimeLimitLayer<P, W> {
+impl<P: Clone, W> Clone for TimeoutLayer<P, W> {
     fn clone(&self) -> Self {
         Self { policy: self.policy.clone(), shared: self.shared.clone(), reach: PhantomData }
     }
 }
 
-impl<P: fmt::Debug, W> fmt::Debug for TimeLimitLayer<P, W> {
+impl<P: fmt::Debug, W> fmt::Debug for TimeoutLayer<P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeLimitLayer").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("TimeoutLayer").field("policy", &self.policy).finish_non_exhaustive()
     }
 }

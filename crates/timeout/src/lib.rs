@@ -1,10 +1,10 @@
-//! Time limits of a call: of one attempt, and of everything that is done for it.
+//! Time limits: of one attempt, and of a call with all its attempts.
 //!
-//! * [`StallTimeoutLayer`] ends an attempt that has hung (`stall`), that did not begin
+//! * [`StallTimeoutLayer`] ends an attempt that hangs (`stall`), that has no content in time
 //!   (`first_content`), that takes too long (`makespan`, and `attempt` for retries and
-//!   fallbacks), or that began too slowly to be of use (`floor`).
-//! * [`DeadlineLayer`] gives a call a deadline that every layer below obeys, and ends the call
-//!   at it, wherever it stands.
+//!   fallbacks), or that begins too slowly to be useful (`floor`).
+//! * [`DeadlineLayer`] gives a call a deadline that every inner layer keeps, and ends the call at
+//!   it, in any state.
 //!
 //! The limits do not end at the head of a reply: they run until its body or event stream is over.
 //! A limit that fires is a [`Failure`](steadfast_core::Failure) of
@@ -12,7 +12,7 @@
 //! [`TimeLimit`](steadfast_core::TimeLimit); what it ended is dropped at once, which closes the
 //! connection.
 //!
-//! | limit | default | begins anew with | counts against the provider |
+//! | limit | default | restarts with | counts against the provider |
 //! |---|---|---|---|
 //! | `stall` | 180 s | content: text, thinking, tool calls; not pings or comments | yes |
 //! | `makespan` | 10 x `stall` | nothing | no |
@@ -22,7 +22,7 @@
 //! | `pipeline` | 600 s, or the caller's deadline | nothing | no |
 //!
 //! They work on any request that is a [`Call`](steadfast_core::Call) and on any reply that is
-//! a [`TimeLimitedReply`]; `.at_once()` limits the future alone, for replies that are values.
+//! a [`TimeoutReply`]; `.at_once()` limits the future alone, for replies that are values.
 //!
 //! ```
 //! use std::time::Duration;
@@ -66,25 +66,24 @@
 //! Deadline            one for the call with all its retries and fallbacks
 //! CooldownFailover
 //! RetryBackoff
-//! CircuitBreaker      judges what the stall limit says
+//! CircuitBreaker      counts what the stall limit ends
 //! StallTimeout        one for every attempt
 //! Classify
 //! ```
 //!
-//! **Wrong:** `StallTimeout` outside `CircuitBreaker`. When the limit fires, the breaker below is
-//! dropped with the call and sees a caller that went away, which says nothing of the provider. A
-//! provider that hangs on every call then never trips it, and every call waits the whole limit.
+//! **Wrong:** `StallTimeout` outside `CircuitBreaker`. When the limit fires, the call of the breaker
+//! is dropped, which counts as cancelled by the caller and not against the provider. A provider that
+//! hangs on every call then never trips it, and every call waits for the whole limit.
 //!
 //! # What a limit costs
 //!
 //! A call that is ready at once arms no timer and, in [`StallTimeoutLayer`], reads no clock: the
-//! time of a call counts from the first poll that had to wait. One timer serves all limits of a
-//! call and is moved rarely: it is left to fire early and set anew, so that content, which comes
-//! many times a second, moves no timer. Streams stay `Unpin`.
+//! time of a call counts from the first poll that had to wait. One timer is used for all limits of
+//! a call and is rarely reset: it fires early and is reset then, so that content, which comes many
+//! times a second, does not reset it. Streams stay `Unpin`.
 //!
-//! Limits fire while the future or the stream is polled. A caller that does not read does not
-//! use up `stall`, which begins when something is waited for, but does use up the limits of the
-//! whole.
+//! Limits fire while the future or the stream is polled. A caller that does not read does not use up
+//! `stall`, which runs while something is waited for, but does use up the limits of the whole call.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -107,9 +106,9 @@ pub use self::{
     clocks::Clocks,
     error::PolicyError,
     events::StallEvents,
-    layer::{DeadlineLayer, StallTimeoutLayer, TimeLimitLayer},
+    layer::{DeadlineLayer, StallTimeoutLayer, TimeoutLayer},
     policy::{DeadlinePolicy, Floor, StallPolicy},
-    reply::TimeLimitedReply,
-    service::{DeadlineService, StallTimeout, TimeLimited},
+    reply::TimeoutReply,
+    service::{StallTimeout, Timeout},
     state::{TimeoutHandle, TimeoutSnapshot},
 };

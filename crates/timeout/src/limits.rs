@@ -19,26 +19,26 @@ pub struct TimeLimits {
 }
 
 impl TimeLimits {
-    /// Whether any limit has to know content from mere signs of life.
+    /// Whether any limit has to distinguish content from keep-alives.
     pub(crate) fn need_content(&self) -> bool {
         self.stall.is_some() || self.first_content.is_some() || self.floor.is_some()
     }
 }
 
-/// What is known of a call's time.
+/// The times of a call, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
-    /// When the call began to be waited for.
+    /// When the call had to be waited for first.
     pub(crate) started: Option<Instant>,
     /// When content, or other progress, was last seen.
     pub(crate) progress: Option<Instant>,
     /// Content has come.
     pub(crate) content: bool,
     /// It is not the first attempt of its request.
-    pub(crate) again: bool,
-    /// When the call must be over, whatever this layer's limits.
+    pub(crate) is_retry: bool,
+    /// When the call must be over.
     pub(crate) deadline: Option<Instant>,
-    /// When the window ends over which the beginning is measured.
+    /// The end of the window over which the rate is measured.
     pub(crate) window: Option<Instant>,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct Due {
 }
 
 impl Times {
-    /// The limit that fires first. Of several at once the one that blames the provider least is
-    /// named, then the one that is most to the point.
+    /// The limit that fires first. Of several at once, the first of this list: those that do not
+    /// count against the provider, then the more specific ones.
     pub(crate) fn due(&self, limits: &TimeLimits) -> Option<Due> {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
-        let Self { started, progress, content, again, deadline, window } = *self;
+        let Self { started, progress, content, is_retry, deadline, window } = *self;
         let first_content = limits.first_content.filter(|_| !content);
-        // An answer under way is the caller's: cutting it would break a healthy stream.
-        let attempt = limits.attempt.filter(|_| again && !content);
+        // Once there is content, this limit would break a healthy stream.
+        let attempt = limits.attempt.filter(|_| is_retry && !content);
         [
             (deadline, TimeLimit::Pipeline),
             (after(started, limits.makespan), TimeLimit::Makespan),
@@ -92,40 +92,45 @@ mod tests {
             pipeline: None,
             floor: None,
         };
-        let began = Times { started: Some(start), ..Times::default() };
-        let spoke = |at| Times { content: true, progress: Some(start + secs(at)), ..began };
+        let started = Times { started: Some(start), ..Times::default() };
+        let with_content =
+            |at| Times { content: true, progress: Some(start + secs(at)), ..started };
         let due = |at, limit| Some(Due { at: start + secs(at), limit });
         for (times, limits, expected) in [
-            (began, limits, due(30, TimeLimit::FirstContent)),
-            (spoke(20), limits, due(200, TimeLimit::Stall)),
-            (spoke(1_700), limits, due(1_800, TimeLimit::Makespan)),
+            (started, limits, due(30, TimeLimit::FirstContent)),
+            (with_content(20), limits, due(200, TimeLimit::Stall)),
+            (with_content(1_700), limits, due(1_800, TimeLimit::Makespan)),
             (
-                Times { again: true, ..began },
+                Times { is_retry: true, ..started },
                 TimeLimits { first_content: None, ..limits },
                 due(60, TimeLimit::Attempt),
             ),
-            (Times { again: true, ..spoke(20) }, limits, due(200, TimeLimit::Stall)),
+            (Times { is_retry: true, ..with_content(20) }, limits, due(200, TimeLimit::Stall)),
             (
-                Times { window: Some(start + secs(25)), ..spoke(20) },
+                Times { window: Some(start + secs(25)), ..with_content(20) },
                 limits,
                 due(25, TimeLimit::Throughput),
             ),
-            (Times { deadline: Some(start), ..spoke(20) }, limits, due(0, TimeLimit::Pipeline)),
-            // A tie is the caller's before it is the provider's.
             (
-                Times { deadline: Some(start + secs(30)), ..began },
+                Times { deadline: Some(start), ..with_content(20) },
+                limits,
+                due(0, TimeLimit::Pipeline),
+            ),
+            // Of equal times, the caller's limit before the provider's.
+            (
+                Times { deadline: Some(start + secs(30)), ..started },
                 limits,
                 due(30, TimeLimit::Pipeline),
             ),
             (
-                began,
+                started,
                 TimeLimits { first_content: Some(secs(180)), ..limits },
                 due(180, TimeLimit::FirstContent),
             ),
             // Not started, nothing set, or too long to represent: nothing is due.
             (Times::default(), limits, None),
-            (began, TimeLimits::default(), None),
-            (began, TimeLimits { stall: Some(Duration::MAX), ..TimeLimits::default() }, None),
+            (started, TimeLimits::default(), None),
+            (started, TimeLimits { stall: Some(Duration::MAX), ..TimeLimits::default() }, None),
         ] {
             assert_eq!(times.due(&limits), expected, "{times:?} {limits:?}");
         }

@@ -1,10 +1,10 @@
-//! How long a call may take, and without what.
+//! The time limits of the two layers.
 
 use std::time::Duration;
 
 use crate::{PolicyError, error::positive, limits::TimeLimits};
 
-/// What a layer needs of its policy. Sealed.
+/// A policy that can be made into limits. Sealed.
 pub trait TimePolicy: Copy + Default {
     /// `validate`, of any policy.
     fn check(&self) -> Result<(), PolicyError>;
@@ -54,36 +54,36 @@ const NONE_IS_OFF: &str = ", or `None` for no limit";
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StallPolicy {
-    /// The longest without content, from the call on; every piece of content begins it anew.
-    /// Pings, comments and empty pieces are no content. 180 s: models that think in silence do so
-    /// for two minutes, and hardly ever for three.
+    /// The longest time without content, from the call on; every piece of content restarts it.
+    /// Pings, comments and empty pieces are no content. 180 s: models that think without output do so
+    /// for up to two minutes, and rarely for three.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "stall_ms", with = "steadfast_core::config::Millis")
     )]
     pub stall: Duration,
-    /// How many times [`stall`](Self::stall) the whole answer may take, however steadily it
-    /// comes. 10, half an hour: longer than any useful answer, so that what runs into it is a
-    /// loop. Off: no such limit.
+    /// How many times [`stall`](Self::stall) the whole answer may take, even with steady content.
+    /// 10, half an hour: longer than any useful answer, so that only loops reach it. Off: no such
+    /// limit.
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub ceiling: Option<u32>,
-    /// The longest until the first content of a call that is not the first attempt of its request, by
-    /// its [`attempts`](steadfast_core::CallContext::attempts): of an answer that does
-    /// not come in pieces, the whole of it. 60 s: somebody has waited already. Once content is
-    /// there this limit ends, or it would cut healthy streams. Off: no such limit.
+    /// The longest time to the first content of a call that is not the first attempt of its request, by
+    /// its [`attempts`](steadfast_core::CallContext::attempts); without streaming, to the whole answer.
+    /// 60 s: the caller has waited for an attempt already. It ends with the first content, or it would
+    /// break healthy streams. Off: no such limit.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")
     )]
     pub attempt: Option<Duration>,
-    /// The longest until the first content; at most [`stall`](Self::stall). Off by default,
-    /// because how long a model thinks is the model's affair.
+    /// The longest time to the first content; at most [`stall`](Self::stall). Off by default, because
+    /// the time that models think differs.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "first_content_ms", with = "steadfast_core::config::Millis")
     )]
     pub first_content: Option<Duration>,
-    /// The slowest an answer may begin. Off by default.
+    /// The slowest rate at which an answer may begin. Off by default.
     pub floor: Option<Floor>,
 }
 
@@ -99,12 +99,12 @@ impl Default for StallPolicy {
     }
 }
 
-/// The slowest an answer may begin, for streams that are alive but useless.
+/// The slowest rate at which an answer may begin, for streams that are too slow to be useful.
 ///
-/// From its first content on an answer is held back until it has brought what the rate asks of a
-/// whole window; a stream of usual speed is held back for a moment. One that has not brought it
-/// when the window is over fails, unseen by the caller, so that it can be asked for again. After
-/// that nothing is held back or measured.
+/// From its first content on an answer is held back until it has the characters that the rate requires
+/// for a whole window; a stream of usual speed is held back only briefly. One that does not have them
+/// at the end of the window fails before anything is delivered, so that it can be retried. After that
+/// nothing is held back or measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -113,7 +113,7 @@ pub struct Floor {
     /// Characters of text, thinking and tool arguments a second; bytes, for an HTTP body. People
     /// read about 20 a second.
     pub min_chars_per_s: f64,
-    /// Over which time.
+    /// The time over which the rate is measured.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "window_ms", with = "steadfast_core::config::Millis")
@@ -127,11 +127,11 @@ impl StallPolicy {
         self.ceiling.map(|ceiling| self.stall.saturating_mul(ceiling))
     }
 
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// What does not, and what would.
+    /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let Self { stall, attempt, first_content, floor, .. } = *self;
         positive("stall", Some(stall), "")?;
@@ -160,8 +160,8 @@ impl StallPolicy {
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct DeadlinePolicy {
-    /// The longest a call may take with all its retries, fallbacks and the whole answer, unless
-    /// the caller has less time. 600 s: what the SDKs of the large providers wait.
+    /// The longest time of a call with all its retries, fallbacks and the whole answer, unless the
+    /// caller's deadline is earlier. 600 s: the timeout of the large providers' SDKs.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "pipeline_ms", with = "steadfast_core::config::Millis")
@@ -176,11 +176,11 @@ impl Default for DeadlinePolicy {
 }
 
 impl DeadlinePolicy {
-    /// Whether it makes sense.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// What does not, and what would.
+    /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
         positive("pipeline", Some(self.pipeline), "")
     }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_is_refused_with_a_reason() {
+    fn invalid_policies_are_refused_with_a_message() {
         let good = StallPolicy::default();
         good.validate().unwrap();
         let zero = Some(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! A reply under time limits: how far they reach, and what its body and its event stream share.
+//! A reply under time limits: what they cover, and what its body and its event stream share.
 
 use std::{
     collections::VecDeque,
@@ -12,12 +12,12 @@ use steadfast_core::{AtOnce, Failure, UntilEnd};
 
 use crate::{Clocks, Floor, StallBody, StallEvents};
 
-/// A reply that can be under time limits, which reach as far as `Reach` says: until the reply is
-/// over ([`UntilEnd`]), or until it is there ([`AtOnce`], which every type is).
+/// A reply that can be under time limits, which cover what `Reach` defines: the whole reply
+/// ([`UntilEnd`]), or the time until there is one ([`AtOnce`], which works for every type).
 ///
 /// Implemented for [`ChatResponse`] and `http::Response`. A reply of your own wraps its stream in
-/// [`StallEvents`] or [`StallBody`], or in a type of its own that polls the [`Clocks`].
-pub trait TimeLimitedReply<Reach = UntilEnd>: Sized {
+/// [`StallEvents`] or [`StallBody`], or in a type that polls the [`Clocks`].
+pub trait TimeoutReply<Reach = UntilEnd>: Sized {
     /// The reply under its limits.
     type Limited;
 
@@ -25,7 +25,7 @@ pub trait TimeLimitedReply<Reach = UntilEnd>: Sized {
     fn limited(self, clocks: Clocks) -> Self::Limited;
 }
 
-impl<R> TimeLimitedReply<AtOnce> for R {
+impl<R> TimeoutReply<AtOnce> for R {
     type Limited = R;
 
     #[inline]
@@ -34,7 +34,7 @@ impl<R> TimeLimitedReply<AtOnce> for R {
     }
 }
 
-impl<S> TimeLimitedReply for ChatResponse<S>
+impl<S> TimeoutReply for ChatResponse<S>
 where
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
@@ -45,7 +45,7 @@ where
     }
 }
 
-impl<B> TimeLimitedReply for http::Response<B>
+impl<B> TimeoutReply for http::Response<B>
 where
     B: Body,
     B::Error: Into<Failure>,
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// Where the pieces of a reply come from, and what they are.
+/// The pieces of a reply.
 pub(crate) trait Pieces {
     type Piece;
 
@@ -75,20 +75,20 @@ pub(crate) trait Pieces {
 
     fn is_content(&mut self, piece: &Self::Piece) -> bool;
 
-    /// Progress that is no content, such as a tool call that is complete.
+    /// Progress other than content, such as a complete tool call.
     fn is_progress(&self, piece: &Self::Piece) -> bool;
 
     fn size(piece: &Self::Piece) -> Size;
 }
 
-/// How much a piece is.
+/// The size of a piece.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Size {
-    /// Characters that a reader, or a tool, waits for.
+    /// Characters for a reader, or a tool.
     pub(crate) chars: usize,
-    /// The memory it takes.
+    /// Its size in memory.
     pub(crate) bytes: usize,
-    /// The answer is complete with it.
+    /// It completes the answer.
     pub(crate) end: bool,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Size {
 #[derive(Debug)]
 pub(crate) struct Limited<T> {
     pub(crate) clocks: Clocks,
-    /// Boxed: few have a floor.
+    /// Boxed, since few replies have a floor.
     held: Option<Box<Held<T>>>,
 }
 
@@ -133,7 +133,7 @@ impl<T> Limited<T> {
             match pieces.poll_piece(cx) {
                 Poll::Ready(Some(Ok(piece))) => {
                     let content = pieces.is_content(&piece);
-                    clocks.came(content, content || pieces.is_progress(&piece));
+                    clocks.received(content, content || pieces.is_progress(&piece));
                     let piece = match held {
                         None => Some(piece),
                         Some(held) => held.push(piece, content, P::size, clocks),
@@ -154,7 +154,7 @@ impl<T> Limited<T> {
             }
         };
         pieces.end();
-        // What is held back was never delivered and never will be.
+        // What is held back is dropped undelivered.
         let was_held = held.take().is_some_and(|held| held.phase == Phase::Holding);
         Poll::Ready(Some(Err(clocks.mark_delivered(failure, was_held))))
     }
@@ -165,11 +165,12 @@ impl<T> Limited<T> {
     }
 }
 
-/// The most that is held back, in bytes. What a floor asks of a window is a few hundred
-/// characters; frames around them make that a few kilobytes.
-const MOST_HELD: usize = 64 * 1024;
+/// The most that is held back, in bytes. A floor requires a few hundred characters in a window,
+/// which are a few kilobytes with the frames around them.
+const MAX_HELD: usize = 64 * 1024;
 
-/// Holds back pieces from the first content on until they bring what the floor asks of a window.
+/// Holds back pieces from the first content on until they have the characters that the floor
+/// requires in a window.
 #[derive(Debug)]
 struct Held<T> {
     floor: Floor,
@@ -182,7 +183,7 @@ struct Held<T> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No content yet: what comes is passed on.
+    /// No content yet: pieces are passed on.
     Waiting,
     Holding,
     /// Fast enough, or over.
@@ -194,7 +195,7 @@ impl<T> Held<T> {
         Self { floor, phase: Phase::Waiting, pieces: VecDeque::new(), bytes: 0, chars: 0 }
     }
 
-    /// Takes a piece in, or gives it back to be passed on.
+    /// Holds a piece back, or returns it to be passed on.
     fn push(
         &mut self,
         piece: T,
@@ -213,10 +214,10 @@ impl<T> Held<T> {
         self.pieces.push_back((piece, content));
         self.bytes = self.bytes.saturating_add(bytes);
         self.chars = self.chars.saturating_add(chars as u64);
-        #[expect(clippy::cast_precision_loss, reason = "a rate is no exact number")]
+        #[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
         let enough =
             self.chars as f64 >= self.floor.min_chars_per_s * self.floor.window.as_secs_f64();
-        if enough || end || self.bytes > MOST_HELD {
+        if enough || end || self.bytes > MAX_HELD {
             self.release(clocks);
         }
         None

@@ -11,32 +11,28 @@ use steadfast_core::{Call, Deadline, Failure, UntilEnd};
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::{Clocks, TimeLimitedReply, TimeoutHandle, future::ResponseFuture, state::Shared};
+use crate::{Clocks, TimeoutHandle, TimeoutReply, future::ResponseFuture, state::TimeoutState};
 
 /// Limits the calls of the inner service; see [`StallTimeoutLayer`](crate::StallTimeoutLayer).
-pub type StallTimeout<S, W = UntilEnd> = TimeLimited<S, W>;
-
-/// Gives the calls of the inner service a deadline; see [`DeadlineLayer`](crate::DeadlineLayer).
-/// (`Deadline` is the name of the moment itself, in `steadfast-core`.)
-pub type DeadlineService<S, W = UntilEnd> = TimeLimited<S, W>;
+pub type StallTimeout<S, W = UntilEnd> = Timeout<S, W>;
 
 /// Puts the calls of the inner service under time limits; see
-/// [`TimeLimitLayer`](crate::TimeLimitLayer).
+/// [`TimeoutLayer`](crate::TimeoutLayer).
 ///
 /// Waiting for readiness is not limited: a call begins with `call`.
 #[must_use = "services do nothing unless called"]
-pub struct TimeLimited<S, W = UntilEnd> {
+pub struct Timeout<S, W = UntilEnd> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<TimeoutState>,
     reach: PhantomData<fn() -> W>,
 }
 
-impl<S, W> TimeLimited<S, W> {
-    pub(crate) const fn new(inner: S, shared: Arc<Shared>) -> Self {
+impl<S, W> Timeout<S, W> {
+    pub(crate) const fn new(inner: S, shared: Arc<TimeoutState>) -> Self {
         Self { inner, shared, reach: PhantomData }
     }
 
-    /// Looks at the layer's state and resets it.
+    /// A handle that reads the layer's state and resets it.
     pub fn handle(&self) -> TimeoutHandle {
         TimeoutHandle(self.shared.clone())
     }
@@ -47,14 +43,14 @@ impl<S, W> TimeLimited<S, W> {
     }
 }
 
-impl<S, Req, W> Service<Req> for TimeLimited<S, W>
+impl<S, Req, W> Service<Req> for Timeout<S, W>
 where
     S: Service<Req>,
     S::Error: Into<Failure>,
     Req: Call,
-    S::Response: TimeLimitedReply<W>,
+    S::Response: TimeoutReply<W>,
 {
-    type Response = <S::Response as TimeLimitedReply<W>>::Limited;
+    type Response = <S::Response as TimeoutReply<W>>::Limited;
     type Error = Failure;
     type Future = ResponseFuture<S::Future, W>;
 
@@ -66,7 +62,7 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let mut clocks = Clocks::new(self.shared.clone(), request.context());
         if let Some(pipeline) = self.shared.limits.pipeline {
-            // The one reading of the clock that can not be put off: those below are given a moment.
+            // The only clock reading of a call that is ready at once.
             let now = Instant::now();
             let own =
                 now.checked_add(pipeline).unwrap_or_else(|| Deadline::after(pipeline).instant());
@@ -80,15 +76,15 @@ where
     }
 }
 
-impl<S: Clone, W> Clone for TimeLimited<S, W> {
+impl<S: Clone, W> Clone for Timeout<S, W> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), self.shared.clone())
     }
 }
 
-impl<S: fmt::Debug, W> fmt::Debug for TimeLimited<S, W> {
+impl<S: fmt::Debug, W> fmt::Debug for Timeout<S, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeLimited")
+        f.debug_struct("Timeout")
             .field("inner", &self.inner)
             .field("limits", &self.shared.limits)
             .finish_non_exhaustive()

@@ -1,25 +1,25 @@
-//! Content and signs of life in a stream of server-sent events, distinguished as the bytes come.
+//! Distinguishes content from keep-alives in a stream of server-sent events.
 
-/// Reads the bytes of a stream of server-sent events, cut anywhere.
+/// Reads the bytes of a stream of server-sent events, in chunks cut at any byte.
 #[derive(Debug, Default)]
 pub(crate) struct Sse {
     line: Line,
-    /// The event under way calls itself a ping.
+    /// The name of the current event is `ping`.
     ping: bool,
-    /// The last byte was a carriage return: a line feed right after it ends no other line.
+    /// The last byte was a carriage return: a line feed after it belongs to the same line end.
     after_cr: bool,
 }
 
-/// Where in a line the last byte was.
+/// The part of a line the last byte was in.
 #[derive(Debug)]
 enum Line {
-    /// In the field's name; so many bytes of it are as in one of the names below.
+    /// The name of a field, so far.
     Field(Name),
-    /// In an event's name, all of which so far is as in `ping`.
+    /// The name of an event, so far.
     Event(Name),
-    /// In data.
+    /// Data.
     Data,
-    /// In something that does not matter.
+    /// Anything else.
     Other,
 }
 
@@ -37,7 +37,7 @@ impl Default for Line {
 }
 
 impl Name {
-    /// Adds a byte, unless there is no room for it.
+    /// Adds a byte; false when it is full.
     fn push(&mut self, byte: u8) -> bool {
         match self.bytes.get_mut(self.len) {
             Some(free) => {
@@ -55,8 +55,8 @@ impl Name {
 }
 
 impl Sse {
-    /// Whether there is content in `bytes`: data of an event that is no ping, other than white
-    /// space.
+    /// Whether there is content in `bytes`: data other than white space, in an event that is not a
+    /// ping.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> bool {
         let mut content = false;
         while let Some((&byte, rest)) = bytes.split_first() {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn life_and_content() {
+    fn keep_alives_and_content() {
         for (text, content) in [
             (": ping\n\n", false),
             (":\n\n:\r\n\r\n", false),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the answer is that of the naive reader.
+        /// For any chunks, the result is that of the naive reader.
         #[test]
         fn agrees_with_a_reader_of_lines(
             parts in proptest::collection::vec(

@@ -24,12 +24,12 @@ const LIMITS: [TimeLimit; 6] = [
 
 /// What all services of one layer share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct TimeoutState {
     pub(crate) limits: TimeLimits,
     fired: [AtomicU64; LIMITS.len()],
 }
 
-impl Shared {
+impl TimeoutState {
     pub(crate) fn new(limits: TimeLimits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -41,11 +41,11 @@ impl Shared {
     }
 }
 
-/// Looks at a [`StallTimeoutLayer`](crate::StallTimeoutLayer) or a
-/// [`DeadlineLayer`](crate::DeadlineLayer) and resets it. Cheap to clone; every clone and every
-/// service of the layer share one state.
+/// Reads and resets the state of a [`StallTimeoutLayer`](crate::StallTimeoutLayer) or a
+/// [`DeadlineLayer`](crate::DeadlineLayer). Cheap to clone; every clone and every service of the
+/// layer share one state.
 #[derive(Clone)]
-pub struct TimeoutHandle(pub(crate) Arc<Shared>);
+pub struct TimeoutHandle(pub(crate) Arc<TimeoutState>);
 
 /// What a layer has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

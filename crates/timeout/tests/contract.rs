@@ -1,4 +1,4 @@
-//! The contract of every layer, and what is the limits' own of it.
+//! The contract of every layer, and the tests of tower's rules that only time limits need.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -9,7 +9,9 @@ use std::future::Ready;
 use common::Events;
 use steadfast_chat::ChatResponse;
 use steadfast_core::{Call, Deadline, Failure, UntilEnd};
-use steadfast_testkit::{Act, Ask, Aspect, Chat, Contract, PinnedHttp, Plain, ask, contract, secs};
+use steadfast_testkit::{
+    Action, Aspect, Chat, Contract, PinnedHttp, Plain, PlainRequest, contract, plain_request, secs,
+};
 use steadfast_timeout::{
     DeadlineLayer, StallBody, StallEvents, StallTimeoutLayer, TimeoutHandle, future::ResponseFuture,
 };
@@ -33,7 +35,7 @@ contract!(
     deadline_of_values,
     Contract::new(Plain, || DeadlineLayer::default().at_once())
         .refuses(|_, request| too_late(request))
-        .state(Act::hang(), |layer| fired(&layer.handle()))
+        .state(Action::hang(), |layer| fired(&layer.handle()))
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
@@ -41,7 +43,7 @@ contract!(
     deadline_of_http,
     Contract::new(PinnedHttp, DeadlineLayer::default)
         .refuses(|_, request| too_late(request))
-        .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .state(Action::hang_late(), |layer| fired(&layer.handle()))
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
@@ -49,14 +51,14 @@ contract!(
     deadline_of_chat,
     Contract::new(Chat, DeadlineLayer::default)
         .refuses(|_, request| too_late(request))
-        .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .state(Action::hang_late(), |layer| fired(&layer.handle()))
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 contract!(
     stall_of_values,
     Contract::new(Plain, || StallTimeoutLayer::default().at_once())
-        .state(Act::hang(), |layer| fired(&layer.handle()))
+        .state(Action::hang(), |layer| fired(&layer.handle()))
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::Held, HOLDS_NOTHING)
 );
@@ -64,7 +66,7 @@ contract!(
 contract!(
     stall_of_http,
     Contract::new(PinnedHttp, StallTimeoutLayer::default)
-        .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .state(Action::hang_late(), |layer| fired(&layer.handle()))
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::Held, HOLDS_NOTHING)
 );
@@ -72,14 +74,14 @@ contract!(
 contract!(
     stall_of_chat,
     Contract::new(Chat, StallTimeoutLayer::default)
-        .state(Act::hang_late(), |layer| fired(&layer.handle()))
+        .state(Action::hang_late(), |layer| fired(&layer.handle()))
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::Held, HOLDS_NOTHING)
 );
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_frees_the_permit_while_its_future_is_still_held() {
-    let (inner, _handle) = mock::pair::<Ask, &'static str>();
+    let (inner, _handle) = mock::pair::<PlainRequest, &'static str>();
     let service = ServiceBuilder::new()
         .layer(StallTimeoutLayer::default().at_once())
         .layer(ConcurrencyLimitLayer::new(1))
@@ -88,8 +90,8 @@ async fn a_limit_frees_the_permit_while_its_future_is_still_held() {
     assert_ready_ok!(service.poll_ready());
     let mut clone = service.clone();
     assert_pending!(clone.poll_ready());
-    assert_ready_ok!(service.poll_ready(), "still there");
-    let mut call = task::spawn(service.call(ask(|_| ())));
+    assert_ready_ok!(service.poll_ready(), "the permit is kept");
+    let mut call = task::spawn(service.call(plain_request(|_| ())));
     assert_pending!(call.poll());
     assert_pending!(clone.poll_ready(), "under way");
     // The limit frees the permit at once, though its future is still held.
@@ -100,10 +102,10 @@ async fn a_limit_frees_the_permit_while_its_future_is_still_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_setting_begins_a_new_state() {
+async fn a_setter_creates_new_state() {
     let layer = StallTimeoutLayer::default().at_once();
-    let hanging = service_fn(|_: Ask| std::future::pending::<Result<(), Failure>>());
-    assert!(layer.layer(hanging).oneshot(ask(|_| ())).await.is_err());
+    let hanging = service_fn(|_: PlainRequest| std::future::pending::<Result<(), Failure>>());
+    assert!(layer.layer(hanging).oneshot(plain_request(|_| ())).await.is_err());
     assert_eq!(fired(&layer.handle()), 1);
     assert_eq!(fired(&layer.with_stall(secs(1)).unwrap().handle()), 0);
 }

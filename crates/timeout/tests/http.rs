@@ -1,4 +1,4 @@
-//! Bodies of somebody else's HTTP client.
+//! The limits over the bodies of HTTP responses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -18,13 +18,13 @@ use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use steadfast_core::{Failure, Reason, TimeLimit};
-use steadfast_testkit::{ms, secs, whole};
+use steadfast_testkit::{elapsed_ms, ms, secs};
 use steadfast_timeout::{DeadlineLayer, Floor, StallBody, StallPolicy, StallTimeoutLayer};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 
 pin_project_lite::pin_project! {
-    /// A body that is not `Unpin`, as many are not, and says it has a hundred bytes to go.
+    /// A body that is not `Unpin`, whose size hint is 100 bytes.
     struct Chunks {
         frames: Timed<Result<Frame<Bytes>, Failure>>,
         #[pin]
@@ -59,7 +59,7 @@ fn frames(frames: impl IntoIterator<Item = Chunk>) -> Timed<Result<Frame<Bytes>,
 }
 
 /// Puts the limits of `policy` on a body of this kind.
-async fn watched(
+async fn limited(
     policy: StallPolicy,
     kind: &'static str,
     frames: Timed<Result<Frame<Bytes>, Failure>>,
@@ -75,18 +75,18 @@ async fn watched(
 
 /// Reads to the end: the bytes, and the failure.
 async fn read(body: &mut Pin<Box<StallBody<Chunks>>>) -> (String, Option<Failure>) {
-    let mut shown = String::new();
+    let mut received = String::new();
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => {
                 if let Ok(data) = frame.into_data() {
-                    shown += std::str::from_utf8(&data).unwrap();
+                    received += std::str::from_utf8(&data).unwrap();
                 }
             }
-            Err(failure) => return (shown, Some(failure)),
+            Err(failure) => return (received, Some(failure)),
         }
     }
-    (shown, None)
+    (received, None)
 }
 
 const SSE: &str = "text/event-stream; charset=utf-8";
@@ -106,23 +106,27 @@ async fn data_is_content_and_comments_and_pings_of_a_stream_are_not() {
         (SSE, ": keep-alive\n\ndata: x\n\n", true),
         (SSE, "\n", false),
     ] {
-        let began = Instant::now();
+        let start = Instant::now();
         let frames = frames([data(secs(100), chunk)]).hanging();
-        let mut body = watched(StallPolicy::default(), kind, frames).await;
-        let (shown, failure) = read(&mut body).await;
+        let mut body = limited(StallPolicy::default(), kind, frames).await;
+        let (received, failure) = read(&mut body).await;
         let failure = failure.unwrap();
-        assert_eq!(shown, chunk, "life or content, it is passed on");
-        assert_eq!(whole(began), if content { secs(280) } else { secs(180) }, "{kind} {chunk:?}");
+        assert_eq!(received, chunk, "both are passed on");
+        assert_eq!(
+            elapsed_ms(start),
+            if content { secs(280) } else { secs(180) },
+            "{kind} {chunk:?}"
+        );
         assert_eq!(failure.time_limit(), Some(TimeLimit::Stall));
         assert_eq!(failure.is_delivered(), content, "{kind} {chunk:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stalls_is_dropped_and_stays_ended() {
+async fn a_body_that_stalls_is_dropped_and_ends() {
     let frames = frames([data(secs(1), "a")]).hanging();
     let alive = frames.alive.clone();
-    let mut body = watched(StallPolicy::default(), JSON, frames).await;
+    let mut body = limited(StallPolicy::default(), JSON, frames).await;
     assert!(!body.is_end_stream());
     assert!(read(&mut body).await.1.is_some());
     assert_eq!(Arc::strong_count(&alive), 1);
@@ -132,12 +136,12 @@ async fn a_body_that_stalls_is_dropped_and_stays_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_body_ends_it_for_good() {
+async fn an_error_of_the_body_ends_it() {
     let frames = frames([data(secs(1), "a"), (secs(1), Err(cut())), data(secs(1), "b")]);
-    let mut body = watched(StallPolicy::default(), JSON, frames).await;
-    let (shown, failure) = read(&mut body).await;
+    let mut body = limited(StallPolicy::default(), JSON, frames).await;
+    let (received, failure) = read(&mut body).await;
     let failure = failure.unwrap();
-    assert_eq!((shown.as_str(), failure.reason()), ("a", Reason::Network));
+    assert_eq!((received.as_str(), failure.reason()), ("a", Reason::Network));
     assert!(failure.is_delivered());
     assert!(body.frame().await.is_none());
 }
@@ -147,7 +151,7 @@ async fn trailers_arrive_and_the_size_stays_known() {
     let mut trailers = http::HeaderMap::new();
     trailers.insert("x-cost", http::HeaderValue::from_static("3"));
     let frames = frames([data(secs(1), "a"), (secs(1), Ok(Frame::trailers(trailers.clone())))]);
-    let body = watched(StallPolicy::default(), JSON, frames).await;
+    let body = limited(StallPolicy::default(), JSON, frames).await;
     assert_eq!(body.size_hint().exact(), Some(100));
     let collected = body.collect().await.unwrap();
     assert_eq!(collected.trailers(), Some(&trailers));
@@ -160,13 +164,13 @@ fn floored() -> StallPolicy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_trickles_is_ended_unseen() {
-    let began = Instant::now();
+async fn a_body_that_is_too_slow_fails_before_it_is_delivered() {
+    let start = Instant::now();
     let frames = frames((0..99).map(|_| data(ms(1_500), ".")));
-    let mut body = watched(floored(), JSON, frames).await;
-    let (shown, failure) = read(&mut body).await;
+    let mut body = limited(floored(), JSON, frames).await;
+    let (received, failure) = read(&mut body).await;
     let failure = failure.unwrap();
-    assert_eq!((shown.as_str(), whole(began)), ("", ms(11_500)));
+    assert_eq!((received.as_str(), elapsed_ms(start)), ("", ms(11_500)));
     assert_eq!(failure.time_limit(), Some(TimeLimit::Throughput));
     assert!(!failure.is_delivered());
     assert!(body.is_end_stream());
@@ -174,7 +178,7 @@ async fn a_body_that_trickles_is_ended_unseen() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_held_back_has_not_ended_and_counts_in_its_size() {
-    let mut body = watched(floored(), JSON, frames([data(ms(1), "short")]).hanging()).await;
+    let mut body = limited(floored(), JSON, frames([data(ms(1), "short")]).hanging()).await;
     {
         let mut frame = tokio_test::task::spawn(body.frame());
         assert!(frame.poll().is_pending());
@@ -184,12 +188,12 @@ async fn a_body_held_back_has_not_ended_and_counts_in_its_size() {
     assert!(!body.is_end_stream());
     assert_eq!(body.size_hint().exact(), Some(105));
 
-    let mut body = watched(floored(), JSON, frames([data(ms(1), "short")])).await;
-    let (shown, failure) = read(&mut body).await;
-    assert_eq!((shown.as_str(), failure.is_none()), ("short", true));
+    let mut body = limited(floored(), JSON, frames([data(ms(1), "short")])).await;
+    let (received, failure) = read(&mut body).await;
+    assert_eq!((received.as_str(), failure.is_none()), ("short", true));
 
-    // Nor when the body under it has ended and part of it is still to be handed on.
-    let mut body = watched(floored(), JSON, frames([data(ms(1), "sho"), data(ms(1), "rt")])).await;
+    // Nor when the inner body has ended and a part of it is not delivered yet.
+    let mut body = limited(floored(), JSON, frames([data(ms(1), "sho"), data(ms(1), "rt")])).await;
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "sho");
     assert!(!body.is_end_stream());
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "rt");
@@ -197,7 +201,7 @@ async fn a_body_held_back_has_not_ended_and_counts_in_its_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_with_an_error_of_their_own_and_a_deadline_around() {
+async fn a_deadline_works_with_another_body_type() {
     let service = DeadlineLayer::default().layer(service_fn(|_: http::Request<()>| async {
         Ok::<_, Failure>(http::Response::new(Full::new(Bytes::from_static(b"pong"))))
     }));

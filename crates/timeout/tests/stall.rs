@@ -9,9 +9,9 @@ use std::{sync::Arc, time::Duration};
 use common::{Events, Timed, cut, end, next, of, ping, read, reply, text};
 use steadfast_chat::{ChatResponse, Delta, Event};
 use steadfast_core::{
-    AtOnce, Deadline, Failure, Fault, Reason, RecoveryLog, Retry, Scope, TimeLimit, Usage,
+    AtOnce, Deadline, Failure, FaultSide, Reason, RecoveryLog, Retry, Scope, TimeLimit, Usage,
 };
-use steadfast_testkit::{Ask, ask, ms, secs, whole};
+use steadfast_testkit::{PlainRequest, elapsed_ms, ms, plain_request, secs};
 use steadfast_timeout::{Floor, StallEvents, StallPolicy, StallTimeoutLayer};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
@@ -25,12 +25,12 @@ fn layer(change: impl FnOnce(&mut StallPolicy)) -> StallTimeoutLayer {
 /// Sends `request` to a provider whose head comes `after` and whose answer is `events`.
 async fn answer(
     layer: &StallTimeoutLayer,
-    request: Ask,
+    request: PlainRequest,
     after: Duration,
     events: Events,
 ) -> Result<ChatResponse<StallEvents<Events>>, Failure> {
     let mut events = Some(events);
-    let provider = service_fn(move |_: Ask| {
+    let provider = service_fn(move |_: PlainRequest| {
         let reply = reply(events.take().unwrap());
         async move {
             if !after.is_zero() {
@@ -45,16 +45,16 @@ async fn answer(
 /// Sends a request and reads the answer; with it the time it took.
 async fn run(
     layer: &StallTimeoutLayer,
-    request: Ask,
+    request: PlainRequest,
     after: Duration,
     events: Events,
 ) -> (String, Option<Failure>, Duration) {
-    let began = Instant::now();
-    let (shown, failure) = match answer(layer, request, after, events).await {
+    let start = Instant::now();
+    let (received, failure) = match answer(layer, request, after, events).await {
         Ok(mut answer) => read(&mut answer).await,
         Err(failure) => (String::new(), Some(failure)),
     };
-    (shown, failure, whole(began))
+    (received, failure, elapsed_ms(start))
 }
 
 fn every<T>(period: Duration, items: impl IntoIterator<Item = T>) -> Timed<T> {
@@ -62,11 +62,11 @@ fn every<T>(period: Duration, items: impl IntoIterator<Item = T>) -> Timed<T> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_never_comes_is_a_stall_and_the_call_is_dropped_at_once() {
+async fn a_reply_that_never_comes_is_a_stall_and_the_call_is_dropped_at_once() {
     let alive = Arc::new(());
     let held = alive.clone();
     let layer = layer(|_| ()).at_once();
-    let provider = service_fn(move |_: Ask| {
+    let provider = service_fn(move |_: PlainRequest| {
         let held = held.clone();
         async move {
             std::future::pending::<()>().await;
@@ -74,20 +74,20 @@ async fn a_head_that_never_comes_is_a_stall_and_the_call_is_dropped_at_once() {
             Ok::<_, Failure>(())
         }
     });
-    let mut call = std::pin::pin!(layer.layer(provider).call_once(ask(|_| ())));
-    let began = Instant::now();
+    let mut call = std::pin::pin!(layer.layer(provider).call_once(plain_request(|_| ())));
+    let start = Instant::now();
     let failure = call.as_mut().await.unwrap_err();
-    assert_eq!(whole(began), secs(180));
+    assert_eq!(elapsed_ms(start), secs(180));
     assert_eq!(Arc::strong_count(&alive), 1, "dropped, though its future is still held");
     assert_eq!((failure.reason(), failure.time_limit()), (Reason::Timeout, Some(TimeLimit::Stall)));
-    assert_eq!((failure.retry(), failure.fault()), (Retry::Yes, Fault::Provider));
+    assert_eq!((failure.retry(), failure.fault()), (Retry::Yes, FaultSide::Provider));
     assert_eq!(failure.scope(), Scope::Provider);
     assert!(!failure.is_delivered());
     let again = call.await.unwrap_err();
-    assert!(again.message().contains("after it was ready"), "says so instead of panicking");
+    assert!(again.message().contains("after it was ready"), "an error instead of a panic");
 }
 
-/// `oneshot` drops its future when it is over; this keeps it.
+/// Unlike `oneshot`, keeps the future when it is over.
 trait CallOnce<Req>: tower::Service<Req> + Sized {
     fn call_once(mut self, request: Req) -> Self::Future {
         self.call(request)
@@ -97,7 +97,7 @@ trait CallOnce<Req>: tower::Service<Req> + Sized {
 impl<S: tower::Service<Req>, Req> CallOnce<Req> for S {}
 
 #[tokio::test(start_paused = true)]
-async fn content_begins_the_stall_anew_and_signs_of_life_do_not() {
+async fn content_restarts_the_stall_limit_and_keep_alives_do_not() {
     let call = || Delta::ToolCall { index: 0, id: "1".into(), name: "ls".into() };
     let usage = Usage::new(1, 1);
     for (delta, content) in [
@@ -114,7 +114,7 @@ async fn content_begins_the_stall_anew_and_signs_of_life_do_not() {
     ] {
         let what = format!("{delta:?}");
         let events = every(secs(100), [of(delta)]).hanging();
-        let (_, failure, took) = run(&layer(|_| ()), ask(|_| ()), secs(0), events).await;
+        let (_, failure, took) = run(&layer(|_| ()), plain_request(|_| ()), secs(0), events).await;
         assert_eq!(took, if content { secs(280) } else { secs(180) }, "{what}");
         assert_eq!(failure.unwrap().time_limit(), Some(TimeLimit::Stall), "{what}");
     }
@@ -135,12 +135,12 @@ fn dot() -> Result<Event, Failure> {
     text(".")
 }
 
-/// Which limit ends which answer, when, and what of it the caller has by then. `None` for an answer that
-/// ends by itself; `Network` failures are the answer's own.
+/// Which limit ends which answer, when, and what the caller has received by then; `None` for an answer
+/// that ends by itself.
 #[tokio::test(start_paused = true)]
 async fn a_table_of_answers() {
     type Change = fn(&mut StallPolicy);
-    let usual: Change = |_| ();
+    let default: Change = |_| ();
     let no_attempt: Change = |policy| policy.attempt = None;
     let strict: Change = |policy| policy.first_content = Some(secs(20));
     let floor: Change =
@@ -156,7 +156,7 @@ async fn a_table_of_answers() {
         let cut = if delivered { cut().with_delivered() } else { cut() };
         vec![(ms(1), item), (ms(1), Err(cut))]
     };
-    let trickle = || both(each(secs(1), 2, ping), each(secs(1), 99, dot));
+    let slow = || both(each(secs(1), 2, ping), each(secs(1), 99, dot));
     let then_slow = || both(vec![(ms(1), fast())], each(secs(9), 20, dot));
     use TimeLimit::{Attempt, FirstContent, Stall, Throughput};
     // What; the policy, attempts before, when the head comes; the answer, whether it then hangs; the characters
@@ -164,51 +164,56 @@ async fn a_table_of_answers() {
     type Row = (&'static str, Change, u32, u64, Items, bool, usize, Option<TimeLimit>, u64, bool);
     #[rustfmt::skip]
     let rows: Vec<Row> = vec![
-        ("many, the last at 10.2 s", usual, 0, 0, each(ms(100), 102, dot), true, 102, Some(Stall), 190_200, true),
-        ("head and first event share a stall", usual, 0, 100, late(0, 100), false, 0, Some(Stall), 180_000, false),
-        ("a first attempt may begin late", usual, 0, 1, late(20, 7), false, 4, None, 148_000, false),
-        ("a retry has a minute, in spite of pings", usual, 1, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
-        ("so has a seventh", usual, 7, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
-        ("unless that is off", no_attempt, 1, 1, each(secs(7), 20, ping), false, 0, None, 141_000, false),
-        ("a retry with content may go on", usual, 1, 1, each(secs(7), 20, dot), false, 20, None, 141_000, false),
+        ("many pieces, the last at 10.2 s", default, 0, 0, each(ms(100), 102, dot), true, 102, Some(Stall), 190_200, true),
+        ("head and first event share a stall", default, 0, 100, late(0, 100), false, 0, Some(Stall), 180_000, false),
+        ("a first attempt may begin late", default, 0, 1, late(20, 7), false, 4, None, 148_000, false),
+        ("a retry has a minute, in spite of pings", default, 1, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
+        ("so does a seventh", default, 7, 1, late(20, 7), false, 0, Some(Attempt), 60_000, false),
+        ("unless that limit is off", no_attempt, 1, 1, each(secs(7), 20, ping), false, 0, None, 141_000, false),
+        ("a retry with content may continue", default, 1, 1, each(secs(7), 20, dot), false, 20, None, 141_000, false),
         ("no content in time", strict, 0, 1, late(2, 9), false, 0, Some(FirstContent), 20_000, false),
         ("with content only the stall counts", strict, 0, 0, each(secs(19), 4, dot), false, 4, None, 76_000, false),
-        ("a trickle is ended unseen", floor, 0, 0, trickle(), false, 0, Some(Throughput), 13_000, false),
-        ("once fast enough it may trickle", floor, 0, 0, then_slow(), false, 70, None, 180_001, false),
+        ("too slow an answer fails before it is delivered", floor, 0, 0, slow(), false, 0, Some(Throughput), 13_000, false),
+        ("once fast enough it may be slow", floor, 0, 0, then_slow(), false, 70, None, 180_001, false),
         ("a short answer is not slow", floor, 0, 0, ends(Some(end())), false, 3, None, 2, false),
         ("nor without its end", floor, 0, 0, ends(None), false, 3, None, 1, false),
     ];
     for (what, change, attempts, head, items, hangs, chars, limit, at, delivered) in rows {
         let events = Timed::new(items);
         let events = if hangs { events.hanging() } else { events };
-        let request = ask(|context| context.attempts = attempts);
-        let (shown, failure, took) = run(&layer(change), request, secs(head), events).await;
-        assert_eq!((shown.len(), took), (chars, ms(at)), "{what}");
+        let request = plain_request(|context| context.attempts = attempts);
+        let (received, failure, took) = run(&layer(change), request, secs(head), events).await;
+        assert_eq!((received.len(), took), (chars, ms(at)), "{what}");
         let fired = failure.as_ref().and_then(|failure| failure.time_limit());
         assert_eq!((fired, failure.is_some()), (limit, limit.is_some()), "{what}");
         if let Some(failure) = failure {
             assert_eq!(
                 (failure.is_delivered(), failure.fault()),
-                (delivered, Fault::Provider),
+                (delivered, FaultSide::Provider),
                 "{what}"
             );
         }
     }
-    // What was held back when the answer breaks was never delivered, also when what is under this layer,
-    // which had handed it on, says it was.
-    for (item, under, chars, delivered) in
+    // What was held back when the answer breaks was not delivered, even when the inner layer, which had
+    // passed it on, marks it as delivered.
+    for (item, marked, chars, delivered) in
         [(text("half"), false, 0, false), (text("half"), true, 0, false), (fast(), true, 50, true)]
     {
-        let events = Timed::new(breaks(item, under));
-        let (shown, failure, _) = run(&layer(floor), ask(|_| ()), secs(0), events).await;
-        assert_eq!((shown.len(), failure.unwrap().is_delivered()), (chars, delivered), "{under}");
+        let events = Timed::new(breaks(item, marked));
+        let (received, failure, _) =
+            run(&layer(floor), plain_request(|_| ()), secs(0), events).await;
+        assert_eq!(
+            (received.len(), failure.unwrap().is_delivered()),
+            (chars, delivered),
+            "{marked}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_is_no_stall() {
     let events = Timed::new([(secs(0), text("a")), (secs(100), text("b")), (secs(1), end())]);
-    let mut answer = answer(&layer(|_| ()), ask(|_| ()), secs(0), events).await.unwrap();
+    let mut answer = answer(&layer(|_| ()), plain_request(|_| ()), secs(0), events).await.unwrap();
     for _ in 0..2 {
         assert!(next(&mut answer).await.unwrap().is_ok());
         tokio::time::sleep(secs(179)).await;
@@ -217,18 +222,18 @@ async fn a_slow_reader_is_no_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steady_content_meets_the_ceiling_which_is_not_the_providers_fault() {
+async fn steady_content_reaches_the_ceiling_which_is_not_the_providers_fault() {
     let events = every(secs(100), (0..100).map(|_| text(".")));
     let alive = events.alive.clone();
     let layer = layer(|_| ());
-    let mut answer = answer(&layer, ask(|_| ()), secs(0), events).await.unwrap();
-    let began = Instant::now();
-    let (shown, failure) = read(&mut answer).await;
+    let mut answer = answer(&layer, plain_request(|_| ()), secs(0), events).await.unwrap();
+    let start = Instant::now();
+    let (received, failure) = read(&mut answer).await;
     let failure = failure.unwrap();
-    // The eighteenth piece is due at the very moment; it has come, so it is handed on first.
-    assert_eq!((shown.len(), whole(began)), (18, secs(1_800)));
+    // The eighteenth piece comes at the same time, and is delivered first.
+    assert_eq!((received.len(), elapsed_ms(start)), (18, secs(1_800)));
     assert_eq!(failure.time_limit(), Some(TimeLimit::Makespan));
-    assert_eq!((failure.scope(), failure.fault()), (Scope::Request, Fault::Local));
+    assert_eq!((failure.scope(), failure.fault()), (Scope::Request, FaultSide::Local));
     assert!(failure.is_delivered());
     assert_eq!(
         failure.message(),
@@ -241,14 +246,15 @@ async fn steady_content_meets_the_ceiling_which_is_not_the_providers_fault() {
 
     let endless = StallTimeoutLayer::new(StallPolicy { ceiling: None, ..StallPolicy::default() });
     let events = every(secs(100), (0..100).map(|_| text(".")));
-    let (shown, failure, _) = run(&endless.unwrap(), ask(|_| ()), secs(0), events).await;
-    assert_eq!((shown.len(), failure.is_none()), (100, true));
+    let (received, failure, _) =
+        run(&endless.unwrap(), plain_request(|_| ()), secs(0), events).await;
+    assert_eq!((received.len(), failure.is_none()), (100, true));
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_wait_is_bounded_by_the_deadline() {
     for after in [secs(0), secs(900)] {
-        let request = ask(|context| {
+        let request = plain_request(|context| {
             context.deadline = Some(Deadline::after(secs(30)));
             context.target = Some("openai".into());
         });
@@ -257,7 +263,7 @@ async fn every_wait_is_bounded_by_the_deadline() {
         let failure = failure.unwrap();
         assert_eq!((took, failure.time_limit()), (secs(30), Some(TimeLimit::Pipeline)));
         assert_eq!((failure.retry(), failure.evidence()), (Retry::Forbidden, "pipeline_timeout"));
-        assert_eq!((failure.scope(), failure.fault()), (Scope::Request, Fault::Local));
+        assert_eq!((failure.scope(), failure.fault()), (Scope::Request, FaultSide::Local));
         assert!(failure.message().starts_with("execution:aborted"), "{failure}");
         assert!(failure.message().contains("`deadline`"), "{failure}");
         assert_eq!(failure.target(), Some(&"openai".into()));
@@ -268,7 +274,7 @@ async fn every_wait_is_bounded_by_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_always_ready_meets_its_limits_too() {
     let events = Timed::new((0..1_000).map(|_| (secs(0), ping())));
-    let mut answer = answer(&layer(|_| ()), ask(|_| ()), secs(0), events).await.unwrap();
+    let mut answer = answer(&layer(|_| ()), plain_request(|_| ()), secs(0), events).await.unwrap();
     for _ in 0..100 {
         assert!(next(&mut answer).await.unwrap().is_ok());
     }
@@ -281,23 +287,23 @@ async fn an_answer_that_is_always_ready_meets_its_limits_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_ready_arms_no_timer() {
+async fn a_ready_answer_arms_no_timer() {
     let events = Timed::new((0..200).map(|_| (secs(0), text("."))).chain([(secs(0), end())]));
-    let mut answer = answer(&layer(|_| ()), ask(|_| ()), secs(0), events).await.unwrap();
+    let mut answer = answer(&layer(|_| ()), plain_request(|_| ()), secs(0), events).await.unwrap();
     assert_eq!(read(&mut answer).await.0.len(), 200);
     let (_, events) = answer.into_parts();
     assert!(format!("{events:?}").contains("armed: false"), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_the_answer_pass_through_and_it_stays_ended() {
+async fn failures_of_the_answer_pass_through_and_end_it() {
     let events = Timed::new([(secs(0), text("a")), (secs(1), Err(cut())), (secs(0), text("b"))]);
     let alive = events.alive.clone();
-    let mut answer = answer(&layer(|_| ()), ask(|_| ()), secs(0), events).await.unwrap();
-    let (shown, failure) = read(&mut answer).await;
+    let mut answer = answer(&layer(|_| ()), plain_request(|_| ()), secs(0), events).await.unwrap();
+    let (received, failure) = read(&mut answer).await;
     let failure = failure.unwrap();
     assert_eq!(
-        (shown.as_str(), failure.reason(), failure.is_delivered()),
+        (received.as_str(), failure.reason(), failure.is_delivered()),
         ("a", Reason::Network, true)
     );
     assert!(next(&mut answer).await.is_none());
@@ -309,37 +315,37 @@ fn floored() -> StallTimeoutLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_usual_speed_is_held_back_for_a_moment_and_keeps_its_order() {
+async fn an_answer_of_usual_speed_is_held_back_briefly_and_keeps_its_order() {
     // Ten characters each 250 ms: the floor is met with the fifth piece.
     let pieces = (0..40).map(|n| text(&format!("{n:>10}")));
     let events = every(ms(250), [ping()].into_iter().chain(pieces).chain([end()]));
     let layer = floored();
-    let mut answer = answer(&layer, ask(|_| ()), secs(0), events).await.unwrap();
-    let began = Instant::now();
+    let mut answer = answer(&layer, plain_request(|_| ()), secs(0), events).await.unwrap();
+    let start = Instant::now();
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), ping().unwrap(), "a ping is not held");
-    assert_eq!(whole(began), ms(250));
+    assert_eq!(elapsed_ms(start), ms(250));
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), text("         0").unwrap());
-    assert_eq!(whole(began), ms(1_500));
-    let shown = read(&mut answer).await.0;
+    assert_eq!(elapsed_ms(start), ms(1_500));
+    let received = read(&mut answer).await.0;
     let expected: String = (1..40).map(|n| format!("{n:>10}")).collect();
-    assert_eq!(shown, expected);
+    assert_eq!(received, expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_terminal_event_ends_the_holding_back_even_if_the_connection_stays() {
+async fn the_terminal_event_releases_the_answer_even_if_the_connection_stays_open() {
     let events = Timed::new([(ms(1), text("yes")), (ms(1), end())]).hanging();
-    let mut answer = answer(&floored(), ask(|_| ()), secs(0), events).await.unwrap();
-    let began = Instant::now();
+    let mut answer = answer(&floored(), plain_request(|_| ()), secs(0), events).await.unwrap();
+    let start = Instant::now();
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), text("yes").unwrap());
     assert_eq!(next(&mut answer).await.unwrap().unwrap(), end().unwrap());
-    assert_eq!(whole(began), ms(2));
+    assert_eq!(elapsed_ms(start), ms(2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fired_is_logged_and_counted() {
+async fn a_limit_that_fired_is_logged_and_counted() {
     let layer = layer(|_| ());
     let log = RecoveryLog::enabled();
-    let request = ask(|context| {
+    let request = plain_request(|context| {
         context.log = log.clone();
         context.target = Some("openai".into());
     });
@@ -354,10 +360,10 @@ async fn what_fired_is_logged_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_are_limited_until_they_are_there() {
+async fn plain_values_can_be_limited() {
     let layer: StallTimeoutLayer<AtOnce> = layer(|_| ()).at_once();
-    let provider = service_fn(|_: Ask| async { Ok::<_, Failure>(42) });
-    assert_eq!(layer.layer(provider).oneshot(ask(|_| ())).await.unwrap(), 42);
+    let provider = service_fn(|_: PlainRequest| async { Ok::<_, Failure>(42) });
+    assert_eq!(layer.layer(provider).oneshot(plain_request(|_| ())).await.unwrap(), 42);
 }
 
 #[test]

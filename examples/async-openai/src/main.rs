@@ -1,13 +1,13 @@
 //! async-openai with three layers under its typed API: classify, retry, breaker.
 //!
-//! With its feature `middleware`, async-openai hands every call to a tower service that takes an
+//! With its feature `middleware`, async-openai passes every call to a tower service that takes an
 //! `HttpRequestFactory`, from which each attempt builds a fresh request, and answers with a
-//! `reqwest::Response`. [`resilient`] puts the layers there; chat calls and streams then go
+//! `reqwest::Response`. [`resilient`] adds the layers there; chat calls and streams then go
 //! through them and nothing else changes.
 //!
 //! The provider is simulated, behind a real socket: it limits, is overloaded, answers, and then
-//! dies. Run it with `cargo run -p example-async-openai`; it ends with an error if anything goes
-//! otherwise.
+//! dies. Run it with `cargo run -p example-async-openai`; it ends with an error if anything else
+//! happens.
 
 use std::{error::Error, time::Duration};
 
@@ -28,19 +28,21 @@ use steadfast::{
     circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
-    sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
+    sim::{
+        Answer, Dialect, ErrorKind, Fault, FaultPlan, PlanRule, RateLimit, SimProvider, SimServer,
+    },
 };
 use tower::ServiceBuilder;
 
-/// async-openai's request with the context that layers look for. A type of another crate can not
-/// be a `Call` itself; these lines make it one.
+/// async-openai's request with the context that layers need. A type of another crate can not
+/// implement `Call` here, so this one wraps it.
 #[derive(Clone)]
-struct Asked {
+struct OpenAiCall {
     factory: HttpRequestFactory,
     context: CallContext,
 }
 
-impl Call for Asked {
+impl Call for OpenAiCall {
     fn context(&self) -> &CallContext {
         &self.context
     }
@@ -50,31 +52,31 @@ impl Call for Asked {
     }
 }
 
-/// `client` with the layers around its HTTP service; what they do is written to `log`.
+/// `client` with the layers around its HTTP service; their steps are written to `log`.
 fn resilient(
     client: Client<OpenAIConfig>,
     log: RecoveryLog,
 ) -> Result<(Client<OpenAIConfig>, BreakerHandle), Box<dyn Error>> {
-    // Short waits, because someone is watching: by default it is 10 retries from 500 ms on.
+    // Short waits for the example; the default is 10 retries from 500 ms on.
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200))?;
     let retry = RetryBackoffLayer::transient().with_retries(2).with_backoff(backoff)?;
     let breaker = CircuitBreakerLayer::default();
     let breakers = breaker.handle();
     let stack = ServiceBuilder::new()
-        // Up here are async-openai's types. Its error has a place for any other in a box.
+        // Above are async-openai's types. Its error can box any other.
         .map_err(|failure: Failure| OpenAIError::Boxed(failure.into()))
         .map_response(|response: http::Response<_>| response.map(Body::wrap).into())
-        .map_request(move |factory| Asked {
+        .map_request(move |factory| OpenAiCall {
             factory,
             context: CallContext::new().with_target("openai").with_log(log.clone()),
         })
-        // Here are ours.
+        // The layers.
         .layer(retry)
         .layer(breaker)
         .layer(ClassifyLayer::http())
-        // And down here async-openai's own service, which sends with reqwest, once.
+        // Below is async-openai's own service, which sends each request once, with reqwest.
         .map_response(http::Response::<Body>::from)
-        .map_request(|asked: Asked| asked.factory)
+        .map_request(|call: OpenAiCall| call.factory)
         .service(ReqwestService::new(reqwest::Client::new()));
     Ok((client.with_http_service(stack), breakers))
 }
@@ -88,7 +90,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("a provider that limits, is overloaded, then answers:");
     let answer = client.chat().create(question()).await?;
-    let text = answer.choices.first().and_then(|choice| choice.message.content.clone());
+    let text = answer.choices.first().and_then(|item| item.message.content.clone());
     println!("  {log}");
     println!("  {text:?}, {} tokens", answer.usage.map_or(0, |usage| usage.total_tokens));
     ensure(text.as_deref() == Some("It is forty-two."), "a typed answer arrives")?;
@@ -103,7 +105,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut streamed = String::new();
     while let Some(chunk) = stream.next().await {
         let choices = chunk?.choices;
-        streamed.extend(choices.into_iter().filter_map(|choice| choice.delta.content));
+        streamed.extend(choices.into_iter().filter_map(|item| item.delta.content));
     }
     println!("  {streamed}");
     ensure(streamed == "It is forty-two.", "a stream arrives whole")?;
@@ -118,10 +120,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     // Three attempts each: the breaker opens at the fifth failure in a row, in the second call.
     let [first, .., refusal] = &failures[..] else { return Err("three failures".into()) };
-    ensure(first.reason() == Reason::Network, "reqwest's error is told by its type")?;
+    ensure(first.reason() == Reason::Network, "reqwest's error is classified by its type")?;
     ensure(refusal.reason() == Reason::CircuitOpen, "the breaker has opened")?;
-    ensure(refusal.attempts() == 0, "a refused call reaches nobody")?;
-    ensure(refusal.retry_after().is_some(), "a refusal says when to come back")?;
+    ensure(refusal.attempts() == 0, "a refused call makes no attempt")?;
+    ensure(refusal.retry_after().is_some(), "a refusal has a retry delay")?;
     let open =
         breakers.snapshot().iter().all(|breaker| breaker.circuit.state == CircuitState::Open);
     ensure(open, "and so does the breaker's handle")
@@ -145,18 +147,18 @@ fn question() -> CreateChatCompletionRequest {
     }
 }
 
-/// A 429 that asks for 100 ms, then a 503, then answers.
+/// A 429 with a delay of 100 ms, then a 503, then answers.
 fn provider() -> SimProvider {
     let faults = FaultPlan::none()
-        .rule(Rule::new(Fault::rate_limit(RateLimit::after_ms(100))).nth(1))
-        .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).nth(2));
+        .rule(PlanRule::new(Fault::rate_limit(RateLimit::after_ms(100))).nth(1))
+        .rule(PlanRule::new(Fault::Error(ErrorKind::Overloaded)).nth(2));
     SimProvider::builder(Dialect::OpenAi)
         .with_faults(faults)
         .respond(|_| Some(Answer::text("It is forty-two.")))
         .build()
 }
 
-/// An error that names what should hold.
+/// An error that names the condition that does not hold.
 fn ensure(holds: bool, what: &str) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(format!("this should hold: {what}").into()) }
 }

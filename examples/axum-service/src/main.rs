@@ -1,11 +1,11 @@
 //! An axum service with three layers around the LLM client: classify, retry, failover.
 //!
-//! `POST /ask` answers with text, `GET /ask/stream` with server-sent events. What is in this file is
-//! the service; [`rehearsal`] has two simulated providers, the first of which misbehaves, and asks
-//! the service a few questions. `cargo run -p example-axum-service` prints what happened and ends
-//! with an error if anything goes otherwise.
+//! `POST /ask` answers with text, `GET /ask/stream` with server-sent events. This file is the
+//! service; [`scenario`] has two simulated providers, the first of which fails, and sends the
+//! service a few questions. `cargo run -p example-axum-service` prints what happens and ends with
+//! an error if anything else happens.
 
-mod rehearsal;
+mod scenario;
 
 use std::{error::Error, time::Duration};
 
@@ -26,12 +26,12 @@ use steadfast::{
 };
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 
-/// The stack, its type forgotten. Clones share the state of its layers.
+/// The stack, its type erased. Clones share the state of its layers.
 type Llm = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    rehearsal::run().await
+    scenario::run().await
 }
 
 /// Three layers around the client, outermost first.
@@ -40,7 +40,7 @@ fn llm(providers: Providers) -> Result<Llm, Box<dyn Error>> {
         TargetSpec::new("anthropic").with_model("*", "claude-sonnet-4-5"),
         TargetSpec::new("openai").with_model("*", "gpt-4o"),
     ])?;
-    // Waits short enough to watch; the default is 500 ms doubling to 32 s.
+    // Short waits for the example; the default is 500 ms doubling to 32 s.
     let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1))?;
     let stack = ServiceBuilder::new()
         .layer(CooldownFailoverLayer::new(chain))
@@ -55,39 +55,39 @@ fn router(llm: Llm) -> Router {
 }
 
 #[derive(serde::Deserialize)]
-struct Asked {
+struct AskRequest {
     question: String,
 }
 
-impl Asked {
+impl AskRequest {
     fn request(self) -> ChatRequest {
         ChatRequest::user(self.question).with_context(CallContext::recording())
     }
 }
 
-/// The answer as text, with what the layers did in a header. A `Failure` is a response by itself:
-/// its status, `retry-after` when there is a hint, and words that are safe to show.
+/// The answer as text, with the recovery log in a header. A `Failure` is itself a response: its
+/// status, `retry-after` when there is a hint, and a message that is safe to show.
 async fn ask(
     State(llm): State<Llm>,
-    Json(asked): Json<Asked>,
+    Json(body): Json<AskRequest>,
 ) -> Result<impl IntoResponse, Failure> {
-    let answer = llm.oneshot(asked.request()).await?.collect().await?;
+    let answer = llm.oneshot(body.request()).await?.collect().await?;
     let log = HeaderValue::try_from(answer.head.log.to_string());
     let log = log.unwrap_or(HeaderValue::from_static("not printable"));
     Ok(([("x-recovery", log)], answer.text()))
 }
 
-/// The answer as it comes, each piece of text as a JSON string. What fails before the first words
-/// is retried, or is a response with a status; what fails later is an `error` event.
+/// The answer as it arrives, each piece of text as a JSON string. A failure before the first
+/// content is retried, or is a response with a status; a later one is an `error` event.
 async fn ask_stream(
     State(llm): State<Llm>,
-    Query(asked): Query<Asked>,
+    Query(body): Query<AskRequest>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, axum::Error>>>, Failure> {
-    let answer = llm.oneshot(asked.request().streaming()).await?;
+    let answer = llm.oneshot(body.request().streaming()).await?;
     Ok(Sse::new(answer.flat_map(|event| stream::iter(frames(event)))))
 }
 
-/// What is sent for one event. Only the provider's own end makes an `end`.
+/// The frames of one event. Only the provider's own end makes an `end`.
 fn frames(event: Result<Event, Failure>) -> Vec<Result<sse::Event, axum::Error>> {
     let frame = sse::Event::default;
     let deltas = match event {

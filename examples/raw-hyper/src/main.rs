@@ -1,8 +1,8 @@
-//! A raw hyper client that survives: no LLM client and no chat types, only `http::Request` and
+//! A resilient raw hyper client: no LLM client and no chat types, only `http::Request` and
 //! `http::Response`, with three layers around hyper-util's own client.
 //!
 //! The provider is simulated, behind a real socket: it fails twice, answers, and then dies. Run it
-//! with `cargo run -p example-raw-hyper`; it ends with an error if anything goes otherwise.
+//! with `cargo run -p example-raw-hyper`; it ends with an error if anything else happens.
 
 use std::{error::Error, time::Duration};
 
@@ -16,11 +16,13 @@ use steadfast::{
     circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
-    sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
+    sim::{
+        Answer, Dialect, ErrorKind, Fault, FaultPlan, PlanRule, RateLimit, SimProvider, SimServer,
+    },
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
-/// What hyper sends. Retries send it again, so it has to be a body that can be cloned.
+/// The body of requests. Retries send it again, so it has to be `Clone`.
 type Body = Full<Bytes>;
 
 #[tokio::main]
@@ -28,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = SimServer::local(provider()).await?;
     let url = format!("{}/chat/completions", server.base_url());
 
-    // Short waits, because someone is watching: by default it is 10 retries from 500 ms on.
+    // Short waits for the example; the default is 10 retries from 500 ms on.
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200))?;
     let retry = RetryBackoffLayer::transient().with_retries(2).with_backoff(backoff)?;
     let breaker = CircuitBreakerLayer::default().with_key(host).with_label(String::clone);
@@ -43,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let question = question(&url)?;
     let log = question.context().log.clone();
     let answer = http.ready().await?.call(question).await?;
-    // A breaker judges an answer when it has ended, so it matters that it is read to its end.
+    // A breaker counts an answer when it has ended, so it has to be read to its end.
     let body = answer.into_body().collect().await?.to_bytes();
     let body = String::from_utf8_lossy(&body);
     println!("  {log}");
@@ -60,11 +62,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let refusal = refused(http.ready().await?.call(self::question(&url)?).await)?;
     ensure(refusal.reason() == Reason::CircuitOpen, "the breaker has opened")?;
-    ensure(refusal.attempts() == 0, "a refused call reaches nobody")?;
-    let wait = refusal.retry_after().ok_or("a refusal says when to come back")?;
-    println!("  refused without asking; come back in {} ms", wait.as_millis());
+    ensure(refusal.attempts() == 0, "a refused call makes no attempt")?;
+    let wait = refusal.retry_after().ok_or("a refusal has a retry delay")?;
+    println!("  refused without an attempt; retry after {} ms", wait.as_millis());
 
-    println!("what the breaker knows:");
+    println!("the state of the breaker:");
     for host in breakers.snapshot() {
         println!(
             "  {}: {}, {} in a row failed",
@@ -80,11 +82,11 @@ fn host(request: &Request<Body>) -> String {
     request.uri().authority().map(ToString::to_string).unwrap_or_default()
 }
 
-/// A 500, then a 429 that asks for 150 ms, then an answer.
+/// A 500, then a 429 with a delay of 150 ms, then an answer.
 fn provider() -> SimProvider {
     let faults = FaultPlan::none()
-        .rule(Rule::new(Fault::Error(ErrorKind::ServerError)).nth(1))
-        .rule(Rule::new(Fault::rate_limit(RateLimit::after_ms(150))).nth(2));
+        .rule(PlanRule::new(Fault::Error(ErrorKind::ServerError)).nth(1))
+        .rule(PlanRule::new(Fault::rate_limit(RateLimit::after_ms(150))).nth(2));
     SimProvider::builder(Dialect::OpenAi)
         .with_faults(faults)
         .with_script([Answer::text("It is forty-two.")])
@@ -106,7 +108,7 @@ fn refused<T>(result: Result<T, Failure>) -> Result<Failure, &'static str> {
     result.err().ok_or("a dead provider can not answer")
 }
 
-/// An error that names what should hold.
+/// An error that names the condition that does not hold.
 fn ensure(holds: bool, what: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(format!("this should hold: {what}")) }
 }

@@ -1,11 +1,11 @@
-//! A reqwest client that survives, with a breaker for each host.
+//! A resilient reqwest client, with a breaker for each host.
 //!
-//! Layers speak `http::Request` and `http::Response`; tower's own `filter` and `map_response` turn
-//! them into reqwest's types at the bottom, so that everything reqwest is set up for (proxies,
-//! TLS, cookies, decompression) stays as it is.
+//! Layers use `http::Request` and `http::Response`; tower's own `filter` and `map_response` convert
+//! them to reqwest's types at the bottom, so the configuration of reqwest (proxies, TLS, cookies,
+//! decompression) does not change.
 //!
 //! Two simulated providers, behind real sockets: one fails twice and answers, the other is dead.
-//! Run it with `cargo run -p example-reqwest`; it ends with an error if anything goes otherwise.
+//! Run it with `cargo run -p example-reqwest`; it ends with an error if anything else happens.
 
 use std::{error::Error, time::Duration};
 
@@ -18,7 +18,9 @@ use steadfast::{
     circuit::CircuitState,
     classify::ClassifyLayer,
     retry::RetryBackoffLayer,
-    sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, RateLimit, Rule, SimProvider, SimServer},
+    sim::{
+        Answer, Dialect, ErrorKind, Fault, FaultPlan, PlanRule, RateLimit, SimProvider, SimServer,
+    },
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -26,7 +28,7 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 async fn main() -> Result<(), Box<dyn Error>> {
     let (live, dead) = (SimServer::local(provider()).await?, SimServer::local(provider()).await?);
 
-    // Short waits, because someone is watching: by default it is 10 retries from 500 ms on.
+    // Short waits for the example; the default is 10 retries from 500 ms on.
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200))?;
     let retry = RetryBackoffLayer::transient().with_retries(2).with_backoff(backoff)?;
     let breaker = CircuitBreakerLayer::default().with_key(host).with_label(String::clone);
@@ -36,8 +38,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(breaker)
         .layer(ClassifyLayer::http())
         .map_response(Response::<reqwest::Body>::from)
-        // A retry sends the request again, so what the layers carry has to be a body that can be
-        // cloned; it becomes reqwest's here, for one attempt.
+        // A retry sends the request again, so its body has to be `Clone` in the layers; here it is
+        // converted to reqwest's, for one attempt.
         .filter(<reqwest::Request as TryFrom<Request<Bytes>>>::try_from)
         .service(reqwest::Client::new());
 
@@ -58,11 +60,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     // Three attempts each: the breaker opens at the fifth failure in a row, in the second call.
     let [first, .., refusal] = &failures[..] else { return Err("three failures".into()) };
-    ensure(first.reason() == Reason::Network, "reqwest's error is told by its type")?;
+    ensure(first.reason() == Reason::Network, "reqwest's error is classified by its type")?;
     ensure(refusal.reason() == Reason::CircuitOpen, "the breaker has opened")?;
-    ensure(refusal.attempts() == 0, "a refused call reaches nobody")?;
+    ensure(refusal.attempts() == 0, "a refused call makes no attempt")?;
 
-    println!("the first host does not notice:");
+    println!("the first host is not affected:");
     let (_, body) = ask(&mut http, &live).await?;
     println!("  {body}");
     let mut breakers = breakers.snapshot();
@@ -74,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ensure(states == [CircuitState::Closed, CircuitState::Open], "one breaker of two is open")
 }
 
-/// Asks and reads the answer to its end, which is where a breaker judges it.
+/// Makes a call and reads the answer to its end, which is when a breaker counts it.
 async fn ask<S, B>(http: &mut S, server: &SimServer) -> Result<(String, String), Box<dyn Error>>
 where
     S: Service<Request<Bytes>, Response = Response<B>, Error = Failure>,
@@ -92,11 +94,11 @@ fn host(request: &Request<Bytes>) -> String {
     request.uri().authority().map(ToString::to_string).unwrap_or_default()
 }
 
-/// A 503, then a 429 that asks for 100 ms, then answers.
+/// A 503, then a 429 with a delay of 100 ms, then answers.
 fn provider() -> SimProvider {
     let faults = FaultPlan::none()
-        .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).nth(1))
-        .rule(Rule::new(Fault::rate_limit(RateLimit::after_ms(100))).nth(2));
+        .rule(PlanRule::new(Fault::Error(ErrorKind::Overloaded)).nth(1))
+        .rule(PlanRule::new(Fault::rate_limit(RateLimit::after_ms(100))).nth(2));
     SimProvider::builder(Dialect::OpenAi)
         .with_faults(faults)
         .respond(|_| Some(Answer::text("It is forty-two.")))
@@ -118,7 +120,7 @@ fn refused<T>(result: Result<T, Failure>) -> Result<Failure, &'static str> {
     result.err().ok_or("a dead provider can not answer")
 }
 
-/// An error that names what should hold.
+/// An error that names the condition that does not hold.
 fn ensure(holds: bool, what: &str) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(format!("this should hold: {what}").into()) }
 }

@@ -1,12 +1,12 @@
 //! A stream that moves to another provider, and one that no longer can.
 //!
-//! A failure before the first content is nobody's business: the next provider is asked, and the
-//! caller sees one clean stream. A failure after it is the caller's to know: what was delivered
-//! can not be taken back, and a second provider would begin again. So the stream ends with one
-//! typed error, after all that came before it.
+//! After a failure before the first content the next provider is called, and the caller gets one
+//! clean stream. A failure after it is reported: what was delivered can not be taken back, and a
+//! second provider would start again. So the stream ends with one typed error, after everything
+//! that arrived before it.
 //!
 //! Two providers are simulated, behind real sockets. Run it with
-//! `cargo run -p example-streaming-failover`; it ends with an error if anything goes otherwise.
+//! `cargo run -p example-streaming-failover`; it ends with an error if anything else happens.
 
 use std::error::Error;
 
@@ -17,19 +17,19 @@ use steadfast::{
     classify::ClassifyLayer,
     client::{Credential, LlmClient, Provider, Providers},
     failover::{Chain, CooldownFailoverLayer, TargetSpec},
-    sim::{self, Answer, ErrorKind, Fault, FaultPlan, How, Rule, SimProvider, SimServer},
+    sim::{self, Answer, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider, SimServer},
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The first provider accepts, sends headers and a ping, and then an error event instead of
-    // words. It is cooled down for that, so the second one takes both calls; it loses its
-    // connection after the fourth piece of the second answer.
+    // The first provider sends headers and a ping, and then an error event instead of content. It
+    // gets a cooldown for that, so the second one answers both calls; it loses its connection after
+    // the fourth piece of the second answer.
     let overloaded = Fault::break_after(0, How::ErrorEvent(ErrorKind::Overloaded));
     let reset = Fault::break_after(4, How::Reset);
-    let first = serve(sim::Dialect::Anthropic, Rule::new(overloaded).nth(1)).await?;
-    let second = serve(sim::Dialect::OpenAi, Rule::new(reset).nth(2)).await?;
+    let first = serve(sim::Dialect::Anthropic, PlanRule::new(overloaded).nth(1)).await?;
+    let second = serve(sim::Dialect::OpenAi, PlanRule::new(reset).nth(2)).await?;
     let provider = |name: &str, dialect, server: &SimServer| {
         Provider::new(name, dialect)
             .with_base_url(server.base_url())
@@ -49,33 +49,33 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .service(LlmClient::new(providers));
 
     println!("an error event before the first word:");
-    let watched = watch(llm.ready().await?.call(question()).await?.boxed()).await;
-    ensure(watched.end.is_ok(), "the stream has a clean end")?;
-    ensure(watched.answer.text() == WORDS, "all words, once")?;
-    ensure(watched.log.to_string().contains("failover.switched"), "it moved")?;
-    ensure(asked(&first) == 1 && asked(&second) == 1, "each provider was asked once")?;
+    let result = read_stream(llm.ready().await?.call(question()).await?.boxed()).await;
+    ensure(result.end.is_ok(), "the stream has a clean end")?;
+    ensure(result.answer.text() == WORDS, "the whole text, once")?;
+    ensure(result.log.to_string().contains("failover.switched"), "it failed over")?;
+    ensure(calls_made(&first) == 1 && calls_made(&second) == 1, "each provider was called once")?;
 
     println!("a reset after the fourth piece:");
-    let watched = watch(llm.ready().await?.call(question()).await?.boxed()).await;
-    let failure = watched.end.err().ok_or("the stream can not have a clean end")?;
-    ensure(failure.reason() == Reason::Network, "a reset is the network's")?;
+    let result = read_stream(llm.ready().await?.call(question()).await?.boxed()).await;
+    let failure = result.end.err().ok_or("the stream can not have a clean end")?;
+    ensure(failure.reason() == Reason::Network, "a reset is a network failure")?;
     ensure(failure.is_delivered(), "the failure says that content was delivered")?;
-    let delivered = watched.answer.text();
-    ensure(!delivered.is_empty() && WORDS.starts_with(&delivered), "what came is kept")?;
+    let delivered = result.answer.text();
+    ensure(!delivered.is_empty() && WORDS.starts_with(&delivered), "what arrived is kept")?;
     ensure(delivered.len() < WORDS.len(), "and is not all of it")?;
-    ensure(asked(&first) == 1 && asked(&second) == 2, "nobody was asked to begin again")
+    ensure(calls_made(&first) == 1 && calls_made(&second) == 2, "no second provider was called")
 }
 
-/// What came of one stream.
-struct Watched {
-    /// What was delivered; a whole answer if the end is a good one.
+/// The result of one stream.
+struct StreamResult {
+    /// What was delivered; a whole answer if the end is `Ok`.
     answer: Completion,
     end: Result<(), Failure>,
     log: RecoveryLog,
 }
 
-/// Prints events as they arrive, and keeps what they add up to.
-async fn watch(response: ChatResponse) -> Watched {
+/// Prints events as they arrive, and collects them.
+async fn read_stream(response: ChatResponse) -> StreamResult {
     let (head, mut events) = response.into_parts();
     let log = head.log.clone();
     println!("  from {}", head.target.as_ref().map_or("nobody".to_owned(), ToString::to_string));
@@ -100,7 +100,7 @@ async fn watch(response: ChatResponse) -> Watched {
         }
     }
     println!("  log: {log}");
-    Watched { answer, end, log }
+    StreamResult { answer, end, log }
 }
 
 const WORDS: &str = "It is forty-two, as it has been ever since somebody asked.";
@@ -109,7 +109,7 @@ fn question() -> ChatRequest {
     ChatRequest::user("What is it?").streaming().with_context(CallContext::recording())
 }
 
-async fn serve(dialect: sim::Dialect, rule: Rule) -> std::io::Result<SimServer> {
+async fn serve(dialect: sim::Dialect, rule: PlanRule) -> std::io::Result<SimServer> {
     let provider = SimProvider::builder(dialect)
         .with_faults(FaultPlan::none().rule(rule))
         .respond(|_| Some(Answer::text(WORDS)))
@@ -117,12 +117,12 @@ async fn serve(dialect: sim::Dialect, rule: Rule) -> std::io::Result<SimServer> 
     SimServer::local(provider).await
 }
 
-/// How often a provider was asked.
-fn asked(server: &SimServer) -> usize {
+/// How often a provider was called.
+fn calls_made(server: &SimServer) -> usize {
     server.provider().journal().len()
 }
 
-/// An error that names what should hold.
+/// An error that names the condition that does not hold.
 fn ensure(holds: bool, what: &str) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(format!("this should hold: {what}").into()) }
 }

@@ -248,7 +248,7 @@ check('streaming helpers', 'beta.messages.toolRunner() runs the tool and ends wi
     inputSchema: schema,
     run: ({ q }) => `42 degrees in ${q}`,
   });
-  // It begins with a conversation kept by the server, is told that there is none, and goes on.
+  // It first tries a conversation kept by the server, is refused, and sends all messages instead.
   const final = await client.beta.messages
     .toolRunner({ ...FAST, messages: [...ASK], tools: [weather] })
     .runUntilDone();

@@ -1,5 +1,5 @@
-// What the scripts of both SDKs share; `../python/common.py` is the same for Python and says how
-// a script is started and what it prints.
+// What the scripts of both SDKs share; `../python/common.py` is the same for Python and describes
+// how a script is started and what it prints.
 
 import { isDeepStrictEqual } from 'node:util';
 
@@ -12,11 +12,11 @@ const CONTROL = process.env.SDK_CONTROL;
 export const PNG =
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM' +
   'IQAAAABJRU5ErkJggg==';
-// What careless hands break: several bytes a character, a line end, quotes, a tab.
+// Text that is easily broken: multi-byte characters, a line end, quotes, a tab.
 export const TEXT = 'Na\u00efve \u65e5\u672c \u{1f980} \u2014 "quoted",\r\n\ttabbed, and done.';
 export const THOUGHT = 'Step one.\nThen caf\u00e9, then two.';
-// Tokens the provider reports. What was read from the cache is counted apart.
-// Long enough to break in, and to be cut off: no sentence is like another.
+// Tokens that the provider reports; those read from the cache are separate.
+// Long enough for breaks and cuts in the middle; no sentence is like another.
 export const TALE = Array.from({ length: 60 }, (_, at) => at + 1)
   .map((n) => `On night ${n} the keeper saw ${n * n + 1} moths, ${n * 13} ships and na\u00efve star ${n * 7}.`)
   .join(' ');
@@ -89,7 +89,7 @@ export async function gone() {
   same("how the provider's request ended", (await last()).end, 'dropped');
 }
 
-// What the provider was asked, whatever its dialect.
+// The requests of the provider, in any dialect.
 
 function partsAsked(entry) {
   return (entry.body.contents ?? entry.body.messages).flatMap((message) => {
@@ -165,7 +165,7 @@ const line = (...fields) =>
 
 /** Runs the checks, in their order, and exits. */
 export async function run(version) {
-  // Whoever started this may be gone.
+  // The parent process may have ended.
   setTimeout(() => process.exit(3), 120_000).unref();
   line('version', version);
   const only = process.argv[2] ?? '';

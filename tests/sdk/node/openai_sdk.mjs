@@ -183,7 +183,7 @@ check('thinking', 'reasoning_effort makes the provider think; its thoughts and t
   const completion = await chats.create({ ...FAST, model: 'smart', reasoning_effort: 'low' });
   same('thoughts', completion.choices[0].message.reasoning_content, THOUGHT);
   same('text', completion.choices[0].message.content, TEXT);
-  // Anthropic does not say how much of its output was thinking.
+  // Anthropic does not report how much of its output was thinking.
   usageIs(completion.usage, UPSTREAM === 'anthropic' ? 0 : 3);
   holds('the provider was asked to think', thinksAsked(await last()));
 });

@@ -291,7 +291,7 @@ def _():
         return f"42 degrees in {q}"
 
     says([call("weather", {"q": "Rome"}, "call_1")], [text("Warm.")])
-    # It begins with a conversation kept by the server, is told that there is none, and goes on.
+    # It first tries a conversation kept by the server, is refused, and sends all messages instead.
     runner = client.beta.messages.tool_runner(
         model="fast", tools=[weather], max_tokens=400, messages=list(ASK)
     )
@@ -342,7 +342,7 @@ def _():
 
 
 def told(error, status, kind, says=None):
-    """What every error of the SDK has to carry."""
+    """Checks what every error of the SDK must have."""
     same("status_code", error.status_code, status)
     true("a request id", error.request_id and error.request_id.startswith("req_"))
     same("type", error.body["error"]["type"], kind)

@@ -30,15 +30,15 @@ PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM"
     "IQAAAABJRU5ErkJggg=="
 )
-# What careless hands break: several bytes a character, a line end, quotes, a tab.
+# Text that is easily broken: multi-byte characters, a line end, quotes, a tab.
 TEXT = 'Na\u00efve \u65e5\u672c \U0001f980 \u2014 "quoted",\r\n\ttabbed, and done.'
 THOUGHT = "Step one.\nThen caf\u00e9, then two."
-# Long enough to break in, and to be cut off: no sentence is like another.
+# Long enough for breaks and cuts in the middle; no sentence is like another.
 TALE = " ".join(
     f"On night {n} the keeper saw {n * n + 1} moths, {n * 13} ships and na\u00efve star {n * 7}."
     for n in range(1, 61)
 )
-# Tokens the provider reports. What was read from the cache is counted apart.
+# Tokens that the provider reports; those read from the cache are separate.
 USAGE = {"input": 11, "output": 7, "cache_read": 5}
 USAGE_THINKING = {"input": 11, "output": 7, "cache_read": 5, "reasoning": 3}
 
@@ -75,12 +75,12 @@ def call(name, arguments, id):
 
 
 def breaks(fault, **rule):
-    """The fault that every request from now on meets."""
+    """Sets the fault of every request from now on."""
     _control("PUT", "faults", {"rules": [{**rule, "fault": fault}]})
 
 
 def tale(**fields):
-    """The provider tells all of `TALE`, and goes on with it when it is asked to."""
+    """The provider answers with `TALE`, and continues it when asked to."""
     says({"blocks": [text(TALE)], "chunks": 24, "goes_on": "faithful", **fields})
 
 
@@ -90,12 +90,12 @@ def breaks_once(how, after):
 
 
 def seen():
-    """Every generation the provider was asked for."""
+    """Every generation request that the provider received."""
     return [entry for entry in json.loads(_control("GET", "journal")) if entry["number"]]
 
 
 def last():
-    """The newest request the provider saw, once it is over."""
+    """The newest request that the provider received, once it has ended."""
     entry = within(5, "the provider's last request to end", lambda: _ended(seen()[-1]))
     return entry
 
@@ -105,7 +105,7 @@ def _ended(entry):
 
 
 def within(seconds, what, look):
-    """What `look` finds, waiting for it."""
+    """Waits for a result of `look`, and returns it."""
     end = time.monotonic() + seconds
     while True:
         found = look()
@@ -117,19 +117,19 @@ def within(seconds, what, look):
 
 
 def in_flight():
-    """What the gateway's metrics say is under way."""
+    """The gateway's count of requests in flight."""
     with urllib.request.urlopen(f"{GATEWAY}/metrics", timeout=10) as response:
         page = response.read().decode()
     return int(re.search(r"^steadfast_in_flight (\d+)$", page, re.M).group(1))
 
 
 def gone():
-    """Waits until the gateway has let go of everything and the provider has noticed."""
+    """Waits until the gateway has no request in flight and the provider has noticed."""
     within(5, "nothing to be under way", lambda: in_flight() == 0)
     same("how the provider's request ended", last()["end"], "dropped")
 
 
-# What the provider was asked, whatever its dialect.
+# The requests of the provider, in any dialect.
 
 
 def parts_asked(entry):
@@ -171,7 +171,7 @@ def images_asked(entry):
 
 
 def texts_asked(entry):
-    """What was said, turn by turn: (role, text)."""
+    """The texts, turn by turn: (role, text)."""
     turns = []
     for message, part in parts_asked(entry):
         if turns and turns[-1][0] is message:
@@ -191,7 +191,7 @@ def signatures_asked(entry):
 
 
 def thinks_asked(entry):
-    """Whether the provider was asked to think."""
+    """Whether the request asked for thinking."""
     body = entry["body"]
     config = body.get("generationConfig", {}).get("thinkingConfig")
     return bool(body.get("reasoning_effort") or body.get("thinking") or config)
@@ -213,7 +213,7 @@ def check(feature, name):
 
 
 def none(feature, why):
-    """Says that the SDK has no such thing over this API."""
+    """Reports that the SDK has no such feature over this API."""
     _checks.append((feature, why, None))
 
 
@@ -251,7 +251,7 @@ def _line(*fields):
 
 def run(version):
     """Runs the checks, in their order, and exits."""
-    # Whoever started this may be gone.
+    # The parent process may have ended.
     signal.alarm(120)
     _line("version", version)
     only = sys.argv[1] if len(sys.argv) > 1 else ""

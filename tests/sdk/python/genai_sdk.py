@@ -206,7 +206,7 @@ def _():
     response = ask(contents=[image, "What is it?"])
     same("text", response.text, "A red pixel.")
     (arrived,) = images_asked(last())
-    # The SDK writes base64 for addresses; Gemini takes both alphabets, the others one.
+    # The SDK writes URL-safe base64; Gemini accepts both alphabets, the others one.
     same("image", base64.b64decode(arrived.replace("-", "+").replace("_", "/")),
          base64.b64decode(PNG))
     if UPSTREAM != "gemini":
@@ -223,7 +223,7 @@ def _():
     response = ask(model="smart", thinking_config=THINK)
     same("thoughts", thoughts_of(response.candidates[0].content), THOUGHT)
     same("text", response.text, TEXT)
-    # Anthropic does not say how much of its output was thinking.
+    # Anthropic does not report how much of its output was thinking.
     usage_is(response.usage_metadata, 0 if UPSTREAM == "anthropic" else 3)
     true("the provider was asked to think", thinks_asked(last()))
 
@@ -280,7 +280,7 @@ def _():
     turns = texts_asked(last())
     model = "model" if UPSTREAM == "gemini" else "assistant"
     if UPSTREAM == "gemini":
-        # The SDK sends a streamed turn back as the chunks it came in; they are passed on so.
+        # The SDK sends a streamed turn back in the chunks that it received; they are forwarded so.
         turns = [*turns[:3], (model, "".join(text for _, text in turns[3:-1])), turns[-1]]
     said = [("user", "One?"), (model, "First."), ("user", "Two?"), (model, TEXT), ("user", "Three?")]
     same("what the provider got", turns, said)
@@ -337,7 +337,7 @@ def _():
 
 
 def told(error, code, status, says=None):
-    """What every error of the SDK has to carry."""
+    """Checks what every error of the SDK must have."""
     same("code", error.code, code)
     same("status", error.status, status)
     true("a request id", error.response.headers["x-request-id"].startswith("req_"))

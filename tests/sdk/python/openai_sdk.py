@@ -305,7 +305,7 @@ def _():
 
 
 def told(error, status, says=None):
-    """What every error of the SDK has to carry."""
+    """Checks what every error of the SDK must have."""
     same("status_code", error.status_code, status)
     true("a request id", error.request_id and error.request_id.startswith("req_"))
     true("a message in the body", error.body["message"])

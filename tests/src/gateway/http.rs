@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: what is sent and what comes back is seen byte by byte.
+//! A minimal HTTP/1.1 client, so that tests see every byte of a response.
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
@@ -8,24 +8,24 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Longer than anything here takes on a busy machine: what takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// `future`, which must not hang.
 pub async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it hangs")
+    tokio::time::timeout(TIMEOUT, future).await.expect("timed out")
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct HttpRequest {
     method: &'static str,
     path: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
-impl Ask {
+impl HttpRequest {
     /// `GET`.
     pub fn get(path: impl Into<String>) -> Self {
         Self { method: "GET", path: path.into(), headers: Vec::new(), body: Vec::new() }
@@ -71,7 +71,7 @@ impl Ask {
         &self.body
     }
 
-    /// Sends it on a connection of its own; the connection, before anything was read from it.
+    /// Sends it on a new connection; returns the connection, before anything was read from it.
     pub async fn start(&self, addr: SocketAddr) -> TcpStream {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: {addr}\r\n", self.method, self.path);
         for (name, value) in &self.headers {
@@ -82,7 +82,7 @@ impl Ask {
         stream.set_nodelay(true).unwrap();
         within(async {
             stream.write_all(head.as_bytes()).await.unwrap();
-            // A server that has seen enough may answer and close before all is written.
+            // A server may answer and close before it has read everything.
             let _ = stream.write_all(&self.body).await;
         })
         .await;
@@ -90,7 +90,7 @@ impl Ask {
     }
 
     /// Sends it, and reads the head of the response.
-    pub async fn open(&self, addr: SocketAddr) -> Open {
+    pub async fn open(&self, addr: SocketAddr) -> OpenReply {
         let mut stream = self.start(addr).await;
         let mut buffer = Vec::new();
         let end = loop {
@@ -111,7 +111,7 @@ impl Ask {
         let left = length.map(|(_, length)| length.parse().unwrap());
         let chunked = headers.iter().any(|h| h.0 == "transfer-encoding" && h.1 == "chunked");
         assert!(chunked != left.is_some(), "a body has one framing: {headers:?}");
-        Open { stream, buffer, left, status, headers, clean: false }
+        OpenReply { stream, buffer, left, status, headers, clean: false }
     }
 
     /// Sends it, and reads the whole response.
@@ -120,12 +120,12 @@ impl Ask {
     }
 }
 
-/// A response whose body is still to come.
+/// A response whose body has not been read yet.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenReply {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// What a body of known length still lacks; `None` for a chunked one.
+    /// Bytes left of a body of known length; `None` for a chunked one.
     left: Option<usize>,
     /// The status.
     pub status: u16,
@@ -133,7 +133,7 @@ pub struct Open {
     clean: bool,
 }
 
-impl Open {
+impl OpenReply {
     /// The next bytes of the body; `None` at its end, or where the connection ended.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         if self.clean {
@@ -166,7 +166,7 @@ impl Open {
         }
     }
 
-    /// A whole chunk, if one is there. The last one is empty.
+    /// A whole chunk, if one has arrived. The last one is empty.
     fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = self.buffer.windows(2).position(|two| two == b"\r\n")?;
         let size = std::str::from_utf8(&self.buffer[..line]).unwrap();
@@ -181,7 +181,7 @@ impl Open {
         Some(chunk)
     }
 
-    /// Reads on until `done` says so of what came since this was called.
+    /// Reads until `done` returns true for the bytes since this was called.
     pub async fn until(&mut self, done: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut all = Vec::new();
         while !done(&all) {
@@ -219,11 +219,11 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The header of this name, which comes once at most.
+    /// The header of this name, which must not be repeated.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut all = self.headers.iter().filter(|header| header.0 == name);
         let first = all.next();
-        assert!(all.next().is_none(), "`{name}` comes twice: {:?}", self.headers);
+        assert!(all.next().is_none(), "`{name}` is repeated: {:?}", self.headers);
         first.map(|header| header.1.as_str())
     }
 
@@ -237,7 +237,7 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e} in {:?}", self.text()))
     }
 
-    /// Everything of it as text, to look for what must not be there.
+    /// Headers and body as text, to search them for what must not be there.
     pub fn everything(&self) -> String {
         format!("{:?} {}", self.headers, String::from_utf8_lossy(&self.body))
     }

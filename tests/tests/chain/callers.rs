@@ -1,4 +1,4 @@
-//! Callers of three dialects, who write and read the bytes of their own dialect alone.
+//! Callers of three dialects, who write and read only the bytes of their own dialect.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use steadfast::{
     ChatRequest, ChatService, Completion, Dialect, Event, Head, Part,
     client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, codec},
 };
-use steadfast_tests::harness::{self, Got};
+use steadfast_tests::harness::{self, CallResult};
 
 /// The smallest PNG there is.
 pub(crate) const PICTURE: &str =
@@ -14,7 +14,7 @@ pub(crate) const PICTURE: &str =
 
 const QUESTION: &str = "What is in the picture, and in both files? \u{1f5bc}";
 
-/// One caller's conversation: what it would send next.
+/// One caller's conversation: the body of its next request.
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation {
     dialect: Dialect,
@@ -116,15 +116,15 @@ impl Conversation {
         codec(self.dialect).decode_request(&body, route).unwrap()
     }
 
-    /// Asks, and reads the bytes that come back.
+    /// Makes the call, and reads the answer in the caller's dialect.
     ///
     /// # Errors
     ///
-    /// What went wrong, in words.
+    /// A message of what is wrong.
     pub(crate) async fn ask(&self, service: &ChatService) -> Result<Completion, String> {
         let request = self.request();
         let caller = Caller::of(&request);
-        let got = Got::of(service, request).await;
+        let got = CallResult::of(service, request).await;
         if let Some(failure) = &got.failure {
             return Err(failure.to_string());
         }
@@ -140,8 +140,9 @@ impl Conversation {
         if read.ended { Ok(read) } else { Err("the answer has no end".to_owned()) }
     }
 
-    /// The events as frames of the caller's dialect, cut where no frame ends, and read again.
-    fn through_a_stream(&self, got: &Got, caller: &Caller) -> Result<Vec<Event>, String> {
+    /// Encodes the events as frames of the caller's dialect and decodes them again in chunks that
+    /// split the frames.
+    fn through_a_stream(&self, got: &CallResult, caller: &Caller) -> Result<Vec<Event>, String> {
         let source = got.answer().head.dialect;
         let mut encoder = StreamEncoder::new(self.dialect, caller, source);
         let mut wire = Vec::new();
@@ -170,7 +171,7 @@ fn arguments(json: &str) -> Value {
 }
 
 fn anthropic_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Value> {
-    let said: Vec<Value> = answer
+    let content: Vec<Value> = answer
         .parts
         .iter()
         .filter_map(|part| match part {
@@ -190,11 +191,14 @@ fn anthropic_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<
             json!({"type": "tool_result", "tool_use_id": call.id, "content": result(&call.name)})
         })
         .collect();
-    vec![json!({"role": "assistant", "content": said}), json!({"role": "user", "content": results})]
+    vec![
+        json!({"role": "assistant", "content": content}),
+        json!({"role": "user", "content": results}),
+    ]
 }
 
 fn gemini_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Value> {
-    let said: Vec<Value> = answer
+    let content: Vec<Value> = answer
         .parts
         .iter()
         .filter_map(|part| match part {
@@ -219,7 +223,7 @@ fn gemini_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Val
             }})
         })
         .collect();
-    vec![json!({"role": "model", "parts": said}), json!({"role": "user", "parts": results})]
+    vec![json!({"role": "model", "parts": content}), json!({"role": "user", "parts": results})]
 }
 
 fn openai_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Value> {
@@ -233,9 +237,9 @@ fn openai_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Val
             })
         })
         .collect();
-    let said = json!({"role": "assistant", "content": answer.text(), "tool_calls": calls});
+    let content = json!({"role": "assistant", "content": answer.text(), "tool_calls": calls});
     let results = answer.tool_calls().map(
         |call| json!({"role": "tool", "tool_call_id": call.id, "content": result(&call.name)}),
     );
-    std::iter::once(said).chain(results).collect()
+    std::iter::once(content).chain(results).collect()
 }

@@ -1,7 +1,7 @@
-//! The chain `anthropic, openai, google` with each of its providers down in turn, and each pair,
-//! in twelve ways, streaming and not, called in each dialect, with tools, a follow-up with their
-//! results, and a picture: every call is answered, by the first provider that is well, and what
-//! the caller reads is what that provider said.
+//! The chain `anthropic, openai, google` with each provider and each pair of them down, in twelve
+//! ways, streaming and not, called in each dialect, with tools, a follow-up with their results, and
+//! a picture: every call is answered by the first healthy provider, and the caller reads exactly
+//! what that provider sent.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,17 +38,17 @@ fn faults() -> [(&'static str, Fault); 12] {
     ]
 }
 
-/// Who is down, by place in the chain.
+/// Which providers are down, by position in the chain.
 const DOWN: [&[usize]; 6] = [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 2]];
 
-/// The providers, those of `down` with `fault`. Each says something of its own: first two calls,
-/// after their results a text.
+/// The providers, those of `down` with `fault`. Each has its own answers: first two calls, after
+/// their results a text.
 fn providers(down: &[usize], fault: &Fault) -> Vec<SimProvider> {
     harness::trio(|dialect, provider| {
-        let place = TRIO.iter().position(|(_, other)| *other == dialect).unwrap();
-        let tokens = move |n: u64| n + 1_000 * place as u64;
-        let name = TRIO[place].0;
-        let plan = match down.contains(&place) {
+        let position = TRIO.iter().position(|(_, other)| *other == dialect).unwrap();
+        let tokens = move |n: u64| n + 1_000 * position as u64;
+        let name = TRIO[position].0;
+        let plan = match down.contains(&position) {
             true => FaultPlan::always(fault.clone()),
             false => FaultPlan::none(),
         };
@@ -73,15 +73,15 @@ fn providers(down: &[usize], fault: &Fault) -> Vec<SimProvider> {
     })
 }
 
-/// The provider that has to answer, and what it says it sent last.
+/// The provider that has to answer, and the last answer in its journal.
 fn answering<'a>(
     sims: &'a [SimProvider],
     down: &[usize],
 ) -> Result<(&'a str, Entry, Sent), String> {
-    let first = (0..sims.len()).find(|place| !down.contains(place)).unwrap();
-    for (place, provider) in sims.iter().enumerate() {
+    let first = (0..sims.len()).find(|position| !down.contains(position)).unwrap();
+    for (position, provider) in sims.iter().enumerate() {
         let asked = provider.journal().len();
-        if (place < first && asked == 0) || (place > first && asked > 0) {
+        if (position < first && asked == 0) || (position > first && asked > 0) {
             return Err(format!("{} was asked {asked} times", provider.name()));
         }
         if provider.journal().entries().iter().any(|entry| entry.end == End::Open) {
@@ -106,7 +106,7 @@ fn compare(read: &Completion, sent: &Sent, after_results: bool) -> Result<(), St
     for (call, sent) in calls.iter().zip(&sent.tool_calls) {
         same("tool", &call.name, &sent.name)?;
         same("arguments", &call.arguments, &sent.arguments)?;
-        // A provider that gives no id leaves it to the client to make one up.
+        // If the provider sends no id, the client generates one.
         match sent.id.as_str() {
             "" => same("an empty id", call.id.is_empty(), false)?,
             id => same("id", call.id.as_str(), id)?,
@@ -123,7 +123,7 @@ fn compare(read: &Completion, sent: &Sent, after_results: bool) -> Result<(), St
     same("stop", read.stop.as_ref().map(|stop| stop.reason), Some(stop))
 }
 
-/// One call of `conversation` with some providers down, compared with the truth.
+/// One call of `conversation` with some providers down, compared with what was sent.
 async fn call(
     conversation: &Conversation,
     down: &[usize],
@@ -137,11 +137,11 @@ async fn call(
     compare(&read, &sent, after_results).map_err(|why| format!("{name} answered, {why}"))?;
     let body = String::from_utf8_lossy(&entry.body);
     if !body.contains(PICTURE) {
-        return Err(format!("{name} was not shown the picture"));
+        return Err(format!("{name} did not get the picture"));
     }
     for result in ["read", "list"].map(result) {
         if after_results != body.contains(&result) {
-            return Err(format!("{name} was not told {result:?}"));
+            return Err(format!("{name} did not get {result:?}"));
         }
     }
     Ok(read)
@@ -151,12 +151,12 @@ fn result(tool: &str) -> String {
     format!("the result of {tool} is 42")
 }
 
-/// All that a caller of `dialect` can meet.
+/// All cases of a caller of `dialect`.
 async fn calls_of(dialect: Dialect) {
     let (mut calls, mut wrong) = (0, Vec::new());
     for stream in [false, true] {
         let begin = Conversation::new(dialect, stream);
-        // A history that the head of the chain has written when it was still well.
+        // A history that the first provider has written while it was healthy.
         let first = call(&begin, &[], &Fault::Hang, false).await.unwrap();
         let healthy = begin.followed_by(&first, result);
         for (name, fault) in faults() {
@@ -166,14 +166,15 @@ async fn calls_of(dialect: Dialect) {
                     match outcome {
                         Ok(answer) => Some(answer),
                         Err(why) => {
-                            let who: Vec<_> = down.iter().map(|place| TRIO[*place].0).collect();
+                            let who: Vec<_> =
+                                down.iter().map(|position| TRIO[*position].0).collect();
                             wrong.push(format!("{turn}, {name} at {who:?}, {stream}: {why}"));
                             None
                         }
                     }
                 };
                 if let Some(answer) = note("first", call(&begin, down, &fault, false).await) {
-                    // The history is that of whoever stood in.
+                    // The history is that of the provider that answered.
                     let next = begin.followed_by(&answer, result);
                     note("follow-up", call(&next, down, &fault, true).await);
                 }

@@ -1,22 +1,24 @@
-//! A breaker as its documentation tells it: a naive circuit, and the table that says what a failure
+//! A model of the breaker from its documentation: a naive circuit, and the table of what a failure
 //! counts as.
 
 use std::time::Duration;
 
 use steadfast::{
-    Fault, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
+    FaultSide, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerPolicy, BreakerSnapshot, BreakerTransition},
-    circuit::{Blame, CircuitPolicy, Recovery, Verdict, Weight},
+    circuit::{Blame, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight},
 };
-use steadfast_testkit::{Change, CircuitModel};
 use tokio::time::Instant;
 
-use crate::timeline::{Facts, How};
+use crate::{
+    circuit_model::{Change, CircuitModel},
+    timeline::{EndState, Facts},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Passes(PermitKind),
-    /// It would have been refused, if the breaker refused.
+    /// The breaker only observes; it would have refused.
     Observed,
     Refused(Duration),
 }
@@ -25,7 +27,9 @@ pub(crate) enum Decision {
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
     circuit: CircuitModel,
-    /// When each call under way began.
+    /// When the last call began, something else than a plain success happened, or somebody looked.
+    at: Duration,
+    /// When each call in flight started.
     since: Vec<(u64, Duration)>,
 }
 
@@ -48,15 +52,16 @@ impl Breaker {
             probe_limit: policy.probe_limit,
             probes: policy.probes,
             successes: policy.successes,
-            recovery: Recovery::Probes,
+            recovery: Readmission::Probes,
             lone: policy.lone,
         };
         let circuit = CircuitModel::new(circuit, now);
-        Self { policy: policy.clone(), circuit, since: Vec::new() }
+        Self { policy: policy.clone(), circuit, at: now, since: Vec::new() }
     }
 
-    /// A call asks to pass.
-    pub(crate) fn ask(&mut self, id: u64, now: Duration, alone: bool) -> Decision {
+    /// Whether a call is admitted.
+    pub(crate) fn decide(&mut self, id: u64, now: Duration, alone: bool) -> Decision {
+        self.at = now;
         match self.circuit.admit(id, now, alone, None) {
             Ok(kind) => {
                 self.since.push((id, now));
@@ -68,23 +73,34 @@ impl Breaker {
     }
 
     /// Call `id` has ended; its first content came at `content`.
-    pub(crate) fn end(&mut self, id: u64, now: Duration, how: &How, content: Option<Duration>) {
+    pub(crate) fn end(
+        &mut self,
+        id: u64,
+        now: Duration,
+        how: &EndState,
+        content: Option<Duration>,
+    ) {
         let Some(at) = self.since.iter().position(|(other, _)| *other == id) else { return };
         let (_, since) = self.since.remove(at);
         let (verdict, content) = match how {
-            // A whole answer without any content began with its end.
-            How::Whole => (Verdict::Success, content.or(Some(now))),
-            How::Left => (Verdict::Nothing, content),
-            How::Failed(facts) => (self.verdict(facts), content),
+            // The first content of an empty answer is its end.
+            EndState::Complete => (CircuitVerdict::Success, content.or(Some(now))),
+            EndState::Dropped => (CircuitVerdict::Nothing, content),
+            EndState::Failed(facts) => (self.verdict(facts), content),
         };
-        self.circuit.end(id, now, verdict, content.map(|at| at - since));
+        // The success of a healthy target counts at the time of the last call.
+        let healthy = self.circuit.state() == CircuitState::Closed && self.circuit.row() == 0;
+        if verdict != CircuitVerdict::Success || !healthy || self.policy.slow.is_some() {
+            self.at = now;
+        }
+        self.circuit.end(id, self.at, verdict, content.map(|at| at - since));
     }
 
-    fn verdict(&self, facts: &Facts) -> Verdict {
-        let Some(weight) = self.weigh(facts) else { return Verdict::Nothing };
+    fn verdict(&self, facts: &Facts) -> CircuitVerdict {
+        let Some(weight) = self.weigh(facts) else { return CircuitVerdict::Nothing };
         let own = self.policy.table.rule(facts.reason).cooldown.unwrap_or(self.policy.cooldown);
         let hint = facts.hint.filter(|hint| !hint.is_zero());
-        Verdict::Failure(Blame {
+        CircuitVerdict::Failure(Blame {
             weight,
             reason: facts.reason,
             cooldown: hint.map_or(own, |hint| hint.min(self.policy.max_permanent)),
@@ -93,9 +109,9 @@ impl Breaker {
         })
     }
 
-    /// The table of the documentation; `None` says nothing about the target.
+    /// The table of the documentation; `None` does not count.
     fn weigh(&self, facts: &Facts) -> Option<Weight> {
-        let ours = facts.reason.is_refusal() || facts.fault != Fault::Provider;
+        let ours = facts.reason.is_refusal() || facts.fault != FaultSide::Provider;
         let request = matches!(facts.scope, Scope::Request | Scope::Task | Scope::Local);
         let patience = matches!(facts.limit, Some(TimeLimit::Makespan | TimeLimit::Pipeline));
         if ours || request || patience {
@@ -124,7 +140,7 @@ impl Breaker {
         self.circuit.reset();
     }
 
-    /// It says that it changed its state. What is wrong with that, if anything is.
+    /// The breaker reported a transition; an error if the model did not expect it.
     pub(crate) fn changed(
         &mut self,
         seen: &BreakerTransition<Option<Target>>,
@@ -144,19 +160,20 @@ impl Breaker {
         }
     }
 
-    /// A change that was never told.
+    /// A transition that the breaker never reported.
     pub(crate) fn overdue(&mut self) -> Option<String> {
         let due = self.circuit.take_change()?;
         Some(format!("it should have changed: {due:?}"))
     }
 
-    /// What is different in `seen`, if anything is.
+    /// How `seen` differs from the model, if it does.
     pub(crate) fn differs(
-        &self,
+        &mut self,
         seen: &BreakerSnapshot<Option<Target>>,
         now: Duration,
         began: Instant,
     ) -> Option<String> {
+        self.at = now;
         let model = &self.circuit;
         let under_way = |kind| model.under_way(kind, now);
         let expected = (

@@ -1,4 +1,4 @@
-//! Bugs, planted to see that they are found.
+//! Planted bugs, each of which must be found.
 
 use std::{
     collections::BTreeSet,
@@ -17,109 +17,109 @@ use steadfast::{
 use tokio_stream::Stream;
 use tower_service::Service;
 
-use crate::{laws::Law, timeline::Place};
+use crate::{invariants::Invariant, timeline::Boundary};
 
-/// A bug as layers have had them.
+/// A bug of a kind that layers have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Goes on after the end.
-    GoesOn,
-    /// Nobody watches the deadline.
+    /// Sends another event after the end.
+    ContinuesAfterEnd,
+    /// Ignores the deadline.
     ForgetsDeadline,
-    /// Tries again on its own account.
-    RetriesInSecret,
+    /// Retries without counting the attempt.
+    HiddenRetry,
     /// Delivers a piece twice.
-    SaysTwice,
+    DuplicatesPiece,
     /// Loses a piece.
     LosesPiece,
-    /// Adds usage up that was cumulative.
+    /// Adds up cumulative usage.
     AddsUsage,
-    /// Fails without a word.
-    Wordless,
+    /// Fails without a message.
+    EmptyMessage,
     /// Retries what is forbidden.
     RetriesForbidden,
-    /// Holds on to an answer that was dropped.
-    HoldsAnswer,
-    /// Leaves a task behind.
-    LeavesTask,
-    /// Leaves a timer behind.
-    LeavesTimer,
-    /// Takes throttling for breakage, below the breaker.
-    TakesThrottlingForBreakage,
-    /// Loses what a provider asked for, below the failover.
+    /// Leaks an answer that was dropped.
+    LeaksAnswer,
+    /// Leaks a task.
+    LeaksTask,
+    /// Leaks a timer.
+    LeaksTimer,
+    /// Turns throttling into a server error, below the breaker.
+    MisreadsThrottling,
+    /// Drops the provider's `retry-after`, below the failover.
     ForgetsHint,
-    /// Never forgives a target that failed.
-    BearsGrudge,
-    /// Keeps what it did to itself.
+    /// Refuses a target for ever after one failure.
+    NeverRecovers,
+    /// Logs nothing.
     HidesLog,
-    /// Panics at a piece it does not like.
+    /// Panics in the middle of an answer.
     Panics,
 }
 
 impl Bug {
     pub(crate) const ALL: [Bug; 16] = [
-        Bug::GoesOn,
+        Bug::ContinuesAfterEnd,
         Bug::ForgetsDeadline,
-        Bug::RetriesInSecret,
-        Bug::SaysTwice,
+        Bug::HiddenRetry,
+        Bug::DuplicatesPiece,
         Bug::LosesPiece,
         Bug::AddsUsage,
-        Bug::Wordless,
+        Bug::EmptyMessage,
         Bug::RetriesForbidden,
-        Bug::HoldsAnswer,
-        Bug::LeavesTask,
-        Bug::LeavesTimer,
-        Bug::TakesThrottlingForBreakage,
+        Bug::LeaksAnswer,
+        Bug::LeaksTask,
+        Bug::LeaksTimer,
+        Bug::MisreadsThrottling,
         Bug::ForgetsHint,
-        Bug::BearsGrudge,
+        Bug::NeverRecovers,
         Bug::HidesLog,
         Bug::Panics,
     ];
 
-    /// The law it breaks.
-    pub(crate) fn breaks(self) -> Law {
+    /// The invariant that it violates.
+    pub(crate) fn breaks(self) -> Invariant {
         match self {
-            Bug::GoesOn => Law::EndsOnce,
-            Bug::ForgetsDeadline => Law::InTime,
-            Bug::RetriesInSecret => Law::WithinAttempts,
-            Bug::SaysTwice | Bug::LosesPiece => Law::NothingLostNothingTwice,
-            Bug::AddsUsage => Law::UsageOnce,
-            Bug::Wordless => Law::Told,
-            Bug::RetriesForbidden => Law::ForbiddenIsFinal,
-            Bug::HoldsAnswer | Bug::LeavesTask | Bug::LeavesTimer => Law::NothingLeft,
-            Bug::TakesThrottlingForBreakage => Law::BreakerAgrees,
-            Bug::ForgetsHint => Law::CooldownsAgree,
-            Bug::BearsGrudge => Law::ProbesReturn,
-            Bug::HidesLog => Law::LogAgrees,
-            Bug::Panics => Law::NoPanic,
+            Bug::ContinuesAfterEnd => Invariant::EndsOnce,
+            Bug::ForgetsDeadline => Invariant::InTime,
+            Bug::HiddenRetry => Invariant::WithinAttempts,
+            Bug::DuplicatesPiece | Bug::LosesPiece => Invariant::NothingLostNothingTwice,
+            Bug::AddsUsage => Invariant::UsageOnce,
+            Bug::EmptyMessage => Invariant::Reported,
+            Bug::RetriesForbidden => Invariant::ForbiddenIsFinal,
+            Bug::LeaksAnswer | Bug::LeaksTask | Bug::LeaksTimer => Invariant::NothingLeft,
+            Bug::MisreadsThrottling => Invariant::BreakerAgrees,
+            Bug::ForgetsHint => Invariant::CooldownsAgree,
+            Bug::NeverRecovers => Invariant::ProbesReturn,
+            Bug::HidesLog => Invariant::LogAgrees,
+            Bug::Panics => Invariant::NoPanic,
         }
     }
 
-    /// Right above which place it sits; `None` around everything.
-    pub(crate) fn place(self) -> Option<Place> {
+    /// The boundary that it is right above; `None` is around the whole stack.
+    pub(crate) fn boundary(self) -> Option<Boundary> {
         match self {
-            Bug::TakesThrottlingForBreakage | Bug::RetriesInSecret | Bug::RetriesForbidden => {
-                Some(Place::Asked)
+            Bug::MisreadsThrottling | Bug::HiddenRetry | Bug::RetriesForbidden => {
+                Some(Boundary::Admitted)
             }
-            Bug::HoldsAnswer | Bug::HidesLog => Some(Place::Attempt),
-            Bug::ForgetsHint | Bug::BearsGrudge => Some(Place::Visit),
-            Bug::ForgetsDeadline => Some(Place::Call),
+            Bug::LeaksAnswer | Bug::HidesLog => Some(Boundary::Attempt),
+            Bug::ForgetsHint | Bug::NeverRecovers => Some(Boundary::Target),
+            Bug::ForgetsDeadline => Some(Boundary::Call),
             _ => None,
         }
     }
 }
 
-/// The layer that has it.
+/// The service that has the bug.
 #[derive(Clone)]
-pub(crate) struct Planted {
+pub(crate) struct BuggyLayer {
     inner: ChatService,
     bug: Bug,
-    grudges: Arc<Mutex<BTreeSet<String>>>,
+    failed_targets: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Planted {
+impl BuggyLayer {
     pub(crate) fn around(inner: ChatService, bug: Bug) -> ChatService {
-        ChatService::new(Self { inner, bug, grudges: Arc::default() })
+        ChatService::new(Self { inner, bug, failed_targets: Arc::default() })
     }
 }
 
@@ -127,7 +127,7 @@ fn name(target: Option<&Target>) -> String {
     target.map_or_else(String::new, Target::to_string)
 }
 
-impl Service<ChatRequest> for Planted {
+impl Service<ChatRequest> for BuggyLayer {
     type Response = ChatResponse;
     type Error = Failure;
     type Future = Pin<Box<dyn Future<Output = Result<ChatResponse, Failure>> + Send>>;
@@ -137,18 +137,18 @@ impl Service<ChatRequest> for Planted {
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let (bug, grudges) = (self.bug, self.grudges.clone());
+        let (bug, failed_targets) = (self.bug, self.failed_targets.clone());
         let target = name(request.context.target.as_ref());
         match bug {
             Bug::ForgetsDeadline => request.context.deadline = None,
             Bug::HidesLog => request.context.log = RecoveryLog::disabled(),
-            Bug::LeavesTask => _ = tokio::spawn(std::future::pending::<()>()),
-            Bug::LeavesTimer => {
+            Bug::LeaksTask => _ = tokio::spawn(std::future::pending::<()>()),
+            Bug::LeaksTimer => {
                 let mut timer = Box::pin(tokio::time::sleep(Duration::from_secs(100 * 86_400)));
                 let _ = timer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 mem::forget(timer);
             }
-            Bug::BearsGrudge if grudges.lock().contains(&target) => {
+            Bug::NeverRecovers if failed_targets.lock().contains(&target) => {
                 let refusal = Failure::refused(Reason::CircuitOpen, "it failed once");
                 return Box::pin(async move { Err(refusal) });
             }
@@ -159,35 +159,35 @@ impl Service<ChatRequest> for Planted {
         Box::pin(async move {
             let mut answer = call.await;
             if let Err(failure) = &answer {
-                if bug == Bug::BearsGrudge {
-                    grudges.lock().insert(target);
+                if bug == Bug::NeverRecovers {
+                    failed_targets.lock().insert(target);
                 }
                 let forbidden = failure.reason() == Reason::Safety;
-                if bug == Bug::RetriesInSecret && !forbidden
+                if bug == Bug::HiddenRetry && !forbidden
                     || bug == Bug::RetriesForbidden && forbidden
                 {
                     std::future::poll_fn(|cx| again.poll_ready(cx)).await?;
                     answer = again.call(second).await;
                 }
             }
-            let spoilt = |response: ChatResponse| {
+            let with_bug = |response: ChatResponse| {
                 response.map(|events| {
-                    Box::pin(Spoilt { events: Some(events), bug, count: 0, more: None })
+                    Box::pin(BuggyStream { events: Some(events), bug, count: 0, more: None })
                         as EventStream
                 })
             };
-            answer.map(spoilt).map_err(|failure| spoil(bug, failure))
+            answer.map(with_bug).map_err(|failure| corrupt(bug, failure))
         })
     }
 }
 
-fn spoil(bug: Bug, failure: Failure) -> Failure {
+fn corrupt(bug: Bug, failure: Failure) -> Failure {
     match (bug, failure.reason()) {
-        (Bug::Wordless, reason) => {
-            let wordless = Failure::new(reason, "").with_attempts(failure.attempts());
-            if failure.is_delivered() { wordless.with_delivered() } else { wordless }
+        (Bug::EmptyMessage, reason) => {
+            let silent = Failure::new(reason, "").with_attempts(failure.attempts());
+            if failure.is_delivered() { silent.with_delivered() } else { silent }
         }
-        (Bug::TakesThrottlingForBreakage, Reason::RateLimit | Reason::Overloaded) => {
+        (Bug::MisreadsThrottling, Reason::RateLimit | Reason::Overloaded) => {
             failure.with_reason(Reason::ServerError)
         }
         (Bug::ForgetsHint, _) => failure.with_retry_after(None),
@@ -195,8 +195,8 @@ fn spoil(bug: Bug, failure: Failure) -> Failure {
     }
 }
 
-/// Its answers.
-struct Spoilt {
+/// The stream of an answer with the bug.
+struct BuggyStream {
     events: Option<EventStream>,
     bug: Bug,
     /// Pieces of content so far.
@@ -204,7 +204,7 @@ struct Spoilt {
     more: Option<Event>,
 }
 
-impl Stream for Spoilt {
+impl Stream for BuggyStream {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -219,11 +219,12 @@ impl Stream for Spoilt {
                 Some(Ok(event)) => event,
                 Some(Err(failure)) => {
                     this.events = None;
-                    return Poll::Ready(Some(Err(spoil(this.bug, failure))));
+                    return Poll::Ready(Some(Err(corrupt(this.bug, failure))));
                 }
                 None => {
                     this.events = None;
-                    let ping = (this.bug == Bug::GoesOn).then(|| Ok(Event::new([Delta::Ping])));
+                    let ping =
+                        (this.bug == Bug::ContinuesAfterEnd).then(|| Ok(Event::new([Delta::Ping])));
                     return Poll::Ready(ping);
                 }
             };
@@ -238,7 +239,7 @@ impl Stream for Spoilt {
                 this.count += 1;
                 match (this.bug, this.count) {
                     (Bug::LosesPiece, 3) => continue,
-                    (Bug::SaysTwice, 3) => this.more = Some(event.clone()),
+                    (Bug::DuplicatesPiece, 3) => this.more = Some(event.clone()),
                     (Bug::Panics, 3) => panic!("the third piece"),
                     _ => {}
                 }
@@ -248,9 +249,9 @@ impl Stream for Spoilt {
     }
 }
 
-impl Drop for Spoilt {
+impl Drop for BuggyStream {
     fn drop(&mut self) {
-        if self.bug == Bug::HoldsAnswer {
+        if self.bug == Bug::LeaksAnswer {
             mem::forget(self.events.take());
         }
     }

@@ -1,4 +1,4 @@
-//! Who calls, what for, and when they have had enough.
+//! The callers: what they request, and when they cancel.
 
 use std::{
     num::NonZeroU32,
@@ -12,22 +12,22 @@ use steadfast::{
     CallContext, ChatRequest, ChatService, Deadline, Failure, Message, Priority, RawJson,
     RecoveryLog, Target, Tool,
 };
-use steadfast_tests::harness::Got;
+use steadfast_tests::harness::CallResult;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tower::ServiceExt as _;
 
 use crate::{
     chance, maybe, ms,
-    timeline::{Timeline, What},
+    timeline::{Timeline, TraceEvent},
 };
 
 /// One caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Its words name it, so that a provider's journal tells whose attempt it was.
+    /// In its message, so that the caller of each attempt in a journal is known.
     pub(crate) id: usize,
-    /// How long it waits before it calls.
+    /// The delay before its call.
     after: Duration,
     stream: bool,
     tools: bool,
@@ -37,69 +37,68 @@ pub(crate) struct Caller {
     pub(crate) max_attempts: Option<NonZeroU32>,
     pub(crate) already: u32,
     deadline: Option<Duration>,
-    leaves: Leaves,
-    /// The longest it stays, where nothing else bounds the call.
+    cancel_at: CancelAt,
+    /// When it cancels a call that nothing else bounds.
     patience: Option<Duration>,
-    /// Where it goes when there is no failover to choose.
+    /// Its target when there is no failover.
     pub(crate) target: Option<Target>,
 }
 
-/// When a caller leaves before the end.
+/// When a caller cancels its call.
 #[derive(Clone, Copy, Debug)]
-enum Leaves {
+enum CancelAt {
     Never,
-    /// After so long, wherever the call stands.
-    After(Duration),
-    /// After so many events of the answer; with none, it does not even look.
-    With(usize),
-    /// When its call has been polled so often.
+    /// After this time.
+    Time(Duration),
+    /// After so many events of the answer.
+    Events(usize),
+    /// After so many polls of its call.
     Polls(usize),
 }
 
-/// How it ended for one caller.
+/// A caller's call after its end.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) caller: Caller,
-    /// When it called, and when it ended or was left, since the beginning of the world.
+    /// When it started and when it ended or was cancelled, since the start of the run.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
-    /// The longest it might have taken; `None` when nothing bounds the call.
+    /// The longest it may take; `None` when nothing bounds the call.
     pub(crate) limit: Option<Duration>,
-    /// What it got, unless it left before the end; `None` inside when it never ended.
-    pub(crate) got: Option<Got>,
+    /// Its result; `None` if it was cancelled or never ended.
+    pub(crate) got: Option<CallResult>,
     pub(crate) ended: bool,
     pub(crate) log: RecoveryLog,
 }
 
 impl Caller {
-    /// `bounded` says that something below ends its call; it waits up to `pace` milliseconds before
-    /// it makes it.
+    /// `bounded` if a layer bounds its call, which starts after up to `pace` milliseconds.
     pub(crate) fn new(
         id: usize,
         bounded: bool,
         pace: u64,
         target: Option<Target>,
-        dice: &mut Rng,
+        rng: &mut Rng,
     ) -> Self {
-        let leaves = match dice.u8(0..12) {
-            0 | 1 => Leaves::After(ms(dice, 0..20_000)),
-            2 => Leaves::With(dice.usize(0..20)),
-            3 => Leaves::Polls(dice.usize(0..60)),
-            _ => Leaves::Never,
+        let cancel_at = match rng.u8(0..12) {
+            0 | 1 => CancelAt::Time(ms(rng, 0..20_000)),
+            2 => CancelAt::Events(rng.usize(0..20)),
+            3 => CancelAt::Polls(rng.usize(0..60)),
+            _ => CancelAt::Never,
         };
         Self {
             id,
-            after: ms(dice, 0..pace),
-            stream: dice.bool(),
-            tools: chance(dice, 0.2),
-            max_output: dice.u64(20..200),
-            session: maybe(dice, |dice| dice.u8(0..3)),
-            background: chance(dice, 0.3),
-            max_attempts: maybe(dice, |dice| NonZeroU32::new(dice.u32(1..8)).unwrap()),
-            already: if chance(dice, 0.2) { dice.u32(0..4) } else { 0 },
-            deadline: maybe(dice, |dice| ms(dice, 1..60_000)),
-            leaves,
-            patience: (!bounded).then(|| ms(dice, 1_000..100_000)),
+            after: ms(rng, 0..pace),
+            stream: rng.bool(),
+            tools: chance(rng, 0.2),
+            max_output: rng.u64(20..200),
+            session: maybe(rng, |rng| rng.u8(0..3)),
+            background: chance(rng, 0.3),
+            max_attempts: maybe(rng, |rng| NonZeroU32::new(rng.u32(1..8)).unwrap()),
+            already: if chance(rng, 0.2) { rng.u32(0..4) } else { 0 },
+            deadline: maybe(rng, |rng| ms(rng, 1..60_000)),
+            cancel_at,
+            patience: (!bounded).then(|| ms(rng, 1_000..100_000)),
             target,
         }
     }
@@ -131,7 +130,7 @@ impl Caller {
         request.with_context(context)
     }
 
-    /// Waits, calls, and stays or leaves. `pipeline` is the limit of the stack, if it has one.
+    /// Waits, makes the call, and cancels it or not. `pipeline` is the limit of the stack, if any.
     pub(crate) async fn call(
         self,
         service: ChatService,
@@ -144,39 +143,40 @@ impl Caller {
         let log = request.context.log.clone();
         let limit = pipeline.map(|pipeline| self.deadline.map_or(pipeline, |it| it.min(pipeline)));
         let began = timeline.began().elapsed();
-        timeline.note(What::Calls(self.id));
+        timeline.note(TraceEvent::CallerStarted(self.id));
         let call = async {
-            match self.leaves {
-                Leaves::Never => Some(Got::heard(&service, request).await),
-                Leaves::After(patience) => {
-                    timeout(patience, Got::heard(&service, request)).await.ok()
+            match self.cancel_at {
+                CancelAt::Never => Some(CallResult::unchecked(&service, request).await),
+                CancelAt::Time(patience) => {
+                    timeout(patience, CallResult::unchecked(&service, request)).await.ok()
                 }
-                Leaves::With(events) => {
-                    look(service, request, events).await;
+                CancelAt::Events(events) => {
+                    read_events(service, request, events).await;
                     None
                 }
-                Leaves::Polls(polls) => {
-                    Polls { call: Box::pin(Got::heard(&service, request)), left: polls }.await
+                CancelAt::Polls(polls) => {
+                    Polls { call: Box::pin(CallResult::unchecked(&service, request)), left: polls }
+                        .await
                 }
             }
         };
-        // What has not ended by then never would.
+        // A call that has not ended by then never will.
         let never = limit.unwrap_or_default() + Duration::from_secs(7 * 86_400);
         let end = timeout(self.patience.unwrap_or(never), call).await;
         let ended = end.is_ok() || self.patience.is_some();
         let got = end.ok().flatten();
-        let told = got.as_ref().map(|got| match &got.failure {
+        let result = got.as_ref().map(|got| match &got.failure {
             None => Ok(()),
             Some(failure) => Err(failure.to_string()),
         });
-        timeline.note(What::Gone { caller: self.id, told, log: log.clone() });
+        timeline.note(TraceEvent::CallerDone { caller: self.id, result, log: log.clone() });
         let at = timeline.began().elapsed();
         Ending { caller: self, began, at, limit, got, ended, log }
     }
 }
 
 /// Reads at most so many events, and drops the answer.
-async fn look(service: ChatService, request: ChatRequest, events: usize) {
+async fn read_events(service: ChatService, request: ChatRequest, events: usize) {
     let Ok::<_, Failure>(mut answer) = service.oneshot(request).await else { return };
     for _ in 0..events {
         let Some(Ok(_)) = answer.next().await else { return };
@@ -201,8 +201,8 @@ impl<F: Future> Future for Polls<F> {
     }
 }
 
-/// Whose attempt a provider saw.
-pub(crate) fn whose(body: &[u8]) -> Option<usize> {
+/// The caller of an attempt in a journal.
+pub(crate) fn caller_in(body: &[u8]) -> Option<usize> {
     let body = std::str::from_utf8(body).ok()?;
     let (_, rest) = body.split_once("Caller ")?;
     rest.split_once(':')?.0.parse().ok()

@@ -1,4 +1,4 @@
-//! What holds when all callers have gone.
+//! Checks after all callers are done.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,30 +10,34 @@ use steadfast::{
 };
 
 use crate::{
-    callers::{Ending, whose},
-    laws::Law,
-    timeline::{Facts, How, Note, Place, What},
+    callers::{Ending, caller_in},
+    invariants::Invariant,
+    timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
     world::World,
 };
 
-/// Everything that holds when all callers have gone.
+/// Checks each caller's call.
 pub(crate) fn all(world: &World, endings: &[Ending]) {
     let entries = world.journal.entries();
-    let seen = Seen::of(&world.timeline.notes());
+    let seen = Observations::of(&world.timeline.notes());
     let mut by_caller: Vec<Vec<&Entry>> = vec![Vec::new(); endings.len()];
     for entry in &entries {
-        match whose(&entry.body) {
+        match caller_in(&entry.body) {
             Some(caller) => by_caller[caller].push(entry),
-            None => world.court.broken(Law::WithinAttempts, format!("whose is this? {entry:?}")),
+            None => {
+                world
+                    .violations
+                    .add(Invariant::WithinAttempts, format!("an attempt of no caller: {entry:?}"));
+            }
         }
     }
     for ending in endings {
         let attempts = &by_caller[ending.caller.id];
-        let one = One { world, ending, attempts, seen: &seen };
+        let one = CallCheck { world, ending, attempts, seen: &seen };
         one.ends();
         one.in_time();
         one.attempts();
-        one.told();
+        one.answer_or_failure();
         one.forbidden();
         if !world.layers.preset {
             one.log();
@@ -41,79 +45,85 @@ pub(crate) fn all(world: &World, endings: &[Ending]) {
     }
 }
 
-/// Nothing is under way: no connection, no probe, no token too many.
+/// Checks that nothing is in flight: no connection, no probe; and the budget is within its capacity.
 pub(crate) fn at_rest(world: &World) {
-    let court = &world.court;
+    let violations = &world.violations;
     for entry in world.journal.entries() {
-        court.check(Law::NothingLeft, entry.end != End::Open, || format!("left open: {entry:?}"));
+        violations.check(Invariant::NothingLeft, entry.end != End::Open, || {
+            format!("left open: {entry:?}")
+        });
     }
     for target in world.failover.iter().flat_map(|it| it.snapshot().targets().to_vec()) {
-        court.check(Law::NothingLeft, !target.probing, || format!("nobody probes: {target:?}"));
+        violations.check(Invariant::NothingLeft, !target.probing, || {
+            format!("nobody probes: {target:?}")
+        });
     }
     for breaker in world.breaker.iter().flat_map(BreakerHandle::snapshot) {
         let none = (breaker.circuit.probes, breaker.circuit.lone) == (0, 0);
-        court.check(Law::NothingLeft, none, || format!("nobody probes: {breaker:?}"));
+        violations.check(Invariant::NothingLeft, none, || format!("nobody probes: {breaker:?}"));
     }
     if let Some(budget) = &world.policies.budget {
         let holds = budget.remaining() <= budget.policy().capacity;
-        court.check(Law::NothingLeft, holds, || format!("{budget:?}"));
+        violations.check(Invariant::NothingLeft, holds, || format!("{budget:?}"));
     }
 }
 
 /// The timeline by caller.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observations {
     /// Attempts that failed.
     attempts: Vec<(Option<usize>, Duration, Facts)>,
-    /// The same below the breaker.
+    /// Admitted attempts that failed.
     asked: Vec<(Option<usize>, Duration, Facts)>,
-    begun: BTreeMap<usize, Begun>,
+    started: BTreeMap<usize, Started>,
     turns: Vec<(Duration, String)>,
     forbade: Vec<(usize, Duration)>,
 }
 
-/// How often something began for one caller.
+/// What started for one caller.
 #[derive(Clone, Debug, Default)]
-struct Begun {
-    visits: Vec<(Duration, String)>,
+struct Started {
+    targets: Vec<(Duration, String)>,
     attempts: usize,
     asked: Vec<Duration>,
 }
 
-impl Seen {
-    fn of(notes: &[Note]) -> Self {
+impl Observations {
+    fn of(notes: &[TraceEntry]) -> Self {
         let mut seen = Self::default();
         let mut whose: BTreeMap<u64, Option<usize>> = BTreeMap::new();
         for note in notes {
             match &note.what {
-                What::Began { place, id, caller, target, .. } => {
+                TraceEvent::Started { boundary, id, caller, target, .. } => {
                     whose.insert(*id, *caller);
                     let Some(caller) = caller else { continue };
-                    let begun = seen.begun.entry(*caller).or_default();
-                    match place {
-                        Place::Call => {}
-                        Place::Visit => begun.visits.push((
+                    let started = seen.started.entry(*caller).or_default();
+                    match boundary {
+                        Boundary::Call => {}
+                        Boundary::Target => started.targets.push((
                             note.at,
                             target.as_ref().map(ToString::to_string).unwrap_or_default(),
                         )),
-                        Place::Attempt => begun.attempts += 1,
-                        Place::Asked => begun.asked.push(note.at),
+                        Boundary::Attempt => started.attempts += 1,
+                        Boundary::Admitted => started.asked.push(note.at),
                     }
                 }
-                What::Ended { place, id, how: How::Failed(facts) } => {
+                TraceEvent::Ended { boundary, id, how: EndState::Failed(facts) } => {
                     let caller = whose.get(id).copied().flatten();
                     let failed = (caller, note.at, facts.clone());
-                    match place {
-                        Place::Attempt => seen.attempts.push(failed),
-                        Place::Asked => seen.asked.push(failed),
+                    match boundary {
+                        Boundary::Attempt => seen.attempts.push(failed),
+                        Boundary::Admitted => seen.asked.push(failed),
                         _ => {}
                     }
                 }
-                What::Turned(turn) => {
+                TraceEvent::BreakerChanged(turn) => {
                     let key = turn.key.as_ref().map(ToString::to_string).unwrap_or_default();
                     seen.turns.push((note.at, format!("{key} {}", turn.transition.to)));
                 }
-                What::Forbade { caller: Some(caller) } => seen.forbade.push((*caller, note.at)),
+                TraceEvent::GuardRefused { caller: Some(caller) } => {
+                    seen.forbade.push((*caller, note.at));
+                }
                 _ => {}
             }
         }
@@ -121,17 +131,19 @@ impl Seen {
     }
 }
 
-/// One call, its attempts as providers saw them, and what was seen between the layers.
-struct One<'a> {
+/// One call, its attempts in the providers' journals, and the timeline.
+struct CallCheck<'a> {
     world: &'a World,
     ending: &'a Ending,
     attempts: &'a [&'a Entry],
-    seen: &'a Seen,
+    seen: &'a Observations,
 }
 
-impl One<'_> {
-    fn check(&self, law: Law, holds: bool, what: impl FnOnce() -> String) {
-        self.world.court.check(law, holds, || format!("{}; {:?}", what(), self.ending.caller));
+impl CallCheck<'_> {
+    fn check(&self, invariant: Invariant, holds: bool, what: impl FnOnce() -> String) {
+        self.world
+            .violations
+            .check(invariant, holds, || format!("{}; {:?}", what(), self.ending.caller));
     }
 
     fn failure(&self) -> Option<&Failure> {
@@ -142,38 +154,42 @@ impl One<'_> {
         self.world.layers.failover && self.world.policies.failover.hedge.is_some()
     }
 
-    /// The time of the whole was over.
+    /// Whether the pipeline's limit ended it.
     fn too_late(&self) -> bool {
         self.failure().is_some_and(|it| it.time_limit() == Some(TimeLimit::Pipeline))
     }
 
     fn ends(&self) {
-        self.check(Law::EndsOnce, self.ending.ended, || "it never ends".to_owned());
+        self.check(Invariant::EndsOnce, self.ending.ended, || "it never ends".to_owned());
         let Some(got) = &self.ending.got else { return };
         let after = &got.after_end;
-        self.check(Law::EndsOnce, after.is_none(), || format!("after the end came {after:?}"));
+        self.check(Invariant::EndsOnce, after.is_none(), || {
+            format!("after the end came {after:?}")
+        });
         let deltas: Vec<&Delta> = got.events.iter().flat_map(|event| &event.deltas).collect();
         let end = deltas.iter().position(|delta| matches!(delta, Delta::End));
         let last = match got.failure {
             None => deltas.len().checked_sub(1),
             Some(_) => None,
         };
-        self.check(Law::EndsOnce, end == last, || {
+        self.check(Invariant::EndsOnce, end == last, || {
             format!("the end is at {end:?}, not {last:?}: {deltas:?} {:?}", got.failure)
         });
         let either = got.failure.is_some() || got.seen.as_ref().is_some_and(|seen| seen.ended);
-        self.check(Law::EndsOnce, either, || format!("no answer and no failure: {got:?}"));
+        self.check(Invariant::EndsOnce, either, || format!("no answer and no failure: {got:?}"));
     }
 
     fn in_time(&self) {
         let Ending { began, at, limit, .. } = self.ending;
         let took = *at - *began;
         let holds = limit.is_none_or(|limit| took <= limit);
-        self.check(Law::InTime, holds, || format!("took {took:?} of {limit:?}"));
+        self.check(Invariant::InTime, holds, || format!("took {took:?} of {limit:?}"));
         for entry in self.attempts {
-            self.check(Law::InTime, entry.at <= *at, || format!("asked when over: {entry:?}"));
+            self.check(Invariant::InTime, entry.at <= *at, || {
+                format!("asked when over: {entry:?}")
+            });
             let over = entry.ended_at.is_some_and(|over| over <= *at);
-            self.check(Law::NothingLeft, over, || format!("over at {at:?}: {entry:?}"));
+            self.check(Invariant::NothingLeft, over, || format!("over at {at:?}: {entry:?}"));
         }
     }
 
@@ -183,28 +199,30 @@ impl One<'_> {
         let count = u32::try_from(self.attempts.len()).unwrap();
         for entry in self.attempts {
             let limited = entry.status == Some(429);
-            self.check(Law::WithinAttempts, entry.refused.is_none() || limited, || {
-                format!("not what a provider takes: {entry:?}")
+            self.check(Invariant::WithinAttempts, entry.refused.is_none() || limited, || {
+                format!("a request that the provider refused: {entry:?}")
             });
         }
-        // Without a layer that makes more of them, nobody counts: a call is an attempt.
+        // Without a layer that repeats attempts, nothing enforces the maximum.
         let makes = layers.failover || layers.retry;
         if let Some(max) = caller.max_attempts.filter(|_| makes) {
             let allowed = max.get().saturating_sub(caller.already);
-            // The first attempt is the caller's own where failover does not stand before it.
+            // Without failover the first attempt is always made.
             let allowed = if layers.failover { allowed } else { allowed.max(1) };
-            self.check(Law::WithinAttempts, count <= allowed, || {
+            self.check(Invariant::WithinAttempts, count <= allowed, || {
                 format!("{count} attempts, {allowed} allowed: {:?}", self.attempts)
             });
         }
-        // Whoever waits for a target may ask it twice.
+        // With `Wait`, a target may be called twice.
         let waits = matches!(policies.failover.when_exhausted, WhenExhausted::Wait(_));
         let rounds = if waits { 2 } else { 1 };
         let targets =
             if layers.failover { u32::try_from(*candidates).unwrap() * rounds } else { 1 };
         let retries = if layers.retry { policies.retry.retries } else { 0 };
         let most = targets * (1 + retries);
-        self.check(Law::WithinAttempts, count <= most, || format!("{count} attempts of {most}"));
+        self.check(Invariant::WithinAttempts, count <= most, || {
+            format!("{count} attempts of {most}")
+        });
 
         if self.hedged() {
             return;
@@ -213,54 +231,54 @@ impl One<'_> {
         let mut numbers: Vec<_> = self.attempts.iter().filter_map(|it| number(&it)).collect();
         numbers.sort_unstable();
         let counted: Vec<u32> = (caller.already + 1..=caller.already + count).collect();
-        self.check(Law::WithinAttempts, numbers == counted, || {
-            format!("providers were told numbers {numbers:?}, not {counted:?}")
+        self.check(Invariant::WithinAttempts, numbers == counted, || {
+            format!("the attempts have the numbers {numbers:?}, not {counted:?}")
         });
         let Some(got) = &self.ending.got else { return };
-        let told = match (&got.failure, &got.seen) {
-            // An answer counts the attempts before the stack too.
+        let reported = match (&got.failure, &got.seen) {
+            // The head of an answer also counts the attempts before the stack.
             (_, Some(seen)) => seen.head.attempts - caller.already,
             (failure, None) => failure.as_ref().map_or(0, Failure::attempts),
         };
-        // What the deadline cuts off from outside, it can not count; with a stall limit below, the
-        // attempt ends from inside.
+        // The deadline does not know the attempts it cancels; with a stall limit below, the attempt
+        // ends by itself.
         let counts = layers.stall || !self.too_late();
-        self.check(Law::WithinAttempts, told == count || !counts, || {
-            format!("{count} attempts, told {told}: {:?}", got.failure)
+        self.check(Invariant::WithinAttempts, reported == count || !counts, || {
+            format!("{count} attempts, reported {reported}: {:?}", got.failure)
         });
     }
 
-    fn told(&self) {
+    fn answer_or_failure(&self) {
         let Some(got) = &self.ending.got else { return };
         let attempts = self.attempts;
         match (&got.failure, &got.seen) {
             (None, Some(seen)) => {
                 let whole = |entry: &&Entry| is_whole(seen, entry);
                 let found: Vec<_> = of_target(seen, attempts).filter(whole).collect();
-                self.check(Law::NothingLostNothingTwice, !found.is_empty(), || {
-                    format!("{seen:?} is nobody's answer: {attempts:?}")
+                self.check(Invariant::NothingLostNothingTwice, !found.is_empty(), || {
+                    format!("{seen:?} is no provider's answer: {attempts:?}")
                 });
                 let counted = |entry: &&Entry| counts(seen, entry);
                 let once = found.is_empty() || found.iter().any(counted);
-                self.check(Law::UsageOnce, once, || format!("{:?}: {found:?}", seen.usage));
+                self.check(Invariant::UsageOnce, once, || format!("{:?}: {found:?}", seen.usage));
             }
             (Some(failure), seen) => {
                 let content = got.events.iter().any(steadfast::Event::is_content);
-                let said = failure.is_delivered() == content || !self.world.layers.failover;
-                self.check(Law::NothingLostNothingTwice, said, || {
+                let marked = failure.is_delivered() == content || !self.world.layers.failover;
+                self.check(Invariant::NothingLostNothingTwice, marked, || {
                     format!("content: {content}, but {failure:?} {attempts:?}")
                 });
                 if let Some(seen) = seen.as_ref().filter(|_| content) {
                     let begins = of_target(seen, attempts).any(|entry| is_beginning(seen, entry));
-                    self.check(Law::NothingLostNothingTwice, begins, || {
+                    self.check(Invariant::NothingLostNothingTwice, begins, || {
                         format!("{seen:?} is no beginning of {attempts:?}")
                     });
                 }
-                // A provider that says nothing leaves a status at least.
-                let told = !failure.message().is_empty() || failure.status().is_some();
-                self.check(Law::Told, told, || format!("{failure:?} {attempts:?}"));
+                // Without a message from the provider there is at least a status.
+                let reported = !failure.message().is_empty() || failure.status().is_some();
+                self.check(Invariant::Reported, reported, || format!("{failure:?} {attempts:?}"));
             }
-            // [`Self::ends`] says so.
+            // Checked in [`Self::ends`].
             (None, None) => {}
         }
     }
@@ -270,23 +288,27 @@ impl One<'_> {
             || self.seen.forbade.iter().filter(|(caller, _)| *caller == self.ending.caller.id);
         let Some((_, at)) = own().next() else { return };
         let once = own().count() == 1;
-        self.check(Law::ForbiddenIsFinal, once, || "asked again, and refused again".to_owned());
+        self.check(Invariant::ForbiddenIsFinal, once, || {
+            "asked again, and refused again".to_owned()
+        });
         let later = self.attempts.iter().find(|entry| entry.at > *at);
-        self.check(Law::ForbiddenIsFinal, later.is_none(), || format!("asked after it: {later:?}"));
-        // Unless it had answered before: then the refused one was beside it.
-        let told = match &self.ending.got {
+        self.check(Invariant::ForbiddenIsFinal, later.is_none(), || {
+            format!("asked after it: {later:?}")
+        });
+        // Unless another attempt had answered before: then the refused one was a hedge.
+        let refused = match &self.ending.got {
             None => true,
             Some(got) => got.failure.as_ref().is_none_or(|failure| {
                 failure.reason() == Reason::Safety || got.in_answer || self.too_late()
             }),
         };
         let answered = self.ending.got.as_ref().is_some_and(|got| got.failure.is_none());
-        self.check(Law::ForbiddenIsFinal, told && (!answered || self.hedged()), || {
+        self.check(Invariant::ForbiddenIsFinal, refused && (!answered || self.hedged()), || {
             format!("and the caller got {:?}", self.ending.got)
         });
     }
 
-    /// The recovery log against what was seen; and how often a visit was retried.
+    /// Compares the recovery log with the timeline, and checks how often a target was retried.
     fn log(&self) {
         let log = &self.ending.log;
         if log.dropped() > 0 {
@@ -313,47 +335,49 @@ impl One<'_> {
                 }
                 _ => true,
             };
-            self.check(Law::LogAgrees, holds, || format!("{step} at {at:?} did not happen: {log}"));
+            self.check(Invariant::LogAgrees, holds, || {
+                format!("{step} at {at:?} did not happen: {log}")
+            });
         }
         let count = |layer: &str, actions: &[&str]| {
             let of = |step: &&Step| step.layer == layer && actions.contains(&step.action);
             steps.iter().filter(of).count()
         };
-        let begun = self.seen.begun.get(&self.ending.caller.id).cloned().unwrap_or_default();
+        let started = self.seen.started.get(&self.ending.caller.id).cloned().unwrap_or_default();
         let moves = count("failover", &["switched", "downgraded", "hedged"]);
         let retried = count("retry", &["retried"]);
-        let told = || format!("{begun:?}: {log}");
-        let visits = begun.visits.len();
+        let counts = || format!("{started:?}: {log}");
+        let visits = started.targets.len();
         if self.world.layers.failover {
-            // The first is told of when it is not the model that was asked for.
-            self.check(Law::LogAgrees, visits == moves || visits == moves + 1, told);
+            // The first is logged if it is not the requested model.
+            self.check(Invariant::LogAgrees, visits == moves || visits == moves + 1, counts);
         }
         let stayed = self.ending.got.is_some() && !self.too_late() && !self.hedged();
-        let made = begun.attempts;
+        let made = started.attempts;
         let agree = made <= visits + retried && (!stayed || made == visits + retried);
-        self.check(Law::LogAgrees, agree, told);
+        self.check(Invariant::LogAgrees, agree, counts);
         let retries = if self.world.layers.retry { self.world.policies.retry.retries } else { 0 };
         let most = visits * (1 + usize::try_from(retries).unwrap());
-        self.check(Law::WithinAttempts, made <= most, || {
+        self.check(Invariant::WithinAttempts, made <= most, || {
             format!("{made} attempts of {most} in {visits} visits: {log}")
         });
         let refused = count("breaker", &["refused"]);
-        let asked = begun.asked.len();
-        self.check(Law::LogAgrees, asked + refused == made, told);
+        let asked = started.asked.len();
+        self.check(Invariant::LogAgrees, asked + refused == made, counts);
         let own = self.seen.forbade.iter().filter(|(who, _)| *who == self.ending.caller.id).count();
         let sent = self.attempts.len() + own;
-        self.check(Law::LogAgrees, sent <= asked && (!stayed || sent == asked), told);
+        self.check(Invariant::LogAgrees, sent <= asked && (!stayed || sent == asked), counts);
     }
 }
 
-/// The attempts at the target that is said to have answered.
+/// The attempts at the target that answered, according to the head.
 fn of_target<'a>(seen: &Completion, attempts: &[&'a Entry]) -> impl Iterator<Item = &'a Entry> {
     let name = seen.head.target.as_ref().map(|target| target.provider().to_owned());
     attempts.iter().copied().filter(move |entry| Some(&entry.provider) == name.as_ref())
 }
 
 /// Thinking and text; each call's name and arguments.
-fn said(seen: &Completion) -> (String, String, Vec<(&str, &str)>) {
+fn content(seen: &Completion) -> (String, String, Vec<(&str, &str)>) {
     let thinking = seen.parts.iter().filter_map(|part| match part {
         Part::Thinking(thinking) => Some(thinking.text.as_str()),
         _ => None,
@@ -368,14 +392,14 @@ fn sent_calls(sent: &Sent) -> Vec<(&str, &str)> {
 
 fn is_whole(seen: &Completion, entry: &Entry) -> bool {
     let Some(sent) = &entry.sent else { return false };
-    let (thinking, text, calls) = said(seen);
+    let (thinking, text, calls) = content(seen);
     entry.end == End::Complete
         && (&thinking, &text) == (&sent.thinking, &sent.text)
         && calls == sent_calls(sent)
         && seen.stop.as_ref().and_then(|stop| stop.word.as_deref()) == Some(&*sent.stop)
 }
 
-/// Input is everything that was read, cached or not; see [`steadfast::Usage`].
+/// Input includes cached tokens; see [`steadfast::Usage`].
 fn counts(seen: &Completion, entry: &Entry) -> bool {
     let Some(sent) = &entry.sent else { return false };
     let (usage, sent) = (&seen.usage, &sent.usage);
@@ -385,7 +409,7 @@ fn counts(seen: &Completion, entry: &Entry) -> bool {
 
 fn is_beginning(seen: &Completion, entry: &Entry) -> bool {
     let Some(sent) = &entry.sent else { return false };
-    let (thinking, text, calls) = said(seen);
+    let (thinking, text, calls) = content(seen);
     let truth = sent_calls(sent);
     let calls_begin = calls.len() <= truth.len()
         && calls

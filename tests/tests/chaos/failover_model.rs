@@ -1,18 +1,17 @@
-//! The cooldowns as the documentation tells them, written down as plainly as can be.
+//! A model of the cooldowns from their documentation, as simple as possible.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
-    Failover, Fault, PermitKind, Reason, Scope, Target,
-    circuit::{Blame, CircuitPolicy, Recovery, Verdict, Weight},
+    Failover, FaultSide, PermitKind, Reason, Scope, Target,
+    circuit::{Blame, CircuitPolicy, CircuitVerdict, Readmission, Weight},
     failover::{FailoverPolicy, FailoverSnapshot, WhenExhausted},
 };
-use steadfast_testkit::CircuitModel;
 use tokio::time::Instant;
 
-use crate::timeline::Facts;
+use crate::{circuit_model::CircuitModel, timeline::Facts};
 
-/// What is known of one provider, model or credential.
+/// The state of one provider, model or credential.
 #[derive(Debug)]
 struct Record {
     circuit: CircuitModel,
@@ -23,7 +22,7 @@ struct Record {
     reason: Reason,
 }
 
-/// One target, visited for one call.
+/// A call of one target.
 #[derive(Debug)]
 struct Visit {
     target: Target,
@@ -47,7 +46,7 @@ fn records_of(target: &Target) -> Vec<String> {
     all.into_iter().flatten().map(|target| target.to_string()).collect()
 }
 
-/// What a failure of `target` in this scope is written on. A part without a name is the
+/// The record that a failure of `target` in this scope counts for. A part without a name is the
 /// provider's only one.
 fn blamed(target: &Target, scope: Scope, reason: Reason) -> Option<String> {
     let provider = Target::new(target.provider());
@@ -55,7 +54,7 @@ fn blamed(target: &Target, scope: Scope, reason: Reason) -> Option<String> {
     let credential = target.credential().map(|name| provider.with_credential(name));
     let found = match scope {
         Scope::Provider => Some(provider),
-        // Which model is missing is not known, so nothing is known of any other.
+        // Without a name it is unknown which model is missing, so no record is changed.
         Scope::Model if reason == Reason::ModelNotFound => model,
         Scope::Model => model.or(Some(provider)),
         Scope::Credential => credential.or(Some(provider)),
@@ -87,7 +86,7 @@ impl Record {
             probe_limit: policy.probe_limit,
             probes: 1,
             successes: 1,
-            recovery: Recovery::Everyone,
+            recovery: Readmission::Everyone,
             lone: None,
         };
         let circuit = CircuitModel::new(circuit, now);
@@ -104,9 +103,9 @@ impl Record {
         self.circuit.under_way(PermitKind::Probe, now) > 0
     }
 
-    fn end(&mut self, id: u64, now: Duration, verdict: Verdict) {
+    fn end(&mut self, id: u64, now: Duration, verdict: CircuitVerdict) {
         self.circuit.end(id, now, verdict, None);
-        // What it would tell of its changes is not told.
+        // Cooldowns do not report transitions.
         while self.circuit.take_change().is_some() {}
     }
 }
@@ -121,8 +120,8 @@ impl Cooldowns {
         records.entry(key).or_insert_with(|| Record::new(policy, now))
     }
 
-    /// Target `target` is visited for the call that has `insisted` so often before. What is wrong
-    /// with that, if anything is; else whether it was cooling and no probe.
+    /// Target `target` is called; `insisted` if this call has called a cooling target before.
+    /// Returns whether it is cooling and this is no probe, or an error if that is not allowed.
     pub(crate) fn visited(
         &mut self,
         id: u64,
@@ -160,7 +159,7 @@ impl Cooldowns {
         Err(format!("{target} was asked while it cooled: {rests:?}, free for a probe: {free}"))
     }
 
-    /// The visit failed.
+    /// The call of the target failed.
     pub(crate) fn failed(&mut self, id: u64, facts: &Facts, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
         self.count(id, &visit, facts, now);
@@ -170,7 +169,7 @@ impl Cooldowns {
     fn count(&mut self, id: u64, visit: &Visit, facts: &Facts, now: Duration) {
         let policy = &self.policy;
         let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
-        // Whatever the table says otherwise than by default outranks the failure's own word.
+        // Where the table differs from the default, it has precedence over the failure.
         let scope = if rule.scope == standard.scope { facts.scope } else { rule.scope };
         let fault = if rule.fault == standard.fault { facts.fault } else { rule.fault };
         let permanent = match rule.permanent == standard.permanent {
@@ -179,11 +178,11 @@ impl Cooldowns {
         };
         let hint = facts.hint.filter(|hint| !hint.is_zero());
         let to_blame = facts.failover != Failover::Forbidden
-            && fault == Fault::Provider
+            && fault == FaultSide::Provider
             && facts.limit.is_none_or(|limit| limit.blames_provider())
             && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
         if !to_blame {
-            // An open breaker says when it will let somebody through.
+            // An open breaker reports when it will admit a probe.
             if let (Reason::CircuitOpen, Some(wait)) = (facts.reason, hint) {
                 let key = blamed(&visit.target, Scope::ModelCredential, facts.reason).unwrap();
                 let record = self.record(key, now);
@@ -211,13 +210,13 @@ impl Cooldowns {
         }
         record.row += 1;
         let generation = record.circuit.generation();
-        record.end(id, now, Verdict::Failure(blame));
+        record.end(id, now, CircuitVerdict::Failure(blame));
         if record.circuit.generation() != generation {
             record.reason = facts.reason;
         }
     }
 
-    /// The answer of the visit came to its end.
+    /// The answer of the target ended.
     pub(crate) fn succeeded(&mut self, id: u64, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
         for key in records_of(&visit.target) {
@@ -225,19 +224,19 @@ impl Cooldowns {
             if record.circuit.is_current(id) {
                 record.row = 0;
             }
-            record.end(id, now, Verdict::Success);
+            record.end(id, now, CircuitVerdict::Success);
         }
     }
 
-    /// It was dropped: it says nothing.
-    pub(crate) fn left(&mut self, id: u64, now: Duration) {
+    /// It was dropped, which does not count.
+    pub(crate) fn dropped(&mut self, id: u64, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
         self.release(id, &visit, now);
     }
 
     fn release(&mut self, id: u64, visit: &Visit, now: Duration) {
         for key in records_of(&visit.target) {
-            self.record(key, now).end(id, now, Verdict::Nothing);
+            self.record(key, now).end(id, now, CircuitVerdict::Nothing);
         }
     }
 
@@ -248,7 +247,7 @@ impl Cooldowns {
         }
     }
 
-    /// What is different in `seen`, if anything is.
+    /// How `seen` differs from the model, if it does.
     pub(crate) fn differs(
         &self,
         seen: &FailoverSnapshot,

@@ -1,5 +1,5 @@
-//! A stand-in for a safety guard: it refuses some callers for good, in the innermost place, where
-//! every layer above has a chance to get it wrong.
+//! A stand-in for a safety guard: it refuses some callers permanently. It is the innermost layer, so
+//! that every layer above must handle the refusal.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::{
     chance,
-    timeline::{Timeline, What, caller_of},
+    timeline::{Timeline, TraceEvent, caller_of},
 };
 
 /// Refuses some callers at their first attempt, some at a later one.
@@ -27,22 +27,22 @@ pub(crate) struct Guard {
 }
 
 struct State {
-    dice: Rng,
-    /// At which attempt a caller is refused, and how many it has made.
+    rng: Rng,
+    /// The attempt at which a caller is refused, and how many it has made.
     callers: BTreeMap<usize, (u32, u32)>,
 }
 
 impl Guard {
-    pub(crate) fn around(inner: ChatService, timeline: &Timeline, dice: Rng) -> ChatService {
-        let state = Arc::new(Mutex::new(State { dice, callers: BTreeMap::new() }));
+    pub(crate) fn around(inner: ChatService, timeline: &Timeline, rng: Rng) -> ChatService {
+        let state = Arc::new(Mutex::new(State { rng, callers: BTreeMap::new() }));
         ChatService::new(Self { inner, timeline: timeline.clone(), state })
     }
 
     fn refuses(&self, caller: usize) -> bool {
         let mut state = self.state.lock();
-        let State { dice, callers } = &mut *state;
+        let State { rng, callers } = &mut *state;
         let (at, made) = callers.entry(caller).or_insert_with(|| {
-            let at = if chance(dice, 0.06) { dice.u32(1..4) } else { u32::MAX };
+            let at = if chance(rng, 0.06) { rng.u32(1..4) } else { u32::MAX };
             (at, 0)
         });
         *made += 1;
@@ -62,7 +62,7 @@ impl Service<ChatRequest> for Guard {
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let caller = caller_of(&request);
         if caller.is_some_and(|caller| self.refuses(caller)) {
-            self.timeline.note(What::Forbade { caller });
+            self.timeline.note(TraceEvent::GuardRefused { caller });
             let refusal = Failure::refused(Reason::Safety, "the guard stopped this task");
             return Box::pin(async move { Err(refusal) });
         }

@@ -1,4 +1,4 @@
-//! Which layers there are, and how they are put together.
+//! The layers of a run, and how the stack is built.
 
 use fastrand::Rng;
 use steadfast::{
@@ -15,18 +15,18 @@ use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::{
-    bugs::{Bug, Planted},
+    bugs::{Bug, BuggyLayer},
     chance,
     guard::Guard,
-    net::Rough,
-    timeline::{Place, Tap, Timeline},
+    net::FaultyNetwork,
+    timeline::{Boundary, Tap, Timeline},
     world::{Policies, by_agent},
 };
 
 type ByAgent = fn(&ChatRequest, &Needs) -> Option<&'static str>;
 
-/// Which layers there are, in the one order that works. Classification is always there: it is
-/// what tells the others what happened.
+/// The layers of a run, in the one order that works. Classification is always there, because the
+/// others depend on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layers {
     pub(crate) deadline: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Layers {
     pub(crate) retry: bool,
     pub(crate) breaker: bool,
     pub(crate) stall: bool,
-    /// Built by [`Stack`], as its users do, with nobody looking between the layers.
+    /// Built by [`Stack`], as its users do, without a [`Tap`] between the layers.
     pub(crate) preset: bool,
 }
 
@@ -48,8 +48,8 @@ impl Layers {
         preset: false,
     };
 
-    pub(crate) fn new(dice: &mut Rng) -> Self {
-        let mut one = || chance(dice, 0.7);
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        let mut one = || chance(rng, 0.7);
         let some = Self {
             deadline: one(),
             failover: one(),
@@ -58,14 +58,14 @@ impl Layers {
             stall: one(),
             preset: false,
         };
-        match dice.u8(0..10) {
+        match rng.u8(0..10) {
             0..=4 => Self::ALL,
             5 => Self { preset: true, ..Self::ALL },
             _ => some,
         }
     }
 
-    /// With everything that `bug` could be found by.
+    /// All layers if there is a bug to find.
     pub(crate) fn with(self, bug: Option<Bug>) -> Self {
         if bug.is_some() { Self::ALL } else { self }
     }
@@ -80,14 +80,14 @@ pub(crate) struct Parts<'a> {
     pub(crate) bug: Option<Bug>,
 }
 
-/// What it came to.
+/// The stack and its handles.
 pub(crate) struct Built {
     pub(crate) service: ChatService,
     pub(crate) failover: Option<FailoverHandle>,
     pub(crate) breaker: Option<BreakerHandle>,
 }
 
-/// A service whose type is forgotten.
+/// Erases the type of a service.
 fn boxed<S, E>(service: S) -> ChatService
 where
     S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>,
@@ -99,7 +99,7 @@ where
 }
 
 impl Parts<'_> {
-    pub(crate) fn build(&self, layers: Layers, client: LlmClient<Rough>) -> Built {
+    pub(crate) fn build(&self, layers: Layers, client: LlmClient<FaultyNetwork>) -> Built {
         let Policies { retry, stall, breaker, pipeline, budget, .. } = self.policies;
         let failover = self.failover();
         let retry = RetryBackoffLayer::new(*retry).unwrap().with_seed(1);
@@ -108,7 +108,7 @@ impl Parts<'_> {
         let deadline = DeadlineLayer::after(*pipeline).unwrap();
 
         if layers.preset {
-            // What asks for more of an answer has its own laws: see `conversation_chaos`.
+            // Resuming and continuing answers have other invariants: see `conversation_chaos`.
             let stack = Stack::around(failover).without_continuation().without_resume();
             let stack = stack.with_retry(retry).with_breaker(breaker);
             let stack = stack.with_stall(stall).with_deadline(deadline);
@@ -134,24 +134,24 @@ impl Parts<'_> {
         if layers.stall {
             service = boxed(stall.layer(service));
         }
-        service = self.seen(service, Place::Asked);
+        service = self.tapped(service, Boundary::Admitted);
         if layers.breaker {
             service = boxed(breaker.layer(service));
         }
-        service = self.seen(service, Place::Attempt);
+        service = self.tapped(service, Boundary::Attempt);
         if layers.retry {
             service = boxed(retry.layer(service));
         }
-        service = self.seen(service, Place::Visit);
+        service = self.tapped(service, Boundary::Target);
         if layers.failover {
             service = boxed(failover.layer(service));
         }
-        service = self.seen(service, Place::Call);
+        service = self.tapped(service, Boundary::Call);
         if layers.deadline && self.bug != Some(Bug::ForgetsDeadline) {
             service = boxed(deadline.layer(service));
         }
-        if let Some(bug) = self.bug.filter(|bug| bug.place().is_none()) {
-            service = Planted::around(service, bug);
+        if let Some(bug) = self.bug.filter(|bug| bug.boundary().is_none()) {
+            service = BuggyLayer::around(service, bug);
         }
         Built {
             service,
@@ -174,11 +174,11 @@ impl Parts<'_> {
         Guard::around(service, self.timeline, self.guard.clone())
     }
 
-    /// With a look at what passes here, and what is planted above it.
-    fn seen(&self, service: ChatService, place: Place) -> ChatService {
-        let service = Tap::around(service, place, self.timeline);
+    /// Adds a [`Tap`], and a bug above it.
+    fn tapped(&self, service: ChatService, boundary: Boundary) -> ChatService {
+        let service = Tap::around(service, boundary, self.timeline);
         match self.bug {
-            Some(bug) if bug.place() == Some(place) => Planted::around(service, bug),
+            Some(bug) if bug.boundary() == Some(boundary) => BuggyLayer::around(service, bug),
             _ => service,
         }
     }

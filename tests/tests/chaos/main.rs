@@ -1,35 +1,37 @@
-//! The whole stack under weather nobody planned for.
+//! The whole stack with random faults.
 //!
-//! Each seed makes up providers with faults of every kind, a stack of some or all layers with
-//! policies of its own, and callers who share it: who stream or not, and leave when they like.
-//! What happens then is not known beforehand; what has to hold whatever happens is the list in
-//! [`laws`]. Afterwards the sky clears, and every provider has to answer again.
+//! Each seed generates providers with faults of every kind, a stack of some or all layers with
+//! random policies, and callers who share it, streaming or not, some of whom cancel their calls.
+//! The invariants that must hold in every run are listed in [`invariants`]. At the end of a run all
+//! faults stop, and every provider has to answer again.
 //!
 //! | variable | |
 //! |---|---|
-//! | `STEADFAST_CHAOS_SEED=n` | replays one seed, and tells what happened |
-//! | `STEADFAST_CHAOS_SEEDS=n` | tries seeds 1 to n instead of 1 to 300 |
+//! | `STEADFAST_CHAOS_SEED=n` | replays one seed and prints its trace |
+//! | `STEADFAST_CHAOS_SEEDS=n` | runs seeds 1 to n instead of 1 to 300 |
 //!
-//! A seed that fails says how to replay it, what its world was made of, and what happened in it.
-//! Seeds are independent of each other and run on all cores, each on a paused clock of its own.
+//! The report of a seed that fails has the command to replay it, its configuration and its trace.
+//! Seeds are independent of each other and run on all cores, each on its own paused clock.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod agree;
 mod breaker_model;
 mod bugs;
 mod callers;
 mod check;
+#[path = "../../../crates/core/tests/circuit_model/model.rs"]
+mod circuit_model;
 mod failover_model;
 mod faults;
 mod guard;
-mod laws;
+mod invariants;
 mod layers;
+mod models;
 mod net;
 mod policies;
-mod quiet;
 mod run;
 mod timeline;
+mod timers;
 mod world;
 
 use std::{collections::BTreeSet, env, time::Duration};
@@ -38,11 +40,11 @@ use fastrand::Rng;
 
 use self::{
     bugs::Bug,
-    laws::Law,
+    invariants::Invariant,
     run::{Outcome, run, run_all},
 };
 
-/// How many seeds are tried when nobody says.
+/// Seeds of a default run.
 const SEEDS: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
@@ -51,23 +53,23 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// True with this probability.
-fn chance(dice: &mut Rng, probability: f64) -> bool {
-    dice.f64() < probability
+fn chance(rng: &mut Rng, probability: f64) -> bool {
+    rng.f64() < probability
 }
 
 /// `Some` of what is made, half of the time.
-fn maybe<T>(dice: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
-    if dice.bool() { Some(make(dice)) } else { None }
+fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    if rng.bool() { Some(make(rng)) } else { None }
 }
 
-fn ms(dice: &mut Rng, range: impl std::ops::RangeBounds<u64>) -> Duration {
-    Duration::from_millis(dice.u64(range))
+fn ms(rng: &mut Rng, range: impl std::ops::RangeBounds<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range))
 }
 
-/// What happens in bad weather: words of the trace.
+/// Text that the traces of a few hundred seeds must contain: every fault, and every reaction to it.
 #[rustfmt::skip]
-const WEATHER: [&str; 75] = [
-    // Faults before the answer, and of it.
+const EXPECTED_TRACE: [&str; 75] = [
+    // Faults before and inside the answer.
     "Status(", "Error(", "ErrorInOk(", "asked: Empty", "asked: Hang", "asked: Refused", "asked: Reset",
     "asked: Close", "asked: HalfHeaders",
     "Break(", "FirstToken(", "Drip(", "Coalesce(", "ContentType(", "OutputLimit(", "Many(",
@@ -75,24 +77,25 @@ const WEATHER: [&str; 75] = [
     "how: TruncatedJson", "how: Garbage", "RateLimit(", "InsufficientQuota", "Overloaded",
     "ServerError", "GatewayTimeout", "Auth", "Permission", "ModelNotFound", "ContextOverflow",
     "Format", "ContentFilter", "PayloadTooLarge", "BadGatewayHtml",
-    "the network holds", "the network says", "Broken, status", "Dropped, status", "Complete, status",
-    // What the layers do about it.
+    "the network holds", "the network repeats", "Broken, status", "Dropped, status", "Complete, status",
+    // Reactions of the layers.
     "retry.retried", "retry.gave_up", "retry.nudged", "failover.switched", "failover.downgraded",
     "failover.skipped", "failover.cooled", "failover.probe", "failover.recovered",
     "failover.insisted", "failover.waited", "failover.hedged", "failover.outrun",
     "failover.exhausted", "failover.stopped", "breaker.refused", "breaker.would_refuse",
     "breaker.probe", "nowhere else to go", ", consecutive", ", failure_rate", ", slow_rate",
     ", proof", ", probe_failed", ", recovered", ", rested", ", manual",
-    // And callers.
-    "leaves", "has its answer", "is told", "the guard refuses", "limit stall", "limit pipeline",
+    // Callers.
+    "cancels", "has its answer", "gets the failure", "the guard refuses", "limit stall",
+    "limit pipeline",
 ];
 
 #[test]
-fn whatever_happens() {
+fn invariants_hold() {
     if let Some(seed) = number("STEADFAST_CHAOS_SEED") {
         let outcome = run(seed, None);
         println!("{}", outcome.report());
-        assert!(outcome.broken.is_empty(), "seed {seed} failed");
+        assert!(outcome.violations.is_empty(), "seed {seed} failed");
         return;
     }
     let seeds = number("STEADFAST_CHAOS_SEEDS").unwrap_or(SEEDS);
@@ -108,10 +111,10 @@ fn whatever_happens() {
     );
 }
 
-/// The whole trace, instant for instant, apart from worlds in which dates hint: those have whole
-/// seconds, and the clock on the wall does not begin with one.
+/// The whole trace with its times, apart from runs with dates in hints: dates have whole seconds,
+/// and the wall clock does not start on one.
 #[test]
-fn the_same_seed_is_the_same_world() {
+fn the_same_seed_gives_the_same_trace() {
     for seed in (1..=40).filter(|seed| seed % 8 != 7) {
         let (one, two) = (run(seed, None), run(seed, None));
         let (one, two) = (one.trace(), two.trace());
@@ -122,11 +125,10 @@ fn the_same_seed_is_the_same_world() {
     }
 }
 
-/// Laws that nothing puts to the test hold easily: so everything that is told of here has to
-/// happen within a few seeds.
+/// Invariants prove nothing if no fault tests them: so each of these must occur within a few seeds.
 #[test]
-fn the_weather_is_bad_enough() {
-    let mut missing: BTreeSet<&str> = WEATHER.into_iter().collect();
+fn every_fault_and_reaction_occurs() {
+    let mut missing: BTreeSet<&str> = EXPECTED_TRACE.into_iter().collect();
     for seed in 1..=400 {
         for line in run(seed, None).trace() {
             missing.retain(|word| !line.contains(word));
@@ -135,30 +137,32 @@ fn the_weather_is_bad_enough() {
             return;
         }
     }
-    panic!("it never happens: {missing:?}");
+    panic!("these never occur: {missing:?}");
 }
 
-/// Each planted bug is found, by the law that it breaks, and the report says all there is to say.
+/// Each planted bug violates its invariant, and the report is complete.
 #[test]
-fn the_laws_have_teeth() {
-    let mut bitten = Vec::new();
+fn every_planted_bug_is_found() {
+    let mut violated = Vec::new();
     for bug in Bug::ALL {
         let finds = |seed| {
             let outcome = run(seed, Some(bug));
-            let found = outcome.broken.iter().any(|broken| broken.law == bug.breaks());
+            let found =
+                outcome.violations.iter().any(|violation| violation.invariant == bug.breaks());
             found.then_some((seed, outcome))
         };
         let found = (1..=60).find_map(finds);
-        let (seed, outcome) = found.unwrap_or_else(|| panic!("nobody noticed that {bug:?}"));
-        let (report, law) = (outcome.report(), bug.breaks().name());
+        let (seed, outcome) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        let (report, invariant) = (outcome.report(), bug.breaks().name());
         let replay = format!("STEADFAST_CHAOS_SEED={seed} cargo test");
-        for part in [&replay, "FailoverPolicy {", "rules: [", " calls", &format!("BROKEN {law}: ")]
+        for part in
+            [&replay, "FailoverPolicy {", "rules: [", " calls", &format!("VIOLATION {invariant}: ")]
         {
             assert!(report.contains(part), "{bug:?}: no {part:?} in the report:\n{report}");
         }
-        bitten.push(bug.breaks());
+        violated.push(bug.breaks());
     }
-    for law in Law::ALL {
-        assert!(bitten.contains(&law), "no planted bug breaks {law:?}");
+    for invariant in Invariant::ALL {
+        assert!(violated.contains(&invariant), "no planted bug breaks {invariant:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A network that adds mischief of its own: late headers, frames that come twice.
+//! A network with faults: late headers, duplicated frames.
 
 use std::{
     pin::Pin,
@@ -24,33 +24,33 @@ use tower_service::Service;
 
 use crate::{
     chance, ms,
-    timeline::{Timeline, What},
+    timeline::{Timeline, TraceEvent},
 };
 
-/// Between the client and [`Net`]. While it is rough, some answers are held back before their
-/// headers arrive, and some frames that carry no content arrive twice.
+/// Between the client and [`Net`]. While `faulty`, some answers are held back before their headers
+/// arrive, and some frames without content arrive twice.
 #[derive(Clone)]
-pub(crate) struct Rough {
+pub(crate) struct FaultyNetwork {
     net: Net,
     timeline: Timeline,
-    rough: Arc<AtomicBool>,
-    dice: Arc<Mutex<Rng>>,
+    faulty: Arc<AtomicBool>,
+    rng: Arc<Mutex<Rng>>,
 }
 
-impl Rough {
-    pub(crate) fn around(net: Net, timeline: &Timeline, dice: Rng) -> Self {
-        let rough = Arc::new(AtomicBool::new(true));
-        Self { net, timeline: timeline.clone(), rough, dice: Arc::new(Mutex::new(dice)) }
+impl FaultyNetwork {
+    pub(crate) fn around(net: Net, timeline: &Timeline, rng: Rng) -> Self {
+        let faulty = Arc::new(AtomicBool::new(true));
+        Self { net, timeline: timeline.clone(), faulty, rng: Arc::new(Mutex::new(rng)) }
     }
 
-    /// From now on it only passes things on.
-    pub(crate) fn calm(&self) {
-        self.rough.store(false, Ordering::Relaxed);
+    /// From now on it has no faults.
+    pub(crate) fn stop_faults(&self) {
+        self.faulty.store(false, Ordering::Relaxed);
     }
 }
 
-impl Service<Request<ClientBody>> for Rough {
-    type Response = Response<RoughBody>;
+impl Service<Request<ClientBody>> for FaultyNetwork {
+    type Response = Response<DuplicatingBody>;
     type Error = SimError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, SimError>> + Send>>;
 
@@ -60,36 +60,36 @@ impl Service<Request<ClientBody>> for Rough {
 
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let (mut held, mut twice) = (Duration::ZERO, false);
-        if self.rough.load(Ordering::Relaxed) {
-            let mut dice = self.dice.lock();
-            if chance(&mut dice, 0.06) {
-                held = ms(&mut dice, 0..50_000);
+        if self.faulty.load(Ordering::Relaxed) {
+            let mut rng = self.rng.lock();
+            if chance(&mut rng, 0.06) {
+                held = ms(&mut rng, 0..50_000);
             }
-            twice = chance(&mut dice, 0.15);
+            twice = chance(&mut rng, 0.15);
         }
         let (call, timeline) = (self.net.call(request), self.timeline.clone());
         Box::pin(async move {
             let response = call.await?;
             if !held.is_zero() {
-                timeline.note(What::Network("holds an answer back"));
+                timeline.note(TraceEvent::Network("holds an answer back"));
                 tokio::time::sleep(held).await;
             }
             let twice = twice.then_some(timeline);
-            Ok(response.map(|body| RoughBody { body, twice, again: None }))
+            Ok(response.map(|body| DuplicatingBody { body, twice, again: None }))
         })
     }
 }
 
-/// A body of which frames without content may come twice.
+/// A body that may repeat frames without content.
 #[derive(Debug)]
-pub(crate) struct RoughBody {
+pub(crate) struct DuplicatingBody {
     body: SimBody,
-    /// They do, and this is told of it.
+    /// Set if it repeats them; each repetition is recorded here.
     twice: Option<Timeline>,
     again: Option<Bytes>,
 }
 
-impl Body for RoughBody {
+impl Body for DuplicatingBody {
     type Data = Bytes;
     type Error = SimError;
 
@@ -107,15 +107,15 @@ impl Body for RoughBody {
             && let Some(bytes) = frame.data_ref()
             && may_repeat(bytes)
         {
-            timeline.note(What::Network("says a frame twice"));
+            timeline.note(TraceEvent::Network("repeats a frame"));
             this.again = Some(bytes.clone());
         }
         Poll::Ready(polled)
     }
 }
 
-/// Whether it is one whole frame that ends an answer, counts it or says that its writer is alive:
-/// heard twice, none of that changes what was said.
+/// Whether it is one whole frame of an end, of usage or of a keep-alive: repeated, none of these
+/// changes the answer.
 fn may_repeat(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let whole = text.ends_with("\n\n") || text.ends_with("\r\n\r\n");

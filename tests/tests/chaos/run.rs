@@ -1,4 +1,4 @@
-//! One world from its beginning to its end, and many of them.
+//! Runs seeds and reports those that fail.
 
 use std::{
     any::Any,
@@ -20,33 +20,33 @@ use steadfast::{
 use tokio::runtime::Handle;
 
 use crate::{
-    agree,
     bugs::Bug,
     check,
-    laws::{Broken, Court, Law},
+    invariants::{Invariant, Violation, Violations},
     layers::Layers,
-    quiet::Paused,
+    models,
     timeline::Timeline,
+    timers::Paused,
     world::{Policies, World},
 };
 
-/// Lines of a report: what comes before is told to be missing.
+/// The most lines of a trace in a report.
 const MOST_LINES: usize = 400;
 
-/// What became of one world.
+/// The result of one seed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     seed: u64,
-    pub(crate) broken: Vec<Broken>,
-    /// What it was made of, and what happened in it. Put into words only when somebody asks: that
-    /// takes as long as the world did.
-    known: Option<Known>,
+    pub(crate) violations: Vec<Violation>,
+    /// Its configuration and its timeline. Formatted only for a report: that takes as long as the
+    /// run.
+    known: Option<WorldInfo>,
     seen: Vec<Entry>,
 }
 
-/// What is known of a world, even when it came to a sudden end.
+/// The configuration and timeline of a run, known even if it panics.
 #[derive(Debug)]
-struct Known {
+struct WorldInfo {
     layers: Layers,
     policies: Arc<Policies>,
     providers: Vec<(FaultPlan, TargetSpec)>,
@@ -54,17 +54,20 @@ struct Known {
 }
 
 impl Outcome {
-    /// The seed and the first law that did not hold.
+    /// The seed and the first violated invariant.
     pub(crate) fn line(&self) -> String {
-        let first = self.broken.first().map(|broken| broken.law.name()).unwrap_or("nothing");
+        let first = self
+            .violations
+            .first()
+            .map(|violation| violation.invariant.name())
+            .unwrap_or("nothing");
         format!("seed {}: {first}", self.seed)
     }
 
-    /// Everything there is to know: how to replay it, what it was made of, what happened, and
-    /// what should not have.
+    /// The configuration, the trace, the violations, and the command to replay it.
     pub(crate) fn report(&self) -> String {
         let mut out = format!("seed {}\n", self.seed);
-        if let Some(Known { layers, policies, providers, .. }) = &self.known {
+        if let Some(WorldInfo { layers, policies, providers, .. }) = &self.known {
             let _ = writeln!(out, "{layers:?}\n{policies:#?}");
             for (faults, spec) in providers {
                 let _ = writeln!(out, "{spec:?}\n{faults:#?}");
@@ -78,19 +81,19 @@ impl Outcome {
         for line in &trace[skipped..] {
             let _ = writeln!(out, "{line}");
         }
-        for broken in &self.broken {
-            let _ = writeln!(out, "\nBROKEN {broken}");
+        for violation in &self.violations {
+            let _ = writeln!(out, "\nVIOLATION {violation}");
         }
         let _ = writeln!(
             out,
             "\nreplay: STEADFAST_CHAOS_SEED={} cargo test -p steadfast-tests --test chaos \
-             whatever_happens -- --nocapture",
+             invariants_hold -- --nocapture",
             self.seed
         );
         out
     }
 
-    /// What happened between the layers and what providers saw, in order of time.
+    /// The timeline and the providers' journals, in order of time.
     pub(crate) fn trace(&self) -> Vec<String> {
         let notes = self.known.as_ref().map(|known| known.timeline.notes()).unwrap_or_default();
         let notes = notes.into_iter().map(|note| (note.at, note.what.to_string()));
@@ -105,29 +108,29 @@ impl Outcome {
             [asked, (ended, format!("provider {name} is done: {done}"))]
         });
         let mut lines: Vec<_> = notes.chain(seen).collect();
-        // Stable: what happened at once stays in its own order.
+        // Stable: simultaneous lines keep their order.
         lines.sort_by_key(|(at, _)| *at);
         let line = |(at, what): (Duration, String)| format!("{:>14.6} {what}", at.as_secs_f64());
         lines.into_iter().map(line).collect()
     }
 }
 
-/// One world from its beginning to its end, with a bug planted in it or none.
+/// Runs one seed, with a planted bug or without.
 pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Outcome {
-    let court = Court::default();
+    let violations = Violations::default();
     let paused = Paused::new();
-    // Outside of what may panic, so that there is something to tell.
-    let known: Mutex<Option<Known>> = Mutex::new(None);
+    // Outside of what may panic, so that the report has it.
+    let known: Mutex<Option<WorldInfo>> = Mutex::new(None);
     let lived = panic::catch_unwind(AssertUnwindSafe(|| {
         paused.runtime.block_on(async {
-            let mut world = World::new(seed, bug, &court);
-            *known.lock() = Some(Known {
+            let mut world = World::new(seed, bug, &violations);
+            *known.lock() = Some(WorldInfo {
                 layers: world.layers,
                 policies: world.policies.clone(),
                 providers: world.providers(),
                 timeline: world.timeline.clone(),
             });
-            live(&mut world).await
+            run_world(&mut world).await
         })
     }));
     let mut seen = Vec::new();
@@ -135,24 +138,25 @@ pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Outcome {
         Ok(entries) => {
             seen = entries;
             let timers = paused.forgotten_timers();
-            court.check(Law::NothingLeft, timers == 0, || format!("{timers} timers are set"));
+            violations
+                .check(Invariant::NothingLeft, timers == 0, || format!("{timers} timers are set"));
         }
-        Err(panic) => court.broken(Law::NoPanic, words(&*panic).to_owned()),
+        Err(panic) => violations.add(Invariant::NoPanic, panic_message(&*panic).to_owned()),
     }
-    Outcome { seed, broken: court.into_list(), known: known.into_inner(), seen }
+    Outcome { seed, violations: violations.into_list(), known: known.into_inner(), seen }
 }
 
-/// Bad weather, then good. What providers saw in all of it.
-async fn live(world: &mut World) -> Vec<Entry> {
-    let endings = world.weather().await;
+/// Runs the callers with faults, then without. Returns the journal.
+async fn run_world(world: &mut World) -> Vec<Entry> {
+    let endings = world.run_callers().await;
     check::all(world, &endings);
     check::at_rest(world);
     drop(endings);
-    world.clear_sky().await;
+    world.recover().await;
     check::at_rest(world);
     if !world.layers.preset {
-        agree::judge(
-            &world.court,
+        models::compare(
+            &world.violations,
             &world.timeline.notes(),
             world.timeline.began(),
             world.layers.breaker.then_some(&world.policies.breaker),
@@ -160,13 +164,13 @@ async fn live(world: &mut World) -> Vec<Entry> {
         );
     }
     let tasks = Handle::current().metrics().num_alive_tasks();
-    world.court.check(Law::NothingLeft, tasks == 0, || format!("{tasks} tasks live"));
+    world.violations.check(Invariant::NothingLeft, tasks == 0, || format!("{tasks} tasks live"));
     world.journal.entries()
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let fixed = panic.downcast_ref::<&str>().copied();
-    fixed.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+    fixed.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// Seeds 1 to `seeds`, on all cores; those that failed, by their number.
@@ -182,7 +186,7 @@ pub(crate) fn run_all(seeds: u64) -> Vec<Outcome> {
                         return;
                     }
                     let outcome = run(seed, None);
-                    if !outcome.broken.is_empty() {
+                    if !outcome.violations.is_empty() {
                         failed.lock().push(outcome);
                     }
                 }

@@ -1,11 +1,11 @@
-//! What happened, in order: seen from between the layers.
+//! What happened, in order, recorded between the layers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use steadfast::{
-    ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, Fault, Reason,
-    RecoveryLog, Retry, Scope, Target, TimeLimit,
+    ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, FaultSide,
+    Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerSnapshot, BreakerTransition},
     failover::FailoverSnapshot,
 };
@@ -18,27 +18,27 @@ use std::{
 };
 use tokio_stream::Stream;
 
-/// Between which layers something was seen, outermost first.
+/// Between which layers something was recorded, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Around the failover: one of a caller's calls.
+pub(crate) enum Boundary {
+    /// Around the failover: a caller's call.
     Call,
-    /// Below it: a target is visited.
-    Visit,
-    /// Below the retries: an attempt is made.
+    /// Below the failover: a call of one target.
+    Target,
+    /// Below the retries: an attempt.
     Attempt,
-    /// Below the breaker: it was let through.
-    Asked,
+    /// Below the breaker: an attempt that it admitted.
+    Admitted,
 }
 
-/// What one failure says of itself.
+/// The properties of a failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) reason: Reason,
     pub(crate) retry: Retry,
     pub(crate) failover: Failover,
     pub(crate) scope: Scope,
-    pub(crate) fault: Fault,
+    pub(crate) fault: FaultSide,
     pub(crate) permanent: bool,
     pub(crate) hint: Option<Duration>,
     pub(crate) limit: Option<TimeLimit>,
@@ -61,25 +61,25 @@ impl From<&Failure> for Facts {
 
 /// How something ended.
 #[derive(Clone, Debug)]
-pub(crate) enum How {
-    Whole,
+pub(crate) enum EndState {
+    Complete,
     Failed(Facts),
-    /// It was dropped before.
-    Left,
+    /// Dropped before its end.
+    Dropped,
 }
 
-/// What happened.
+/// One thing that happened.
 #[derive(Clone, Debug)]
-pub(crate) enum What {
-    Began {
-        place: Place,
+pub(crate) enum TraceEvent {
+    Started {
+        boundary: Boundary,
         id: u64,
         caller: Option<usize>,
         target: Option<Target>,
-        /// There is nowhere else to go.
+        /// There is no alternative target.
         alone: bool,
     },
-    /// The head of the answer came.
+    /// The head of the answer arrived.
     Answered {
         id: u64,
         target: Option<Target>,
@@ -89,45 +89,45 @@ pub(crate) enum What {
         id: u64,
     },
     Ended {
-        place: Place,
+        boundary: Boundary,
         id: u64,
-        how: How,
+        how: EndState,
     },
     /// A breaker changed its state.
-    Turned(BreakerTransition<Option<Target>>),
-    /// The guard refused for good.
-    Forbade {
+    BreakerChanged(BreakerTransition<Option<Target>>),
+    /// The guard refused a caller permanently.
+    GuardRefused {
         caller: Option<usize>,
     },
-    /// Somebody looked.
-    Looked {
+    /// The states of breakers and targets.
+    Snapshot {
         breakers: Vec<BreakerSnapshot<Option<Target>>>,
         targets: Option<FailoverSnapshot>,
     },
     /// An operator is about to reset everything.
     Reset,
-    /// A caller calls.
-    Calls(usize),
-    /// A caller has its answer, or a failure, or left; and what the layers say that they did.
-    Gone {
+    /// A caller makes its call.
+    CallerStarted(usize),
+    /// A caller has its answer or a failure, or has cancelled (`None`); and the recovery log.
+    CallerDone {
         caller: usize,
-        told: Option<Result<(), String>>,
+        result: Option<Result<(), String>>,
         log: RecoveryLog,
     },
-    /// The network does something of its own.
+    /// A fault of the network.
     Network(&'static str),
-    /// All faults are over, and nobody calls for long.
+    /// All faults have stopped, and a long time without calls begins.
     Quiet,
 }
 
-/// One of them, and when: since the world began.
+/// A [`TraceEvent`] and its time since the start of the run.
 #[derive(Clone, Debug)]
-pub(crate) struct Note {
+pub(crate) struct TraceEntry {
     pub(crate) at: Duration,
-    pub(crate) what: What,
+    pub(crate) what: TraceEvent,
 }
 
-/// Everything that happened. Clones are one.
+/// Everything that happened. Clones share one timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline(Arc<Inner>);
 
@@ -139,7 +139,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    notes: Vec<Note>,
+    notes: Vec<TraceEntry>,
     turns: Option<broadcast::Receiver<BreakerTransition<Option<Target>>>>,
     next: u64,
 }
@@ -149,7 +149,7 @@ impl Timeline {
         Self(Arc::new(Inner { began, state: Mutex::default() }))
     }
 
-    /// Also what this breaker tells.
+    /// Also records the transitions of this breaker.
     pub(crate) fn listen(&self, turns: broadcast::Receiver<BreakerTransition<Option<Target>>>) {
         self.0.state.lock().turns = Some(turns);
     }
@@ -158,28 +158,31 @@ impl Timeline {
         self.0.began
     }
 
-    /// How long after the beginning of the world `at` is.
+    /// The time of `at` since the start of the run.
     pub(crate) fn since(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.0.began)
     }
 
-    pub(crate) fn note(&self, what: What) {
+    pub(crate) fn note(&self, what: TraceEvent) {
         let mut state = self.0.state.lock();
         self.drain(&mut state);
-        state.notes.push(Note { at: self.0.began.elapsed(), what });
+        state.notes.push(TraceEntry { at: self.0.began.elapsed(), what });
     }
 
-    /// What the breaker has told since, before what happens next.
+    /// Adds the breaker's transitions since the last entry.
     fn drain(&self, state: &mut State) {
         let State { notes, turns, .. } = state;
         let Some(turns) = turns else { return };
-        let mut told: Vec<_> = std::iter::from_fn(|| turns.try_recv().ok()).collect();
-        // What many breakers do at once, they do in the order of a hash map.
-        told.sort_by_cached_key(|turn| {
+        let mut received: Vec<_> = std::iter::from_fn(|| turns.try_recv().ok()).collect();
+        // Breakers that change at the same time do so in the order of a hash map.
+        received.sort_by_cached_key(|turn| {
             (turn.transition.at, turn.key.as_ref().map(ToString::to_string).unwrap_or_default())
         });
-        for turn in told {
-            notes.push(Note { at: self.since(turn.transition.at), what: What::Turned(turn) });
+        for turn in received {
+            notes.push(TraceEntry {
+                at: self.since(turn.transition.at),
+                what: TraceEvent::BreakerChanged(turn),
+            });
         }
     }
 
@@ -189,29 +192,33 @@ impl Timeline {
         state.next
     }
 
-    pub(crate) fn notes(&self) -> Vec<Note> {
+    pub(crate) fn notes(&self) -> Vec<TraceEntry> {
         let mut state = self.0.state.lock();
         self.drain(&mut state);
         state.notes.clone()
     }
 }
 
-/// Who calls, as the context says.
+/// The caller, from the context.
 pub(crate) fn caller_of(request: &ChatRequest) -> Option<usize> {
     request.context.task()?.parse().ok()
 }
 
-/// Sees what passes, and changes nothing.
+/// Records what passes, and changes nothing.
 #[derive(Clone)]
 pub(crate) struct Tap {
     inner: ChatService,
-    place: Place,
+    boundary: Boundary,
     timeline: Timeline,
 }
 
 impl Tap {
-    pub(crate) fn around(inner: ChatService, place: Place, timeline: &Timeline) -> ChatService {
-        ChatService::new(Self { inner, place, timeline: timeline.clone() })
+    pub(crate) fn around(
+        inner: ChatService,
+        boundary: Boundary,
+        timeline: &Timeline,
+    ) -> ChatService {
+        ChatService::new(Self { inner, boundary, timeline: timeline.clone() })
     }
 }
 
@@ -225,90 +232,91 @@ impl Service<ChatRequest> for Tap {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let Self { place, timeline, .. } = self;
-        let (place, id) = (*place, timeline.id());
-        timeline.note(What::Began {
-            place,
+        let Self { boundary, timeline, .. } = self;
+        let (boundary, id) = (*boundary, timeline.id());
+        timeline.note(TraceEvent::Started {
+            boundary,
             id,
             caller: caller_of(&request),
             target: request.context.target.clone(),
             alone: request.context.alternatives == 0,
         });
-        let mut seen = Seen { timeline: timeline.clone(), place, id, content: false, ended: false };
+        let mut recorder =
+            Recorder { timeline: timeline.clone(), boundary, id, content: false, ended: false };
         let inner = self.inner.call(request);
         Box::pin(async move {
             match inner.await {
                 Err(failure) => {
-                    seen.end(How::Failed((&failure).into()));
+                    recorder.end(EndState::Failed((&failure).into()));
                     Err(failure)
                 }
                 Ok(response) => {
                     let target = response.head.target.clone();
-                    seen.timeline.note(What::Answered { id, target });
-                    Ok(response.map(|events| Box::pin(Tapped { events, seen }) as EventStream))
+                    recorder.timeline.note(TraceEvent::Answered { id, target });
+                    Ok(response.map(|events| Box::pin(Tapped { events, recorder }) as EventStream))
                 }
             }
         })
     }
 }
 
-struct Seen {
+struct Recorder {
     timeline: Timeline,
-    place: Place,
+    boundary: Boundary,
     id: u64,
     content: bool,
     ended: bool,
 }
 
-impl Seen {
-    fn end(&mut self, how: How) {
+impl Recorder {
+    fn end(&mut self, how: EndState) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.timeline.note(What::Ended { place: self.place, id: self.id, how });
+            self.timeline.note(TraceEvent::Ended { boundary: self.boundary, id: self.id, how });
         }
     }
 }
 
-impl Drop for Seen {
+impl Drop for Recorder {
     fn drop(&mut self) {
-        self.end(How::Left);
+        self.end(EndState::Dropped);
     }
 }
 
 struct Tapped {
     events: EventStream,
-    seen: Seen,
+    recorder: Recorder,
 }
 
 impl Stream for Tapped {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { events, seen } = &mut *self;
+        let Self { events, recorder } = &mut *self;
         let polled = events.as_mut().poll_next(cx);
         if let Poll::Ready(item) = &polled {
             match item {
                 Some(Ok(event)) => {
-                    if event.is_content() && !std::mem::replace(&mut seen.content, true) {
-                        seen.timeline.note(What::Content { id: seen.id });
+                    if event.is_content() && !std::mem::replace(&mut recorder.content, true) {
+                        recorder.timeline.note(TraceEvent::Content { id: recorder.id });
                     }
                     if event.is_end() {
-                        seen.end(How::Whole);
+                        recorder.end(EndState::Complete);
                     }
                 }
-                Some(Err(failure)) => seen.end(How::Failed(failure.into())),
-                None => seen.end(How::Whole),
+                Some(Err(failure)) => recorder.end(EndState::Failed(failure.into())),
+                None => recorder.end(EndState::Complete),
             }
         }
         polled
     }
 }
 
-impl fmt::Display for How {
+impl fmt::Display for EndState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            How::Whole => f.write_str("whole"),
-            How::Left => f.write_str("left"),
-            How::Failed(facts) => {
+            EndState::Complete => f.write_str("whole"),
+            EndState::Dropped => f.write_str("left"),
+            EndState::Failed(facts) => {
                 let Facts { reason, retry, scope, fault, permanent, hint, limit, .. } = facts;
                 write!(f, "{reason} (retry {retry:?}, {scope:?}, {fault:?}")?;
                 if *permanent {
@@ -326,42 +334,42 @@ impl fmt::Display for How {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for TraceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |target: &Option<Target>| {
             target.as_ref().map_or_else(|| "nowhere".to_owned(), Target::to_string)
         };
         match self {
-            What::Began { place, id, caller, target, alone } => {
-                write!(f, "{place:?} {id} begins, ")?;
+            TraceEvent::Started { boundary, id, caller, target, alone } => {
+                write!(f, "{boundary:?} {id} begins, ")?;
                 if let Some(caller) = caller {
                     write!(f, "caller {caller}, ")?;
                 }
                 write!(f, "at {}{}", named(target), if *alone { ", alone" } else { "" })
             }
-            What::Answered { id, target } => write!(f, "  {id} answers, {}", named(target)),
-            What::Content { id } => write!(f, "  {id} has content"),
-            What::Ended { place, id, how } => write!(f, "{place:?} {id} ends: {how}"),
-            What::Turned(turn) => {
+            TraceEvent::Answered { id, target } => write!(f, "  {id} answers, {}", named(target)),
+            TraceEvent::Content { id } => write!(f, "  {id} has content"),
+            TraceEvent::Ended { boundary, id, how } => write!(f, "{boundary:?} {id} ends: {how}"),
+            TraceEvent::BreakerChanged(turn) => {
                 let change = turn.transition;
                 let wait = change.until.map(|until| until - change.at);
                 write!(f, "breaker of {}: {} to {}", named(&turn.key), change.from, change.to)?;
                 write!(f, ", {}, {:?}, rests {wait:?}", change.cause, change.reason)
             }
-            What::Forbade { caller } => write!(f, "the guard refuses caller {caller:?}"),
-            What::Looked { .. } => f.write_str("somebody looks"),
-            What::Reset => f.write_str("an operator resets"),
-            What::Calls(caller) => write!(f, "caller {caller} calls"),
-            What::Gone { caller, told, log } => {
-                match told {
-                    None => write!(f, "caller {caller} leaves")?,
+            TraceEvent::GuardRefused { caller } => write!(f, "the guard refuses caller {caller:?}"),
+            TraceEvent::Snapshot { .. } => f.write_str("snapshot"),
+            TraceEvent::Reset => f.write_str("an operator resets"),
+            TraceEvent::CallerStarted(caller) => write!(f, "caller {caller} calls"),
+            TraceEvent::CallerDone { caller, result, log } => {
+                match result {
+                    None => write!(f, "caller {caller} cancels")?,
                     Some(Ok(())) => write!(f, "caller {caller} has its answer")?,
-                    Some(Err(failure)) => write!(f, "caller {caller} is told {failure}")?,
+                    Some(Err(failure)) => write!(f, "caller {caller} gets the failure {failure}")?,
                 }
                 write!(f, " [{log}]")
             }
-            What::Network(what) => write!(f, "the network {what}"),
-            What::Quiet => f.write_str("a quiet time begins"),
+            TraceEvent::Network(what) => write!(f, "the network {what}"),
+            TraceEvent::Quiet => f.write_str("a quiet time begins"),
         }
     }
 }

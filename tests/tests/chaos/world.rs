@@ -10,10 +10,10 @@ use steadfast::{
     client::{Credential, LlmClient, Provider, Providers, dialect::Wire},
     failover::{FailoverHandle, FailoverPolicy, TargetSpec},
     retry::RetryPolicy,
-    sim::{FaultPlan, Journal, Latency, Limits, SimProvider},
+    sim::{FaultPlan, Journal, KeyLimits, Latency, SimProvider},
     timeout::StallPolicy,
 };
-use steadfast_tests::harness::{self, Got, Net};
+use steadfast_tests::harness::{self, CallResult, Net};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -23,25 +23,25 @@ use crate::{
     bugs::Bug,
     callers::{Caller, Ending},
     chance, faults,
-    laws::{Court, Law},
+    invariants::{Invariant, Violations},
     layers::{Layers, Parts},
     maybe, ms,
-    net::Rough,
+    net::FaultyNetwork,
     policies,
-    timeline::{Timeline, What},
+    timeline::{Timeline, TraceEvent},
 };
 
-/// Longer than anything rests: a day, as long again by jitter, and an hour.
+/// Longer than any cooldown: a day, as much again for jitter, and an hour.
 const LONG: Duration = Duration::from_secs(49 * 3_600);
 
-/// The most providers there are.
+/// The names of the providers; a run has some of them.
 pub(crate) const NAMES: [&str; 4] = ["amber", "birch", "cedar", "delta"];
 
 pub(crate) struct World {
-    pub(crate) court: Court,
+    pub(crate) violations: Violations,
     pub(crate) timeline: Timeline,
     pub(crate) sims: Vec<SimProvider>,
-    /// What all of them saw.
+    /// Shared by all of them.
     pub(crate) journal: Journal,
     pub(crate) layers: Layers,
     pub(crate) failover: Option<FailoverHandle>,
@@ -51,12 +51,12 @@ pub(crate) struct World {
     pub(crate) candidates: usize,
     specs: Vec<TargetSpec>,
     faults: Vec<FaultPlan>,
-    rough: Rough,
+    network: FaultyNetwork,
     service: ChatService,
-    dice: Rng,
+    rng: Rng,
 }
 
-/// What the layers go by.
+/// The policies of the layers.
 #[derive(Debug)]
 pub(crate) struct Policies {
     pub(crate) retry: RetryPolicy,
@@ -68,45 +68,45 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    fn new(dice: &mut Rng) -> Self {
-        let hedge = chance(dice, 0.3).then(|| ms(dice, 1..10_000));
+    fn new(rng: &mut Rng) -> Self {
+        let hedge = chance(rng, 0.3).then(|| ms(rng, 1..10_000));
         Self {
-            retry: policies::retry(dice),
-            stall: policies::stall(dice),
-            breaker: policies::breaker(dice),
-            failover: policies::failover(dice, hedge),
-            pipeline: ms(dice, 5_000..=120_000),
-            budget: chance(dice, 0.8).then(|| {
-                let capacity = dice.u32(0..500);
+            retry: policies::retry(rng),
+            stall: policies::stall(rng),
+            breaker: policies::breaker(rng),
+            failover: policies::failover(rng, hedge),
+            pipeline: ms(rng, 5_000..=120_000),
+            budget: chance(rng, 0.8).then(|| {
+                let capacity = rng.u32(0..500);
                 RetryBudget::new(BudgetPolicy { capacity, ..BudgetPolicy::default() })
             }),
         }
     }
 }
 
-/// A provider's own chain, for an agent of its name.
+/// Selects a chain of one provider, for an agent with the provider's name.
 pub(crate) fn by_agent(request: &ChatRequest, _: &Needs) -> Option<&'static str> {
     let agent = request.context.agent()?;
     NAMES.into_iter().find(|name| *name == agent)
 }
 
-/// Quick enough for every limit there can be; whatever is slow is a fault.
-fn latency(dice: &mut Rng) -> Latency {
-    Latency { headers: ms(dice, 0..400), per_token: ms(dice, 0..3), jitter: dice.f64() }
+/// Fast enough for every limit of the policies; slowness is a fault.
+fn latency(rng: &mut Rng) -> Latency {
+    Latency { headers: ms(rng, 0..400), per_token: ms(rng, 0..3), jitter: rng.f64() }
 }
 
-/// Mostly none. `may` is false where they are told of by dates, and those are not to be.
-fn limits(dice: &mut Rng, may: bool) -> Limits {
-    if !may || chance(dice, 0.8) {
-        return Limits::default();
+/// Mostly none. `may` is false for providers that report limits as dates, in runs without dates.
+fn limits(rng: &mut Rng, may: bool) -> KeyLimits {
+    if !may || chance(rng, 0.8) {
+        return KeyLimits::default();
     }
-    Limits {
-        requests: maybe(dice, |dice| dice.u64(8..40)),
-        tokens: maybe(dice, |dice| dice.u64(2_000..10_000)),
+    KeyLimits {
+        requests: maybe(rng, |rng| rng.u64(8..40)),
+        tokens: maybe(rng, |rng| rng.u64(2_000..10_000)),
     }
 }
 
-/// A model that stands in for the usual one of `dialect`.
+/// A smaller model than the usual one of `dialect`.
 fn lesser(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "claude-haiku-4-5",
@@ -116,34 +116,34 @@ fn lesser(dialect: Dialect) -> &'static str {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, bug: Option<Bug>, court: &Court) -> Self {
-        let mut dice = Rng::with_seed(seed);
+    pub(crate) fn new(seed: u64, bug: Option<Bug>, violations: &Violations) -> Self {
+        let mut rng = Rng::with_seed(seed);
         let began = Instant::now();
         let timeline = Timeline::new(began);
         let journal = Journal::new();
-        // Dates have whole seconds, and the clock on the wall does not begin with one: what is
-        // hinted by them differs from run to run.
+        // Dates have whole seconds, and the wall clock does not start on one: their hints differ
+        // from run to run.
         let dates = seed % 8 == 7;
         let dialects = [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini];
         let (mut sims, mut specs, mut endpoints) = (Vec::new(), Vec::new(), Vec::new());
         let mut plans = Vec::new();
-        for name in &NAMES[..dice.usize(1..=NAMES.len())] {
-            let dialect = dialects[dice.usize(..3)];
+        for name in &NAMES[..rng.usize(1..=NAMES.len())] {
+            let dialect = dialects[rng.usize(..3)];
             let sim = SimProvider::builder(harness::simulated(dialect))
                 .with_name(*name)
                 .with_seed(seed)
                 .with_journal(&journal)
-                .with_latency(latency(&mut dice))
-                .with_limits(limits(&mut dice, dates || dialect != Dialect::Anthropic))
+                .with_latency(latency(&mut rng))
+                .with_limits(limits(&mut rng, dates || dialect != Dialect::Anthropic))
                 .build();
-            let plan = faults::plan(&mut dice, dates);
+            let plan = faults::plan(&mut rng, dates);
             sim.set_faults(plan.clone());
             plans.push(plan);
             let mut spec = harness::target(&sim);
-            if chance(&mut dice, 0.2) {
+            if chance(&mut rng, 0.2) {
                 spec = spec.with_downgrade(harness::model(dialect), [lesser(dialect)]);
             }
-            let keys = maybe(&mut dice, |dice| dice.usize(1..=2)).unwrap_or(0);
+            let keys = maybe(&mut rng, |rng| rng.usize(1..=2)).unwrap_or(0);
             let mut endpoint = Provider::new(*name, dialect)
                 .with_base_url(match dialect {
                     Dialect::OpenAi => format!("http://{name}/v1"),
@@ -162,11 +162,11 @@ impl World {
             endpoints.push(endpoint);
         }
 
-        let layers = Layers::new(&mut dice).with(bug);
-        let policies = Arc::new(Policies::new(&mut dice));
-        let rough = Rough::around(Net::new(&sims), &timeline, dice.fork());
-        let client = LlmClient::with_service(Providers::new(endpoints).unwrap(), rough.clone());
-        let guard = dice.fork();
+        let layers = Layers::new(&mut rng).with(bug);
+        let policies = Arc::new(Policies::new(&mut rng));
+        let network = FaultyNetwork::around(Net::new(&sims), &timeline, rng.fork());
+        let client = LlmClient::with_service(Providers::new(endpoints).unwrap(), network.clone());
+        let guard = rng.fork();
         let parts = Parts { policies: &policies, specs: &specs, timeline: &timeline, guard, bug };
         let built = parts.build(layers, client);
         if let Some(breaker) = &built.breaker {
@@ -177,7 +177,7 @@ impl World {
             .map(|spec| (1 + spec.downgrades.iter().count()) * spec.credentials.len().max(1))
             .sum();
         Self {
-            court: court.clone(),
+            violations: violations.clone(),
             timeline,
             sims,
             journal,
@@ -189,53 +189,53 @@ impl World {
             candidates,
             specs,
             faults: plans,
-            rough,
-            dice,
+            network,
+            rng,
         }
     }
 
-    /// What its providers do, and how they stand in the chain.
+    /// The faults of its providers, and their targets in the order of the chain.
     pub(crate) fn providers(&self) -> Vec<(FaultPlan, TargetSpec)> {
         self.faults.iter().cloned().zip(self.specs.iter().cloned()).collect()
     }
 
-    /// Where a call goes when there is no failover to choose.
+    /// The target of a call when there is no failover.
     fn target(&self, provider: usize) -> Option<Target> {
         let model = harness::model(harness::dialect(&self.sims[provider]));
         let target = || Target::new(self.sims[provider].name()).with_model(model);
         (!self.layers.failover).then(target)
     }
 
-    /// Up to eight lanes of callers, who share the stack.
-    pub(crate) async fn weather(&mut self) -> Vec<Ending> {
-        let lanes = self.dice.usize(1..=8);
+    /// Up to eight groups of callers, who share the stack. The calls of a group are sequential.
+    pub(crate) async fn run_callers(&mut self) -> Vec<Ending> {
+        let groups = self.rng.usize(1..=8);
         let pipeline = self.layers.deadline.then_some(self.policies.pipeline);
-        // From a crowd to one call in minutes, so that what rests comes back meanwhile.
-        let pace = [1_000, 10_000, 60_000, 300_000][self.dice.usize(..4)];
-        let mut plans: Vec<Vec<Caller>> = vec![Vec::new(); lanes];
-        for id in 0..self.dice.usize(3..=18) {
-            let provider = self.dice.usize(..self.sims.len());
+        // From many calls at once to one in minutes, so that cooldowns expire in between.
+        let pace = [1_000, 10_000, 60_000, 300_000][self.rng.usize(..4)];
+        let mut plans: Vec<Vec<Caller>> = vec![Vec::new(); groups];
+        for id in 0..self.rng.usize(3..=18) {
+            let provider = self.rng.usize(..self.sims.len());
             let target = self.target(provider);
-            let caller = Caller::new(id, self.layers.deadline, pace, target, &mut self.dice);
-            plans[id % lanes].push(caller);
+            let caller = Caller::new(id, self.layers.deadline, pace, target, &mut self.rng);
+            plans[id % groups].push(caller);
         }
         let mut running = JoinSet::new();
         for callers in plans {
             let (service, timeline) = (self.service.clone(), self.timeline.clone());
-            let look = self.looker();
+            let record_snapshot = self.snapshot_recorder();
             running.spawn(async move {
                 let mut endings = Vec::new();
                 for caller in callers {
                     endings.push(caller.call(service.clone(), pipeline, timeline.clone()).await);
-                    look();
+                    record_snapshot();
                 }
                 endings
             });
         }
         let mut endings = Vec::new();
-        while let Some(lane) = running.join_next().await {
-            match lane {
-                Ok(lane) => endings.extend(lane),
+        while let Some(group) = running.join_next().await {
+            match group {
+                Ok(group) => endings.extend(group),
                 Err(panic) => std::panic::resume_unwind(panic.into_panic()),
             }
         }
@@ -244,36 +244,36 @@ impl World {
     }
 
     /// Notes the states of breakers and cooldowns, for the naive models to be compared with.
-    pub(crate) fn looker(&self) -> impl Fn() + Send + 'static {
+    pub(crate) fn snapshot_recorder(&self) -> impl Fn() + Send + 'static {
         let Self { timeline, breaker, failover, .. } = self;
         let (timeline, breaker, failover) = (timeline.clone(), breaker.clone(), failover.clone());
         move || {
             let breakers = breaker.as_ref().map(BreakerHandle::snapshot).unwrap_or_default();
             let targets = failover.as_ref().map(FailoverHandle::snapshot);
-            timeline.note(What::Looked { breakers, targets });
+            timeline.note(TraceEvent::Snapshot { breakers, targets });
         }
     }
 
-    /// All faults are over. After a reset, or when enough time has passed, all is well again.
-    pub(crate) async fn clear_sky(&mut self) {
-        self.rough.calm();
+    /// Stops all faults. After a reset, or after enough time, every provider must be used again.
+    pub(crate) async fn recover(&mut self) {
+        self.network.stop_faults();
         for provider in &self.sims {
             provider.set_faults(FaultPlan::none());
         }
-        let reset = self.dice.bool();
+        let reset = self.rng.bool();
         if reset {
-            // What a key may do in a minute it may do again.
+            // The limits of the keys are per minute.
             sleep(Duration::from_secs(60)).await;
-            self.timeline.note(What::Reset);
+            self.timeline.note(TraceEvent::Reset);
             self.failover.iter().for_each(FailoverHandle::reset_all);
             self.breaker.iter().for_each(|breaker| _ = breaker.reset_all());
         } else {
-            self.timeline.note(What::Quiet);
+            self.timeline.note(TraceEvent::Quiet);
             sleep(LONG).await;
         }
         if let Some(failover) = &self.failover {
             let cooling: Vec<_> = failover.snapshot().cooling().cloned().collect();
-            self.court.check(Law::ProbesReturn, cooling.is_empty(), || {
+            self.violations.check(Invariant::ProbesReturn, cooling.is_empty(), || {
                 format!("reset: {reset}, still cooling: {cooling:?}")
             });
         }
@@ -282,15 +282,17 @@ impl World {
                 self.expect_answer(provider, round % 2 == 0, reset).await;
             }
         }
-        self.looker()();
+        self.snapshot_recorder()();
         for breaker in self.breaker.iter().flat_map(BreakerHandle::snapshot) {
             let used = breaker.key.as_ref().is_some_and(|key| self.usual(key));
             let well = !used || breaker.circuit.state == CircuitState::Closed;
-            self.court.check(Law::ProbesReturn, well, || format!("four answers, and {breaker:?}"));
+            self.violations.check(Invariant::ProbesReturn, well, || {
+                format!("after four answers: {breaker:?}")
+            });
         }
     }
 
-    /// Whether a call in good weather goes there: the first model with the first credential.
+    /// Whether a call without faults uses it: the first model with the first credential.
     fn usual(&self, target: &Target) -> bool {
         let provider =
             self.sims.iter().zip(&self.specs).find(|(sim, _)| sim.name() == target.provider());
@@ -309,10 +311,10 @@ impl World {
         request.context = request.context.with_agent(name);
         request.context.target = target;
         let before = self.journal.len();
-        let got = Got::of(&self.service, request).await;
+        let got = CallResult::of(&self.service, request).await;
         let at = format!("{name}, stream: {stream}, reset: {reset}");
         let check = |holds, what: &dyn Fn() -> String| {
-            self.court.check(Law::ProbesReturn, holds, || format!("{at}: {}", what()));
+            self.violations.check(Invariant::ProbesReturn, holds, || format!("{at}: {}", what()));
         };
         check(got.failure.is_none(), &|| format!("{:?}", got.failure));
         let made = self.journal.len() - before;

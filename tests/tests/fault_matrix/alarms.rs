@@ -1,4 +1,4 @@
-//! What operators are told.
+//! The alarms for operators.
 
 use std::{fmt, sync::Arc};
 
@@ -6,13 +6,13 @@ use parking_lot::Mutex;
 use tracing::{Event, Subscriber, field::Field, subscriber::DefaultGuard};
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
-/// The alarms raised on this thread while it lives: where, and why.
+/// Records the alarms that are raised on this thread while it exists.
 pub(crate) struct Alarms {
-    heard: Arc<Mutex<Vec<Alarm>>>,
+    recorded: Arc<Mutex<Vec<Alarm>>>,
     _guard: DefaultGuard,
 }
 
-/// One alarm.
+/// One alarm: its level, its target and its reason.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Alarm {
     pub(crate) level: String,
@@ -21,27 +21,27 @@ pub(crate) struct Alarm {
 }
 
 impl Alarms {
-    pub(crate) fn listen() -> Self {
-        let heard = Arc::<Mutex<Vec<Alarm>>>::default();
-        let registry = tracing_subscriber::registry().with(Ear(heard.clone()));
-        Self { heard, _guard: registry.set_default() }
+    pub(crate) fn record() -> Self {
+        let recorded = Arc::<Mutex<Vec<Alarm>>>::default();
+        let registry = tracing_subscriber::registry().with(AlarmLayer(recorded.clone()));
+        Self { recorded, _guard: registry.set_default() }
     }
 
-    pub(crate) fn heard(&self) -> Vec<Alarm> {
-        self.heard.lock().clone()
+    pub(crate) fn recorded(&self) -> Vec<Alarm> {
+        self.recorded.lock().clone()
     }
 }
 
-struct Ear(Arc<Mutex<Vec<Alarm>>>);
+struct AlarmLayer(Arc<Mutex<Vec<Alarm>>>);
 
-impl<S: Subscriber> Layer<S> for Ear {
+impl<S: Subscriber> Layer<S> for AlarmLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target() == "steadfast::failover::alarm" {
+        if event.metadata().name() == "steadfast::failover::alarm" {
             let mut alarm =
                 Alarm { level: event.metadata().level().to_string(), ..Alarm::default() };
             event.record(&mut |field: &Field, value: &dyn fmt::Debug| match field.name() {
-                "at" => alarm.at = format!("{value:?}"),
-                "reason" => alarm.reason = format!("{value:?}"),
+                "target" => alarm.at = format!("{value:?}"),
+                "reason" => alarm.reason = format!("{value:?}").trim_matches('"').to_owned(),
                 _ => {}
             });
             self.0.lock().push(alarm);

@@ -1,4 +1,4 @@
-//! The faults of the matrix, and what each has to come to.
+//! The faults of the matrix, and the expected outcome of each.
 
 use std::time::Duration;
 
@@ -10,96 +10,99 @@ use steadfast::{
 /// The stall limit of the matrix.
 pub(crate) const STALL: u64 = 5_000;
 
-/// The waits before the two retries, when the provider names none: the default backoff, without
-/// its jitter.
+/// The waits before the two retries without a hint: the default backoff, without its jitter.
 const BACKOFF: &[u64] = &[500, 1_000];
 
-/// After so many pieces of text a broken stream breaks.
+/// A broken stream breaks after so many pieces of text.
 pub(crate) const PIECES: usize = 8;
 
 /// One line of the matrix.
 pub(crate) struct Line {
-    /// What is wrong with the primary, each time it is asked.
+    /// The fault of every attempt at the primary.
     pub(crate) name: &'static str,
-    /// The fault, for a primary of this dialect called for a stream or for a whole answer, and
-    /// what it has to come to; `None` where there is no such thing.
-    pub(crate) cell: fn(Dialect, bool) -> Option<(Fault, Expect)>,
+    /// The fault, for a primary of this dialect and a stream or a whole answer, and its expected
+    /// outcome; `None` where the dialect has no such fault.
+    pub(crate) cell: fn(Dialect, bool) -> Option<(Fault, Expected)>,
 }
 
-/// What a fault has to come to.
+/// The expected outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Expect {
-    /// The waits between the attempts at the primary, in milliseconds: one less than attempts.
+pub(crate) struct Expected {
+    /// The waits between the attempts at the primary, in milliseconds.
     pub(crate) waits: &'static [u64],
     /// How long the last of those attempts took, in milliseconds.
     pub(crate) last: u64,
     /// What the caller gets.
-    pub(crate) got: Gets,
-    /// Whether a person is told.
+    pub(crate) outcome: Outcome,
+    /// Whether an alarm is raised.
     pub(crate) alarm: bool,
 }
 
 /// What a caller gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Gets {
+pub(crate) enum Outcome {
     /// The whole answer of the spare.
     Spare,
-    /// The primary's refusal; the spare is not asked.
+    /// The primary's refusal; the spare is not called.
     Refusal(Reason),
-    /// What had come until then, and one failure; the spare is not asked.
-    Truth(Reason),
+    /// What had arrived until then, and one failure; the spare is not called.
+    Partial(Reason),
 }
 
-impl Expect {
-    /// How long the whole takes.
+impl Expected {
+    /// How long the call takes.
     pub(crate) fn took(&self) -> Duration {
         Duration::from_millis(self.waits.iter().sum::<u64>() + self.last)
     }
 }
 
-const fn expect(waits: &'static [u64], last: u64, got: Gets) -> Expect {
-    Expect { waits, last, got, alarm: false }
+const fn expected(waits: &'static [u64], last: u64, outcome: Outcome) -> Expected {
+    Expected { waits, last, outcome, alarm: false }
 }
 
-/// Asked again in place, then the spare.
-const fn in_place(waits: &'static [u64]) -> Expect {
-    expect(waits, 0, Gets::Spare)
+/// Retries at the primary, then the spare.
+const fn retried(waits: &'static [u64]) -> Expected {
+    expected(waits, 0, Outcome::Spare)
 }
 
-/// Not asked again, the spare at once, and a person is told.
-const ACCOUNT: Expect = Expect { alarm: true, ..expect(&[], 0, Gets::Spare) };
+/// No retry, the spare at once, and an alarm.
+const ACCOUNT: Expected = Expected { alarm: true, ..expected(&[], 0, Outcome::Spare) };
 
 /// Silent for one stall limit, then the spare.
-const SILENT: Expect = expect(&[], STALL, Gets::Spare);
+const SILENT: Expected = expected(&[], STALL, Outcome::Spare);
 
-const fn refusal(reason: Reason) -> Expect {
-    expect(&[], 0, Gets::Refusal(reason))
+const fn refusal(reason: Reason) -> Expected {
+    expected(&[], 0, Outcome::Refusal(reason))
 }
 
-const fn truth(reason: Reason) -> Expect {
-    expect(&[], 0, Gets::Truth(reason))
+const fn partial(reason: Reason) -> Expected {
+    expected(&[], 0, Outcome::Partial(reason))
 }
 
-fn error(kind: ErrorKind, expect: Expect) -> Option<(Fault, Expect)> {
-    Some((Fault::Error(kind), expect))
+fn error(kind: ErrorKind, expected: Expected) -> Option<(Fault, Expected)> {
+    Some((Fault::Error(kind), expected))
 }
 
-fn limited(hints: RateLimit, waits: &'static [u64]) -> Option<(Fault, Expect)> {
-    Some((Fault::rate_limit(hints), in_place(waits)))
+fn limited(hints: RateLimit, waits: &'static [u64]) -> Option<(Fault, Expected)> {
+    Some((Fault::rate_limit(hints), retried(waits)))
 }
 
-/// A break in the middle. Of an answer that is to come whole nothing has reached the caller by
-/// then.
-fn broken(how: How, stream: bool, streamed: Expect, whole: Expect) -> Option<(Fault, Expect)> {
+/// A break in the middle. Nothing of a whole answer has reached the caller by then.
+fn broken(
+    how: How,
+    stream: bool,
+    streamed: Expected,
+    whole: Expected,
+) -> Option<(Fault, Expected)> {
     Some((Fault::break_after(PIECES, how), if stream { streamed } else { whole }))
 }
 
 /// The matrix.
 pub(crate) const LINES: [Line; 19] = [
-    Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, in_place(BACKOFF)) },
+    Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, retried(BACKOFF)) },
     Line {
-        name: "529 (503 where it is called that)",
-        cell: |_, _| error(ErrorKind::Overloaded, in_place(BACKOFF)),
+        name: "529 (Anthropic), 503 (the others): overloaded",
+        cell: |_, _| error(ErrorKind::Overloaded, retried(BACKOFF)),
     },
     Line {
         name: "401: the operator's key is refused",
@@ -141,12 +144,12 @@ pub(crate) const LINES: [Line; 19] = [
     Line {
         name: "429, 400: `insufficient_quota`, no credit left",
         cell: |dialect, _| match dialect {
-            // A quota for the day, which Gemini tells in these words too, passes by itself.
+            // Gemini has the same message for a quota of the day, which resets by itself.
             Dialect::Gemini => None,
             _ => error(ErrorKind::InsufficientQuota, ACCOUNT),
         },
     },
-    Line { name: "headers never come", cell: |_, _| Some((Fault::Hang, SILENT)) },
+    Line { name: "headers never arrive", cell: |_, _| Some((Fault::Hang, SILENT)) },
     Line {
         name: "200 with an error, in a stream as its first event",
         cell: |_, stream| {
@@ -155,12 +158,12 @@ pub(crate) const LINES: [Line; 19] = [
                 true => Fault::break_after(0, How::ErrorEvent(kind)),
                 false => Fault::ErrorInOk(kind),
             };
-            Some((fault, in_place(BACKOFF)))
+            Some((fault, retried(BACKOFF)))
         },
     },
     Line {
-        name: "200 with nothing, of an OpenAI stream only `[DONE]`",
-        cell: |_, _| Some((Fault::Empty, in_place(BACKOFF))),
+        name: "200 without content, of an OpenAI stream only `[DONE]`",
+        cell: |_, _| Some((Fault::Empty, retried(BACKOFF))),
     },
     Line {
         name: "first token after 20 s",
@@ -168,16 +171,16 @@ pub(crate) const LINES: [Line; 19] = [
     },
     Line {
         name: "cut in the middle",
-        cell: |_, stream| broken(How::Reset, stream, truth(Reason::Network), in_place(BACKOFF)),
+        cell: |_, stream| broken(How::Reset, stream, partial(Reason::Network), retried(BACKOFF)),
     },
     Line {
         name: "clean end in the middle",
-        cell: |_, stream| broken(How::End, stream, truth(Reason::Network), in_place(BACKOFF)),
+        cell: |_, stream| broken(How::End, stream, partial(Reason::Network), retried(BACKOFF)),
     },
     Line {
         name: "silence in the middle",
         cell: |_, stream| {
-            let streamed = Expect { last: STALL, ..truth(Reason::Timeout) };
+            let streamed = Expected { last: STALL, ..partial(Reason::Timeout) };
             broken(How::Stall, stream, streamed, SILENT)
         },
     },
@@ -185,13 +188,13 @@ pub(crate) const LINES: [Line; 19] = [
         name: "error event in the middle",
         cell: |_, stream| {
             let how = How::ErrorEvent(ErrorKind::ServerError);
-            broken(how, stream, truth(Reason::ServerError), in_place(BACKOFF))
+            broken(how, stream, partial(Reason::ServerError), retried(BACKOFF))
         },
     },
     Line {
         name: "malformed JSON in the middle",
         cell: |_, stream| {
-            broken(How::MalformedJson, stream, truth(Reason::ServerError), in_place(BACKOFF))
+            broken(How::MalformedJson, stream, partial(Reason::ServerError), retried(BACKOFF))
         },
     },
 ];

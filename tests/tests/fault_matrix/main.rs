@@ -1,8 +1,8 @@
-//! One primary with each of 19 faults, one healthy spare, two retries, a stall limit of 5 s: who
-//! is asked, how often, after which waits, and what the caller gets. On a paused clock and without
-//! jitter, so that every time is exact.
+//! One primary with each of 19 faults, one healthy spare, two retries, a stall limit of 5 s: which
+//! provider is called how often, after which waits, and what the caller gets. On a paused clock and
+//! without jitter, so that every time is exact.
 //!
-//! The outcome is the table in `docs/fault-matrix.md`, which is made here and compared with the
+//! The result is the table in `docs/fault-matrix.md`, which is generated here and compared with the
 //! file; `UPDATE_DOCS=1 cargo test -p steadfast-tests --test fault_matrix` writes it.
 
 #![allow(clippy::unwrap_used)]
@@ -14,21 +14,21 @@ mod table;
 use std::time::Duration;
 
 use steadfast::{
-    Backoff, ChatRequest, Delta, Dialect, Failover, Fault as Blame, Handles, Jitter, Reason, Stack,
+    Backoff, ChatRequest, Delta, Dialect, Failover, FaultSide, Handles, Jitter, Reason, Stack,
     failover::{Chain, TargetSpec},
     retry::{RetryBackoffLayer, RetryPolicy},
     sim::{Answer, End, Fault, FaultPlan, SimProvider},
     timeout::{StallPolicy, StallTimeoutLayer},
 };
-use steadfast_tests::harness::{self, Got};
+use steadfast_tests::harness::{self, CallResult};
 
 use self::{
     alarms::{Alarm, Alarms},
-    faults::{Expect, Gets, LINES, PIECES, STALL},
+    faults::{Expected, LINES, Outcome, PIECES, STALL},
     table::Table,
 };
 
-/// Says its text in so many pieces that one can break in the middle.
+/// Long enough to be streamed in many pieces, so that a stream can break in the middle.
 const WORDS: &str = "The quick brown fox jumps over the lazy dog, and the dog, who has \u{e4}lter \
                      bones, lets it: \u{1f98a} over \u{1f415}, again and again, until both sleep.";
 
@@ -75,7 +75,7 @@ fn retry(jitter: Jitter) -> RetryBackoffLayer {
 
 fn stack(chain: Chain, retry: RetryBackoffLayer) -> Stack {
     let policy = StallPolicy { stall: Duration::from_millis(STALL), ..StallPolicy::default() };
-    // What happens to a call. Going on with a stream that broke is another call.
+    // The matrix is about one call; resuming a stream makes another one.
     Stack::new(chain)
         .without_resume()
         .with_retry(retry)
@@ -89,13 +89,13 @@ fn request(stream: bool) -> ChatRequest {
 }
 
 /// Makes one call through `stack` to `sims`.
-async fn ask(stack: &Stack, sims: &[SimProvider], stream: bool) -> (Got, Handles) {
-    let got = Got::of(&stack.boxed(harness::client(sims)), request(stream)).await;
+async fn ask(stack: &Stack, sims: &[SimProvider], stream: bool) -> (CallResult, Handles) {
+    let got = CallResult::of(&stack.boxed(harness::client(sims)), request(stream)).await;
     (got, stack.handles())
 }
 
-/// The whole answer of `provider`, word by word.
-fn assert_answered_by(got: &Got, provider: &SimProvider, at: &str) {
+/// Asserts that the caller got exactly the answer of `provider`.
+fn assert_answered_by(got: &CallResult, provider: &SimProvider, at: &str) {
     let sent = provider.journal().last().unwrap().sent.unwrap();
     let answer = got.answer();
     assert_eq!(answer.text(), sent.text, "{at}");
@@ -104,36 +104,36 @@ fn assert_answered_by(got: &Got, provider: &SimProvider, at: &str) {
     assert_eq!(target.provider(), provider.name(), "{at}");
 }
 
-/// One cell of the matrix, checked against what it has to be.
-async fn cell(dialect: Dialect, stream: bool, fault: Fault, expect: Expect, at: &str) {
+/// Runs one cell of the matrix and compares it with what is expected.
+async fn cell(dialect: Dialect, stream: bool, fault: Fault, expected: Expected, at: &str) {
     let pair = Pair::always(dialect, fault);
     let sims = pair.both();
-    let alarms = Alarms::listen();
+    let alarms = Alarms::record();
     let (got, _) = ask(&stack(harness::chain(&sims), retry(Jitter::None)), &sims, stream).await;
 
     let asked = pair.primary.journal().entries();
     let waits: Vec<u64> =
         harness::waits(&asked).iter().map(|wait| wait.as_millis().try_into().unwrap()).collect();
-    assert_eq!(waits, expect.waits, "{at}: waits between the attempts at the primary");
-    assert_eq!(got.took, expect.took(), "{at}: the whole");
+    assert_eq!(waits, expected.waits, "{at}: waits between the attempts at the primary");
+    assert_eq!(got.took, expected.took(), "{at}: the whole");
     assert!(asked.iter().all(|entry| entry.end != End::Open), "{at}: an attempt was left open");
 
     let spare = pair.spare.journal().entries();
-    match expect.got {
-        Gets::Spare => {
+    match expected.outcome {
+        Outcome::Spare => {
             assert_eq!(spare.len(), 1, "{at}: attempts at the spare");
             let left = asked.last().unwrap().ended_at.unwrap();
             assert_eq!(spare[0].at, left, "{at}: slept after the last attempt at the primary");
             assert_answered_by(&got, &pair.spare, at);
         }
-        Gets::Refusal(reason) => {
+        Outcome::Refusal(reason) => {
             assert_eq!(spare.len(), 0, "{at}: the spare is none of this");
             let failure = got.failure.as_ref().unwrap();
-            assert_eq!((failure.reason(), failure.fault()), (reason, Blame::Caller), "{at}");
+            assert_eq!((failure.reason(), failure.fault()), (reason, FaultSide::Caller), "{at}");
             assert_eq!((failure.attempts(), got.in_answer), (1, false), "{at}");
             assert_ne!(failure.failover(), Failover::NextTarget, "{at}");
         }
-        Gets::Truth(reason) => {
+        Outcome::Partial(reason) => {
             assert_eq!(spare.len(), 0, "{at}: content has reached the caller");
             let failure = got.failure.as_ref().unwrap();
             assert_eq!(failure.reason(), reason, "{at}: {failure}");
@@ -144,19 +144,19 @@ async fn cell(dialect: Dialect, stream: bool, fault: Fault, expect: Expect, at: 
     let alarm = Alarm {
         level: "ERROR".to_owned(),
         at: "primary".to_owned(),
-        reason: alarms.heard().first().map_or(String::new(), |alarm| alarm.reason.clone()),
+        reason: alarms.recorded().first().map_or(String::new(), |alarm| alarm.reason.clone()),
     };
-    let heard = alarms.heard();
-    assert_eq!(heard.len(), usize::from(expect.alarm), "{at}: {heard:?}");
-    for heard in heard {
-        assert!(heard.at.starts_with(&alarm.at), "{at}: {heard:?}");
-        assert_eq!(heard.level, alarm.level, "{at}");
-        assert!(matches!(heard.reason.as_str(), "auth" | "billing"), "{at}: {heard:?}");
+    let recorded = alarms.recorded();
+    assert_eq!(recorded.len(), usize::from(expected.alarm), "{at}: {recorded:?}");
+    for recorded in recorded {
+        assert!(recorded.at.starts_with(&alarm.at), "{at}: {recorded:?}");
+        assert_eq!(recorded.level, alarm.level, "{at}");
+        assert!(matches!(recorded.reason.as_str(), "auth" | "billing"), "{at}: {recorded:?}");
     }
 }
 
-/// Exactly the pieces that went out, and no word of an end.
-fn assert_prefix(got: &Got, provider: &SimProvider, at: &str) {
+/// Asserts that the caller got exactly the pieces that were sent, and no end.
+fn assert_prefix(got: &CallResult, provider: &SimProvider, at: &str) {
     let entry = provider.journal().last().unwrap();
     let seen = got.seen.as_ref().unwrap();
     let pieces = got.events.iter().filter(|event| event.is_content()).count();
@@ -168,35 +168,35 @@ fn assert_prefix(got: &Got, provider: &SimProvider, at: &str) {
         "{at}: {text}"
     );
     let ends = |delta: &Delta| matches!(delta, Delta::Stop(_) | Delta::End);
-    assert!(!got.events.iter().flat_map(|event| &event.deltas).any(ends), "{at}: an end made up");
+    assert!(!got.events.iter().flat_map(|event| &event.deltas).any(ends), "{at}: an invented end");
 }
 
-/// Every cell there is.
-fn cells() -> impl Iterator<Item = (&'static str, Dialect, bool, Fault, Expect)> {
+/// All cells.
+fn cells() -> impl Iterator<Item = (&'static str, Dialect, bool, Fault, Expected)> {
     LINES.iter().flat_map(|line| {
         Dialect::ALL.into_iter().flat_map(move |dialect| {
             [false, true].into_iter().filter_map(move |stream| {
-                let (fault, expect) = (line.cell)(dialect, stream)?;
-                Some((line.name, dialect, stream, fault, expect))
+                let (fault, expected) = (line.cell)(dialect, stream)?;
+                Some((line.name, dialect, stream, fault, expected))
             })
         })
     })
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_matrix_is_as_it_has_to_be_and_the_docs_say_so() {
+async fn the_matrix_is_as_expected_and_documented() {
     let mut table = Table::default();
-    for (name, dialect, stream, fault, expect) in cells() {
+    for (name, dialect, stream, fault, expected) in cells() {
         let at = format!("{name}, {dialect}, stream: {stream}");
-        cell(dialect, stream, fault, expect, &at).await;
-        table.add(name, dialect, stream, expect);
+        cell(dialect, stream, fault, expected, &at).await;
+        table.add(name, dialect, stream, expected);
     }
     table.check();
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_sleeps_after_the_last_attempt() {
-    for (name, dialect, stream, fault, expect) in cells() {
+async fn there_is_no_wait_after_the_last_attempt() {
+    for (name, dialect, stream, fault, expected) in cells() {
         let at = format!("{name}, {dialect}, stream: {stream}");
         let pair = Pair::always(dialect, fault);
         let alone = [pair.primary.clone()];
@@ -206,21 +206,21 @@ async fn nobody_sleeps_after_the_last_attempt() {
         let asked = pair.primary.journal().entries();
         let ended = asked.last().unwrap().ended_at.unwrap();
         assert_eq!(got.took, ended - asked[0].at, "{at}: slept for nothing");
-        // With nowhere else to go a hang is waited for again.
-        let tries = match (expect.last, expect.got) {
-            (STALL, Gets::Spare) => 3,
-            _ => expect.waits.len() + 1,
+        // Without an alternative a hang is retried.
+        let tries = match (expected.last, expected.outcome) {
+            (STALL, Outcome::Spare) => 3,
+            _ => expected.waits.len() + 1,
         };
         assert_eq!((asked.len(), failure.attempts() as usize), (tries, tries), "{at}: {failure}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_was_asked_for_is_waited_not_less_and_not_a_second_more() {
+async fn a_hinted_wait_is_kept_within_a_second_and_never_shortened() {
     let cells = cells().filter(|(name, ..)| name.starts_with("429, `"));
-    for (name, dialect, stream, fault, expect) in cells {
+    for (name, dialect, stream, fault, expected) in cells {
         for seed in 0..20 {
-            // Once limited, then well: it is worth the wait, and the spare is not asked.
+            // Limited once, then healthy: the retry succeeds, and the spare is not called.
             let pair = Pair::new(dialect, FaultPlan::first(1, fault.clone()));
             let sims = pair.both();
             let retry = retry(Jitter::Additive(0.25)).with_seed(seed);
@@ -229,7 +229,7 @@ async fn a_wait_that_was_asked_for_is_waited_not_less_and_not_a_second_more() {
             assert_answered_by(&got, &pair.primary, &at);
             assert!(pair.spare.journal().is_empty(), "{at}");
             let waits = harness::waits(&pair.primary.journal().entries());
-            let asked = Duration::from_millis(expect.waits[0]);
+            let asked = Duration::from_millis(expected.waits[0]);
             assert_eq!(waits.len(), 1, "{at}");
             assert!(
                 waits[0] >= asked && waits[0] < asked + Duration::from_secs(1),
@@ -241,7 +241,7 @@ async fn a_wait_that_was_asked_for_is_waited_not_less_and_not_a_second_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overflow_goes_to_a_window_that_is_known_to_be_larger_and_to_no_other() {
+async fn an_overflow_fails_over_only_to_a_window_that_is_known_to_be_larger() {
     for dialect in Dialect::ALL {
         for (window, asked) in [(4_000_000, 1), (1_000, 0)] {
             let pair =

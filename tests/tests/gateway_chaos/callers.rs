@@ -1,4 +1,4 @@
-//! Who calls the gateway, and what they were told.
+//! The callers of the gateway, and the checks of what they receive.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use steadfast::sim::{self, Dialect, Entry, Sent};
 use steadfast_tests::gateway::{
     DIALECTS, ask,
-    http::{Ask, Reply},
+    http::{HttpRequest, Reply},
     model, path, question,
-    told::{Told, nameless},
+    wire_answer::{WireAnswer, without_ids},
 };
 use tokio::time::{sleep, timeout};
 
@@ -18,22 +18,22 @@ use crate::{chance, maybe};
 /// One caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Its words name it, so that a provider's journal tells whose attempt it was.
+    /// In its message, so that the caller of each attempt in a journal is known.
     id: usize,
     dialect: Dialect,
     stream: bool,
     tools: bool,
     after: Duration,
-    leaves: Option<Leaves>,
+    cancel_at: Option<CancelAt>,
 }
 
-/// When a caller hangs up before the end.
+/// When a caller disconnects before the end.
 #[derive(Clone, Copy, Debug)]
-enum Leaves {
-    /// Wherever the call stands.
-    After(Duration),
-    /// With so many pieces of the answer.
-    With(usize),
+enum CancelAt {
+    /// After this time.
+    Time(Duration),
+    /// After so many pieces of the answer.
+    Pieces(usize),
 }
 
 /// How a call ended for its caller.
@@ -45,31 +45,31 @@ pub(crate) enum End {
     Broken,
     /// With an error and nothing else.
     Refused,
-    /// The caller hung up.
-    Left,
+    /// The caller disconnected.
+    Cancelled,
 }
 
 impl End {
-    pub(crate) const ALL: [End; 4] = [End::Whole, End::Broken, End::Refused, End::Left];
+    pub(crate) const ALL: [End; 4] = [End::Whole, End::Broken, End::Refused, End::Cancelled];
 }
 
 impl Caller {
-    pub(crate) fn new(id: usize, dice: &mut Rng) -> Self {
-        let leaves = |dice: &mut Rng| match dice.bool() {
-            true => Leaves::After(Duration::from_millis(dice.u64(0..500))),
-            false => Leaves::With(dice.usize(0..20)),
+    pub(crate) fn new(id: usize, rng: &mut Rng) -> Self {
+        let cancel_at = |rng: &mut Rng| match rng.bool() {
+            true => CancelAt::Time(Duration::from_millis(rng.u64(0..500))),
+            false => CancelAt::Pieces(rng.usize(0..20)),
         };
         Self {
             id,
-            dialect: DIALECTS[dice.usize(..3)],
-            stream: dice.bool(),
-            tools: chance(dice, 0.3),
-            after: Duration::from_millis(dice.u64(0..300)),
-            leaves: maybe(dice, leaves).filter(|_| chance(dice, 0.6)),
+            dialect: DIALECTS[rng.usize(..3)],
+            stream: rng.bool(),
+            tools: chance(rng, 0.3),
+            after: Duration::from_millis(rng.u64(0..300)),
+            cancel_at: maybe(rng, cancel_at).filter(|_| chance(rng, 0.6)),
         }
     }
 
-    fn ask(&self) -> Ask {
+    fn ask(&self) -> HttpRequest {
         let Self { id, dialect, stream, tools, .. } = *self;
         let words = if tools { "please call look_up" } else { "what is it?" };
         let body = question(dialect, model(dialect), stream).to_string();
@@ -77,14 +77,14 @@ impl Caller {
         ask(dialect, model(dialect), stream).at(path(dialect, model(dialect), stream)).body(body)
     }
 
-    /// Waits, calls, and stays or hangs up: then there is no reply.
+    /// Waits, makes the call, and reads the reply or disconnects.
     pub(crate) async fn call(self, gateway: SocketAddr) -> (Self, Option<Reply>) {
         sleep(self.after).await;
         let ask = self.ask();
-        let reply = match self.leaves {
+        let reply = match self.cancel_at {
             None => Some(ask.send(gateway).await),
-            Some(Leaves::After(patience)) => timeout(patience, ask.send(gateway)).await.ok(),
-            Some(Leaves::With(pieces)) => {
+            Some(CancelAt::Time(patience)) => timeout(patience, ask.send(gateway)).await.ok(),
+            Some(CancelAt::Pieces(pieces)) => {
                 let mut open = ask.open(gateway).await;
                 for _ in 0..pieces {
                     if open.next().await.is_none() {
@@ -97,18 +97,18 @@ impl Caller {
         (self, reply)
     }
 
-    /// How it ended, or what is wrong with what the caller was told.
+    /// How it ended, or an error if the reply is wrong.
     pub(crate) fn check(&self, reply: Option<Reply>, entries: &[Entry]) -> Result<End, String> {
-        let Some(reply) = reply else { return Ok(End::Left) };
+        let Some(reply) = reply else { return Ok(End::Cancelled) };
         if !reply.clean {
             return Err(format!("the body has no end: {reply:?}"));
         }
         if reply.status != 200 {
-            return words(&reply.json()).map(|()| End::Refused);
+            return check_message(&reply.json()).map(|()| End::Refused);
         }
-        let told = match self.stream {
-            true => Told::stream(self.dialect, &reply.body),
-            false => Told::whole(self.dialect, &reply.body),
+        let answer = match self.stream {
+            true => WireAnswer::stream(self.dialect, &reply.body),
+            false => WireAnswer::whole(self.dialect, &reply.body),
         };
         let name = format!("Caller {}:", self.id);
         let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
@@ -116,44 +116,48 @@ impl Caller {
             let own = own.clone().filter(move |entry| !whole || entry.end == sim::End::Complete);
             own.filter_map(|entry| entry.sent.as_ref())
         };
-        match told.errors.as_slice() {
-            [] if self.stream && told.ends.is_empty() || told.stop.is_none() => {
-                Err(format!("it has no end: {told:?}"))
+        match answer.errors.as_slice() {
+            [] if self.stream && answer.ends.is_empty() || answer.stop.is_none() => {
+                Err(format!("it has no end: {answer:?}"))
             }
-            [] if sent(true).any(|sent| is_whole(&told, sent)) => Ok(End::Whole),
-            [] => Err(format!("nobody's answer: {told:?}")),
+            [] if sent(true).any(|sent| is_whole(&answer, sent)) => Ok(End::Whole),
+            [] => Err(format!("no provider's answer: {answer:?}")),
             [error] => {
-                words(error)?;
-                let nothing = told.text.is_empty() && told.thinking.is_empty();
-                let nothing = nothing && told.calls.is_empty();
-                let begins = nothing || sent(false).any(|sent| is_beginning(&told, sent));
-                if begins { Ok(End::Broken) } else { Err(format!("nobody's beginning: {told:?}")) }
+                check_message(error)?;
+                let nothing = answer.text.is_empty() && answer.thinking.is_empty();
+                let nothing = nothing && answer.calls.is_empty();
+                let begins = nothing || sent(false).any(|sent| is_beginning(&answer, sent));
+                if begins {
+                    Ok(End::Broken)
+                } else {
+                    Err(format!("no provider's beginning: {answer:?}"))
+                }
             }
-            more => Err(format!("{} errors: {told:?}", more.len())),
+            more => Err(format!("{} errors: {answer:?}", more.len())),
         }
     }
 }
 
-/// Every dialect has its words in the same place.
-fn words(error: &Value) -> Result<(), String> {
-    let words = error["error"]["message"].as_str().is_some_and(|words| !words.is_empty());
-    if words { Ok(()) } else { Err(format!("an error without words: {error}")) }
+/// Every dialect has the error message at the same path.
+fn check_message(error: &Value) -> Result<(), String> {
+    let found = error["error"]["message"].as_str().is_some_and(|message| !message.is_empty());
+    if found { Ok(()) } else { Err(format!("an error without a message: {error}")) }
 }
 
 fn text(body: &[u8]) -> &str {
     std::str::from_utf8(body).unwrap_or_default()
 }
 
-fn is_whole(told: &Told, sent: &Sent) -> bool {
-    // Whoever does not ask for thinking may not be told it.
-    told.text == sent.text
-        && told.nameless() == nameless(&sent.tool_calls)
-        && told.output.is_none_or(|output| output == sent.usage.output)
+fn is_whole(answer: &WireAnswer, sent: &Sent) -> bool {
+    // Thinking may be left out for a caller that did not request it.
+    answer.text == sent.text
+        && answer.without_ids() == without_ids(&sent.tool_calls)
+        && answer.output.is_none_or(|output| output == sent.usage.output)
 }
 
-fn is_beginning(told: &Told, sent: &Sent) -> bool {
-    let (calls, truth) = (told.nameless(), nameless(&sent.tool_calls));
+fn is_beginning(answer: &WireAnswer, sent: &Sent) -> bool {
+    let (calls, truth) = (answer.without_ids(), without_ids(&sent.tool_calls));
     let begins = calls.len() <= truth.len()
         && calls.iter().zip(&truth).all(|(a, b)| a.0 == b.0 && b.1.starts_with(a.1));
-    sent.text.starts_with(&told.text) && begins
+    sent.text.starts_with(&answer.text) && begins
 }

@@ -1,23 +1,23 @@
-//! The same weather over real sockets: the real gateway, providers on their own ports, callers who
-//! write HTTP by hand, and time that really passes.
+//! Random faults over real sockets: the real gateway, providers on their own ports, callers with a
+//! hand-written HTTP client, and the real clock.
 //!
-//! A seed that fails says how to replay it: `STEADFAST_CHAOS_SEED=n`. `STEADFAST_CHAOS_SEEDS=n`
-//! tries seeds 1 to n instead of 1 to 100. Unlike those on a paused clock, two runs of one seed
-//! differ in what the machine's own timing decides.
+//! The report of a seed that fails has the command to replay it, with `STEADFAST_CHAOS_SEED=n`.
+//! `STEADFAST_CHAOS_SEEDS=n` runs seeds 1 to n instead of 1 to 100. Unlike on a paused clock, two
+//! runs of one seed differ with the machine's timing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod callers;
+mod faster;
 #[path = "../chaos/faults.rs"]
 mod faults;
-mod tame;
 
 use std::{env, fmt::Write as _, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use steadfast::sim::{self, Entry, FaultPlan, Latency};
 use steadfast_tests::gateway::{
-    DIALECTS, Rig, RigBuilder, http::Ask, http::within, model, provider,
+    DIALECTS, Rig, RigBuilder, http::HttpRequest, http::within, model, provider,
 };
 use tokio::{
     sync::Semaphore,
@@ -27,9 +27,9 @@ use tokio::{
 
 use self::callers::{Caller, End};
 
-/// How many seeds are tried when nobody says.
+/// Seeds of a default run.
 const SEEDS: u64 = 100;
-/// How many of them at once: most of their time is waiting.
+/// How many of them run at once: most of their time is waiting.
 const AT_ONCE: usize = 12;
 
 fn number(name: &str) -> Option<u64> {
@@ -37,51 +37,51 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; it takes a number")))
 }
 
-fn chance(dice: &mut Rng, probability: f64) -> bool {
-    dice.f64() < probability
+fn chance(rng: &mut Rng, probability: f64) -> bool {
+    rng.f64() < probability
 }
 
-fn maybe<T>(dice: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
-    if dice.bool() { Some(make(dice)) } else { None }
+fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    if rng.bool() { Some(make(rng)) } else { None }
 }
 
 /// Everything besides the providers.
-fn config(dice: &mut Rng) -> String {
+fn config(rng: &mut Rng) -> String {
     let mut text = String::new();
-    let stall = dice.u64(200..600);
-    let _ = writeln!(text, "[timeout]\nstall_ms = {stall}\nattempt_ms = {}", dice.u64(300..900));
-    let _ = writeln!(text, "pipeline_ms = {}", dice.u64(400..2_500));
-    // One law here is that a caller is given what one call was: what goes on with answers has tests
-    // of its own.
+    let stall = rng.u64(200..600);
+    let _ = writeln!(text, "[timeout]\nstall_ms = {stall}\nattempt_ms = {}", rng.u64(300..900));
+    let _ = writeln!(text, "pipeline_ms = {}", rng.u64(400..2_500));
+    // One invariant here is that a caller gets what one provider sent; resuming and continuing
+    // answers have their own tests.
     text += "[resume]\nenabled = false\n[continuation]\nenabled = false\n";
-    let _ = writeln!(text, "[retry]\nretries = {}\nbase_ms = {}", dice.u32(0..4), dice.u64(1..30));
+    let _ = writeln!(text, "[retry]\nretries = {}\nbase_ms = {}", rng.u32(0..4), rng.u64(1..30));
     let _ = writeln!(text, "cap_ms = 60\nmax_wait_ms = 80");
-    let exhausted = ["fail", "wait", "try_soonest"][dice.usize(..3)];
+    let exhausted = ["fail", "wait", "try_soonest"][rng.usize(..3)];
     let _ = writeln!(text, "[failover]\nwhen_exhausted = {exhausted:?}\nwait_ms = 200");
-    if chance(dice, 0.3) {
-        let _ = writeln!(text, "hedge_ms = {}", dice.u64(10..200));
+    if chance(rng, 0.3) {
+        let _ = writeln!(text, "hedge_ms = {}", rng.u64(10..200));
     }
-    let _ = writeln!(text, "[breaker]\nfailures = {}", dice.u32(1..6));
+    let _ = writeln!(text, "[breaker]\nfailures = {}", rng.u32(1..6));
     let _ = writeln!(text, "[cooldown]");
     for reason in ["server_error", "timeout", "network", "overloaded", "rate_limit"] {
-        if dice.bool() {
-            let _ = writeln!(text, "{reason} = {}", dice.u32(0..2));
+        if rng.bool() {
+            let _ = writeln!(text, "{reason} = {}", rng.u32(0..2));
         }
     }
     text
 }
 
-fn world(dice: &mut Rng, seed: u64) -> (RigBuilder, String, Vec<FaultPlan>) {
-    let text = config(dice);
+fn world(rng: &mut Rng, seed: u64) -> (RigBuilder, String, Vec<FaultPlan>) {
+    let text = config(rng);
     let mut rig = Rig::builder().config(&text);
     let mut plans = Vec::new();
-    let count = dice.usize(1..=3);
+    let count = rng.usize(1..=3);
     for dialect in &DIALECTS[..count] {
-        let plan = tame::plan(faults::plan(dice, true));
+        let plan = faster::plan(faults::plan(rng, true));
         plans.push(plan.clone());
         let latency = Latency {
-            headers: Duration::from_millis(dice.u64(0..20)),
-            per_token: Duration::from_micros(dice.u64(0..300)),
+            headers: Duration::from_millis(rng.u64(0..20)),
+            per_token: Duration::from_micros(rng.u64(0..300)),
             jitter: 0.5,
         };
         let sim =
@@ -91,25 +91,25 @@ fn world(dice: &mut Rng, seed: u64) -> (RigBuilder, String, Vec<FaultPlan>) {
     (rig, text, plans)
 }
 
-/// One gateway, its providers and its callers, from beginning to end.
+/// Runs one seed: a gateway, its providers and its callers.
 async fn run(seed: u64) -> Vec<End> {
-    let mut dice = Rng::with_seed(seed);
-    let (rig, config, plans) = world(&mut dice, seed);
+    let mut rng = Rng::with_seed(seed);
+    let (rig, config, plans) = world(&mut rng, seed);
     let mut rig = rig.start().await;
     let case = format!(
         "STEADFAST_CHAOS_SEED={seed} cargo test -p steadfast-tests --test gateway_chaos\n\
          {config}{plans:#?}"
     );
     let mut callers = JoinSet::new();
-    for id in 0..dice.usize(2..=8) {
-        callers.spawn(Caller::new(id, &mut dice).call(rig.addr));
+    for id in 0..rng.usize(2..=8) {
+        callers.spawn(Caller::new(id, &mut rng).call(rig.addr));
     }
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     while let Some(caller) = callers.join_next().await {
-        told.push(caller.unwrap_or_else(|panic| panic!("{panic}: {case}")));
+        replies.push(caller.unwrap_or_else(|panic| panic!("{panic}: {case}")));
     }
 
-    // Who left is noticed when the gateway next looks at the connection.
+    // The gateway notices a disconnect at its next read or write.
     within(async {
         while in_flight(&rig).await > 0 {
             sleep(Duration::from_millis(5)).await;
@@ -123,7 +123,7 @@ async fn run(seed: u64) -> Vec<End> {
         entries.extend(within(journal.wait_until(closed)).await);
     }
     let mut ends = Vec::new();
-    for (caller, reply) in told {
+    for (caller, reply) in replies {
         match caller.check(reply, &entries) {
             Ok(end) => ends.push(end),
             Err(what) => panic!("{what}\n{caller:?}\n{case}\n{entries:#?}"),
@@ -135,11 +135,11 @@ async fn run(seed: u64) -> Vec<End> {
     ends
 }
 
-/// What the gateway says of requests under way.
+/// The gateway's count of requests in flight.
 async fn in_flight(rig: &Rig) -> u64 {
-    let reply = Ask::get("/metrics").send(rig.addr).await;
+    let reply = HttpRequest::get("/metrics").send(rig.addr).await;
     let line = reply.text().lines().find_map(|line| line.strip_prefix("steadfast_in_flight "));
-    line.expect("it says how many").parse().unwrap()
+    line.expect("the metric is missing").parse().unwrap()
 }
 
 /// Open sockets of this process, by their numbers.
@@ -151,7 +151,7 @@ fn sockets() -> Vec<String> {
 }
 
 #[test]
-fn whatever_happens_over_sockets() {
+fn invariants_hold_over_sockets() {
     let seeds = match number("STEADFAST_CHAOS_SEED") {
         Some(seed) => seed..=seed,
         None => 1..=number("STEADFAST_CHAOS_SEEDS").unwrap_or(SEEDS),
@@ -159,7 +159,7 @@ fn whatever_happens_over_sockets() {
     let count = seeds.end() - seeds.start() + 1;
     let mut runtimes = tokio::runtime::Builder::new_multi_thread();
     let runtimes = runtimes.worker_threads(2).enable_all();
-    // The first opens a pair of sockets for the signals of the process, which stay.
+    // The first runtime opens a pair of sockets for the signals of the process, which stay open.
     drop(runtimes.build());
     let before = sockets();
     let runtime = runtimes.build().unwrap();
@@ -184,11 +184,11 @@ fn whatever_happens_over_sockets() {
     assert!(failed.is_empty(), "{} seeds failed; the first: {}", failed.len(), failed[0]);
     let counts = End::ALL.map(|end| (end, ends.iter().filter(|other| **other == end).count()));
     println!("{counts:?}");
-    // A few seeds need not have everything.
-    let tried = count >= SEEDS;
-    assert!(!tried || counts.iter().all(|(_, count)| *count > 10), "too quiet: {counts:?}");
+    // A few seeds need not have every end.
+    let many = count >= SEEDS;
+    assert!(!many || counts.iter().all(|(_, count)| *count > 10), "too few: {counts:?}");
 
-    // Closed connections are noticed one by one.
+    // The tasks of closed connections end one by one.
     let metrics = runtime.metrics();
     let began = Instant::now();
     runtime.block_on(async {
@@ -196,7 +196,7 @@ fn whatever_happens_over_sockets() {
             sleep(Duration::from_millis(5)).await;
         }
     });
-    assert_eq!(metrics.num_alive_tasks(), 0, "tasks live on");
+    assert_eq!(metrics.num_alive_tasks(), 0, "tasks still run");
     drop(runtime);
     let left: Vec<_> = sockets().into_iter().filter(|name| !before.contains(name)).collect();
     assert!(left.is_empty(), "sockets are left open: {left:?}");

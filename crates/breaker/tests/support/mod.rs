@@ -1,4 +1,4 @@
-//! Somebody else's request and reply, and a service driven by hand.
+//! A minimal request and reply, and a mock service.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::{
@@ -15,11 +15,11 @@ use steadfast_core::circuit::LonePolicy;
 use steadfast_core::{Call, CallContext, Failure, Reason, Target};
 use tower_test::mock;
 
-/// Somebody's own request.
+/// A minimal request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask(pub(crate) &'static str, pub(crate) CallContext);
+pub(crate) struct PlainRequest(pub(crate) &'static str, pub(crate) CallContext);
 
-impl Call for Ask {
+impl Call for PlainRequest {
     fn context(&self) -> &CallContext {
         &self.1
     }
@@ -28,17 +28,17 @@ impl Call for Ask {
     }
 }
 
-/// Somebody's own reply, over when it is there.
+/// A plain value.
 pub(crate) type Reply = &'static str;
 
-pub(crate) type Mock = mock::Mock<Ask, Reply>;
-pub(crate) type Hand = mock::Handle<Ask, Reply>;
+pub(crate) type Mock = mock::Mock<PlainRequest, Reply>;
+pub(crate) type MockHandle = mock::Handle<PlainRequest, Reply>;
 
-/// A question to a target that has `alternatives`.
-pub(crate) fn ask(target: &Target) -> Ask {
+/// A request to a target, with one alternative.
+pub(crate) fn request(target: &Target) -> PlainRequest {
     let mut context = CallContext::recording().with_target(target.clone());
     context.alternatives = 1;
-    Ask("?", context)
+    PlainRequest("?", context)
 }
 
 pub(crate) fn openai() -> Target {
@@ -49,28 +49,28 @@ pub(crate) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// One failure opens it, for half a minute; no jitter.
-pub(crate) fn touchy() -> BreakerPolicy {
+/// One failure opens it, for half a minute.
+pub(crate) fn sensitive() -> BreakerPolicy {
     BreakerPolicy { consecutive: Some(1), ..BreakerPolicy::default() }
 }
 
-/// The same, where nobody is ever alone.
+/// The same, without lone calls.
 pub(crate) fn strict() -> BreakerPolicy {
-    BreakerPolicy { lone: None::<LonePolicy>, ..touchy() }
+    BreakerPolicy { lone: None::<LonePolicy>, ..sensitive() }
 }
 
 pub(crate) fn network() -> Failure {
     Failure::new(Reason::Network, "connection reset")
 }
 
-/// Lets the mock take as many calls as come, and counts nothing.
-pub(crate) fn mock() -> (Mock, Hand) {
-    let (mock, mut hand) = mock::pair();
-    hand.allow(1_000);
-    (mock, hand)
+/// A mock that is ready for many calls.
+pub(crate) fn mock() -> (Mock, MockHandle) {
+    let (mock, mut provider) = mock::pair();
+    provider.allow(1_000);
+    (mock, provider)
 }
 
-/// A body that says what it was told to, and hangs when it has nothing more to say.
+/// A scripted body, which is pending for ever after its last step.
 #[derive(Debug, Default)]
 pub(crate) struct Script(VecDeque<Option<Result<Bytes, Failure>>>);
 

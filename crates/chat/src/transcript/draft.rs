@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::{Place, Repair, Rule, Rules, turn::Holds};
+use super::{
+    Position, Repair, TranscriptRule, TranscriptRules,
+    turn::{HasMessage, PartIndex, PartPath, parts},
+};
 use crate::{ChatRequest, Message, Params, Part, Role, SharedVec, Tool};
 
-/// A request under repair. Messages that no step touches stay the same.
+/// A request under repair. Messages that no step changes stay the same.
 pub(super) struct Draft<'a> {
-    pub(super) rules: &'a Rules,
+    pub(super) rules: &'a TranscriptRules,
     pub(super) messages: Vec<Slot>,
     pub(super) tools: &'a mut SharedVec<Tool>,
     pub(super) params: &'a mut Params,
@@ -15,15 +18,15 @@ pub(super) struct Draft<'a> {
     done: Vec<Repair>,
 }
 
-/// A message, and which one it was.
+/// A message and its original index.
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) message: Message,
-    /// Its index before any repair; for a message put in, that of the one it belongs to.
-    pub(super) from: usize,
+    /// Its index before any repair; for an inserted message, that of the one it belongs to.
+    pub(super) original: usize,
 }
 
-impl Holds for Slot {
+impl HasMessage for Slot {
     fn message(&self) -> &Message {
         &self.message
     }
@@ -36,29 +39,16 @@ impl Slot {
         *slot.message.parts_mut() = parts;
         slot
     }
-
-    /// A part of the message, or one inside a result, to be changed.
-    pub(super) fn part_mut(&mut self, part: usize, nested: Option<usize>) -> Option<&mut Part> {
-        let part = self.message.parts_mut().get_mut(part)?;
-        match (nested, part) {
-            (None, part) => Some(part),
-            (Some(index), Part::ToolResult(result)) => result.content.get_mut(index),
-            (Some(_), _) => None,
-        }
-    }
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(request: &'a mut ChatRequest, rules: &'a Rules) -> Self {
-        let messages = request
-            .messages
-            .iter()
-            .enumerate()
-            .map(|(from, message)| Slot { message: message.clone(), from })
-            .collect();
+    pub(super) fn new(request: &'a mut ChatRequest, rules: &'a TranscriptRules) -> Self {
+        let messages = request.messages.iter().enumerate();
         Self {
             rules,
-            messages,
+            messages: messages
+                .map(|(original, message)| Slot { message: message.clone(), original })
+                .collect(),
             tools: &mut request.tools,
             params: &mut request.params,
             target: &mut request.messages,
@@ -66,74 +56,80 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Notes what was done.
-    pub(super) fn did(&mut self, rule: Rule, at: Place, what: impl Into<Cow<'static, str>>) {
+    /// Records what was done at `at`, which has the indices of this draft.
+    pub(super) fn record(
+        &mut self,
+        rule: TranscriptRule,
+        at: impl Into<Position>,
+        what: impl Into<Cow<'static, str>>,
+    ) {
+        let original = |index: usize| self.messages[index].original;
+        let at = match at.into() {
+            Position::Message(message) => Position::Message(original(message)),
+            Position::Part { message, part } => Position::Part { message: original(message), part },
+            other => other,
+        };
         self.done.push(Repair { rule, at, what: what.into() });
     }
 
-    /// Notes what was done to a message.
-    pub(super) fn did_to(&mut self, rule: Rule, index: usize, what: impl Into<Cow<'static, str>>) {
-        let at = Place::Message(self.messages[index].from);
-        self.did(rule, at, what);
-    }
-
-    /// Takes parts away: those for which `fault` has a rule and words. A message left without any
-    /// part goes too; the list is only closed up by [`sweep`](Draft::sweep).
-    pub(super) fn take_parts(
-        &mut self,
-        index: usize,
-        mut fault: impl FnMut(usize, &Part) -> Option<(Rule, &'static str)>,
-    ) -> bool {
-        let slot = &self.messages[index];
-        let from = slot.from;
-        let mut doomed = Vec::new();
-        for (part, value) in slot.message.parts().iter().enumerate() {
-            if let Some((rule, what)) = fault(part, value) {
-                self.done.push(Repair {
-                    rule,
-                    at: Place::Part { message: from, part },
-                    what: what.into(),
-                });
-                doomed.push(part);
-            }
+    /// A part to be changed.
+    pub(super) fn part_mut(&mut self, path: impl Into<PartPath>) -> Option<&mut Part> {
+        let PartPath { at, nested } = path.into();
+        let part = self.messages[at.message].message.parts_mut().get_mut(at.part)?;
+        match (nested, part) {
+            (None, part) => Some(part),
+            (Some(index), Part::ToolResult(result)) => result.content.get_mut(index),
+            (Some(_), _) => None,
         }
-        if doomed.is_empty() {
-            return false;
-        }
-        let mut doomed = doomed.into_iter().peekable();
-        let mut index_of = 0;
-        self.messages[index].message.parts_mut().retain(|_| {
-            let goes = doomed.next_if_eq(&index_of).is_some();
-            index_of += 1;
-            !goes
-        });
-        true
     }
 
-    /// Removes messages that an edit has left without parts: those at `emptied`, in order.
-    pub(super) fn sweep(&mut self, emptied: &[usize]) {
-        let mut emptied = emptied.iter().peekable();
-        let mut index = 0;
-        self.messages.retain(|slot| {
-            let edited = emptied.next_if(|at| **at == index).is_some();
-            index += 1;
-            !(edited && slot.message.parts().is_empty())
-        });
-    }
-
-    /// Takes parts away in all messages, and the messages that this empties.
-    pub(super) fn take_all(
+    /// Removes the parts for which `fault` has a rule and a report, and the messages that are left
+    /// without parts.
+    pub(super) fn remove_parts(
         &mut self,
-        mut fault: impl FnMut(usize, Role, usize, &Part) -> Option<(Rule, &'static str)>,
+        mut fault: impl FnMut(PartIndex, Role, &Part) -> Option<(TranscriptRule, &'static str)>,
     ) {
-        let mut edited = Vec::new();
-        for index in 0..self.messages.len() {
-            let role = self.messages[index].message.role();
-            if self.take_parts(index, |part, value| fault(index, role, part, value)) {
-                edited.push(index);
-            }
+        let faults: Vec<_> = parts(&self.messages)
+            .filter_map(|(at, role, part)| Some((at, fault(at, role, part)?)))
+            .collect();
+        for (at, (rule, what)) in &faults {
+            self.record(*rule, *at, *what);
         }
-        self.sweep(&edited);
+        let mut removed = faults.into_iter().map(|(at, _)| at).peekable();
+        let mut index = 0;
+        self.messages.retain_mut(|slot| {
+            let message = index;
+            index += 1;
+            if removed.peek().is_none_or(|at| at.message != message) {
+                return true;
+            }
+            let mut part = 0;
+            slot.message.parts_mut().retain(|_| {
+                let at = PartIndex { message, part };
+                part += 1;
+                removed.next_if_eq(&at).is_none()
+            });
+            !slot.message.parts().is_empty()
+        });
+    }
+
+    /// Removes what `fault` has a rule for from the content of tool results.
+    pub(super) fn remove_from_results(
+        &mut self,
+        fault: impl Fn(&Part) -> Option<TranscriptRule>,
+        what: &'static str,
+    ) {
+        let faults: Vec<_> = parts(&self.messages)
+            .filter_map(|(at, _, part)| {
+                Some((at, part.as_tool_result()?.content.iter().find_map(&fault)?))
+            })
+            .collect();
+        for (at, rule) in faults {
+            if let Some(Part::ToolResult(result)) = self.part_mut(at) {
+                result.content.retain(|part| fault(part).is_none());
+            }
+            self.record(rule, at, what);
+        }
     }
 
     /// Writes the messages back, if any has changed.

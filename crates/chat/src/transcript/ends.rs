@@ -1,11 +1,11 @@
-//! S1 and S10: who speaks first and last.
+//! S1 and S10: the roles of the first and the last message.
 
 use super::{
-    Place, Rule, Rules,
+    Position, TranscriptRule, TranscriptRules,
     draft::{Draft, Slot},
+    error_text,
     outcome::Findings,
-    turn::{Holds, turns},
-    words,
+    turn::{HasMessage, turns},
 };
 use crate::{ChatRequest, Message, Part, Role, Text, ThinkingConfig};
 
@@ -15,118 +15,127 @@ const EARLIER: &str = "[The beginning of this conversation is not included.]";
 /// Opens a conversation that has instructions and nothing else.
 const BEGIN: &str = "Begin.";
 
-/// Hands the word back to the model.
+/// Asks the model to go on.
 const CONTINUE: &str = "Continue.";
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
     let list = &*request.messages;
-    match opening(list, rules) {
-        Opening::Fine => {}
-        Opening::Nothing | Opening::NoTurn => {
-            found.push(Rule::FirstMessage, Place::Request, words::no_messages(rules.dialect));
+    let first = match opening(list, rules) {
+        Opening::Valid => None,
+        Opening::NoMessage | Opening::NoTurn => {
+            Some((Position::Request, error_text::no_messages(rules.dialect)))
         }
-        Opening::Model(at) => found.message(Rule::FirstMessage, at, words::first(rules.dialect)),
+        Opening::Model(at) => Some((Position::Message(at), error_text::first(rules.dialect))),
+    };
+    if let Some((at, text)) = first {
+        found.push(TranscriptRule::FirstMessage, at, text);
     }
-    match closing(list, rules, request.params.thinking.as_ref()) {
-        Closing::Fine => {}
-        Closing::Model(at) => {
-            found.message(Rule::Tail, at, words::tail(rules.dialect, rules.prefill));
-        }
-        Closing::Space(at) => found.message(Rule::Tail, at, words::trailing_space()),
+    let last = match closing(list, rules, request.params.thinking.as_ref()) {
+        Closing::Valid => None,
+        Closing::Model(at) => Some((at, error_text::tail(rules.dialect, rules.prefill))),
+        Closing::Space(at) => Some((at, error_text::TRAILING_SPACE)),
+    };
+    if let Some((at, text)) = last {
+        found.push(TranscriptRule::Tail, Position::Message(at), text);
     }
 }
 
 enum Opening {
-    Fine,
+    Valid,
     /// There is no message.
-    Nothing,
+    NoMessage,
     /// There are only instructions.
     NoTurn,
-    /// The model opens, with this message.
+    /// The first message, this one, is the model's.
     Model(usize),
 }
 
-fn opening<H: Holds>(list: &[H], rules: &Rules) -> Opening {
+fn opening<H: HasMessage>(list: &[H], rules: &TranscriptRules) -> Opening {
     if list.is_empty() {
-        return Opening::Nothing;
+        return Opening::NoMessage;
     }
     if !rules.user_first {
-        return Opening::Fine;
+        return Opening::Valid;
     }
     match list.iter().position(|held| held.message().role() != Role::System) {
         None => Opening::NoTurn,
         Some(at) if list[at].message().role() == Role::Assistant => Opening::Model(at),
-        Some(_) => Opening::Fine,
+        Some(_) => Opening::Valid,
     }
 }
 
 enum Closing {
-    Fine,
-    /// The model has the last word, with this message.
+    Valid,
+    /// The last message, this one, is the model's.
     Model(usize),
-    /// The model's last word, which it is to continue, ends in white space.
+    /// The prefill, this message, ends in white space.
     Space(usize),
 }
 
-fn closing<H: Holds>(list: &[H], rules: &Rules, thinking: Option<&ThinkingConfig>) -> Closing {
+fn closing<H: HasMessage>(
+    list: &[H],
+    rules: &TranscriptRules,
+    thinking: Option<&ThinkingConfig>,
+) -> Closing {
     if !rules.user_last {
-        return Closing::Fine;
+        return Closing::Valid;
     }
     let last = list.iter().rposition(|held| held.message().role() != Role::System);
     let Some(last) = last.filter(|last| list[*last].message().role() == Role::Assistant) else {
-        return Closing::Fine;
+        return Closing::Valid;
     };
     let tail = turns(list, rules.merges).last();
     let mut parts = tail.iter().flat_map(|turn| turn.model_parts(list)).map(|(_, part)| part);
     let is_open = parts.any(|part| match part {
-        // Not the end: its result is missing, which is told elsewhere.
+        // Not the end: its result is missing, which S3 reports.
         Part::ToolCall(_) => true,
-        // Server tools: sent back to be continued after a pause.
+        // Server tools: sent back after a pause, for the model to go on.
         Part::Opaque(opaque) => rules.server_tools && opaque.dialect == rules.dialect,
         _ => false,
     });
     if is_open {
-        Closing::Fine
+        Closing::Valid
     } else if !rules.takes_prefill(thinking) {
         Closing::Model(last)
     } else {
-        match list[last].message().parts().last() {
-            Some(Part::Text(Text { text, .. })) => {
-                let words = text.trim_end();
-                // A text that is nothing but white space is a matter of empty texts.
-                let ends_badly = !words.is_empty() && words.len() < text.len();
-                if ends_badly { Closing::Space(last) } else { Closing::Fine }
-            }
-            _ => Closing::Fine,
-        }
+        let Some(Part::Text(Text { text, .. })) = list[last].message().parts().last() else {
+            return Closing::Valid;
+        };
+        let trimmed = text.trim_end();
+        // A text of nothing but white space is a matter of S9.
+        let ends_in_space = !trimmed.is_empty() && trimmed.len() < text.len();
+        if ends_in_space { Closing::Space(last) } else { Closing::Valid }
     }
 }
 
-pub(super) fn mend(draft: &mut Draft<'_>) {
+pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = draft.rules;
     let opening = match opening(&draft.messages, rules) {
-        // Nothing was asked: there is nothing to be sent.
-        Opening::Fine | Opening::Nothing => None,
+        // Without any message there is nothing to send.
+        Opening::Valid | Opening::NoMessage => None,
         Opening::NoTurn => Some((draft.messages.len(), BEGIN)),
         Opening::Model(at) => Some((at, EARLIER)),
     };
-    if let Some((at, words)) = opening {
-        let from = draft.messages.get(at).map_or(0, |slot| slot.from);
-        draft.messages.insert(at, Slot { message: Message::user(words), from });
-        draft.did_to(Rule::FirstMessage, at, "opened in the user's name");
+    if let Some((at, text)) = opening {
+        let original = draft.messages.get(at).map_or(0, |slot| slot.original);
+        draft.messages.insert(at, Slot { message: Message::user(text), original });
+        let what = "a user message added at the beginning";
+        draft.record(TranscriptRule::FirstMessage, Position::Message(at), what);
     }
     match closing(&draft.messages, rules, draft.params.thinking.as_ref()) {
-        Closing::Fine => {}
+        Closing::Valid => {}
         Closing::Model(at) => {
-            let from = draft.messages[at].from;
-            draft.messages.push(Slot { message: Message::user(CONTINUE), from });
-            draft.did(Rule::Tail, Place::Message(from), "the user's word put after the model's");
+            let original = draft.messages[at].original;
+            draft.messages.push(Slot { message: Message::user(CONTINUE), original });
+            let what = "a user message added at the end";
+            draft.record(TranscriptRule::Tail, Position::Message(at), what);
         }
         Closing::Space(at) => {
             if let Some(Part::Text(text)) = draft.messages[at].message.parts_mut().last_mut() {
                 text.text.truncate(text.text.trim_end().len());
             }
-            draft.did_to(Rule::Tail, at, "white space taken off the end");
+            let what = "white space removed at the end";
+            draft.record(TranscriptRule::Tail, Position::Message(at), what);
         }
     }
 }

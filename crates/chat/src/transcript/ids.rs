@@ -5,29 +5,29 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 
 use super::{
-    IdRules, Place, Rule, Rules,
+    IdRules, TranscriptRule, TranscriptRules,
     draft::Draft,
+    error_text,
     outcome::Findings,
-    turn::{Spot, pair, turns},
-    words,
+    turn::{PartIndex, pair, turns},
 };
 use crate::{ChatRequest, Part, ToolCall, ToolResult};
 
 /// The name of a call that came without one.
 const UNNAMED: &str = "unknown_tool";
 
-/// The bytes of an id that is made here; a shorter limit could not be kept.
-const MADE: usize = "call_0123456789abcdef".len();
+/// The bytes of a generated id; a shorter limit could not be kept.
+const GENERATED_LEN: usize = "call_0123456789abcdef".len();
 
 fn id_is_valid(rules: IdRules, id: &str) -> bool {
-    rules.charset.accepts(id, rules.max_len.max(MADE))
+    rules.charset.accepts(id, rules.max_len.max(GENERATED_LEN))
 }
 
-fn name_is_valid(rules: &Rules, name: &str) -> bool {
+fn name_is_valid(rules: &TranscriptRules, name: &str) -> bool {
     rules.name_charset.accepts(name, rules.name_len.max(UNNAMED.len()))
 }
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
     let list = &*request.messages;
     let dialect = rules.dialect;
     let mut seen: HashSet<&str, RandomState> = HashSet::default();
@@ -36,43 +36,41 @@ pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) 
         if rules.ids.is_some_and(|ids| !ids.unique) {
             seen.clear();
         }
-        for (spot, answer) in pairs.calls.iter().zip(&pairs.answers) {
-            let Some(call) = spot.call(list) else { continue };
+        for (at, answer) in pairs.calls.iter().zip(&pairs.answers) {
+            let Some(call) = at.call(list) else { continue };
             if !name_is_valid(rules, &call.name) {
-                let words = words::bad_name(dialect, *spot, rules.name_len);
-                found.part(Rule::Ids, spot.message, spot.part, words);
+                let text = error_text::bad_name(dialect, *at, rules.name_len);
+                found.push(TranscriptRule::Ids, *at, text);
             }
             if let Some(ids) = rules.ids {
                 if !id_is_valid(ids, &call.id) {
-                    let words = words::bad_id(dialect, *spot, &call.id, ids.max_len);
-                    found.part(Rule::Ids, spot.message, spot.part, words);
+                    let text = error_text::bad_id(dialect, *at, &call.id, ids.max_len);
+                    found.push(TranscriptRule::Ids, *at, text);
                 } else if (ids.unique || pairs.calls.len() > 1) && !seen.insert(&call.id) {
-                    let words = words::repeated_id(dialect, *spot, &call.id);
-                    found.part(Rule::Ids, spot.message, spot.part, words);
+                    let text = error_text::repeated_id(dialect, *at, &call.id);
+                    found.push(TranscriptRule::Ids, *at, text);
                 }
             }
             let Some((at, result)) = answer.and_then(|at| Some((at, at.result(list)?))) else {
                 continue;
             };
             if has_wrong_id(call, result, rules) {
-                let words = words::wrong_id(dialect, at, &result.id);
-                found.part(Rule::Ids, at.message, at.part, words);
+                found.push(TranscriptRule::Ids, at, error_text::wrong_id(dialect, at, &result.id));
             }
             if has_wrong_name(call, result, rules) {
-                let words = words::wrong_name(at, &call.name);
-                found.part(Rule::Ids, at.message, at.part, words);
+                found.push(TranscriptRule::Ids, at, error_text::wrong_name(at, &call.name));
             }
         }
     }
 }
 
 /// Whether a result has another id than its call. It may have none where the dialect does without.
-fn has_wrong_id(call: &ToolCall, result: &ToolResult, rules: &Rules) -> bool {
+fn has_wrong_id(call: &ToolCall, result: &ToolResult, rules: &TranscriptRules) -> bool {
     result.id != call.id && (rules.ids.is_some() || !result.id.is_empty())
 }
 
 /// Whether a result has another name than its call, or none, and no id to find the name by.
-fn has_wrong_name(call: &ToolCall, result: &ToolResult, rules: &Rules) -> bool {
+fn has_wrong_name(call: &ToolCall, result: &ToolResult, rules: &TranscriptRules) -> bool {
     rules.calls_by_name
         && match &result.name {
             Some(name) => *name != call.name,
@@ -80,15 +78,15 @@ fn has_wrong_name(call: &ToolCall, result: &ToolResult, rules: &Rules) -> bool {
         }
 }
 
-/// One call or result to be rewritten.
+/// A new id and name of a call or result.
 struct Edit {
-    spot: Spot,
+    at: PartIndex,
     id: Option<String>,
     name: Option<String>,
     what: &'static str,
 }
 
-pub(super) fn mend(draft: &mut Draft<'_>) {
+pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = draft.rules;
     let list = &draft.messages;
     let mut ids = rules.ids.map(|ids| NewIds::new(ids, draft));
@@ -98,8 +96,8 @@ pub(super) fn mend(draft: &mut Draft<'_>) {
         if let Some(ids) = &mut ids {
             ids.next_batch();
         }
-        for (spot, answer) in pairs.calls.iter().zip(&pairs.answers) {
-            let Some(call) = spot.call(list) else { continue };
+        for (at, answer) in pairs.calls.iter().zip(&pairs.answers) {
+            let Some(call) = at.call(list) else { continue };
             let name = (!name_is_valid(rules, &call.name)).then(|| clean_name(&call.name, rules));
             let id = ids.as_mut().and_then(|ids| ids.replacement(call));
             let result = answer.and_then(|at| Some((at, at.result(list)?)));
@@ -108,18 +106,17 @@ pub(super) fn mend(draft: &mut Draft<'_>) {
                 let new_id = id.is_some() || has_wrong_id(call, result, rules);
                 let new_name = renamed || has_wrong_name(call, result, rules);
                 edits.push(Edit {
-                    spot: at,
+                    at,
                     id: new_id.then(|| id.as_ref().unwrap_or(&call.id).clone()),
                     name: new_name.then(|| name.as_ref().unwrap_or(&call.name).clone()),
                     what: "result given the id and name of its call",
                 });
             }
-            edits.push(Edit { spot: *spot, id, name, what: "call given a valid id and name" });
+            edits.push(Edit { at: *at, id, name, what: "call given a valid id and name" });
         }
     }
     for edit in edits.into_iter().filter(|edit| edit.id.is_some() || edit.name.is_some()) {
-        let slot = &mut draft.messages[edit.spot.message];
-        match slot.message.parts_mut().get_mut(edit.spot.part) {
+        match draft.part_mut(edit.at) {
             Some(Part::ToolCall(call)) => {
                 replace(&mut call.id, edit.id);
                 replace(&mut call.name, edit.name);
@@ -130,8 +127,7 @@ pub(super) fn mend(draft: &mut Draft<'_>) {
             }
             _ => {}
         }
-        let at = Place::Part { message: slot.from, part: edit.spot.part };
-        draft.did(Rule::Ids, at, edit.what);
+        draft.record(TranscriptRule::Ids, edit.at, edit.what);
     }
 }
 
@@ -142,7 +138,7 @@ fn replace(old: &mut String, new: Option<String>) {
 }
 
 /// The name with every character that is not allowed replaced, cut to length.
-fn clean_name(name: &str, rules: &Rules) -> String {
+fn clean_name(name: &str, rules: &TranscriptRules) -> String {
     if name.is_empty() {
         return UNNAMED.to_owned();
     }
@@ -153,16 +149,16 @@ fn clean_name(name: &str, rules: &Rules) -> String {
         .collect()
 }
 
-/// Makes ids: from what the call says, so that the same call gets the same id in every turn of a
-/// conversation, whatever is cut off before it.
+/// Generates ids from the content of a call, so that the same call gets the same id in every turn
+/// of a conversation, whatever is cut off before it.
 struct NewIds {
     rules: IdRules,
-    /// Every id that stands in the request.
+    /// Every id in the request.
     taken: HashSet<String>,
     /// Ids of calls so far, in the scope in which they must differ.
     seen: HashSet<String>,
-    /// How many ids each hash has been asked for.
-    asked: HashMap<u64, u64>,
+    /// How many ids each hash has made.
+    generated: HashMap<u64, u64>,
 }
 
 impl NewIds {
@@ -173,7 +169,7 @@ impl NewIds {
             Part::ToolResult(result) => Some(result.id.clone()),
             _ => None,
         });
-        Self { rules, taken: taken.collect(), seen: HashSet::new(), asked: HashMap::new() }
+        Self { rules, taken: taken.collect(), seen: HashSet::new(), generated: HashMap::new() }
     }
 
     fn next_batch(&mut self) {
@@ -189,10 +185,10 @@ impl NewIds {
             return None;
         }
         let hash = hash(&[&call.id, &call.name, &call.arguments]);
-        let asked = self.asked.entry(hash).or_default();
+        let generated = self.generated.entry(hash).or_default();
         loop {
-            let id = format!("call_{:016x}", hash.wrapping_add(*asked));
-            *asked += 1;
+            let id = format!("call_{:016x}", hash.wrapping_add(*generated));
+            *generated += 1;
             if self.taken.insert(id.clone()) {
                 self.seen.insert(id.clone());
                 return Some(id);

@@ -1,62 +1,63 @@
 //! S13: images.
 
 use super::{
-    ImageRules, Place, Rule, Rules, draft::Draft, outcome::Findings, pixels, turn::Holds,
-    turn::Spot, words,
+    ImageRules, Position, TranscriptRule, TranscriptRules,
+    draft::Draft,
+    error_text,
+    outcome::Findings,
+    pixels,
+    turn::{HasMessage, PartPath, nested_parts},
 };
 use steadfast_core::Dialect;
 
 use crate::{ChatRequest, Media, MediaKind, MediaSource, Part, Role};
 
-const BLIND: &str = "[image omitted: this model does not read images]";
+const NO_VISION: &str = "[image omitted: this model does not read images]";
 const MISPLACED: &str = "[media omitted: the provider takes none in this place]";
 const WRONG_TYPE: &str = "[image omitted: the provider does not take this type of image]";
 const TOO_LARGE: &str = "[image omitted: too large for the provider]";
 const TOO_MANY: &str = "[image omitted: too many images in this conversation]";
 
-/// A medium, and where it is.
+/// A part that is an image or another medium.
 #[derive(Clone, Copy)]
-struct Picture<'a> {
-    spot: Spot,
-    /// Its index inside a result.
-    nested: Option<usize>,
+struct MediaPart<'a> {
+    path: PartPath,
     role: Role,
     media: &'a Media,
 }
 
-impl Picture<'_> {
+impl MediaPart<'_> {
     fn is_image(&self) -> bool {
         self.media.kind == MediaKind::Image
     }
 
-    /// The bytes of its base64 text, when it is in the request itself.
-    fn base64(&self) -> usize {
+    /// Its base64 text, when it is in the request itself.
+    fn data(&self) -> Option<&str> {
         match &self.media.source {
-            MediaSource::Base64 { data, .. } => data.len(),
-            _ => 0,
-        }
-    }
-
-    /// The longer side, when it can be read off the data.
-    fn side(&self) -> Option<u32> {
-        match &self.media.source {
-            MediaSource::Base64 { data, .. } => {
-                pixels::dimensions(data).map(|(width, height)| width.max(height))
-            }
+            MediaSource::Base64 { data, .. } => Some(data),
             _ => None,
         }
     }
 
+    /// The bytes of its base64 text.
+    fn bytes(&self) -> usize {
+        self.data().map_or(0, str::len)
+    }
+
+    /// The longer side, when it can be read from the data.
+    fn side(&self) -> Option<u32> {
+        pixels::dimensions(self.data()?).map(|(width, height)| width.max(height))
+    }
+
     /// What is wrong with it, whatever else is in the request.
     fn fault(&self, rules: &ImageRules) -> Option<Fault> {
-        let in_result = self.nested.is_some();
         let misplaced = match self.role {
-            Role::Assistant => !rules.in_answers && !in_result,
+            Role::Assistant => !rules.in_answers && self.path.nested.is_none(),
             Role::System => true,
             _ => false,
         };
         if self.is_image() && !rules.vision {
-            return Some(Fault::Blind);
+            return Some(Fault::NoVision);
         }
         if misplaced {
             return Some(Fault::Misplaced);
@@ -71,7 +72,7 @@ impl Picture<'_> {
             return Some(Fault::Type);
         }
         if let Some(max) = rules.max_base64
-            && self.base64() > max
+            && self.bytes() > max
         {
             return Some(Fault::Bytes(max));
         }
@@ -82,7 +83,7 @@ impl Picture<'_> {
 
 #[derive(Clone, Copy)]
 enum Fault {
-    Blind,
+    NoVision,
     Misplaced,
     Type,
     Bytes(usize),
@@ -93,76 +94,62 @@ enum Fault {
 impl Fault {
     fn placeholder(self) -> &'static str {
         match self {
-            Fault::Blind => BLIND,
+            Fault::NoVision => NO_VISION,
             Fault::Misplaced => MISPLACED,
             Fault::Type => WRONG_TYPE,
             Fault::Bytes(_) | Fault::Side(..) => TOO_LARGE,
         }
     }
 
-    fn words(self, dialect: Dialect, picture: &Picture<'_>, rules: &ImageRules) -> String {
-        let spot = picture.spot;
+    fn message(self, dialect: Dialect, media: &MediaPart<'_>, rules: &ImageRules) -> String {
+        let at = media.path.at;
         match self {
-            Fault::Blind => words::blind(dialect),
-            Fault::Misplaced => words::media_misplaced(dialect, spot),
-            Fault::Type => words::image_type(dialect, spot, rules.types),
-            Fault::Bytes(max) => words::image_bytes(dialect, spot, picture.base64(), max),
-            Fault::Side(max, many) => words::image_side(dialect, spot, max, many),
+            Fault::NoVision => error_text::no_vision(dialect).to_owned(),
+            Fault::Misplaced => error_text::media_misplaced(dialect, at),
+            Fault::Type => error_text::image_type(dialect, at, rules.types),
+            Fault::Bytes(max) => error_text::image_bytes(dialect, at, media.bytes(), max),
+            Fault::Side(max, many) => error_text::image_side(dialect, at, max, many),
         }
     }
 }
 
 /// All media, in order.
-fn pictures<H: Holds>(list: &[H]) -> impl Iterator<Item = Picture<'_>> {
-    list.iter().enumerate().flat_map(|(message, held)| {
-        let role = held.message().role();
-        let parts = held.message().parts().iter().enumerate();
-        parts.flat_map(move |(part, value)| {
-            let spot = Spot { message, part };
-            let (content, is_nested) = match value {
-                Part::ToolResult(result) => (&*result.content, true),
-                other => (std::slice::from_ref(other), false),
-            };
-            content.iter().enumerate().filter_map(move |(index, part)| match part {
-                Part::Media(media) => {
-                    Some(Picture { spot, nested: is_nested.then_some(index), role, media })
-                }
-                _ => None,
-            })
-        })
+fn media_parts<H: HasMessage>(list: &[H]) -> impl Iterator<Item = MediaPart<'_>> {
+    nested_parts(list).filter_map(|(path, role, part)| match part {
+        Part::Media(media) => Some(MediaPart { path, role, media }),
+        _ => None,
     })
 }
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
     let dialect = rules.dialect;
     let images = &rules.images;
     let mut count = 0;
     let mut total = 0;
-    for picture in pictures(&request.messages) {
-        count += usize::from(picture.is_image());
-        total += picture.base64();
-        if let Some(fault) = picture.fault(images) {
-            let Spot { message, part } = picture.spot;
-            let words = fault.words(dialect, &picture, images);
-            found.part(Rule::Images, message, part, words);
+    for media in media_parts(&request.messages) {
+        count += usize::from(media.is_image());
+        total += media.bytes();
+        if let Some(fault) = media.fault(images) {
+            let message = fault.message(dialect, &media, images);
+            found.push(TranscriptRule::Images, media.path.at, message);
         }
     }
     if let Some(max) = images.max
         && count > max
     {
-        found.push(Rule::Images, Place::Request, words::image_count(count, max));
+        let message = error_text::image_count(count, max);
+        found.push(TranscriptRule::Images, Position::Request, message);
     }
     if let Some(max) = images.max_total
         && total > max
     {
-        found.push(Rule::Images, Place::Request, words::image_total(max));
+        found.push(TranscriptRule::Images, Position::Request, error_text::image_total(max));
     }
-    let Some(side) = many_side(images, count) else { return };
-    for picture in pictures(&request.messages).filter(Picture::is_image) {
-        if picture.fault(images).is_none() && picture.side().is_some_and(|found| found > side) {
-            let Spot { message, part } = picture.spot;
-            let words = Fault::Side(side, true).words(dialect, &picture, images);
-            found.part(Rule::Images, message, part, words);
+    let Some(max) = many_side(images, count) else { return };
+    for media in media_parts(&request.messages).filter(MediaPart::is_image) {
+        if media.fault(images).is_none() && media.side().is_some_and(|side| side > max) {
+            let message = Fault::Side(max, true).message(dialect, &media, images);
+            found.push(TranscriptRule::Images, media.path.at, message);
         }
     }
 }
@@ -172,71 +159,67 @@ fn many_side(rules: &ImageRules, count: usize) -> Option<u32> {
     rules.many.filter(|(from, _)| count > *from).map(|(_, side)| side)
 }
 
-pub(super) fn mend(draft: &mut Draft<'_>) {
+pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = &draft.rules.images;
-    let mut fates: Vec<Fate<'_>> = pictures(&draft.messages)
-        .map(|picture| (picture, picture.fault(rules).map(Fault::placeholder)))
+    let mut replacements: Vec<Replacement<'_>> = media_parts(&draft.messages)
+        .map(|media| (media, media.fault(rules).map(Fault::placeholder)))
         .collect();
 
-    let is_image = |picture: &Picture<'_>| usize::from(picture.is_image());
-    let count = sum(&fates, is_image);
-    spare(&mut fates, excess(count, rules.max), is_image, TOO_MANY);
+    let is_image = |media: &MediaPart<'_>| usize::from(media.is_image());
+    let count = kept(&replacements, is_image);
+    replace_oldest(&mut replacements, excess(count, rules.max), is_image, TOO_MANY);
 
-    if let Some(side) = many_side(rules, sum(&fates, is_image)) {
-        for (picture, fate) in &mut fates {
-            if fate.is_none() && picture.is_image() && picture.side().is_some_and(|s| s > side) {
-                *fate = Some(TOO_LARGE);
+    if let Some(max) = many_side(rules, kept(&replacements, is_image)) {
+        for (media, text) in &mut replacements {
+            if text.is_none() && media.is_image() && media.side().is_some_and(|side| side > max) {
+                *text = Some(TOO_LARGE);
             }
         }
     }
 
-    let bytes = |picture: &Picture<'_>| picture.base64();
-    let total = sum(&fates, bytes);
-    spare(&mut fates, excess(total, rules.max_total), bytes, TOO_LARGE);
+    let bytes = |media: &MediaPart<'_>| media.bytes();
+    let total = kept(&replacements, bytes);
+    replace_oldest(&mut replacements, excess(total, rules.max_total), bytes, TOO_LARGE);
 
-    let doomed: Vec<_> = fates
-        .into_iter()
-        .filter_map(|(picture, fate)| Some((picture.spot, picture.nested, fate?)))
-        .collect();
-    for (spot, nested, placeholder) in doomed {
-        let slot = &mut draft.messages[spot.message];
-        let at = Place::Part { message: slot.from, part: spot.part };
-        if let Some(part) = slot.part_mut(spot.part, nested) {
-            *part = Part::text(placeholder);
+    let replacements: Vec<_> =
+        replacements.into_iter().filter_map(|(media, text)| Some((media.path, text?))).collect();
+    for (path, text) in replacements {
+        if let Some(part) = draft.part_mut(path) {
+            *part = Part::text(text);
         }
-        draft.did(Rule::Images, at, "replaced by a line of text");
+        draft.record(TranscriptRule::Images, path.at, "replaced by a line of text");
     }
 }
 
-/// A medium, and what is to stand in its place, if it goes.
-type Fate<'a> = (Picture<'a>, Option<&'static str>);
+/// A medium, and the text that replaces it, if it can not stay.
+type Replacement<'a> = (MediaPart<'a>, Option<&'static str>);
 
-/// The weight of what stays.
-fn sum(fates: &[Fate<'_>], weight: impl Fn(&Picture<'_>) -> usize) -> usize {
-    fates.iter().filter(|(_, fate)| fate.is_none()).map(|(picture, _)| weight(picture)).sum()
+/// The sum of `weight` over what stays.
+fn kept(all: &[Replacement<'_>], weight: impl Fn(&MediaPart<'_>) -> usize) -> usize {
+    all.iter().filter(|(_, text)| text.is_none()).map(|(media, _)| weight(media)).sum()
 }
 
 /// How much has to go, in steps of a quarter of the limit. The caller of a growing conversation
-/// sends all of it every time: so the prefix changes, and its prompt cache is lost, once in a while
-/// and not in every turn.
+/// sends all of it every time: so the prefix changes, and its prompt cache is lost, only now and
+/// then and not in every turn.
 fn excess(found: usize, max: Option<usize>) -> usize {
     let Some(max) = max else { return 0 };
     let step = (max / 4).max(1);
     found.saturating_sub(max).div_ceil(step) * step
 }
 
-/// Lets go of so much weight, the oldest first.
-fn spare(
-    fates: &mut [Fate<'_>],
+/// Replaces the oldest media of this weight.
+fn replace_oldest(
+    all: &mut [Replacement<'_>],
     mut excess: usize,
-    weight: impl Fn(&Picture<'_>) -> usize,
-    why: &'static str,
+    weight: impl Fn(&MediaPart<'_>) -> usize,
+    placeholder: &'static str,
 ) {
-    for (picture, fate) in fates {
-        let weight = weight(picture);
-        if excess > 0 && weight > 0 && fate.is_none() {
+    for (media, text) in all {
+        let weight = weight(media);
+        if excess > 0 && weight > 0 && text.is_none() {
             excess = excess.saturating_sub(weight);
-            *fate = Some(why);
+            *text = Some(placeholder);
         }
     }
 }

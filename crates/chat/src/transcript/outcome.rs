@@ -1,14 +1,14 @@
-//! What was found, and what was done about it.
+//! What a check found and what a repair did.
 
 use std::{borrow::Cow, error::Error, fmt, ops::Deref};
 
-use super::Rule;
+use super::{TranscriptRule, turn::PartIndex};
 use steadfast_core::{Failure, Reason, Scope};
 
 /// Where in a request. Indices count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Place {
+pub enum Position {
     /// The request as a whole.
     Request,
     /// One of its tools.
@@ -24,13 +24,19 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl From<PartIndex> for Position {
+    fn from(at: PartIndex) -> Self {
+        Position::Part { message: at.message, part: at.part }
+    }
+}
+
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Request => f.write_str("request"),
-            Place::Tool(tool) => write!(f, "tools[{tool}]"),
-            Place::Message(message) => write!(f, "messages[{message}]"),
-            Place::Part { message, part } => write!(f, "messages[{message}].parts[{part}]"),
+            Position::Request => f.write_str("request"),
+            Position::Tool(tool) => write!(f, "tools[{tool}]"),
+            Position::Message(message) => write!(f, "messages[{message}]"),
+            Position::Part { message, part } => write!(f, "messages[{message}].parts[{part}]"),
         }
     }
 }
@@ -38,17 +44,17 @@ impl fmt::Display for Place {
 /// Something the provider would refuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Violation {
+pub struct TranscriptViolation {
     /// The rule it breaks.
-    pub rule: Rule,
+    pub rule: TranscriptRule,
     /// Where.
-    pub at: Place,
-    /// What the provider would say. Indices in it are those of the request's own messages, before
+    pub at: Position,
+    /// The provider's error message. Indices in it are those of the request's own messages, before
     /// an encoder splits and joins them.
     pub message: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for TranscriptViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}: {}", self.rule, self.at, self.message)
     }
@@ -56,14 +62,14 @@ impl fmt::Display for Violation {
 
 /// All that the provider would refuse; at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violations(pub(super) Vec<Violation>);
+pub struct Violations(pub(super) Vec<TranscriptViolation>);
 
 impl Violations {
     /// The failure to answer with instead of sending the request: the caller's fault, so that it
-    /// trips no breaker and goes to no other target; [`Reason::ContextOverflow`] when the size
+    /// trips no breaker and no other target is tried; [`Reason::ContextOverflow`] when the size
     /// alone is wrong, else [`Reason::Format`].
     pub fn into_failure(self) -> Failure {
-        let overflow = self.iter().all(|violation| violation.rule == Rule::Size);
+        let overflow = self.iter().all(|violation| violation.rule == TranscriptRule::Size);
         let reason = if overflow { Reason::ContextOverflow } else { Reason::Format };
         Failure::refused(reason, self.to_string())
             .with_scope(Scope::Request)
@@ -73,16 +79,16 @@ impl Violations {
 }
 
 impl Deref for Violations {
-    type Target = [Violation];
+    type Target = [TranscriptViolation];
 
-    fn deref(&self) -> &[Violation] {
+    fn deref(&self) -> &[TranscriptViolation] {
         &self.0
     }
 }
 
 impl IntoIterator for Violations {
-    type Item = Violation;
-    type IntoIter = std::vec::IntoIter<Violation>;
+    type Item = TranscriptViolation;
+    type IntoIter = std::vec::IntoIter<TranscriptViolation>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
@@ -107,10 +113,10 @@ impl Error for Violations {}
 #[non_exhaustive]
 pub struct Repair {
     /// The rule it serves.
-    pub rule: Rule,
-    /// Where: messages are counted as they were before any repair. For something put in, the
-    /// message it belongs to. A part is counted as its message stood at that step.
-    pub at: Place,
+    pub rule: TranscriptRule,
+    /// Where: messages are counted as they were before any repair. For something inserted, the
+    /// message it belongs to. Parts are counted as they were before this step.
+    pub at: Position,
     /// What was done.
     pub what: Cow<'static, str>,
 }
@@ -129,7 +135,7 @@ pub struct Repairs {
     /// What was done, in order.
     pub done: Vec<Repair>,
     /// What the provider still refuses.
-    pub unrepaired: Vec<Violation>,
+    pub unrepaired: Vec<TranscriptViolation>,
 }
 
 impl Repairs {
@@ -139,29 +145,22 @@ impl Repairs {
     }
 
     /// Whether something was done for `rule`.
-    pub fn touched(&self, rule: Rule) -> bool {
+    pub fn touched(&self, rule: TranscriptRule) -> bool {
         self.done.iter().any(|repair| repair.rule == rule)
     }
 }
 
-/// Collects violations; holds no memory until there is one.
+/// Collects violations; allocates nothing until there is one.
 #[derive(Debug, Default)]
-pub(super) struct Findings(Vec<Violation>);
+pub(super) struct Findings(pub(super) Vec<TranscriptViolation>);
 
 impl Findings {
-    pub(super) fn push(&mut self, rule: Rule, at: Place, message: String) {
-        self.0.push(Violation { rule, at, message });
-    }
-
-    pub(super) fn message(&mut self, rule: Rule, message: usize, words: String) {
-        self.push(rule, Place::Message(message), words);
-    }
-
-    pub(super) fn part(&mut self, rule: Rule, message: usize, part: usize, words: String) {
-        self.push(rule, Place::Part { message, part }, words);
-    }
-
-    pub(super) fn into_vec(self) -> Vec<Violation> {
-        self.0
+    pub(super) fn push(
+        &mut self,
+        rule: TranscriptRule,
+        at: impl Into<Position>,
+        message: impl Into<String>,
+    ) {
+        self.0.push(TranscriptViolation { rule, at: at.into(), message: message.into() });
     }
 }

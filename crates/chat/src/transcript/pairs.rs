@@ -1,68 +1,78 @@
-//! S3 to S7: every call has one result, in its own turn, in its place.
+//! S3 to S7: every call has one result, in its own turn, at the right position.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use smallvec::SmallVec;
 
 use super::{
-    Place, Rule, Rules,
+    Position, TranscriptRule, TranscriptRules,
     draft::{Draft, Slot},
+    error_text,
     outcome::Findings,
-    turn::{Holds, Pairs, Spot, Stray, Turn, pair, turns},
-    words,
+    turn::{HasMessage, Pairs, PartIndex, Turn, Unmatched, pair, turns},
 };
 use crate::{ChatRequest, Message, Part, Role, ToolCall, ToolResult};
 
-/// What a call is answered with that nobody answered. The model is told the truth: that nothing is
-/// known about the call's effects.
+/// The result of a call that has none. It says what is true: nothing is known about the effects of
+/// the call.
 const NO_RESULT: &str = "No result: the call was interrupted or its result was lost. It may or may not have taken effect.";
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
     let list = &*request.messages;
     let dialect = rules.dialect;
-    // The ids of calls without a result so far: a result of theirs that turns up later strayed
-    // from its batch.
+    // The ids of calls without a result so far: a later result of one belongs to its batch.
     let mut open: HashSet<&str> = HashSet::new();
     for turn in turns(list, rules.merges) {
         let pairs = pair(list, &turn);
-        for (call, answer) in pairs.calls.iter().zip(&pairs.answers) {
+        for (at, answer) in pairs.calls.iter().zip(&pairs.answers) {
             if answer.is_none() {
-                let id = call.call(list).map_or("", |call| &call.id);
+                let id = call_id(list, *at);
                 open.insert(id);
-                let words = words::unanswered(dialect, call.message, id);
-                found.part(Rule::Answered, call.message, call.part, words);
+                let text = error_text::unanswered(dialect, at.message, id);
+                found.push(TranscriptRule::Answered, *at, text);
             }
         }
-        for (spot, stray) in &pairs.strays {
-            let id = spot.result(list).map_or("", |result| &result.id);
-            let (rule, words) = match stray {
-                Stray::Duplicate => (Rule::Duplicate, words::duplicate(dialect, *spot, id)),
-                Stray::Orphan if open.contains(id) => {
-                    (Rule::Batch, words::orphan(dialect, *spot, id))
+        for (at, reason) in &pairs.unmatched {
+            let id = result_id(list, *at);
+            let (rule, text) = match reason {
+                Unmatched::Duplicate => {
+                    (TranscriptRule::Duplicate, error_text::duplicate(dialect, *at, id))
                 }
-                Stray::Orphan => (Rule::Orphan, words::orphan(dialect, *spot, id)),
-                Stray::Misplaced => {
-                    (Rule::Orphan, words::misplaced(dialect, *spot, spot.get(list)))
+                Unmatched::Orphan if open.contains(id) => {
+                    (TranscriptRule::Batch, error_text::orphan(dialect, *at, id))
+                }
+                Unmatched::Orphan => (TranscriptRule::Orphan, error_text::orphan(dialect, *at, id)),
+                Unmatched::Misplaced => {
+                    (TranscriptRule::Orphan, error_text::misplaced(dialect, *at, at.get(list)))
                 }
             };
-            found.part(rule, spot.message, spot.part, words);
+            found.push(rule, *at, text);
         }
-        if let Some((call, spot)) = disorder(list, &turn, &pairs, rules) {
-            let id = pairs.calls[call].call(list).map_or("", |call| &call.id);
-            let words = words::disorder(dialect, pairs.calls[call].message, spot, id);
-            found.part(Rule::Order, spot.message, spot.part, words);
+        if let Some((call, at)) = disorder(list, &turn, &pairs, rules) {
+            let call = pairs.calls[call];
+            let id = call_id(list, call);
+            let text = error_text::disorder(dialect, call.message, at, id);
+            found.push(TranscriptRule::Order, at, text);
         }
     }
 }
 
-/// The first result that stands in the wrong place, and its call.
-fn disorder<H: Holds>(
+fn call_id<H: HasMessage>(list: &[H], at: PartIndex) -> &str {
+    at.call(list).map_or("", |call| &call.id)
+}
+
+fn result_id<H: HasMessage>(list: &[H], at: PartIndex) -> &str {
+    at.result(list).map_or("", |result| &result.id)
+}
+
+/// The first result at a wrong position, and its call.
+fn disorder<H: HasMessage>(
     list: &[H],
     turn: &Turn,
     pairs: &Pairs,
-    rules: &Rules,
-) -> Option<(usize, Spot)> {
-    let spot_of = |call: usize| pairs.answers[call].map(|spot| (call, spot));
+    rules: &TranscriptRules,
+) -> Option<(usize, PartIndex)> {
+    let spot_of = |call: usize| pairs.answers[call].map(|at| (call, at));
     if rules.results_in_order
         && let Some(pair) = pairs.order.windows(2).find(|pair| pair[0] > pair[1])
     {
@@ -74,46 +84,46 @@ fn disorder<H: Holds>(
     let first_other = turn.reply.clone().find_map(|message| {
         let parts = list[message].message().parts();
         let part = parts.iter().position(|part| part.as_tool_result().is_none())?;
-        Some(Spot { message, part })
+        Some(PartIndex { message, part })
     })?;
-    pairs.order.iter().copied().filter_map(spot_of).find(|(_, spot)| *spot > first_other)
+    pairs.order.iter().copied().filter_map(spot_of).find(|(_, at)| *at > first_other)
 }
 
-/// What becomes of one turn.
+/// How one turn is repaired.
 struct Plan {
     turn: Turn,
     pairs: Pairs,
-    /// For calls without a result of their own: the result that strayed elsewhere.
-    adopted: SmallVec<[Option<Spot>; 4]>,
-    /// A result stands in the wrong place.
+    /// For calls without a result in their turn: the result in another one.
+    moved: SmallVec<[Option<PartIndex>; 4]>,
+    /// A result is at a wrong position.
     disordered: bool,
 }
 
 impl Plan {
-    /// Whether the reply must be put together anew.
+    /// Whether the reply must be rebuilt.
     fn is_damaged(&self) -> bool {
         self.disordered
             || self.pairs.order.len() < self.pairs.calls.len()
-            || self.pairs.strays.iter().any(|(spot, _)| self.turn.reply.contains(&spot.message))
+            || self.pairs.unmatched.iter().any(|(at, _)| self.turn.reply.contains(&at.message))
     }
 
-    /// Whether results stand among the model's own parts.
+    /// Whether results are among the model's own parts.
     fn has_misplaced(&self) -> bool {
-        self.pairs.strays.iter().any(|(spot, _)| self.turn.model.contains(&spot.message))
+        self.pairs.unmatched.iter().any(|(at, _)| self.turn.model.contains(&at.message))
     }
 }
 
-pub(super) fn mend(draft: &mut Draft<'_>) {
+pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = draft.rules;
-    let list = std::mem::take(&mut draft.messages);
+    let list = draft.messages.clone();
     let mut plans: Vec<Plan> = turns(&list, rules.merges)
         .map(|turn| {
             let pairs = pair(&list, &turn);
             let disordered = disorder(&list, &turn, &pairs, rules).is_some();
-            Plan { adopted: SmallVec::from_elem(None, pairs.calls.len()), turn, pairs, disordered }
+            Plan { moved: SmallVec::from_elem(None, pairs.calls.len()), turn, pairs, disordered }
         })
         .collect();
-    adopt(draft, &list, &mut plans);
+    match_elsewhere(draft, &list, &mut plans);
 
     let mut out = Vec::with_capacity(list.len());
     for plan in &plans {
@@ -132,41 +142,41 @@ pub(super) fn mend(draft: &mut Draft<'_>) {
     draft.messages = out;
 }
 
-/// Gives results that strayed to the first unanswered call of their id; the others are dropped.
-fn adopt(draft: &mut Draft<'_>, list: &[Slot], plans: &mut [Plan]) {
-    if plans.iter().all(|plan| plan.pairs.strays.is_empty()) {
+/// Moves results that match no call of their turn to the first unanswered call of their id; the
+/// others are dropped.
+fn match_elsewhere(draft: &mut Draft<'_>, list: &[Slot], plans: &mut [Plan]) {
+    if plans.iter().all(|plan| plan.pairs.unmatched.is_empty()) {
         return;
     }
     let mut open: HashMap<&str, VecDeque<(usize, usize)>> = HashMap::new();
     for (number, plan) in plans.iter().enumerate() {
-        for (call, spot) in plan.pairs.calls.iter().enumerate() {
-            let id = spot.call(list).map_or("", |call| &call.id);
+        for (call, at) in plan.pairs.calls.iter().enumerate() {
+            let id = call_id(list, *at);
             if plan.pairs.answers[call].is_none() && !id.is_empty() {
                 open.entry(id).or_default().push_back((number, call));
             }
         }
     }
-    let mut adoptions = Vec::new();
-    for (spot, stray) in plans.iter().flat_map(|plan| &plan.pairs.strays) {
-        let at = Place::Part { message: list[spot.message].from, part: spot.part };
-        let id = spot.result(list).map_or("", |result| &result.id);
-        let parent = match stray {
-            Stray::Duplicate => None,
-            Stray::Orphan | Stray::Misplaced => open.get_mut(id).and_then(VecDeque::pop_front),
+    let mut moves = Vec::new();
+    for (at, reason) in plans.iter().flat_map(|plan| &plan.pairs.unmatched) {
+        let call = match reason {
+            Unmatched::Duplicate => None,
+            Unmatched::Orphan | Unmatched::Misplaced => {
+                open.get_mut(result_id(list, *at)).and_then(VecDeque::pop_front)
+            }
         };
-        match (parent, stray) {
-            (Some(parent), _) => {
-                adoptions.push((parent, *spot));
-                draft.did(Rule::Batch, at, "result moved back to its call");
+        let (rule, what) = match (call, reason) {
+            (Some(_), _) => (TranscriptRule::Batch, "result moved back to its call"),
+            (None, Unmatched::Duplicate) => {
+                (TranscriptRule::Duplicate, "second result of one call dropped")
             }
-            (None, Stray::Duplicate) => {
-                draft.did(Rule::Duplicate, at, "second result of one call dropped");
-            }
-            (None, _) => draft.did(Rule::Orphan, at, "result without a call dropped"),
-        }
+            (None, _) => (TranscriptRule::Orphan, "result without a call dropped"),
+        };
+        moves.extend(call.map(|call| (call, *at)));
+        draft.record(rule, *at, what);
     }
-    for ((number, call), spot) in adoptions {
-        plans[number].adopted[call] = Some(spot);
+    for ((number, call), at) in moves {
+        plans[number].moved[call] = Some(at);
     }
 }
 
@@ -181,19 +191,19 @@ fn without_results(slot: &Slot) -> Option<Slot> {
     }
 }
 
-/// What stands in a reply for one call.
+/// The answer to one call in a rebuilt reply.
 #[derive(Clone, Copy)]
 enum Answer {
     /// A result of the same reply.
-    Here(Spot),
-    /// A result from elsewhere.
-    Adopted(Spot),
-    /// Nobody's: to be made.
-    Missing(Spot),
+    Here(PartIndex),
+    /// A result of another turn.
+    Moved(PartIndex),
+    /// None: to be made.
+    Missing(PartIndex),
 }
 
-/// A reply that is put together anew: the results, then the rest. Messages that come out whole
-/// stay the same.
+/// Rebuilds a reply: the results, then the rest. Messages of which all parts stay together are not
+/// changed.
 struct Reply<'d, 'r, 'o> {
     draft: &'d mut Draft<'r>,
     list: &'o [Slot],
@@ -207,36 +217,36 @@ impl Reply<'_, '_, '_> {
         if self.plan.disordered
             && let Some(first) = self.plan.turn.reply.clone().next()
         {
-            let at = Place::Message(self.list[first].from);
-            self.draft.did(Rule::Order, at, "results put where the provider expects them");
+            let what = "results put where the provider expects them";
+            self.draft.record(TranscriptRule::Order, Position::Message(first), what);
         }
-        // The first message of which something is left besides results: it may go on in one piece.
+        // The first message with something besides results in it: it may stay one message.
         let first_rest = self.plan.turn.reply.clone().find(|index| {
             let parts = self.list[*index].message.parts();
             parts.is_empty() || parts.iter().any(|part| part.as_tool_result().is_none())
         });
         let mut joined = None;
-        let mut at = 0;
-        while let Some(answer) = answers.get(at) {
+        let mut next = 0;
+        while let Some(answer) = answers.get(next) {
             let Answer::Here(first) = *answer else {
-                let run =
-                    answers[at..].iter().take_while(|a| !matches!(a, Answer::Here(_))).count();
-                self.put_in(&answers[at..at + run]);
-                at += run;
+                let is_inserted = |answer: &&Answer| !matches!(answer, Answer::Here(_));
+                let count = answers[next..].iter().take_while(is_inserted).count();
+                self.insert(&answers[next..next + count]);
+                next += count;
                 continue;
             };
             let mut chosen: SmallVec<[usize; 8]> = SmallVec::new();
-            while let Some(Answer::Here(spot)) = answers.get(at)
-                && spot.message == first.message
+            while let Some(Answer::Here(at)) = answers.get(next)
+                && at.message == first.message
             {
-                chosen.push(spot.part);
-                at += 1;
+                chosen.push(at.part);
+                next += 1;
             }
-            if at == answers.len() && first_rest == Some(first.message) {
+            if next == answers.len() && first_rest == Some(first.message) {
                 joined = first_rest;
                 chosen.extend(others(&self.list[first.message]));
             }
-            self.pass(first.message, &chosen);
+            self.push_parts(first.message, &chosen);
         }
         for index in self.plan.turn.reply.clone() {
             let slot = &self.list[index];
@@ -249,7 +259,7 @@ impl Reply<'_, '_, '_> {
             }
             let rest: SmallVec<[usize; 8]> = others(slot).collect();
             if !rest.is_empty() {
-                self.pass(index, &rest);
+                self.push_parts(index, &rest);
             }
         }
     }
@@ -258,9 +268,9 @@ impl Reply<'_, '_, '_> {
     /// what was missing at the end.
     fn answers(&self) -> Vec<Answer> {
         let pairs = &self.plan.pairs;
-        let answer = |call: usize| match (pairs.answers[call], self.plan.adopted[call]) {
-            (Some(spot), _) => Answer::Here(spot),
-            (None, Some(spot)) => Answer::Adopted(spot),
+        let answer = |call: usize| match (pairs.answers[call], self.plan.moved[call]) {
+            (Some(at), _) => Answer::Here(at),
+            (None, Some(at)) => Answer::Moved(at),
             (None, None) => Answer::Missing(pairs.calls[call]),
         };
         let calls = 0..pairs.calls.len();
@@ -271,49 +281,48 @@ impl Reply<'_, '_, '_> {
         pairs.order.iter().copied().chain(missing).map(answer).collect()
     }
 
-    /// Puts in results that did not stand in this reply: a message from elsewhere as it is, when
-    /// the result is all of it, else in messages of the dialect's own kind.
-    fn put_in(&mut self, answers: &[Answer]) {
+    /// Inserts results that were not in this reply: a message of another turn unchanged, when the
+    /// result is all of it, else in messages of the dialect's own role.
+    fn insert(&mut self, answers: &[Answer]) {
         let last = self.plan.turn.model.clone().next_back();
-        let from = last.map_or(0, |last| self.list[last].from);
+        let original = last.map_or(0, |last| self.list[last].original);
         let role = self.draft.rules.result_role();
         let mut parts = Vec::new();
         for answer in answers {
             match answer {
-                Answer::Here(spot) | Answer::Adopted(spot) => {
-                    let slot = &self.list[spot.message];
+                Answer::Here(at) | Answer::Moved(at) => {
+                    let slot = &self.list[at.message];
                     if slot.message.parts().len() == 1
                         && matches!(slot.message.role(), Role::User | Role::Tool)
                     {
-                        self.push_results(role, from, &mut parts);
+                        self.push_results(role, original, &mut parts);
                         self.out.push(slot.clone());
                     } else {
-                        parts.push(spot.get(self.list).clone());
+                        parts.push(at.get(self.list).clone());
                     }
                 }
-                Answer::Missing(spot) => {
-                    let message = self.list[spot.message].from;
-                    let at = Place::Part { message, part: spot.part };
-                    self.draft.did(Rule::Answered, at, "answered with a failed result");
-                    parts.extend(spot.call(self.list).map(failed));
+                Answer::Missing(at) => {
+                    let what = "answered with a failed result";
+                    self.draft.record(TranscriptRule::Answered, *at, what);
+                    parts.extend(at.call(self.list).map(failed));
                 }
             }
         }
-        self.push_results(role, from, &mut parts);
+        self.push_results(role, original, &mut parts);
     }
 
-    fn push_results(&mut self, role: Role, from: usize, parts: &mut Vec<Part>) {
+    fn push_results(&mut self, role: Role, original: usize, parts: &mut Vec<Part>) {
         let parts = std::mem::take(parts);
         if role == Role::Tool {
             let each = parts.into_iter().map(|part| Message::new(role, vec![part]));
-            self.out.extend(each.map(|message| Slot { message, from }));
+            self.out.extend(each.map(|message| Slot { message, original }));
         } else if !parts.is_empty() {
-            self.out.push(Slot { message: Message::new(role, parts), from });
+            self.out.push(Slot { message: Message::new(role, parts), original });
         }
     }
 
-    /// Passes on the chosen parts of a message; the message itself, when that is all of it.
-    fn pass(&mut self, index: usize, chosen: &[usize]) {
+    /// Pushes the chosen parts of a message; the message itself, when that is all of it.
+    fn push_parts(&mut self, index: usize, chosen: &[usize]) {
         let slot = &self.list[index];
         let parts = slot.message.parts();
         if chosen.iter().copied().eq(0..parts.len()) {

@@ -1,7 +1,7 @@
-//! The size of an image, read off the first bytes of its base64 text.
+//! The size of an image, read from the first bytes of its base64 text.
 
 /// Width and height of a PNG, GIF, JPEG or WebP image; `None` for what can not be read. Decodes
-/// only the bytes it looks at.
+/// only the bytes it needs.
 pub(super) fn dimensions(base64: &str) -> Option<(u32, u32)> {
     let data = Base64(base64.as_bytes());
     if data.starts_with(0, b"\x89PNG\r\n\x1a\n") {
@@ -53,7 +53,7 @@ fn webp(data: Base64<'_>) -> Option<(u32, u32)> {
     }
 }
 
-/// Base64 text, read byte by byte from any place.
+/// Base64 text with access to each byte.
 #[derive(Clone, Copy)]
 struct Base64<'a>(&'a [u8]);
 
@@ -96,7 +96,7 @@ impl Base64<'_> {
 mod tests {
     use super::*;
 
-    /// Base64 by the book, to have something to read.
+    /// A plain encoder, for the test's input.
     fn encode(bytes: &[u8]) -> String {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

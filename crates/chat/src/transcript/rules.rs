@@ -6,20 +6,20 @@ use steadfast_core::{Dialect, Profile};
 
 use crate::{ChatRequest, Role, ThinkingConfig};
 
-/// What one provider, or one model of it, accepts. Plain data: start from a dialect's and change
-/// what is different.
+/// What one provider, or one model of it, accepts. Plain data: start from a dialect's rules and
+/// change what is different.
 ///
 /// ```
-/// use steadfast_chat::transcript::Rules;
+/// use steadfast_chat::transcript::TranscriptRules;
 /// use steadfast_core::Dialect;
 ///
-/// let mut rules = Rules::for_dialect(Dialect::Anthropic);
+/// let mut rules = TranscriptRules::for_dialect(Dialect::Anthropic);
 /// rules.prefill = true; // an older model
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Rules {
-    /// The dialect: whose words are used, and whose opaque blocks are its own.
+pub struct TranscriptRules {
+    /// The dialect: whose error messages are used, and whose opaque blocks are accepted.
     pub dialect: Dialect,
     /// S2: neighbouring messages of one role become one turn on the wire.
     pub merges: bool,
@@ -42,7 +42,7 @@ pub struct Rules {
     pub name_charset: Charset,
     /// S8: the bytes of a called tool's name, at most; less than 12 counts as 12.
     pub name_len: usize,
-    /// S9: how empty a text may be.
+    /// S9: which texts are too empty.
     pub blank: Blank,
     /// S9: a tool's result may be empty.
     pub empty_results: bool,
@@ -78,8 +78,8 @@ pub struct Rules {
 pub struct IdRules {
     /// Its characters.
     pub charset: Charset,
-    /// Its bytes, at most; less than 21 counts as 21, which is what made ids need. 64 passes at
-    /// every vendor this crate has words for but OpenAI, whose older chat models stop at 40.
+    /// Its bytes, at most; less than 21 counts as 21, which generated ids need. Every vendor of a
+    /// dialect accepts 64 but OpenAI, whose older chat models stop at 40.
     pub max_len: usize,
     /// It occurs once in a request; else once in a batch of calls.
     pub unique: bool,
@@ -114,11 +114,11 @@ impl Charset {
     }
 }
 
-/// S9: how empty a text may be.
+/// S9: which texts are too empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blank {
-    /// As empty as it likes.
+    /// None: an empty text is accepted.
     Allowed,
     /// Not empty, unless it carries a signature.
     NotEmpty,
@@ -176,7 +176,7 @@ const ANTHROPIC_IMAGE: usize = 5 * 1024 * 1024;
 /// Gemini's limit for a request with data in it.
 const GEMINI_INLINE: usize = 20 * 1024 * 1024;
 
-impl Rules {
+impl TranscriptRules {
     /// What the vendor of the dialect accepts, as far as it does not depend on the model.
     pub fn for_dialect(dialect: Dialect) -> Self {
         match dialect {
@@ -284,8 +284,8 @@ impl Rules {
         }
     }
 
-    /// The role that new results are given: the dialect's own, so that a request that is read in
-    /// this dialect and mended looks like one that never needed it.
+    /// The role of new results: the dialect's own, so that a repaired request of this dialect looks
+    /// like one that needed no repair.
     pub(super) fn result_role(&self) -> Role {
         if self.merges { Role::User } else { Role::Tool }
     }

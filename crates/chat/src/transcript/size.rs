@@ -1,14 +1,14 @@
 //! S14: the request fits its window.
 
-use super::{Place, Rule, Rules, outcome::Findings, words};
+use super::{Position, TranscriptRule, TranscriptRules, error_text, outcome::Findings};
 use crate::ChatRequest;
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
     let (Some(window), Some(count)) = (rules.window, &rules.count) else { return };
     let input = count.count(request);
     let output = request.params.max_output.filter(|_| rules.output_counts).unwrap_or(0);
     if input.saturating_add(output).saturating_add(rules.reserve) > window {
-        let words = words::size(rules.dialect, input, output, window);
-        found.push(Rule::Size, Place::Request, words);
+        let text = error_text::size(rules.dialect, input, output, window);
+        found.push(TranscriptRule::Size, Position::Request, text);
     }
 }

@@ -1,98 +1,79 @@
-//! S11: thinking is replayed as it came or not at all.
+//! S11: thinking is sent back unchanged or not at all.
 //!
-//! A *loop* is what the model does between two words of the user: calls, results, calls. A loop
-//! keeps all of its thinking or none, as Anthropic holds it to; thinking of past loops may go, and
-//! stays, for the cache's sake.
-
-use std::ops::Range;
+//! A *loop* is what the model does between two messages of the user: calls, results, calls. A loop
+//! keeps all of its thinking or none, as Anthropic requires; valid thinking of past loops stays,
+//! because dropping it would lose the prompt cache.
 
 use super::{
-    Place, Rule, Rules,
+    Position, TranscriptRule, TranscriptRules,
     draft::Draft,
+    error_text,
     outcome::Findings,
     rules::thinks,
-    turn::{Holds, Spot, Turn, turns},
-    words,
+    turn::{HasMessage, PartIndex, Turn, parts, turns},
 };
 use steadfast_core::Dialect;
 
 use crate::{ChatRequest, Part, Role, ThinkingConfig};
 
-/// Google's own word for a call that another model made: it is not checked.
+/// Google's own value for a call that another model made: it is not checked.
 const SKIP_CHECK: &str = "skip_thought_signature_validator";
 
-pub(super) fn check(request: &ChatRequest, rules: &Rules, found: &mut Findings) {
+pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
+    let rule = TranscriptRule::Thinking;
     let list = &*request.messages;
     let dialect = rules.dialect;
-    let mut said = None;
+    let mut first_part = None;
     for turn in turns(list, rules.merges) {
-        if let Some(spot) = dangling(list, &turn) {
-            let words = words::thinking_last(dialect, spot.message);
-            found.part(Rule::Thinking, spot.message, spot.part, words);
+        if let Some(at) = trailing(list, &turn) {
+            found.push(rule, at, error_text::thinking_last(dialect, at.message));
         }
-        for fault in faults(list, &turn, rules, &mut said) {
-            found.part(
-                Rule::Thinking,
-                fault.0.message,
-                fault.0.part,
-                fault.1.words(dialect, fault.0),
-            );
+        for (at, fault) in faults(list, &turn, rules, &mut first_part) {
+            let text = match fault {
+                Fault::Unsigned => error_text::unsigned(at),
+                Fault::Foreign => error_text::foreign_thinking(dialect, at),
+                Fault::Late(after) => error_text::thinking_late(at, after),
+            };
+            found.push(rule, at, text);
         }
     }
     if rules.foreign_history && dialect == Dialect::Gemini {
-        for (index, message) in list.iter().enumerate() {
-            for (part, value) in message.parts().iter().enumerate() {
-                if is_foreign_signature(value) {
-                    let words = words::foreign_thinking(dialect, Spot { message: index, part });
-                    found.part(Rule::Thinking, index, part, words);
-                }
-            }
+        for (at, ..) in parts(list).filter(|(_, _, part)| is_foreign_signature(part)) {
+            found.push(rule, at, error_text::foreign_thinking(dialect, at));
         }
     }
     let thinking = request.params.thinking.as_ref();
-    if let Some((spot, part)) = headless_loop(list, rules, thinking) {
-        let words = words::thinking_missing(spot.message, part);
-        found.part(Rule::Thinking, spot.message, spot.part, words);
+    if let Some((at, part)) = loop_without_thinking(list, rules, thinking) {
+        found.push(rule, at, error_text::thinking_missing(at.message, part));
     }
-    if let Some(spot) = last_word(list, rules, thinking).first() {
-        found.part(Rule::Thinking, spot.message, spot.part, words::thinking_off(*spot));
+    if let Some(at) = prefill_thinking(list, rules, thinking).first() {
+        found.push(rule, *at, error_text::thinking_off(*at));
     }
-    for spot in unsigned_calls(list, rules) {
-        let name = spot.call(list).map_or("", |call| &call.name);
-        let words = words::unsigned_call(name, spot.message);
-        found.part(Rule::Thinking, spot.message, spot.part, words);
+    for at in unsigned_calls(list, rules) {
+        let name = at.call(list).map_or("", |call| &call.name);
+        found.push(rule, at, error_text::unsigned_call(name, at.message));
     }
 }
 
-/// What is wrong with one piece of thinking.
+/// What is wrong with a thinking part.
 enum Fault<'a> {
     Unsigned,
     Foreign,
-    /// It comes after this part, in a turn that does not begin with thinking.
+    /// The turn begins with this part, which is no thinking.
     Late(&'a Part),
 }
 
-impl Fault<'_> {
-    fn words(&self, dialect: Dialect, spot: Spot) -> String {
-        match self {
-            Fault::Unsigned => words::unsigned(spot),
-            Fault::Foreign => words::foreign_thinking(dialect, spot),
-            Fault::Late(found) => words::thinking_late(spot, found),
-        }
-    }
-}
-
-/// What is wrong with the thinking of a turn. `said` is the first part of the model's run so far,
-/// for a run that instructions interrupt: an encoder may lift them out.
-fn faults<'a, H: Holds>(
+/// What is wrong with the thinking of a turn. `first_part` is the first part since the last reply:
+/// instructions between messages of the model are no reply, as an encoder may move them out.
+fn faults<'a, H: HasMessage>(
     list: &'a [H],
     turn: &Turn,
-    rules: &Rules,
-    said: &mut Option<&'a Part>,
-) -> Vec<(Spot, Fault<'a>)> {
+    rules: &TranscriptRules,
+    first_part: &mut Option<&'a Part>,
+) -> Vec<(PartIndex, Fault<'a>)> {
     let mut faults = Vec::new();
-    for (spot, part) in turn.model_parts(list) {
-        let first = *said.get_or_insert(part);
+    for (at, part) in turn.model_parts(list) {
+        let first = *first_part.get_or_insert(part);
         if !part.is_thinking() {
             continue;
         }
@@ -101,25 +82,25 @@ fn faults<'a, H: Holds>(
             _ => true,
         };
         if rules.foreign_history {
-            faults.push((spot, Fault::Foreign));
+            faults.push((at, Fault::Foreign));
         } else if rules.signed_thinking && !is_signed {
-            faults.push((spot, Fault::Unsigned));
+            faults.push((at, Fault::Unsigned));
         } else if rules.signed_thinking && !first.is_thinking() {
-            faults.push((spot, Fault::Late(first)));
+            faults.push((at, Fault::Late(first)));
         }
     }
     if !turn.is_unanswered(list) {
-        *said = None;
+        *first_part = None;
     }
     faults
 }
 
-/// The first of the pieces of thinking that end a turn, with nothing after them.
-fn dangling<H: Holds>(list: &[H], turn: &Turn) -> Option<Spot> {
+/// The first of the thinking parts that end a turn, with nothing after them.
+fn trailing<H: HasMessage>(list: &[H], turn: &Turn) -> Option<PartIndex> {
     let mut end = None;
-    for (spot, part) in turn.model_parts(list) {
+    for (at, part) in turn.model_parts(list) {
         if part.is_thinking() {
-            end = end.or(Some(spot));
+            end = end.or(Some(at));
         } else {
             end = None;
         }
@@ -127,14 +108,14 @@ fn dangling<H: Holds>(list: &[H], turn: &Turn) -> Option<Spot> {
     end
 }
 
-/// Whether the user's words end a loop. Where thinking is signed, words beside results do not: the
-/// provider takes what follows the results for the same turn of the model's.
-fn ends_loop<H: Holds>(turn: &Turn, list: &[H], rules: &Rules) -> bool {
+/// Whether the user's message ends a loop. Where thinking is signed, text beside results does not:
+/// the provider takes what follows the results for the same turn of the model.
+fn ends_loop<H: HasMessage>(turn: &Turn, list: &[H], rules: &TranscriptRules) -> bool {
     turn.has_user(list) && !(rules.signed_thinking && turn.has_results(list))
 }
 
-/// The loop that the conversation is in: from the user's last word on.
-fn current_loop<H: Holds>(list: &[H], rules: &Rules) -> Vec<Turn> {
+/// The loop that the conversation is in: everything after the user's last message.
+fn current_loop<H: HasMessage>(list: &[H], rules: &TranscriptRules) -> Vec<Turn> {
     let mut current = Vec::new();
     for turn in turns(list, rules.merges) {
         let is_over = ends_loop(&turn, list, rules);
@@ -148,11 +129,11 @@ fn current_loop<H: Holds>(list: &[H], rules: &Rules) -> Vec<Turn> {
 }
 
 /// The first part of an open tool loop that should be thinking and is not.
-fn headless_loop<'a, H: Holds>(
+fn loop_without_thinking<'a, H: HasMessage>(
     list: &'a [H],
-    rules: &Rules,
+    rules: &TranscriptRules,
     thinking: Option<&ThinkingConfig>,
-) -> Option<(Spot, &'a Part)> {
+) -> Option<(PartIndex, &'a Part)> {
     if !rules.signed_thinking || !thinks(thinking) {
         return None;
     }
@@ -163,8 +144,12 @@ fn headless_loop<'a, H: Holds>(
     current.first()?.model_parts(list).next().filter(|(_, part)| !part.is_thinking())
 }
 
-/// The thinking in the model's last word, when the model is to continue it without thinking.
-fn last_word<H: Holds>(list: &[H], rules: &Rules, thinking: Option<&ThinkingConfig>) -> Vec<Spot> {
+/// The thinking in a prefill, when the model is to continue it without thinking.
+fn prefill_thinking<H: HasMessage>(
+    list: &[H],
+    rules: &TranscriptRules,
+    thinking: Option<&ThinkingConfig>,
+) -> Vec<PartIndex> {
     if !rules.signed_thinking || thinks(thinking) {
         return Vec::new();
     }
@@ -172,7 +157,7 @@ fn last_word<H: Holds>(list: &[H], rules: &Rules, thinking: Option<&ThinkingConf
     if !turn.is_unanswered(list) || turn.model_parts(list).any(|(_, part)| is_call(part)) {
         return Vec::new();
     }
-    turn.model_parts(list).filter(|(_, part)| part.is_thinking()).map(|(spot, _)| spot).collect()
+    turn.model_parts(list).filter(|(_, part)| part.is_thinking()).map(|(at, _)| at).collect()
 }
 
 fn is_call(part: &Part) -> bool {
@@ -180,14 +165,14 @@ fn is_call(part: &Part) -> bool {
 }
 
 /// The first call of each step of the current turn, where it lacks its signature.
-fn unsigned_calls<H: Holds>(list: &[H], rules: &Rules) -> Vec<Spot> {
+fn unsigned_calls<H: HasMessage>(list: &[H], rules: &TranscriptRules) -> Vec<PartIndex> {
     if !rules.signed_calls {
         return Vec::new();
     }
     let first_call = |turn: &Turn| {
-        let (spot, part) = turn.model_parts(list).find(|(_, part)| is_call(part))?;
+        let (at, part) = turn.model_parts(list).find(|(_, part)| is_call(part))?;
         let call = part.as_tool_call()?;
-        call.signature.as_ref().is_none_or(String::is_empty).then_some(spot)
+        call.signature.as_ref().is_none_or(String::is_empty).then_some(at)
     };
     current_loop(list, rules).iter().filter_map(first_call).collect()
 }
@@ -202,95 +187,89 @@ fn is_foreign_signature(part: &Part) -> bool {
     signature.as_ref().is_some_and(|signature| signature != SKIP_CHECK)
 }
 
-pub(super) fn mend(draft: &mut Draft<'_>) {
-    drop_dangling(draft);
-    drop_faulty(draft);
+pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = draft.rules;
+    let trailing = all_trailing(draft);
+    remove(draft, &trailing, "thinking dropped that nothing follows");
+    let faulty = faulty_loops(draft);
+    remove(draft, &faulty, "thinking dropped, with all of its loop");
     if rules.foreign_history && rules.dialect == Dialect::Gemini {
         drop_signatures(draft);
     }
-    if headless_loop(&draft.messages, rules, draft.params.thinking.as_ref()).is_some() {
+    if loop_without_thinking(&draft.messages, rules, draft.params.thinking.as_ref()).is_some() {
         draft.params.thinking = None;
-        draft.did(Rule::Thinking, Place::Request, "thinking turned off for this open tool loop");
+        let what = "thinking turned off for this open tool loop";
+        draft.record(TranscriptRule::Thinking, Position::Request, what);
     }
-    let spots = last_word(&draft.messages, rules, draft.params.thinking.as_ref());
-    take(draft, &spots, "thinking dropped: the model does not think now");
-    for spot in unsigned_calls(&draft.messages, rules) {
-        let slot = &mut draft.messages[spot.message];
-        let at = Place::Part { message: slot.from, part: spot.part };
-        if let Some(Part::ToolCall(call)) = slot.message.parts_mut().get_mut(spot.part) {
+    let prefill = prefill_thinking(&draft.messages, rules, draft.params.thinking.as_ref());
+    remove(draft, &prefill, "thinking dropped: the model does not think now");
+    for at in unsigned_calls(&draft.messages, rules) {
+        if let Some(Part::ToolCall(call)) = draft.part_mut(at) {
             call.signature = Some(SKIP_CHECK.to_owned());
         }
-        draft.did(Rule::Thinking, at, "marked as another model's call");
+        draft.record(TranscriptRule::Thinking, at, "marked as another model's call");
     }
 }
 
-/// Drops thinking that led to nothing. The rest of its loop is not touched: nothing that the model
-/// said after thinking loses its thoughts.
-fn drop_dangling(draft: &mut Draft<'_>) {
-    let mut doomed = Vec::new();
-    for turn in turns(&draft.messages, draft.rules.merges) {
-        if let Some(start) = dangling(&draft.messages, &turn) {
-            let spots = turn.model_parts(&draft.messages).map(|(spot, _)| spot);
-            doomed.extend(spots.filter(|spot| *spot >= start));
+/// Thinking that nothing follows in its turn. The rest of its loop stays: no other part of the model
+/// loses the thinking that led to it.
+fn all_trailing(draft: &Draft<'_>) -> Vec<PartIndex> {
+    let list = &draft.messages;
+    let mut all = Vec::new();
+    for turn in turns(list, draft.rules.merges) {
+        if let Some(first) = trailing(list, &turn) {
+            all.extend(turn.model_parts(list).map(|(at, _)| at).filter(|at| *at >= first));
         }
     }
-    take(draft, &doomed, "thinking dropped that nothing follows");
+    all
 }
 
-/// Drops all thinking of loops in which some can not be sent.
-fn drop_faulty(draft: &mut Draft<'_>) {
+/// All thinking of loops in which some can not be sent.
+fn faulty_loops(draft: &Draft<'_>) -> Vec<PartIndex> {
     let rules = draft.rules;
     let list = &draft.messages;
-    let mut doomed = Vec::new();
-    let mut said = None;
+    let mut is_in_faulty_loop = vec![false; list.len()];
+    let mut first_part = None;
     let mut start = 0;
     let mut is_faulty = false;
-    let mut end_loop = |range: Range<usize>, is_faulty: bool| {
-        for message in range.filter(|_| is_faulty) {
-            if list[message].message.role() == Role::Assistant {
-                let parts = list[message].message.parts().iter().enumerate();
-                let thinking = parts.filter(|(_, part)| part.is_thinking());
-                doomed.extend(thinking.map(|(part, _)| Spot { message, part }));
-            }
-        }
-    };
     for turn in turns(list, rules.merges) {
-        is_faulty |= !faults(list, &turn, rules, &mut said).is_empty();
-        if ends_loop(&turn, list, rules) {
-            end_loop(start..turn.reply.end, is_faulty);
+        is_faulty |= !faults(list, &turn, rules, &mut first_part).is_empty();
+        if ends_loop(&turn, list, rules) || turn.reply.end == list.len() {
+            is_in_faulty_loop[start..turn.reply.end].fill(is_faulty);
             start = turn.reply.end;
             is_faulty = false;
         }
     }
-    end_loop(start..list.len(), is_faulty);
-    take(draft, &doomed, "thinking dropped, with all of its loop");
+    parts(list)
+        .filter(|(at, role, part)| {
+            *role == Role::Assistant && part.is_thinking() && is_in_faulty_loop[at.message]
+        })
+        .map(|(at, ..)| at)
+        .collect()
 }
 
 fn drop_signatures(draft: &mut Draft<'_>) {
     for index in 0..draft.messages.len() {
-        let slot = &mut draft.messages[index];
-        if !slot.message.parts().iter().any(is_foreign_signature) {
+        let message = &mut draft.messages[index].message;
+        if !message.parts().iter().any(is_foreign_signature) {
             continue;
         }
-        for part in slot.message.parts_mut().iter_mut().filter(|part| is_foreign_signature(part)) {
+        for part in message.parts_mut().iter_mut().filter(|part| is_foreign_signature(part)) {
             match part {
                 Part::Text(text) => text.signature = None,
                 Part::ToolCall(call) => call.signature = None,
                 _ => {}
             }
         }
-        draft.did_to(Rule::Thinking, index, "signatures of another model dropped");
+        let what = "signatures of another model dropped";
+        draft.record(TranscriptRule::Thinking, Position::Message(index), what);
     }
 }
 
-/// Takes away the parts at `spots`, which are in order.
-fn take(draft: &mut Draft<'_>, spots: &[Spot], what: &'static str) {
-    if spots.is_empty() {
-        return;
-    }
-    let mut spots = spots.iter().peekable();
-    draft.take_all(|message, _, part, _| {
-        spots.next_if_eq(&&Spot { message, part }).map(|_| (Rule::Thinking, what))
+/// Removes parts, which are in order.
+fn remove(draft: &mut Draft<'_>, removed: &[PartIndex], what: &'static str) {
+    let mut removed = removed.iter().peekable();
+    draft.remove_parts(|at, _, _| {
+        removed.next_if_eq(&&at).map(|_| (TranscriptRule::Thinking, what))
     });
 }

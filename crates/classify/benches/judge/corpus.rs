@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use steadfast_classify::{Classifier, Evidence, Transport};
+use steadfast_classify::{Classifier, Evidence, TransportErrorKind};
 
 /// Every file of the corpus.
 const FILES: [&str; 13] = [
@@ -88,7 +88,7 @@ fn one(classifier: &Classifier, row: Row) -> Timed {
     let mut evidence =
         Evidence::new(body.as_bytes()).with_headers(&headers).with_provider(&row.provider);
     evidence.status = row.status.and_then(|status| StatusCode::from_u16(status).ok());
-    evidence.transport = row.transport.as_deref().and_then(Transport::from_name);
+    evidence.transport = row.transport.as_deref().and_then(TransportErrorKind::from_name);
     Timed {
         nanos: crate::time(classifier, &evidence),
         allocations: crate::allocations(classifier, &evidence),

@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use super::table::{Table, TableError, built_in, table};
-use crate::Transport;
+use crate::TransportErrorKind;
 
 const FILE: Table = table!("sockets.txt");
 
 /// Number, name, and how the connection failed.
-type Socket = (u32, &'static str, Transport);
+type Socket = (u32, &'static str, TransportErrorKind);
 
 static SOCKETS: LazyLock<Vec<Socket>> = LazyLock::new(|| built_in(read(FILE)));
 
@@ -16,7 +16,7 @@ fn read(table: Table) -> Result<Vec<Socket>, TableError> {
     let mut sockets: Vec<Socket> = Vec::new();
     for row in table.rows(3, 3)? {
         let (number, name) = (row.number(0)?, row.text(1));
-        let transport = Transport::from_name(row.text(2))
+        let transport = TransportErrorKind::from_name(row.text(2))
             .ok_or_else(|| row.error(format!("`{}` is no transport failure", row.text(2))))?;
         if sockets.iter().any(|known| known.0 == number || known.1 == name) {
             return Err(row.error(format!("`{number}` or `{name}` is listed twice")));
@@ -31,7 +31,7 @@ pub(crate) fn all() -> &'static [Socket] {
 }
 
 /// How the connection failed, by the number of the operating system's error.
-pub(crate) fn by_number(number: u32) -> Option<Transport> {
+pub(crate) fn by_number(number: u32) -> Option<TransportErrorKind> {
     SOCKETS.iter().find(|socket| socket.0 == number).map(|socket| socket.2)
 }
 

@@ -8,21 +8,21 @@ use super::{
     sockets,
     table::{Table, TableError, built_in, table},
 };
-use crate::Transport;
+use crate::TransportErrorKind;
 
 const FILE: Table = table!("transport.txt");
 
 /// What a transport failure is called.
-pub(crate) fn reason(transport: Transport) -> Reason {
+pub(crate) fn reason(transport: TransportErrorKind) -> Reason {
     match transport {
-        Transport::Timeout => Reason::Timeout,
-        Transport::Cancelled => Reason::Cancelled,
-        Transport::Connect
-        | Transport::Dns
-        | Transport::Tls
-        | Transport::Certificate
-        | Transport::Reset
-        | Transport::Protocol => Reason::Network,
+        TransportErrorKind::Timeout => Reason::Timeout,
+        TransportErrorKind::Cancelled => Reason::Cancelled,
+        TransportErrorKind::Connect
+        | TransportErrorKind::Dns
+        | TransportErrorKind::Tls
+        | TransportErrorKind::Certificate
+        | TransportErrorKind::Reset
+        | TransportErrorKind::Protocol => Reason::Network,
     }
 }
 
@@ -30,8 +30,8 @@ pub(crate) fn reason(transport: Transport) -> Reason {
 ///
 /// The chain is walked at most [`MAX_CAUSES`] links deep, so a cycle ends. Wrappers say less than
 /// what they wrap: the most specific link decides, and of two equal ones the inner.
-pub(crate) fn find(error: &(dyn Error + 'static)) -> Option<Transport> {
-    let mut best: Option<(u8, Transport)> = None;
+pub(crate) fn find(error: &(dyn Error + 'static)) -> Option<TransportErrorKind> {
+    let mut best: Option<(u8, TransportErrorKind)> = None;
     let mut cause = Some(error);
     for _ in 0..=MAX_CAUSES {
         let Some(link) = cause else { break };
@@ -46,13 +46,13 @@ pub(crate) fn find(error: &(dyn Error + 'static)) -> Option<Transport> {
 }
 
 /// One link, with how much it says.
-fn classify(error: &(dyn Error + 'static)) -> Option<(u8, Transport)> {
+fn classify(error: &(dyn Error + 'static)) -> Option<(u8, TransportErrorKind)> {
     if error.is::<tokio::time::error::Elapsed>() {
-        return Some((3, Transport::Timeout));
+        return Some((3, TransportErrorKind::Timeout));
     }
     #[cfg(feature = "tower")]
     if error.is::<tower::timeout::error::Elapsed>() {
-        return Some((3, Transport::Timeout));
+        return Some((3, TransportErrorKind::Timeout));
     }
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return by_kind(error);
@@ -65,7 +65,7 @@ fn classify(error: &(dyn Error + 'static)) -> Option<(u8, Transport)> {
     by_name(&error.to_string())
 }
 
-fn by_kind(error: &io::Error) -> Option<(u8, Transport)> {
+fn by_kind(error: &io::Error) -> Option<(u8, TransportErrorKind)> {
     use io::ErrorKind as Kind;
 
     Some(match error.kind() {
@@ -73,13 +73,13 @@ fn by_kind(error: &io::Error) -> Option<(u8, Transport)> {
         | Kind::HostUnreachable
         | Kind::NetworkUnreachable
         | Kind::NetworkDown
-        | Kind::AddrNotAvailable => (3, Transport::Connect),
+        | Kind::AddrNotAvailable => (3, TransportErrorKind::Connect),
         Kind::ConnectionReset
         | Kind::ConnectionAborted
         | Kind::NotConnected
         | Kind::BrokenPipe
-        | Kind::UnexpectedEof => (2, Transport::Reset),
-        Kind::TimedOut => (3, Transport::Timeout),
+        | Kind::UnexpectedEof => (2, TransportErrorKind::Reset),
+        Kind::TimedOut => (3, TransportErrorKind::Timeout),
         // Resolvers and TLS stacks put their own errors into these; of Windows' socket errors the
         // standard library knows only some.
         _ => {
@@ -93,24 +93,24 @@ fn by_kind(error: &io::Error) -> Option<(u8, Transport)> {
 }
 
 #[cfg(feature = "hyper")]
-fn by_hyper(error: &hyper::Error) -> Option<(u8, Transport)> {
+fn by_hyper(error: &hyper::Error) -> Option<(u8, TransportErrorKind)> {
     Some(if error.is_timeout() {
-        (3, Transport::Timeout)
+        (3, TransportErrorKind::Timeout)
     } else if error.is_parse() {
-        (1, Transport::Protocol)
+        (1, TransportErrorKind::Protocol)
     } else if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
         // `canceled`: the connection went away before the request was written. The caller's own
         // going away drops the future and is never seen here.
-        (1, Transport::Reset)
+        (1, TransportErrorKind::Reset)
     } else if error.is_user() {
         return None;
     } else {
-        (0, Transport::Reset)
+        (0, TransportErrorKind::Reset)
     })
 }
 
 /// A part of an error's text, how much it says, and what it means.
-type Name = (&'static str, u8, Transport);
+type Name = (&'static str, u8, TransportErrorKind);
 
 static NAMES: LazyLock<Vec<Name>> = LazyLock::new(|| built_in(read(FILE)));
 
@@ -118,7 +118,7 @@ fn read(table: Table) -> Result<Vec<Name>, TableError> {
     let mut names: Vec<Name> = Vec::new();
     for row in table.rows(3, 3)? {
         let (text, rank) = (row.text(0), row.number(1)?);
-        let transport = Transport::from_name(row.text(2))
+        let transport = TransportErrorKind::from_name(row.text(2))
             .ok_or_else(|| row.error(format!("`{}` is no transport failure", row.text(2))))?;
         if let Some((known, ..)) = names.iter().find(|(known, ..)| text.contains(known)) {
             return Err(row.error(format!("`{text}` is never reached: `{known}` is above it")));
@@ -134,7 +134,7 @@ pub(crate) fn warm() {
 }
 
 /// By the text of an error, at whose beginning it says what it is.
-fn by_name(text: &str) -> Option<(u8, Transport)> {
+fn by_name(text: &str) -> Option<(u8, TransportErrorKind)> {
     let head = super::prose::head(text, 160);
     let name = NAMES.iter().find(|(name, ..)| head.contains(name));
     name.map(|&(_, rank, transport)| (rank, transport)).or_else(|| {
@@ -184,14 +184,14 @@ mod tests {
                     "client error (Connect)",
                     Box::new(Wrap("tcp connect error", io(io::ErrorKind::ConnectionRefused))),
                 ),
-                Some(Transport::Connect),
+                Some(TransportErrorKind::Connect),
             ),
             (
                 Wrap(
                     "client error (Connect)",
                     Box::new(Wrap("dns error", io(io::ErrorKind::Other))),
                 ),
-                Some(Transport::Dns),
+                Some(TransportErrorKind::Dns),
             ),
             (
                 Wrap(
@@ -201,14 +201,17 @@ mod tests {
                         "invalid peer certificate: UnknownIssuer",
                     )),
                 ),
-                Some(Transport::Certificate),
+                Some(TransportErrorKind::Certificate),
             ),
             (
                 Wrap("client error (SendRequest)", io(io::ErrorKind::ConnectionReset)),
-                Some(Transport::Reset),
+                Some(TransportErrorKind::Reset),
             ),
-            (Wrap("connection error", io(io::ErrorKind::TimedOut)), Some(Transport::Timeout)),
-            (Wrap("x", io(io::ErrorKind::BrokenPipe)), Some(Transport::Reset)),
+            (
+                Wrap("connection error", io(io::ErrorKind::TimedOut)),
+                Some(TransportErrorKind::Timeout),
+            ),
+            (Wrap("x", io(io::ErrorKind::BrokenPipe)), Some(TransportErrorKind::Reset)),
             (Wrap("x", io(io::ErrorKind::PermissionDenied)), None),
             (Wrap("x", Box::new(Cycle)), None),
         ] {
@@ -236,12 +239,12 @@ mod tests {
     #[test]
     fn windows_socket_errors_go_by_number() {
         for (number, expected) in [
-            (10_051, Transport::Connect),
-            (10_054, Transport::Reset),
-            (10_060, Transport::Timeout),
-            (10_061, Transport::Connect),
-            (10_065, Transport::Connect),
-            (11_001, Transport::Dns),
+            (10_051, TransportErrorKind::Connect),
+            (10_054, TransportErrorKind::Reset),
+            (10_060, TransportErrorKind::Timeout),
+            (10_061, TransportErrorKind::Connect),
+            (10_065, TransportErrorKind::Connect),
+            (11_001, TransportErrorKind::Dns),
         ] {
             let typed = io::Error::from_raw_os_error(number);
             assert_eq!(find(&typed), Some(expected), "{number}");
@@ -269,6 +272,6 @@ mod tests {
             tokio::time::timeout(std::time::Duration::from_secs(1), std::future::pending::<()>())
                 .await
                 .unwrap_err();
-        assert_eq!(find(&elapsed), Some(Transport::Timeout));
+        assert_eq!(find(&elapsed), Some(TransportErrorKind::Timeout));
     }
 }

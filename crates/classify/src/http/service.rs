@@ -12,12 +12,12 @@ use crate::{Classifier, stream::Judge};
 
 /// Judges the answers of an HTTP service; see [`HttpClassifyLayer`](super::HttpClassifyLayer).
 #[derive(Clone, Debug)]
-pub struct HttpClassifyService<S> {
+pub struct HttpClassify<S> {
     inner: S,
     classifier: Classifier,
 }
 
-impl<S> HttpClassifyService<S> {
+impl<S> HttpClassify<S> {
     pub(super) fn new(inner: S, classifier: Classifier) -> Self {
         Self { inner, classifier }
     }
@@ -33,7 +33,7 @@ impl<S> HttpClassifyService<S> {
     }
 }
 
-impl<S, R, B> Service<R> for HttpClassifyService<S>
+impl<S, R, B> Service<R> for HttpClassify<S>
 where
     S: Service<R, Response = Response<B>>,
     S::Error: Into<BoxError>,

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_made_fit_on_both_sides_alike_and_stay_apart() {
+    fn ids_are_repaired_alike_on_both_sides_and_remain_distinct() {
         let long = "x".repeat(100);
         // Found by fuzzing: what is added to it makes it too long for OpenAI.
         let odd = format!("toolu{}_1", "]".repeat(26));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_calls_as_fit_into_a_request_are_told_apart_at_once() {
+    fn as_many_calls_as_fit_into_a_request_are_distinguished_at_once() {
         // One by one each of these would be compared with each: tens of minutes.
         const MANY: usize = 50_000;
         for same in [false, true] {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
-use steadfast_core::{Dialect, Failure, Fault, Reason, Retry};
+use steadfast_core::{Dialect, Failure, FaultSide, Reason, Retry};
 
 use super::{DialectFacts, fault};
 
@@ -73,7 +73,7 @@ fn provider_error(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, By
     let upstream = failure.upstream()?;
     let status = upstream.status?;
     let whole = upstream.dialect == Some(dialect)
-        && failure.fault() == Fault::Caller
+        && failure.fault() == FaultSide::Caller
         && (status.is_client_error() || status.is_server_error())
         && is_error_object(&upstream.body);
     whole.then(|| (status, upstream.body.clone()))
@@ -89,7 +89,7 @@ pub(super) fn event(
     let own = failure.upstream().filter(|upstream| {
         upstream.dialect == Some(facts.dialect)
             && upstream.status == Some(StatusCode::OK)
-            && failure.fault() == Fault::Caller
+            && failure.fault() == FaultSide::Caller
             && memchr::memchr2(b'\r', b'\n', &upstream.body).is_none()
             && is_error_object(&upstream.body)
     });
@@ -114,7 +114,7 @@ fn message(failure: &Failure) -> String {
     } else {
         message.to_owned()
     };
-    let caller = failure.fault() == Fault::Caller;
+    let caller = failure.fault() == FaultSide::Caller;
     // "Incorrect API key", alone, sends a caller to a key that is right.
     if matches!(failure.reason(), Reason::Auth | Reason::Billing) && !caller {
         text = format!("{} It answered: {text}", failure.user_message());

@@ -41,9 +41,8 @@ use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use steadfast_chat::ModelName;
-use steadfast_chat::{ChatRequest, Completion, Event};
-use steadfast_core::{Dialect, Failure};
+use steadfast_chat::{ChatRequest, Completion, Delta, Event, ModelName, Stop};
+use steadfast_core::{Dialect, Failure, Usage};
 
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};
@@ -78,13 +77,12 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// When it is an error object, no answer of this dialect, or not complete.
     fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure>;
 
-    /// Writes a whole answer for a caller: the body it was read from, when that was in this
-    /// dialect.
+    /// Writes a whole answer for a caller, whatever it was read from.
     ///
     /// # Errors
     ///
     /// When it has arguments that are no JSON object and this dialect needs one.
-    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure>;
+    fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure>;
 
     /// A reader of this dialect's stream frames; see [`StreamDecoder`].
     fn frames(&self) -> Box<dyn DecodeFrames>;
@@ -101,6 +99,18 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// The dialect.
     fn dialect(&self) -> Dialect {
         self.facts().dialect
+    }
+
+    /// A whole answer for a caller: the body it was read from, when that was in this dialect.
+    ///
+    /// # Errors
+    ///
+    /// As of [`write_answer`](Self::write_answer).
+    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+        match answer.body.as_ref().filter(|body| body.dialect == self.dialect()) {
+            Some(body) => Ok(body.bytes.clone()),
+            None => self.write_answer(answer, caller),
+        }
     }
 
     /// The frame that reports a failure to a streaming caller. Nothing may follow it.
@@ -209,27 +219,44 @@ impl Caller {
             model: model.into(),
             stream_usage,
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            id: hex(fastrand::u64(..)),
+            id: format!("{:016x}", fastrand::u64(..)),
         }
     }
 }
 
-/// 16 digits.
-fn hex(bits: u64) -> String {
-    let digit = |at: u32| char::from_digit((bits >> (4 * at)) as u32 & 0xf, 16);
-    (0..16).rev().filter_map(digit).collect()
+/// What is known of an answer that is written piece by piece.
+#[derive(Debug)]
+struct Known {
+    caller: Caller,
+    id: Option<String>,
+    model: Option<String>,
+    usage: Usage,
+    stop: Option<Stop>,
+}
+
+impl Known {
+    /// Nothing yet of an answer to `caller`.
+    fn new(caller: &Caller) -> Self {
+        Self { caller: caller.clone(), id: None, model: None, usage: Usage::default(), stop: None }
+    }
+
+    /// What a delta adds, whoever writes it.
+    fn note(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Start { id, model } => {
+                self.id = self.id.take().or_else(|| id.clone());
+                self.model = self.model.take().or_else(|| model.clone());
+            }
+            Delta::Usage(usage) => self.usage.update(usage),
+            Delta::Stop(stop) => self.stop = Some(stop.clone()),
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_have_all_their_digits() {
-        for bits in [0, 0x0123_4567_89ab_cdef, u64::MAX] {
-            assert_eq!(hex(bits), format!("{bits:016x}"));
-        }
-    }
 
     #[test]
     fn every_dialect_has_its_own_codec() {

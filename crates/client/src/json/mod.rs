@@ -11,7 +11,8 @@ pub(crate) use self::{
     patch::{Patch, fields_of, patched},
     raw::Raw,
     read::{
-        At, Fields, Str, flag, float, int, items, kind, list, raw_object, string, strings, uint,
+        At, Fields, Str, borrowed, each, flag, float, int, items, kind, list, raw_object, string,
+        strings, uint,
     },
     scan::ObjectScan,
     write::{Array, Object, quoted, text_of},

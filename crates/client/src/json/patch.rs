@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use bytes::Bytes;
 use serde::Serialize;
 use steadfast_chat::ChatRequest;
-use steadfast_core::{Dialect, Failure, Fault, Reason};
+use steadfast_core::{Dialect, Failure, FaultSide, Reason};
 
 use super::{Fields, Object, Raw, RequestError, quoted, text_of};
 
@@ -133,7 +133,7 @@ fn read_again(request: &ChatRequest, dialect: Dialect) -> Result<Fields<'_>, Req
 /// What was read before can not be read again.
 fn misread(what: &str, error: &RequestError) -> Failure {
     let message = format!("{what} the request was read from can not be read again: {error}");
-    Failure::refused(Reason::Format, message).with_fault(Fault::Local).with_evidence("misread")
+    Failure::refused(Reason::Format, message).with_fault(FaultSide::Local).with_evidence("misread")
 }
 
 /// `old` with the fields of `set` changed: replaced where they stand, added at the end, or removed.
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_keeps_its_bytes_and_its_place() {
+    fn other_fields_keep_their_bytes_and_order() {
         let new = patched(
             serde_json::from_str(r#"{ "b" : 1.50, "a":[ 1 ], "c":null, "a":2 }"#).unwrap(),
             &[
@@ -211,7 +211,7 @@ mod tests {
             let mut patch = Patch::new(&request, Dialect::OpenAi);
             patch.set(&["model"], false, || Ok(Some("\"n\"".to_owned()))).unwrap();
             let failure = patch.finish().unwrap_err();
-            assert_eq!((failure.reason(), failure.fault()), (Reason::Format, Fault::Local));
+            assert_eq!((failure.reason(), failure.fault()), (Reason::Format, FaultSide::Local));
             assert!(
                 failure.message().starts_with("the body the request was read from"),
                 "{failure}"

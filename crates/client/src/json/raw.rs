@@ -1,5 +1,7 @@
 //! JSON text that has been checked.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use steadfast_chat::RawJson;
@@ -38,10 +40,10 @@ impl<'a> Raw<'a> {
     }
 
     /// The text of a string. Most have no escapes, and need not be parsed.
-    pub(crate) fn text(self) -> Result<String, serde_json::Error> {
+    pub(crate) fn text(self) -> Result<Cow<'a, str>, serde_json::Error> {
         match self.inside().filter(|text| memchr::memchr(b'\\', text.as_bytes()).is_none()) {
-            Some(text) => Ok(text.to_owned()),
-            None => serde_json::from_str(self.0),
+            Some(text) => Ok(Cow::Borrowed(text)),
+            None => serde_json::from_str(self.0).map(Cow::Owned),
         }
     }
 }

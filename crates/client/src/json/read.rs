@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, MapAccess, Visitor},
+    de::{DeserializeOwned, DeserializeSeed, MapAccess, Visitor},
 };
 use serde_json::{Map, Value};
 use steadfast_chat::{Extra, RawJson};
@@ -115,51 +115,82 @@ impl<T> At for Result<T, RequestError> {
 #[derive(Default)]
 pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Option<Raw<'a>>)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
+/// What is in an object: its fields, and the items of the field that is read as a list meanwhile.
+type Members<'a> = (Fields<'a>, Option<Vec<Raw<'a>>>);
 
-        impl<'de> Visitor<'de> for Members {
-            type Value = Fields<'de>;
+/// Reads [`Members`]; the name of the list, if there is one.
+struct ReadMembers(Option<&'static str>);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+impl<'de> Visitor<'de> for ReadMembers {
+    type Value = Members<'de>;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::with_capacity(8);
-                while let Some((Str(name), value)) = map.next_entry()? {
-                    fields.push((name, Some(value)));
-                }
-                Ok(Fields(fields))
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut items) = (Vec::with_capacity(8), None);
+        while let Some(Str(name)) = map.next_key()? {
+            if self.0 == Some(&*name) {
+                items = map.next_value()?;
+            } else {
+                fields.push((name, Some(map.next_value()?)));
             }
         }
+        Ok((Fields(fields), items))
+    }
+}
 
-        deserializer.deserialize_map(Members)
+impl<'de> DeserializeSeed<'de> for ReadMembers {
+    type Value = Members<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
     }
 }
 
 impl<'a> Fields<'a> {
     /// The fields of a whole body.
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, RequestError> {
+        Self::members(body, None).map(|(fields, _)| fields)
+    }
+
+    /// The fields of a whole body, and the items of its field `list`. That is most of the body, and
+    /// is so read in the same pass.
+    pub(crate) fn with_list(
+        body: &'a [u8],
+        list: &'static str,
+    ) -> Result<(Self, Vec<Raw<'a>>), RequestError> {
+        let (fields, items) = Self::members(body, Some(list))?;
+        let missing = || Err(RequestError::new("is missing")).at(list);
+        Ok((fields, items.map_or_else(missing, Ok)?))
+    }
+
+    fn members(body: &'a [u8], list: Option<&'static str>) -> Result<Members<'a>, RequestError> {
         let text = std::str::from_utf8(body).map_err(RequestError::invalid)?;
-        let fields = match serde_json::from_str::<Self>(text) {
-            Ok(fields) => fields,
-            // What it is instead of an object, if it is JSON at all.
+        let mut json = serde_json::Deserializer::from_str(text);
+        let read = ReadMembers(list).deserialize(&mut json);
+        let (fields, list_items) = match read.and_then(|read| json.end().map(|()| read)) {
+            Ok(read) => read,
+            // What it is instead of an object with a list, if it is JSON at all.
             Err(error) => {
-                Self::read(serde_json::from_str(text).map_err(RequestError::invalid)?)?;
+                let all = serde_json::from_str(text).map_err(RequestError::invalid)?;
+                let mut fields = Self::read(all)?;
+                list.map(|list| fields.get(list, items)).transpose()?;
                 return Err(RequestError::invalid(error));
             }
         };
-        if depth(text) > MAX_DEPTH {
+        // A body of fewer brackets can not nest that deep, which is counted sooner.
+        let brackets = memchr::memchr2_iter(b'{', b'[', body).count();
+        if brackets > MAX_DEPTH && depth(text) > MAX_DEPTH {
             let deep = fields.iter().find(|(_, raw)| depth(raw.get()) >= MAX_DEPTH);
-            let name = deep.map_or("", |(name, _)| name);
+            let name = deep.map(|(name, _)| name).or(list).unwrap_or_default();
             let problem = format!(
                 "is nested deeper than {MAX_DEPTH} levels, which no provider takes; make it flatter"
             );
             return Err(RequestError::new(problem)).at(name);
         }
-        Ok(fields)
+        Ok((fields, list_items))
     }
 
     /// The fields of `raw`.
@@ -167,8 +198,11 @@ impl<'a> Fields<'a> {
         if !raw.is_object() {
             return Err(RequestError::expected("an object", raw));
         }
-        serde_json::from_str(raw.get())
-            .map_err(|error| RequestError::new(format!("can not be read: {error}")))
+        let mut json = serde_json::Deserializer::from_str(raw.get());
+        match ReadMembers(None).deserialize(&mut json) {
+            Ok((fields, _)) => Ok(fields),
+            Err(error) => Err(RequestError::new(format!("can not be read: {error}"))),
+        }
     }
 
     /// The fields that have not been taken, as they stand.
@@ -252,9 +286,17 @@ pub(crate) fn items(raw: Raw<'_>) -> Result<Vec<Raw<'_>>, RequestError> {
 /// The items of a list, each read by `read`.
 pub(crate) fn list<'a, T>(
     raw: Raw<'a>,
+    read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
+) -> Result<Vec<T>, RequestError> {
+    each(items(raw)?, read)
+}
+
+/// Each of `items` read by `read`.
+pub(crate) fn each<'a, T>(
+    items: Vec<Raw<'a>>,
     mut read: impl FnMut(Raw<'a>) -> Result<T, RequestError>,
 ) -> Result<Vec<T>, RequestError> {
-    items(raw)?.into_iter().enumerate().map(|(i, raw)| read(raw).index(i)).collect()
+    items.into_iter().enumerate().map(|(i, raw)| read(raw).index(i)).collect()
 }
 
 /// A list of strings.
@@ -273,6 +315,11 @@ fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestErr
 
 /// A string.
 pub(crate) fn string(raw: Raw<'_>) -> Result<String, RequestError> {
+    borrowed(raw).map(Cow::into_owned)
+}
+
+/// A string, borrowed where it has no escapes.
+pub(crate) fn borrowed(raw: Raw<'_>) -> Result<Cow<'_, str>, RequestError> {
     raw.text().map_err(|_| RequestError::expected("a string", raw))
 }
 

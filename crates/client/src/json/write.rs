@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_what_it_is_told_and_nothing_else() {
+    fn writes_what_it_is_given_and_nothing_else() {
         let mut out = Vec::new();
         {
             let mut top = Object::new(&mut out);

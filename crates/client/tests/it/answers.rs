@@ -1,4 +1,4 @@
-//! Answers: what arrives is what was sent, in all nine pairs of dialects.
+//! Answers: translated between all nine pairs of dialects, they have the same content.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -10,9 +10,9 @@ use crate::fixtures::{
     ARGS, TEXT, body, caller, completion, frames, json as parse, stream, whole_stream, write_stream,
 };
 
-/// What matters of an answer.
+/// The fields of an answer that are compared.
 #[derive(Debug, PartialEq)]
-struct Said {
+struct PlainReply {
     text: String,
     thinking: String,
     calls: Vec<(String, String)>,
@@ -25,8 +25,8 @@ struct Said {
     ended: bool,
 }
 
-fn said(answer: &Completion) -> Said {
-    Said {
+fn content(answer: &Completion) -> PlainReply {
+    PlainReply {
         text: answer.text(),
         thinking: answer
             .parts
@@ -47,10 +47,10 @@ fn said(answer: &Completion) -> Said {
     }
 }
 
-fn expected(dialect: Dialect) -> Said {
+fn expected(dialect: Dialect) -> PlainReply {
     let (model, ids) = match dialect {
         Dialect::Anthropic => ("claude-x", ["toolu_1", "toolu_2"].map(str::to_owned)),
-        // Made of the answer's id, so that they are the same each time.
+        // Made from the answer's id, so that they are always the same.
         Dialect::Gemini => {
             let events = whole_stream(dialect, &stream(dialect));
             let ids = completion(dialect, &events);
@@ -59,7 +59,7 @@ fn expected(dialect: Dialect) -> Said {
         }
         _ => ("gpt-x", ["call_1", "call_2"].map(str::to_owned)),
     };
-    Said {
+    PlainReply {
         text: TEXT.into(),
         thinking: "Hm, a file.".into(),
         calls: vec![("read".into(), ARGS.into()), ("list".into(), "{}".into())],
@@ -78,12 +78,12 @@ fn read_body(dialect: Dialect, text: &str) -> Event {
 }
 
 #[test]
-fn a_stream_and_a_body_say_the_same() {
+fn a_stream_and_a_body_have_the_same_content() {
     for dialect in Dialect::ALL {
         let streamed = completion(dialect, &whole_stream(dialect, &stream(dialect)));
-        assert_eq!(said(&streamed), expected(dialect), "{dialect}");
+        assert_eq!(content(&streamed), expected(dialect), "{dialect}");
         let whole = completion(dialect, &[read_body(dialect, &body(dialect))]);
-        assert_eq!(said(&whole), expected(dialect), "{dialect}");
+        assert_eq!(content(&whole), expected(dialect), "{dialect}");
         assert_eq!(whole.body.as_ref().unwrap().bytes, body(dialect));
         let signatures = streamed.parts.iter().filter(|part| match part {
             Part::Thinking(thinking) => thinking.signature.as_deref() == Some("c2ln"),
@@ -107,7 +107,7 @@ fn same_dialect_passes_on_every_byte() {
 }
 
 #[test]
-fn all_nine_pairs_arrive_as_they_were_sent() {
+fn all_nine_pairs_keep_the_content() {
     for from in Dialect::ALL {
         for to in Dialect::ALL {
             let wanted = expected(from);
@@ -116,18 +116,18 @@ fn all_nine_pairs_arrive_as_they_were_sent() {
 
             let written = write_stream(from, to, &streamed);
             let again = completion(to, &whole_stream(to, &written));
-            assert_eq!(said(&again), wanted, "{from} to {to}, streamed:\n{written}");
+            assert_eq!(content(&again), wanted, "{from} to {to}, streamed:\n{written}");
 
             let written = codec(to).encode_answer(&answer, &caller()).unwrap();
             let text = std::str::from_utf8(&written).unwrap();
             let again = completion(to, &[read_body(to, text)]);
-            assert_eq!(said(&again), wanted, "{from} to {to}, whole:\n{text}");
+            assert_eq!(content(&again), wanted, "{from} to {to}, whole:\n{text}");
 
-            // A provider that answers whole, a caller who streams.
+            // The provider does not stream, the caller does.
             let whole = [read_body(from, &body(from))];
             let written = write_stream(from, to, &whole);
             let again = completion(to, &whole_stream(to, &written));
-            assert_eq!(said(&again), wanted, "{from} to {to}, whole to stream:\n{written}");
+            assert_eq!(content(&again), wanted, "{from} to {to}, whole to stream:\n{written}");
             if from != to {
                 assert!(!written.contains("c2ln"), "a signature means nothing elsewhere");
             }
@@ -136,7 +136,7 @@ fn all_nine_pairs_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn events_that_a_layer_changed_are_written_anew_in_their_own_dialect() {
+fn events_that_a_layer_changed_are_encoded_again_in_their_own_dialect() {
     for dialect in Dialect::ALL {
         let mut events = whole_stream(dialect, &stream(dialect));
         for event in &mut events {
@@ -144,7 +144,7 @@ fn events_that_a_layer_changed_are_written_anew_in_their_own_dialect() {
         }
         let written = write_stream(dialect, dialect, &events);
         let again = completion(dialect, &whole_stream(dialect, &written));
-        assert_eq!(said(&again), expected(dialect), "{dialect}:\n{written}");
+        assert_eq!(content(&again), expected(dialect), "{dialect}:\n{written}");
         if dialect != Dialect::OpenAi {
             assert!(written.contains("c2ln"), "{dialect}: its own signature stays");
         }
@@ -156,7 +156,7 @@ fn events_that_a_layer_changed_are_written_anew_in_their_own_dialect() {
         events[at.unwrap() + 1].deltas_mut();
         let written = write_stream(dialect, dialect, &events);
         let again = completion(dialect, &whole_stream(dialect, &written));
-        assert_eq!(said(&again), expected(dialect), "{dialect}:\n{written}");
+        assert_eq!(content(&again), expected(dialect), "{dialect}:\n{written}");
     }
 }
 
@@ -183,7 +183,7 @@ fn openai_chunks_are_what_its_sdk_reads() {
         })
     );
     assert_eq!(frames.last().unwrap(), "[DONE]");
-    assert!(written.contains(": ping\n\n"), "a sign of life is passed on");
+    assert!(written.contains(": ping\n\n"), "a keep-alive is passed on");
     let starts: Vec<&Value> = chunks
         .iter()
         .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0])
@@ -194,7 +194,7 @@ fn openai_chunks_are_what_its_sdk_reads() {
 }
 
 #[test]
-fn a_caller_who_did_not_ask_for_usage_gets_no_chunk_of_it() {
+fn a_caller_who_did_not_request_usage_gets_no_chunk_of_it() {
     let mut quiet = caller();
     quiet.stream_usage = false;
     for from in Dialect::ALL {
@@ -210,7 +210,7 @@ fn a_caller_who_did_not_ask_for_usage_gets_no_chunk_of_it() {
         if from == Dialect::OpenAi {
             let all = stream(from);
             let usage = all.split_inclusive("\n\n").find(|f| f.contains("prompt_tokens"));
-            assert_eq!(out, all.replace(usage.unwrap(), ""), "the rest is untouched");
+            assert_eq!(out, all.replace(usage.unwrap(), ""), "the rest is unchanged");
         }
     }
 }
@@ -249,7 +249,7 @@ fn check_anthropic(written: &str) {
 }
 
 #[test]
-fn anthropic_blocks_come_one_after_the_other() {
+fn anthropic_blocks_are_sequential() {
     for from in Dialect::ALL {
         let events = whole_stream(from, &stream(from));
         check_anthropic(&write_stream(from, Dialect::Anthropic, &events));
@@ -269,7 +269,7 @@ fn text(index: u32, text: &str) -> Delta {
 }
 
 #[test]
-fn calls_that_come_interleaved_are_put_in_order() {
+fn interleaved_calls_are_put_in_order() {
     let interleaved = [
         text(0, "Both. "),
         call(1, "a"),
@@ -311,7 +311,7 @@ fn calls_that_come_interleaved_are_put_in_order() {
 }
 
 #[test]
-fn a_call_is_written_as_soon_as_its_turn_has_come() {
+fn a_call_is_written_as_soon_as_the_calls_before_it_are_complete() {
     let mut encoder = steadfast_client::dialect::StreamEncoder::new(
         Dialect::Anthropic,
         &caller(),
@@ -359,7 +359,7 @@ fn line_ends_between_tokens_do_not_end_a_frame() {
     assert_eq!(answer.len(), 2, "{written}");
 }
 
-/// Every word for why an answer stopped, from each dialect into each.
+/// Every stop reason, from each dialect into each.
 #[test]
 fn stop_words_of_all_pairs() {
     use StopReason::{
@@ -387,7 +387,7 @@ fn stop_words_of_all_pairs() {
             assert_eq!(written.pointer(pointer), Some(&json!(wanted)), "{reason:?} to {to}");
         }
     }
-    // What a dialect has several words for keeps its own.
+    // Where a dialect has several values for one reason, its own is kept.
     for (dialect, word, reason) in [
         (Dialect::Gemini, "RECITATION", ContentFilter),
         (Dialect::Gemini, "PROHIBITED_CONTENT", ContentFilter),
@@ -402,7 +402,7 @@ fn stop_words_of_all_pairs() {
 }
 
 #[test]
-fn a_stop_sequence_is_told() {
+fn a_stop_sequence_is_reported() {
     let mut stop = Stop::new(StopReason::StopSequence, "stop_sequence");
     stop.sequence = Some("END".into());
     let events = [Event::new([text(0, "x"), Delta::Stop(stop.clone()), Delta::End])];
@@ -446,7 +446,7 @@ fn gemini_lists_and_blocked_prompts_are_answers() {
     let listed = format!("[{}\n]", chunks.join("\n,\r\n"));
     let event = read_body(Dialect::Gemini, &listed);
     assert!(event.frame.is_none(), "a list is no body of the plain method");
-    assert_eq!(said(&completion(Dialect::Gemini, &[event])), expected(Dialect::Gemini));
+    assert_eq!(content(&completion(Dialect::Gemini, &[event])), expected(Dialect::Gemini));
 
     let blocked = r#"{"promptFeedback":{"blockReason":"PROHIBITED_CONTENT"},"usageMetadata":{"promptTokenCount":3},"modelVersion":"g"}"#;
     let answer = completion(Dialect::Gemini, &[read_body(Dialect::Gemini, blocked)]);
@@ -459,7 +459,7 @@ fn gemini_lists_and_blocked_prompts_are_answers() {
 }
 
 #[test]
-fn several_choices_pass_and_the_first_is_told() {
+fn several_choices_pass_and_the_first_is_reported() {
     let text = concat!(
         "data: {\"id\":\"1\",\"choices\":[{\"index\":1,\"delta\":{\"content\":\"B\"}},{\"index\":0,\"delta\":{\"content\":\"A\"}}]}\n\n",
         "data: {\"id\":\"1\",\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n",
@@ -475,7 +475,7 @@ fn several_choices_pass_and_the_first_is_told() {
 
 #[test]
 fn oddities_of_compatible_servers_are_read() {
-    // All calls numbered 0, told apart by id; reasoning under another name; content as parts; a
+    // All calls numbered 0, with different ids; reasoning under another name; content as parts; a
     // forced call that ends with `stop`.
     let text = concat!(
         ": OPENROUTER PROCESSING\n\n",
@@ -487,7 +487,7 @@ fn oddities_of_compatible_servers_are_read() {
         "data: [DONE]\n\n",
     );
     let events = whole_stream(Dialect::OpenAi, text);
-    assert!(matches!(events[0].deltas.as_slice(), [Delta::Ping]), "a comment is a sign of life");
+    assert!(matches!(events[0].deltas.as_slice(), [Delta::Ping]), "a comment is a keep-alive");
     let answer = completion(Dialect::OpenAi, &events);
     assert_eq!(answer.text(), "hi");
     let calls: Vec<_> =

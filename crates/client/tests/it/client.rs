@@ -1,4 +1,4 @@
-//! The client over a service written by hand.
+//! The client over a mock transport.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ fn providers() -> Providers {
     .unwrap()
 }
 
-/// A body of given chunks; `None` hangs for ever. It says when it is dropped unread.
+/// A body of given chunks; `None` hangs. A flag is set when it is dropped.
 struct Chunks {
     chunks: VecDeque<Option<Result<Bytes, io::Error>>>,
     polled: Arc<AtomicUsize>,
@@ -148,7 +148,7 @@ async fn sent(request: ChatRequest) -> (http::request::Parts, String) {
 }
 
 #[tokio::test]
-async fn sends_what_each_provider_wants() {
+async fn sends_what_each_provider_requires() {
     for (dialect, uri, header, value) in [
         (
             Dialect::OpenAi,
@@ -185,7 +185,10 @@ async fn sends_what_each_provider_wants() {
 async fn the_target_names_provider_model_and_credential() {
     let mut request = ChatRequest::user("hi").with_model("asked");
     let (parts, body) = sent(request.clone()).await;
-    assert_eq!(parts.headers["authorization"], "Bearer s3cret", "the first of the first");
+    assert_eq!(
+        parts.headers["authorization"], "Bearer s3cret",
+        "the first key of the first provider"
+    );
     assert!(body.contains(r#""model":"asked""#));
 
     let target = Target::new("anthropic").with_model("mapped").with_credential("spare");
@@ -208,7 +211,7 @@ async fn the_target_names_provider_model_and_credential() {
 }
 
 #[tokio::test]
-async fn a_callers_headers_reach_providers_of_its_own_dialect_alone() {
+async fn a_callers_headers_reach_only_providers_of_its_own_dialect() {
     let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]}"#;
     for (dialect, passed) in [(Dialect::Anthropic, true), (Dialect::OpenAi, false)] {
         let mut request = decode(dialect, body);
@@ -238,13 +241,13 @@ async fn a_callers_headers_reach_providers_of_its_own_dialect_alone() {
 }
 
 #[tokio::test]
-async fn answers_arrive_streamed_and_whole_and_either_way_round() {
+async fn answers_are_read_streamed_and_whole_whatever_was_requested() {
     for dialect in Dialect::ALL {
         for asked in [true, false] {
             for (kind, text, streamed) in [
                 (SSE, stream(dialect), true),
                 (JSON, body(dialect), false),
-                // With a content type that is not true, or none.
+                // With a wrong content type, or none.
                 ("application/octet-stream", stream(dialect), true),
                 (SSE, body(dialect), false),
                 ("text/plain", format!("\n {}", body(dialect)), false),
@@ -283,24 +286,24 @@ async fn a_stream_is_answered_at_its_head() {
 }
 
 #[tokio::test]
-async fn refusals_come_with_all_their_evidence() {
-    let said = r#"{"error":{"message":"slow down","type":"requests"}}"#;
-    let reply = Reply { status: 429, kind: JSON, chunks: vec![Some(Ok(said.into()))] };
+async fn failures_have_the_whole_upstream_answer() {
+    let body = r#"{"error":{"message":"slow down","type":"requests"}}"#;
+    let reply = Reply { status: 429, kind: JSON, chunks: vec![Some(Ok(body.into()))] };
     let mut request = ask(Dialect::OpenAi, true);
     request.context.attempts = 1;
     let failure = answer(request, reply).await.unwrap_err();
-    // One: the layers above add up what each call of theirs took.
+    // One: the layers above add up the attempts of their calls.
     assert_eq!((failure.reason(), failure.attempts()), (Reason::RateLimit, 1));
     assert_eq!(failure.target(), Some(&Target::new("openai")));
     assert_eq!(failure.request_id(), Some("req_1"));
     let upstream = failure.upstream().unwrap();
-    assert_eq!(upstream.body, said);
+    assert_eq!(upstream.body, body);
     assert_eq!(upstream.dialect, Some(Dialect::OpenAi));
     assert_eq!(upstream.headers["x-ratelimit-remaining-requests"], "9");
 }
 
 #[tokio::test]
-async fn successes_that_are_none_fail_before_they_begin() {
+async fn invalid_successes_fail_before_the_first_event() {
     for dialect in Dialect::ALL {
         for asked in [true, false] {
             for (kind, text) in [
@@ -340,7 +343,7 @@ async fn errors_inside_a_stream_have_the_responses_headers() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_says_so_with_what_was_used() {
+async fn a_broken_connection_is_a_failure_with_the_usage_so_far() {
     let text = stream(Dialect::Anthropic);
     let half = Bytes::from(text[..text.len() / 2].to_owned());
     let reset = io::Error::new(io::ErrorKind::ConnectionReset, "reset by peer");
@@ -362,7 +365,7 @@ async fn a_broken_connection_says_so_with_what_was_used() {
 }
 
 #[tokio::test]
-async fn transport_errors_keep_their_kind_and_failures_stay_what_they_are() {
+async fn transport_errors_keep_their_kind_and_failures_are_not_changed() {
     for (error, reason) in [
         (BoxError::from(io::Error::new(io::ErrorKind::TimedOut, "slow")), Reason::Timeout),
         (BoxError::from(io::Error::other("dns")), Reason::Network),
@@ -393,14 +396,14 @@ async fn error_bodies_are_bounded_and_a_small_rest_is_read() {
     assert_eq!(failure.unwrap_err().upstream().unwrap().body.len(), 64 * 1024);
     assert_eq!(probe.polled.load(Ordering::Relaxed), 9);
     assert!(probe.is_dropped());
-    // A rest that does not come is not waited for.
+    // The rest is not waited for when it does not arrive.
     let chunks = (0..4).map(|_| chunk()).chain([None]).collect();
     let began = tokio::time::Instant::now();
     let (failure, _) =
         call(ask(Dialect::OpenAi, false), Reply { status: 500, kind: JSON, chunks }).await;
     assert_eq!(failure.unwrap_err().reason(), Reason::ServerError);
     assert_eq!(began.elapsed(), Duration::from_millis(100));
-    // Nor is a body that hangs: what is known by then is the verdict, not the wait.
+    // Nor is a body that hangs: the status alone classifies the failure.
     let chunks = vec![Some(Ok("{\"error\":{".into())), None];
     let began = tokio::time::Instant::now();
     let (failure, probe) =
@@ -408,7 +411,7 @@ async fn error_bodies_are_bounded_and_a_small_rest_is_read() {
     assert_eq!(failure.unwrap_err().reason(), Reason::RateLimit);
     assert_eq!(began.elapsed(), Duration::from_secs(5));
     assert!(probe.is_dropped());
-    // A body that breaks off explains less and says the same.
+    // A body that breaks off has the same classification with less evidence.
     let broken = Some(Err(io::Error::other("x")));
     let chunks = vec![Some(Ok("half an ex".into())), broken];
     let (failure, _) =
@@ -421,7 +424,7 @@ async fn error_bodies_are_bounded_and_a_small_rest_is_read() {
 }
 
 #[tokio::test]
-async fn what_comes_compressed_though_nobody_asked_is_named_and_not_read() {
+async fn a_compressed_answer_that_was_not_requested_is_a_failure() {
     for (status, stream, reason) in [
         (200, false, Reason::ServerError),
         (200, true, Reason::ServerError),
@@ -453,7 +456,7 @@ async fn what_comes_compressed_though_nobody_asked_is_named_and_not_read() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_asked_for_is_bounded_like_the_answer_it_is_collected_to() {
+async fn a_stream_that_was_not_requested_is_bounded_like_a_whole_answer() {
     let piece = "data: {\"choices\":[{\"delta\":{\"content\":\"xxxxxxxx\"}}]}\n\n";
     let mut limits = steadfast_client::AnswerLimits::default();
     limits.answer = 1_000;
@@ -502,7 +505,7 @@ async fn answers_and_events_are_bounded() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_translated_is_refused_before_anybody_is_asked() {
+async fn what_can_not_be_translated_is_refused_without_a_call() {
     let mut request = decode(
         Dialect::OpenAi,
         r#"{"model":"m","n":2,"messages":[{"role":"user","content":"x"}]}"#,

@@ -13,7 +13,7 @@ fn encoded(dialect: Dialect, failure: &Failure) -> (StatusCode, HeaderMap, Value
 }
 
 #[test]
-fn each_dialect_says_it_in_its_own_words() {
+fn each_dialect_has_its_own_error_format() {
     for (reason, status, openai, anthropic, gemini) in [
         (Reason::Auth, 401, "invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
         (Reason::Billing, 402, "insufficient_quota", "billing_error", "PERMISSION_DENIED"),
@@ -34,8 +34,8 @@ fn each_dialect_says_it_in_its_own_words() {
     ] {
         let mut failure = Failure::new(reason, "what happened");
         if matches!(reason, Reason::Auth | Reason::Billing) {
-            // Else it is the operator's key or bill, and a 503.
-            failure = failure.with_fault(steadfast_core::Fault::Caller);
+            // Otherwise it is the operator's key or bill, and a 503.
+            failure = failure.with_fault(steadfast_core::FaultSide::Caller);
         }
         for dialect in Dialect::ALL {
             let (got, headers, body) = encoded(dialect, &failure);
@@ -97,26 +97,26 @@ fn hints_and_whether_to_retry_are_passed_on() {
 }
 
 #[test]
-fn the_callers_own_fault_comes_in_the_providers_own_words() {
-    let said = r#"{"error": {"message":"messages: too odd","type":"invalid_request_error","x":1}}"#;
+fn the_callers_own_fault_has_the_providers_error_message() {
+    let text = r#"{"error": {"message":"messages: too odd","type":"invalid_request_error","x":1}}"#;
     let upstream = |status: u16| {
-        Upstream::response(StatusCode::from_u16(status).unwrap(), HeaderMap::new(), said)
+        Upstream::response(StatusCode::from_u16(status).unwrap(), HeaderMap::new(), text)
             .with_dialect(Dialect::OpenAi)
     };
     let failure = Failure::from_upstream(upstream(422));
     let (status, _, body) = codec(Dialect::OpenAi).encode_error(&failure, None);
-    assert_eq!((status.as_u16(), &body[..]), (422, said.as_bytes()));
+    assert_eq!((status.as_u16(), &body[..]), (422, text.as_bytes()));
 
     let (status, _, body) = encoded(Dialect::Anthropic, &failure);
     assert_eq!(status.as_u16(), 422);
-    assert_eq!(body["error"]["message"], "messages: too odd", "said in the caller's dialect");
+    assert_eq!(body["error"]["message"], "messages: too odd", "in the caller's dialect");
 
-    // The operator's key is not the caller's affair.
+    // The operator's key is not reported to the caller.
     let failure = Failure::from_upstream(upstream(401));
     let (status, _, body) = encoded(Dialect::OpenAi, &failure);
     assert_eq!((status.as_u16(), &body["error"]["code"]), (503, &"exhausted".into()));
 
-    // A page is no answer in any dialect.
+    // An HTML page is no error of any dialect.
     let page = Upstream::response(StatusCode::BAD_REQUEST, HeaderMap::new(), "<html>sk-1</html>")
         .with_dialect(Dialect::OpenAi);
     let (_, _, body) = encoded(Dialect::OpenAi, &Failure::from_upstream(page));
@@ -124,7 +124,7 @@ fn the_callers_own_fault_comes_in_the_providers_own_words() {
 }
 
 #[test]
-fn what_was_tried_is_said_and_no_secret() {
+fn what_was_tried_is_reported_without_secrets() {
     let tried = [("a", Reason::RateLimit), ("b", Reason::Timeout)].map(|(name, reason)| {
         let failure = Failure::new(reason, "x").with_target(Target::new(name).with_model("m"));
         Attempt::from_failure(&failure)
@@ -144,7 +144,7 @@ fn what_was_tried_is_said_and_no_secret() {
 }
 
 #[test]
-fn requests_that_can_not_be_read_say_where() {
+fn errors_of_invalid_requests_have_the_position() {
     for (dialect, body, wanted) in [
         (Dialect::OpenAi, "", "is not valid JSON"),
         (Dialect::OpenAi, "[]", "the request body is a list, but has to be an object"),
@@ -263,8 +263,8 @@ fn requests_that_can_not_be_read_say_where() {
         let error =
             codec(dialect).decode_request(&body, crate::fixtures::route(dialect)).unwrap_err();
         assert!(error.to_string().contains(wanted), "{dialect}: {error}, wanted {wanted}");
-        let (status, _, said) = encoded(dialect, &Failure::from(error));
+        let (status, _, answer) = encoded(dialect, &Failure::from(error));
         assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(said["error"]["message"].as_str().unwrap().contains(wanted));
+        assert!(answer["error"]["message"].as_str().unwrap().contains(wanted));
     }
 }

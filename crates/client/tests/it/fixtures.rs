@@ -10,10 +10,10 @@ use steadfast_core::{Dialect, Failure};
 /// Two lines, a quote and a character beyond the first plane: what breaks naive escaping.
 pub(crate) const TEXT: &str = "Let me look.\n\"é\u{1F980}\" ";
 
-/// Arguments in a spelling that no serializer gives back by itself.
+/// Arguments with white space that no serializer writes.
 pub(crate) const ARGS: &str = r#"{"path": "a\u0062.txt",  "depth": 1.50}"#;
 
-/// What each dialect's address says besides the body.
+/// What each dialect has in the address besides the body.
 pub(crate) fn route(dialect: Dialect) -> Route<'static> {
     match dialect {
         Dialect::Gemini => Route { model: Some("gemini-2.5-flash"), stream: Some(false) },
@@ -91,7 +91,7 @@ pub(crate) fn caller() -> Caller {
     caller
 }
 
-/// The events of a stream of `from`, written for a caller who speaks `to`.
+/// The events of a stream of `from`, encoded for a caller of `to`.
 pub(crate) fn write_stream(from: Dialect, to: Dialect, events: &[Event]) -> String {
     let mut encoder = StreamEncoder::new(to, &caller(), from);
     let mut out = Vec::new();
@@ -109,7 +109,7 @@ pub(crate) fn frames(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A text in pieces that no character boundary of JSON respects.
+/// A text in pieces that split JSON escapes and characters.
 fn pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     chars.chunks(5).map(|chunk| chunk.iter().collect()).collect()
@@ -207,9 +207,9 @@ pub(crate) fn stream(dialect: Dialect) -> String {
             event(r#"{"text":""}"#, r#","finishReason":"STOP""#);
         }
         _ => {
-            let mut event = |choice: &str, finish: &str| {
+            let mut event = |delta: &str, finish: &str| {
                 out.push_str(&format!(
-                    "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-x\",\"system_fingerprint\":\"fp\",\"choices\":[{{\"index\":0,\"delta\":{choice},\"logprobs\":null,\"finish_reason\":{finish}}}],\"usage\":null}}\n\n"
+                    "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-x\",\"system_fingerprint\":\"fp\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"logprobs\":null,\"finish_reason\":{finish}}}],\"usage\":null}}\n\n"
                 ));
             };
             event(r#"{"role":"assistant","content":"","refusal":null}"#, "null");

@@ -1,9 +1,9 @@
-//! What fuzzing and reviews found in answers, streams and requests: small inputs, each once broken.
+//! Bugs that fuzzing and reviews found in answers, streams and requests, each as a small input.
 
 use bytes::Bytes;
 use steadfast_chat::{
     Delta, Event,
-    transcript::{Rules, validate},
+    transcript::{TranscriptRules, validate},
 };
 use steadfast_client::dialect::{Route, codec};
 use steadfast_core::{Dialect, Failure, Reason};
@@ -15,7 +15,7 @@ fn refused(dialect: Dialect, body: String) -> Failure {
 }
 
 #[test]
-fn a_body_nested_without_end_is_refused_with_its_place() {
+fn a_body_that_nests_too_deep_is_refused_with_its_position() {
     let schema = |levels: usize| "{\"a\":".repeat(levels) + "1" + &"}".repeat(levels);
     let body = |dialect: Dialect, schema: &str| {
         let text = match dialect {
@@ -38,20 +38,20 @@ fn a_body_nested_without_end_is_refused_with_its_place() {
             let message = failure.message();
             assert!(message.starts_with("tools: is nested deeper than 128 levels"), "{message}");
         }
-        // As deep as anybody's schema, and passed on to every dialect.
+        // Deeper than any real schema, and passed on to every dialect.
         let request = decode(dialect, &body(dialect, &schema(100)));
         for to in Dialect::ALL {
             assert!(encode(to, &request).contains(&schema(99)), "{dialect} to {to}");
         }
     }
-    // What this crate does not look at is passed on too, and so held to the same.
+    // Fields that this crate does not read are passed on too, so the limit holds for them.
     let extra =
         format!(r#"{{"model":"m","messages":[],"x":{}}}"#, "[".repeat(200) + &"]".repeat(200));
     assert!(refused(Dialect::OpenAi, extra).message().starts_with("x: is nested deeper"));
 }
 
 #[test]
-fn bytes_that_are_no_text_are_not_passed_on_in_fields_nobody_reads() {
+fn invalid_utf8_is_not_passed_on_in_unread_fields() {
     for (dialect, answer, frame) in [
         (
             Dialect::OpenAi,
@@ -75,21 +75,21 @@ fn bytes_that_are_no_text_are_not_passed_on_in_fields_nobody_reads() {
         assert!(events.is_empty(), "{dialect}");
         assert_eq!(failure.unwrap().evidence(), "malformed", "{dialect}");
     }
-    // What the provider says of itself is heard all the same.
+    // The provider's error is read nevertheless.
     let error = b"event: error\ndata: {\"error\":{\"message\":\"caf\xe9 overloaded\"}}\n\n";
     let (_, failure) = read_stream(Dialect::OpenAi, [Bytes::from_static(error)]);
     assert_eq!(failure.unwrap().evidence(), "event");
 }
 
 #[test]
-fn an_empty_result_of_a_tool_needs_no_mending() {
+fn an_empty_result_of_a_tool_needs_no_repair() {
     for response in [r#"{"result":""}"#, r#"{"error":""}"#] {
         let body = format!(
             r#"{{"contents":[{{"role":"user","parts":[{{"text":"x"}}]}},{{"role":"model","parts":[{{"functionCall":{{"name":"f","args":{{}}}}}}]}},{{"role":"user","parts":[{{"functionResponse":{{"name":"f","response":{response}}}}}]}}],"tools":[{{"functionDeclarations":[{{"name":"f"}}]}}]}}"#
         );
         let mut request = decode(Dialect::Gemini, &body);
-        assert!(validate(&request, &Rules::for_dialect(Dialect::Gemini)).is_ok());
-        // Written anew it is the same.
+        assert!(validate(&request, &TranscriptRules::for_dialect(Dialect::Gemini)).is_ok());
+        // Encoded again it is the same.
         request.messages.make_mut().iter_mut().for_each(|message| {
             message.parts_mut();
         });
@@ -109,7 +109,7 @@ fn empty_lines_of_a_provider_keep_the_callers_stream_open() {
 
 /// Not a benchmark: it would take minutes if the time for one delta grew with the number of calls.
 #[test]
-fn very_many_calls_take_no_more_time_each() {
+fn many_calls_take_linear_time() {
     const CALLS: usize = 6_000;
     let delta = |call: String| {
         format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n")
@@ -152,7 +152,7 @@ fn very_many_calls_take_no_more_time_each() {
 }
 
 #[test]
-fn a_number_used_anew_ends_the_block_it_stood_for() {
+fn an_index_used_again_ends_the_block_that_had_it() {
     let start = |kind: &str| {
         format!(
             "data: {{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{kind}}}\n\n"

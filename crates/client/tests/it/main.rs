@@ -1,4 +1,4 @@
-//! What a user of the crate sees: bytes in, bytes out.
+//! The public interface: bytes in, bytes out.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests, helpers included")]
 

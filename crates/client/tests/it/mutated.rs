@@ -1,4 +1,4 @@
-//! Bytes that nobody meant: no panic, and no split that makes a difference.
+//! Mutated bytes: no panic, and the same result however they are split.
 
 use bytes::Bytes;
 use proptest::{prelude::*, sample::Index};
@@ -48,7 +48,7 @@ fn damaged(text: &str, damages: &[Damage]) -> Bytes {
             break;
         }
         let len = bytes.len();
-        // Near each other: most of it stays in its shape.
+        // Close together, so that most of the input stays valid.
         let span = |a: &Index, b: &Index| {
             let from = a.index(len);
             (from, (from + b.index(24)).min(len))
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn any_split_of_a_stream_says_the_same(
+    fn any_split_of_a_stream_has_the_same_events(
         dialect in dialect(),
         cuts in prop::collection::vec(any::<Index>(), 0..12),
         damages in prop::collection::vec(damage(), 0..2),

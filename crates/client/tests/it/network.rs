@@ -40,7 +40,7 @@ fn reply(status: u16, kind: &str, body: impl Into<Bytes>) -> Reply {
     Response::builder().status(status).header("content-type", kind).body(body).unwrap()
 }
 
-/// A server that answers with `answer`, and how many connections it has seen.
+/// A server that answers with `answer`, and the number of its connections.
 async fn serve(
     answer: impl Fn(usize) -> Reply + Send + Sync + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -102,8 +102,7 @@ async fn a_connection_is_used_again_after_answers_and_small_errors() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-/// A piece, and then nothing for ever. It says when it was asked for more, and when nobody listens
-/// any more.
+/// A chunk, and then nothing. Two flags: it was polled for more; its reader has gone.
 struct Hanging {
     first: Option<Bytes>,
     hangs: Arc<AtomicBool>,
@@ -140,10 +139,10 @@ async fn becomes_true(flag: &AtomicBool) {
             tokio::task::yield_now().await;
         }
     });
-    waited.await.expect("the server never learnt of it");
+    waited.await.expect("the server was not notified");
 }
 
-/// A server that hangs after `first`, and its two flags: it hangs, and it has been told to stop.
+/// A server that hangs after `first`, with two flags: it hangs, and it has been asked to stop.
 async fn hanging(
     kind: &'static str,
     first: &'static str,
@@ -203,22 +202,22 @@ async fn a_stream_that_ends_or_breaks_off_half_way_is_a_failure_of_the_network()
             socket.shutdown().await.unwrap();
         });
         let mut answer = client(address).oneshot(ask()).await.unwrap();
-        let mut said = String::new();
+        let mut text = String::new();
         let failure = loop {
-            match answer.next().await.expect("it does not end well") {
-                Ok(event) => said.push_str(&completion(Dialect::OpenAi, &[event]).text()),
+            match answer.next().await.expect("it ends with a failure") {
+                Ok(event) => text.push_str(&completion(Dialect::OpenAi, &[event]).text()),
                 Err(failure) => break failure,
             }
         };
         assert_eq!(failure.reason(), Reason::Network);
         assert!(failure.message().contains(message), "{failure}");
-        assert!(TEXT.starts_with(&said) && !said.is_empty());
+        assert!(TEXT.starts_with(&text) && !text.is_empty());
         assert!(answer.next().await.is_none());
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_failure_of_the_network() {
+async fn a_refused_connection_is_a_network_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -228,8 +227,8 @@ async fn nobody_there_is_a_failure_of_the_network() {
     assert!(std::error::Error::source(&failure).is_some());
 }
 
-/// Chunks that one read of the socket brings are there at once, without the connection's task in
-/// between: so a gateway writes them together.
+/// Chunks of one read of the socket are ready at once, without waking the connection's task: so a
+/// gateway writes them together.
 #[tokio::test]
 async fn events_that_arrived_together_are_ready_together() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -247,21 +246,21 @@ async fn events_that_arrived_together_are_ready_together() {
             answer.extend(format!("{:x}\r\n{event}\r\n", event.len()).bytes());
         }
         socket.write_all(&answer).await.unwrap();
-        // Stays open: what has come is all there is for now.
+        // The connection stays open and idle.
         let _ = socket.read(&mut request).await;
     });
     let mut answer = client(address).oneshot(ask().streaming()).await.unwrap();
-    let mut said = answer.next().await.unwrap().unwrap().is_content() as usize;
+    let mut count = answer.next().await.unwrap().unwrap().is_content() as usize;
     while let Some(event) = answer.next().now_or_never() {
-        said += usize::from(event.unwrap().unwrap().is_content());
+        count += usize::from(event.unwrap().unwrap().is_content());
     }
-    assert_eq!(said, 8);
+    assert_eq!(count, 8);
 }
 
-/// Who holds an answer that has come to its end may hold it for long: its connection serves others
-/// meanwhile, or lets them have another.
+/// An answer that was read to its end may be held for long: its connection serves other calls
+/// meanwhile, or they open another.
 #[tokio::test]
-async fn an_answer_that_is_held_keeps_no_call_waiting() {
+async fn an_answer_that_is_held_blocks_no_other_call() {
     let (address, _) = serve(|_| reply(200, "text/event-stream", stream(Dialect::OpenAi))).await;
     let client = client(address);
     let mut held = Vec::new();
@@ -279,9 +278,9 @@ async fn an_answer_that_is_held_keeps_no_call_waiting() {
     assert_eq!(held.swap_remove(0).collect().await.unwrap().text(), TEXT);
 }
 
-/// The answer is begun by one task and read by others in turn, as a server's may be: each is woken.
+/// One task polls the answer first, others read it: each of them is woken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_wakes_whoever_reads_it_now() {
+async fn an_answer_wakes_its_current_reader() {
     const EVENTS: usize = 40;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -307,7 +306,7 @@ async fn an_answer_wakes_whoever_reads_it_now() {
     });
     let mut answer = client(address).oneshot(ask()).await.unwrap();
     for _ in 0..EVENTS {
-        // Looked at here, waited for elsewhere.
+        // Polled here, awaited by another task.
         if let Some(event) = answer.next().now_or_never() {
             assert!(event.unwrap().unwrap().is_content());
             continue;

@@ -1,4 +1,4 @@
-//! Requests within one dialect: what nobody changed leaves byte for byte.
+//! Requests within one dialect: what was not changed is sent byte for byte.
 
 use serde_json::{Value, json};
 use steadfast_chat::{ChatRequest, Message, Part, Role, ThinkingConfig};
@@ -11,11 +11,11 @@ use crate::{
 };
 
 #[test]
-fn what_is_not_changed_is_not_touched() {
+fn unchanged_requests_are_sent_byte_for_byte() {
     for (dialect, body) in REQUESTS {
         let request = decode(dialect, body);
         assert_eq!(encode(dialect, &request), body, "{dialect}");
-        // Nor does what travels beside it change it.
+        // The context is no part of the body.
         let mut request = request;
         request.context.attempts = 3;
         assert_eq!(encode(dialect, &request), body, "{dialect}");
@@ -23,20 +23,20 @@ fn what_is_not_changed_is_not_touched() {
 }
 
 #[test]
-fn another_model_is_the_one_thing_that_changes() {
+fn another_model_changes_only_the_model() {
     for (dialect, body) in REQUESTS {
         let mut request = decode(dialect, body);
         let asked = std::mem::replace(&mut request.model, "other-model".into());
         let written = encode(dialect, &request);
         if dialect == Dialect::Gemini {
-            assert_eq!(written, body, "there it is in the address");
+            assert_eq!(written, body, "the model is in the address");
             continue;
         }
         let mut wanted = parse(body);
         wanted["model"] = "other-model".into();
         assert_eq!(parse(&written), wanted, "{dialect}");
         assert!(body.contains(&*asked));
-        // Digits and white space inside of fields stay.
+        // Digits and white space inside of fields are kept.
         for piece in [r#"{"a": 1.50, "b":[ 1e2 ]}"#, r#""x_unknown""#] {
             assert_eq!(written.contains(piece), body.contains(piece), "{dialect} {piece}");
             assert!(body.contains(piece), "{dialect} {piece}");
@@ -55,7 +55,7 @@ fn messages_of(dialect: Dialect, body: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn a_message_more_leaves_the_others_as_they_were() {
+fn a_new_message_does_not_change_the_others() {
     for (dialect, body) in REQUESTS {
         let mut request = decode(dialect, body);
         request.messages.make_mut().push(Message::assistant("Done."));
@@ -76,7 +76,7 @@ fn a_message_more_leaves_the_others_as_they_were() {
 }
 
 #[test]
-fn two_turns_of_one_side_become_one_where_sides_alternate() {
+fn neighbours_of_one_role_are_joined_where_roles_alternate() {
     for dialect in [Dialect::Anthropic, Dialect::Gemini] {
         let body = match dialect {
             Dialect::Gemini => r#"{"contents":[{"role":"user","parts":[{"text":"a","x":1}]}]}"#,
@@ -95,11 +95,11 @@ fn two_turns_of_one_side_become_one_where_sides_alternate() {
 }
 
 #[test]
-fn a_changed_message_keeps_the_fields_nobody_knew() {
+fn a_changed_message_keeps_its_unknown_fields() {
     for (dialect, body) in REQUESTS {
         let mut request = decode(dialect, body);
         for message in request.messages.make_mut() {
-            // Touched, not changed: its text is let go of.
+            // Accessed mutably, not changed: its wire text is dropped.
             message.parts_mut();
         }
         assert_eq!(parse(&encode(dialect, &request)), parse(body), "{dialect}");
@@ -107,7 +107,7 @@ fn a_changed_message_keeps_the_fields_nobody_knew() {
 }
 
 #[test]
-fn parameters_change_where_they_stand() {
+fn parameters_are_changed_at_their_position() {
     let openai =
         r#"{"model":"m","max_tokens":64000,"temperature":0.70,"messages":[],"stop":"x","seed":1}"#;
     let mut request = decode(Dialect::OpenAi, openai);
@@ -142,7 +142,7 @@ fn parameters_change_where_they_stand() {
 }
 
 #[test]
-fn usage_is_asked_for_in_every_openai_stream() {
+fn usage_is_requested_in_every_openai_stream() {
     for (body, wanted) in [
         (
             r#"{"model":"m","stream":true,"messages":[ ]}"#,
@@ -160,7 +160,7 @@ fn usage_is_asked_for_in_every_openai_stream() {
         let request = decode(Dialect::OpenAi, body);
         assert_eq!(encode(Dialect::OpenAi, &request), wanted);
     }
-    // A server that knows no such option, and a call that is no stream any more.
+    // A server without this option, and a call that does not stream any more.
     let asked =
         r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
     let mut request = decode(Dialect::OpenAi, asked);
@@ -172,7 +172,7 @@ fn usage_is_asked_for_in_every_openai_stream() {
 }
 
 #[test]
-fn thinking_that_no_vendor_signed_is_not_sent_to_one_who_asks_for_signatures() {
+fn unsigned_thinking_is_not_sent_to_a_vendor_that_requires_signatures() {
     let body = r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"of another vendor","signature":""},{"type":"text","text":"b"}]},{"role":"user","content":"c"}]}"#;
     let written = encode(Dialect::Anthropic, &decode(Dialect::Anthropic, body));
     assert!(!written.contains("another vendor"), "{written}");
@@ -182,7 +182,7 @@ fn thinking_that_no_vendor_signed_is_not_sent_to_one_who_asks_for_signatures() {
 }
 
 #[test]
-fn the_address_says_model_and_stream_in_gemini() {
+fn model_and_stream_are_in_the_address_for_gemini() {
     let body = r#"{"contents":[{"parts":[{"text":"x"}]}]}"#;
     let route = Route { model: Some("models/gemini-x"), stream: Some(true) };
     let request = decode_at(Dialect::Gemini, body, route);
@@ -221,7 +221,7 @@ fn a_request_of_a_program_is_written_for_each_dialect() {
 }
 
 #[test]
-fn instructions_in_the_middle_of_a_conversation_stay_there_in_their_own_dialect() {
+fn instructions_in_the_middle_of_a_conversation_keep_their_position_in_their_own_dialect() {
     let body = r#"{"model":"m","max_tokens":9,"system":"first","messages":[{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"user","content":"b"}]}"#;
     let mut request = decode(Dialect::Anthropic, body);
     assert_eq!(encode(Dialect::Anthropic, &request), body);

@@ -1,8 +1,8 @@
-//! What the vendors' own SDKs showed.
+//! Regressions that the vendors' own SDKs showed.
 
 use serde_json::json;
 use steadfast_client::dialect::codec;
-use steadfast_core::{Dialect, Failure, Fault, Reason, Target};
+use steadfast_core::{Dialect, Failure, FaultSide, Reason, Target};
 
 use crate::fixtures::{
     decode, encode, frames, json as parse, stream, try_encode, whole_stream, write_stream,
@@ -50,9 +50,9 @@ fn every_chunk_of_a_stream_for_gemini_has_a_part() {
     }
 }
 
-/// A turn of a conversation that Anthropic keeps holds nothing of what was said before.
+/// A turn of a conversation that Anthropic stores has no earlier messages in it.
 #[test]
-fn a_thread_goes_to_nobody_else_and_the_refusal_has_the_word_the_sdks_know() {
+fn a_stored_conversation_is_refused_elsewhere_with_the_code_the_sdks_know() {
     let with = |thread: &str| {
         let body = format!(
             r#"{{"model":"m","max_tokens":9,"thread":{thread},"messages":[{{"role":"user","content":"and?"}}]}}"#
@@ -77,7 +77,7 @@ fn a_thread_goes_to_nobody_else_and_the_refusal_has_the_word_the_sdks_know() {
 }
 
 #[test]
-fn a_refused_key_of_the_operators_is_told_as_one_and_what_was_tried_is_said() {
+fn a_refused_key_of_the_operators_is_reported_as_one_with_what_was_tried() {
     let target = Target::new("p").with_model("m");
     let refused = || {
         Failure::new(Reason::Auth, "Incorrect API key provided")
@@ -88,10 +88,10 @@ fn a_refused_key_of_the_operators_is_told_as_one_and_what_was_tried_is_said() {
     for dialect in Dialect::ALL {
         let (status, _, _) = codec(dialect).encode_error(&failure, None);
         assert_eq!(status, 503, "{dialect}");
-        let said = message(dialect, &failure);
-        assert!(said.contains("An operator has to renew them. It answered: Incorrect"), "{said}");
-        assert!(said.ends_with("Tried: p/m, once."), "{said}");
-        let theirs = refused().with_fault(Fault::Caller);
+        let text = message(dialect, &failure);
+        assert!(text.contains("An operator has to renew them. It answered: Incorrect"), "{text}");
+        assert!(text.ends_with("Tried: p/m, once."), "{text}");
+        let theirs = refused().with_fault(FaultSide::Caller);
         assert_eq!(codec(dialect).encode_error(&theirs, None).0, 401);
         assert_eq!(message(dialect, &theirs), "Incorrect API key provided");
         let broken = Failure::new(Reason::ServerError, "Sorry!")

@@ -19,7 +19,7 @@ fn split(dialect: Dialect) -> Vec<String> {
 }
 
 #[test]
-fn cut_anywhere_is_a_failure_and_never_an_end() {
+fn a_stream_that_is_cut_anywhere_is_a_failure() {
     for dialect in Dialect::ALL {
         let frames = split(dialect);
         let whole = completion(dialect, &read(dialect, &frames.concat()).0);
@@ -37,7 +37,7 @@ fn cut_anywhere_is_a_failure_and_never_an_end() {
                 assert!(!events.iter().any(Event::is_end));
 
                 let partial = completion(dialect, &events);
-                assert!(whole.text().starts_with(&partial.text()), "a prefix of the truth");
+                assert!(whole.text().starts_with(&partial.text()), "a prefix of the answer");
                 assert_eq!(failure.usage().map(|u| u.input), partial.usage.input.map(Some));
                 for to in Dialect::ALL {
                     let mut written = write_stream(dialect, to, &events);
@@ -76,7 +76,7 @@ fn what_is_no_end() {
             Dialect::Anthropic,
             "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
         ),
-        // An end that does not say why.
+        // An end without a reason.
         (Dialect::Anthropic, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
         (
             Dialect::Gemini,
@@ -92,7 +92,7 @@ fn what_is_no_end() {
 }
 
 #[test]
-fn a_said_end_counts_without_the_empty_line_behind_it() {
+fn a_terminal_event_counts_without_the_empty_line_after_it() {
     let text = stream(Dialect::OpenAi);
     for cut in ["\n\n", "\n"] {
         let (events, failure) = read(Dialect::OpenAi, text.strip_suffix(cut).unwrap());
@@ -103,7 +103,7 @@ fn a_said_end_counts_without_the_empty_line_behind_it() {
 }
 
 #[test]
-fn errors_inside_a_stream_are_the_providers_word() {
+fn errors_inside_a_stream_are_classified_as_the_providers() {
     for (dialect, frame) in [
         (
             Dialect::Anthropic,
@@ -141,7 +141,7 @@ fn errors_inside_a_stream_are_the_providers_word() {
 }
 
 #[test]
-fn broken_json_and_broken_words_are_failures_worth_a_retry() {
+fn broken_json_and_utf8_are_retryable_failures() {
     for (dialect, frame) in [
         (Dialect::OpenAi, "data: {\"choices\":[{\"delta\":{\"conte\n\n"),
         (Dialect::OpenAi, "data: garbage\n\n"),
@@ -187,7 +187,7 @@ fn over_is_over() {
 }
 
 #[test]
-fn an_event_too_large_is_a_typed_failure() {
+fn an_event_that_is_too_large_is_a_typed_failure() {
     let mut decoder = StreamDecoder::with_limit(Dialect::OpenAi, 1_000);
     decoder.push(Bytes::from(vec![b'x'; 2_000]));
     let failure = decoder.next_event().unwrap().unwrap_err();
@@ -217,7 +217,7 @@ fn whole_answers_without_their_end_are_failures() {
 }
 
 #[test]
-fn a_damaged_field_name_is_not_a_frame_to_pass_over() {
+fn a_frame_with_a_damaged_field_name_is_not_ignored() {
     for dialect in Dialect::ALL {
         let frames = split(dialect);
         let spoils = ["\u{fffd}data: {\"x\":1}", "dadata: {}", "data"];
@@ -232,7 +232,7 @@ fn a_damaged_field_name_is_not_a_frame_to_pass_over() {
         damaged.splice(0..0, *b"event: contdata: \xff\xfe\n\n");
         let (_, failure) = read_stream(dialect, [Bytes::from(damaged)]);
         assert!(failure.is_some(), "{dialect}: bytes that are no text");
-        // What the specification knows, and comments, are still no harm.
+        // Fields of the specification, and comments, are still accepted.
         let harmless = ["id: 7\n\n", ": hello\n\n", "retry: 100\n\n", "event: ping\n\n"].concat();
         assert!(read(dialect, &(harmless + &frames.concat())).1.is_none(), "{dialect}");
     }

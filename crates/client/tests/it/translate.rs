@@ -10,7 +10,7 @@ use steadfast_core::{Dialect, Reason};
 use crate::fixtures::{decode, encode, json as parse, try_encode};
 
 /// One conversation in each dialect: instructions, an image, thinking, two calls at once, their
-/// results in another order, tools, and everything nobody knows.
+/// results in another order, tools, and unknown fields.
 pub(crate) const REQUESTS: [(Dialect, &str); 3] =
     [(Dialect::OpenAi, OPENAI), (Dialect::Anthropic, ANTHROPIC), (Dialect::Gemini, GEMINI)];
 
@@ -27,7 +27,7 @@ fn translated(from: Dialect, to: Dialect) -> Value {
     for foreign in ["c2ln", "cache_control", "zz", "x_unknown", "1e2", "\"hm\""] {
         assert!(!written.contains(foreign), "{from} to {to}: {foreign}: {written}");
     }
-    // Arguments in their own spelling.
+    // Arguments as they were written.
     let args = if to == Dialect::OpenAi {
         r#"{\"path\": \"a\",  \"n\": 1.50}"#
     } else {
@@ -426,12 +426,12 @@ fn tool_choices_in_all_pairs() {
         "required" => json!({"mode": "ANY"}),
         _ => json!({"mode": "ANY", "allowedFunctionNames": ["f"]}),
     };
-    for (kind, choice) in openai {
+    for (kind, tool_choice) in openai {
         let bodies = [
             (
                 Dialect::OpenAi,
                 format!(
-                    r#""tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":{choice}"#
+                    r#""tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":{tool_choice}"#
                 ),
             ),
             (
@@ -452,7 +452,7 @@ fn tool_choices_in_all_pairs() {
         for (from, more) in bodies {
             let request = decode(from, &with(from, &more));
             let [a, b, c] = Dialect::ALL.map(|to| parse(&encode(to, &request)));
-            assert_eq!(a["tool_choice"], parse(choice), "{from} {kind}");
+            assert_eq!(a["tool_choice"], parse(tool_choice), "{from} {kind}");
             assert_eq!(b["tool_choice"], anthropic(kind), "{from} {kind}");
             assert_eq!(c["toolConfig"]["functionCallingConfig"], gemini(kind), "{from} {kind}");
         }
@@ -460,7 +460,7 @@ fn tool_choices_in_all_pairs() {
 }
 
 #[test]
-fn what_has_no_word_is_refused_and_says_what_it_is() {
+fn what_a_dialect_can_not_express_is_refused_by_name() {
     use Dialect::{Anthropic, Gemini, OpenAi};
     let user = |part: &str| {
         format!(
@@ -484,13 +484,13 @@ fn what_has_no_word_is_refused_and_says_what_it_is() {
         assert_eq!(failure.reason(), Reason::Unsupported, "{failure}");
         assert_eq!(failure.attempts(), 0);
         assert!(failure.message().contains(what), "{failure}, wanted {what}");
-        assert_eq!(encode(from, &request), body, "its own dialect has the word");
+        assert_eq!(encode(from, &request), body, "its own dialect has it");
     }
 }
 
-/// OpenAI refuses a batch of calls when anything stands between their results.
+/// OpenAI refuses a batch of calls when anything is between their results.
 #[test]
-fn what_tools_show_stands_behind_all_their_results() {
+fn media_of_tools_come_after_all_their_results() {
     use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult};
     let call = |id: &str| Part::tool_call(id, "shot", "{}");
     let result = |id: &str, content| {
@@ -516,7 +516,7 @@ fn what_tools_show_stands_behind_all_their_results() {
 }
 
 #[test]
-fn documents_and_pictures_of_tools_arrive() {
+fn documents_and_images_of_tools_are_translated() {
     let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBE"}},{"type":"document","source":{"type":"text","media_type":"text/plain","data":"plain words"}}]},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"shot","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]}]}]}"#;
     let request = decode(Dialect::Anthropic, body);
     let written = parse(&encode(Dialect::OpenAi, &request));
@@ -547,8 +547,8 @@ fn documents_and_pictures_of_tools_arrive() {
 }
 
 #[test]
-fn odd_conversations_become_regular_ones() {
-    // It begins with the model, has two turns of one side, an empty one, and ends with a prefill.
+fn irregular_conversations_become_valid() {
+    // It begins with the model, has two neighbours of one role, an empty message, and a prefill.
     let body = r#"{"model":"m","messages":[{"role":"assistant","content":"Hello."},{"role":"user","content":"a"},{"role":"developer","content":"Late."},{"role":"user","content":"b"},{"role":"assistant","content":"  "},{"role":"user","content":"c"},{"role":"assistant","content":"So \n"}]}"#;
     let request = decode(Dialect::OpenAi, body);
     let written = parse(&encode(Dialect::Anthropic, &request));
@@ -572,7 +572,7 @@ fn odd_conversations_become_regular_ones() {
 }
 
 #[test]
-fn a_budget_of_the_program_is_put_into_the_models_words() {
+fn a_thinking_budget_is_translated_to_the_models_levels() {
     let mut request = steadfast_chat::ChatRequest::user("x").with_model("claude-sonnet-4-5");
     request.params.thinking = Some(ThinkingConfig::Effort("medium".into()));
     let written = parse(&encode(Dialect::Anthropic, &request));

@@ -1,4 +1,4 @@
-//! A compaction that stays: callers who send their whole history in every turn get the same
+//! Repeating a compaction: callers who send their whole history in every turn get the same
 //! compacted beginning in every turn.
 //!
 //! A caller does not know that its request was compacted, and sends everything again, with a turn
@@ -36,13 +36,13 @@ use super::Summary;
 pub struct Applied {
     original: Vec<Fingerprint>,
     compacted: Vec<Message>,
-    /// Where each of the compacted stood.
+    /// The original index of each compacted message.
     origins: Vec<Option<usize>>,
     summary: Option<Summary>,
 }
 
 impl Applied {
-    /// `original` was compacted to `compacted`, in which `summary` may stand.
+    /// `original` was compacted to `compacted`, with `summary` in it if there is one.
     pub fn new(original: Vec<Message>, compacted: Vec<Message>, summary: Option<Summary>) -> Self {
         // What both end with is no part of it: the less is remembered, the more may a caller change
         // without its history being another one. One message stays, so that there is a border.
@@ -67,8 +67,8 @@ impl Applied {
     }
 
     /// Replaces the beginning of the request's history, when it is the one that was compacted;
-    /// whether it was. A caller who edited what was compacted, or took it back, has another
-    /// conversation: it is left alone.
+    /// returns whether it was. A history that was edited or truncated since is another conversation and
+    /// is not changed.
     pub fn apply(&self, request: &mut ChatRequest) -> bool {
         let covers = self.covers(&request.messages);
         if covers {
@@ -90,7 +90,7 @@ impl Applied {
             && self.original.iter().zip(history).all(|(one, other)| one.matches(other))
     }
 
-    /// Where the message at `index` of an applied history stood in the original; `None` for the
+    /// The original index of the message at `index` of an applied history; `None` for the
     /// summary and for messages that were changed.
     pub fn original(&self, index: usize) -> Option<usize> {
         match self.origins.get(index) {
@@ -99,7 +99,7 @@ impl Applied {
         }
     }
 
-    /// The summary that stands in the compacted history.
+    /// The summary in the compacted history.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
@@ -189,7 +189,7 @@ mod tests {
         let mut first = ChatRequest::new(list.clone());
         assert!(applied.apply(&mut first));
         list.push(Message::user("more"));
-        // Read anew from the wire.
+        // Read again from the wire.
         let mut second = ChatRequest::new(history(10));
         second.messages.make_mut().push(Message::user("more"));
         assert!(applied.apply(&mut second));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_was_edited_or_taken_back_is_left_alone() {
+    fn a_history_that_was_edited_or_truncated_is_not_changed() {
         let (list, applied) = applied();
         let mut edited = list.clone();
         edited[2] = Message::user("something else");

@@ -1,4 +1,4 @@
-//! Tier 4: what is left of messages that no model summarises. Bounded by construction.
+//! Tier 4: what is kept of messages that no model summarises. Bounded by construction.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ const TOOLS: usize = 40;
 /// Bytes of a tool's name.
 const TOOL_NAME: usize = 64;
 
-/// What was in messages that are gone: counts, the first lines of the user's turns, the names of
+/// What was in removed messages: counts, the first lines of the user's turns, the names of
 /// tools. Digests of several compactions add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
@@ -63,7 +63,7 @@ impl Digest {
         }
     }
 
-    /// How many messages it stands for.
+    /// How many messages it replaces.
     pub(super) fn messages(&self) -> u64 {
         self.user + self.assistant + self.tool
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_how_much_there_was_and_what_it_was_about() {
+    fn has_counts_and_the_users_turns() {
         let mut digest = Digest::default();
         for message in [
             Message::user("\n  Fix the parser.\nAnd more."),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_and_the_end_of_long_conversations_stay() {
+    fn the_beginning_and_the_end_of_long_conversations_are_kept() {
         let mut digest = Digest::default();
         for number in 0..100 {
             digest.read(&Message::user(format!("turn {number}")));

@@ -1,7 +1,7 @@
-//! FactList that summaries lose, kept by rule.
+//! Facts that summaries lose, kept by rule.
 //!
-//! A summary may forget a path, a number, or that something must never be done. A [`Ledger`] picks
-//! such facts out of the messages that go, without a model, and stands beside the summary. It is
+//! A summary may lose a path, a number, or that something must never be done. A [`Ledger`] finds
+//! such facts in the messages that are removed, without a model, and is added to the summary. It is
 //! kept from one compaction to the next, so a fact survives any number of them.
 //!
 //! ```
@@ -27,15 +27,14 @@ use steadfast_core::mask;
 
 use super::{SummaryHeader, digest::Digest, facts, render, table_lines};
 
-/// FactList of each kind that are kept, at most: far more than a person states, and what a summary
+/// Facts of each kind that are kept, at most: far more than a person states, and what a summary
 /// has room for.
 const MAX_FACTS: usize = 200;
 
 /// Bytes of one fact, at most.
 const MAX_FACT: usize = 300;
 
-/// Bytes of a tool's result that are scanned for identifiers: they stand at its top, or
-/// nowhere in particular.
+/// Bytes of a tool's result that are scanned for identifiers: most are at its beginning.
 const SCANNED: usize = 4_096;
 
 /// Arguments that name a file.
@@ -71,7 +70,7 @@ impl FactList {
     }
 }
 
-/// FactList picked out of messages by rule. Bounded: two hundred of a kind, three hundred bytes each.
+/// Facts found in messages by rule. Bounded: two hundred of a kind, three hundred bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// What is counted of the messages.
@@ -80,7 +79,7 @@ pub struct Ledger {
     prohibitions: FactList,
     /// What is still to be done.
     todos: FactList,
-    /// The model's own list of what is still to be done, as it stood last.
+    /// The model's own list of what is still to be done, the latest one.
     plan: FactList,
     /// Commands that failed, and how.
     failed: FactList,
@@ -95,7 +94,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Picks the facts out of messages, oldest first. Linear in their text; of a large tool result
+    /// Finds the facts in messages, oldest first. Linear in their text; of a large tool result
     /// the first 4,096 bytes are scanned.
     pub fn read<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         let mut open: HashMap<&str, VecDeque<&ToolCall>> = HashMap::new();
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn files_go_by_what_is_done_to_them() {
+    fn files_are_sorted_by_what_is_done_to_them() {
         let mut messages = Vec::new();
         messages.extend(pair("read_file", r#"{"path":"a.rs"}"#, "", false));
         messages.extend(pair("Edit", r#"{"file_path":"b.rs","old":"x"}"#, "", false));

@@ -1,5 +1,5 @@
 //! Changing a conversation: stripping large results, summaries as messages, facts kept by rule, and
-//! what the answer's head says of it.
+//! what the answer's head reports.
 
 mod applied;
 mod digest;

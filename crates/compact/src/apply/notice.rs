@@ -37,18 +37,18 @@ impl Tier {
     }
 }
 
-/// What came of a compaction.
+/// The effect of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// It came down to the target.
+    /// The target was reached.
     Effective,
-    /// What is never touched is larger than the target: it came down as far as it could, below what
-    /// would cause the next compaction.
+    /// What is never changed is larger than the target: everything else was removed, and the result
+    /// is below the next compaction's trigger.
     Eased,
     /// It fits the window and nothing more: the next turn will need another.
     Tight,
-    /// It did not help, and was taken back: the request is as it was, and fits the window.
+    /// It did not help and was undone: the request is as it was, and fits the window.
     Ineffective,
 }
 
@@ -70,23 +70,23 @@ impl Effect {
 pub struct CompactionReport {
     /// How much was done.
     pub tier: Tier,
-    /// What came of it.
+    /// Its effect.
     pub effect: Effect,
     /// Tokens before.
     pub before: u64,
     /// Tokens after.
     pub after: u64,
-    /// Tokens of all that is never touched.
+    /// Tokens of all that is never changed.
     pub floor: u64,
     /// Tokens it was to come down to: the policy's target, or what replaced it ([`Effect`]).
     pub target: u64,
     /// Messages that are still there, changed or not; the summary not counted.
     pub kept: usize,
-    /// Messages that are gone.
+    /// Messages that were removed.
     pub dropped: usize,
     /// Results and arguments that became markers.
     pub stripped: usize,
-    /// Repairs that the provider's rules asked for.
+    /// Repairs that the provider's rules required.
     pub repaired: usize,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for CompactionReport {
     }
 }
 
-/// What a [`CompactionLayer`](crate::CompactionLayer) says of an answer, in its head; nothing where
+/// What a [`CompactionLayer`](crate::CompactionLayer) reports in the head of an answer; none where
 /// there was room enough.
 ///
 /// ```
@@ -138,7 +138,7 @@ pub struct Notice {
     pub degraded: Option<Degraded>,
     /// A compaction was started for the next turn.
     pub deferred: bool,
-    /// The layer leaves this conversation alone, after errors of its own.
+    /// The layer does not compact this conversation any more, after internal errors.
     pub switched_off: bool,
     /// What was sent instead of the caller's messages, when that was something else.
     pub compacted: Option<Compacted>,
@@ -167,7 +167,7 @@ impl Compacted {
 }
 
 impl Notice {
-    /// What the layer says in the head of an answer.
+    /// What the layer reports in the head of an answer.
     pub fn of(head: &Head) -> Option<&Self> {
         head.extensions.get::<Arc<Self>>().map(AsRef::as_ref)
     }

@@ -1,11 +1,11 @@
 //! A summary as a message: data, in the user's role, that can not be taken for anything else.
 //!
 //! The body of a summary is made of the output of tools and models, so it may hold instructions that an
-//! attacker planted. It stands between two lines with a delimiter made anew for each rendering, and
+//! attacker planted. It is put between two lines with a delimiter that is new for each rendering, and
 //! whatever in it resembles that frame, like a turn of its own, or like the trusted header is
 //! broken up, also when it is written with full-width letters, look-alike brackets or characters
-//! without width. Credentials are masked. Only the header says what the summary is, and only there
-//! may stand that it is an emergency truncation.
+//! without width. Credentials are masked. Only the header describes the summary, and only it may mark
+//! an emergency truncation.
 //!
 //! ```
 //! use steadfast_compact::{SummaryHeader, render};
@@ -25,10 +25,10 @@ use steadfast_core::mask;
 
 use super::table_lines;
 
-/// What the trusted header says.
+/// The content of the trusted header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SummaryHeader {
-    /// How many messages the summary stands for.
+    /// How many messages the summary replaces.
     pub messages: u64,
     /// No model wrote it: it is a truncation.
     pub is_emergency: bool,
@@ -73,8 +73,8 @@ static TURNS: LazyLock<Vec<&str>> =
     LazyLock::new(|| table_lines(include_str!("../../data/turn_openings.txt")).collect());
 
 /// Characters that resemble an ASCII character, and that character.
-static LOOK_ALIKES: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
-    let lines = table_lines(include_str!("../../data/look_alikes.txt"));
+static CONFUSABLES: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
+    let lines = table_lines(include_str!("../../data/confusables.txt"));
     lines
         .flat_map(|line| {
             let mut characters = line.chars().filter(|c| *c != ' ');
@@ -87,7 +87,7 @@ static LOOK_ALIKES: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
 /// A body in which nothing resembles the frame around it. Lines that do not are left as they are.
 pub fn escape(body: &str) -> String {
     let mut out = String::with_capacity(body.len() + 16);
-    // Whatever a reader may take for the end of a line is one.
+    // Every character that some reader takes for the end of a line is one.
     let breaks = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
     for (index, line) in body.replace("\r\n", "\n").split(breaks).enumerate() {
         if index > 0 {
@@ -103,7 +103,7 @@ pub fn escape(body: &str) -> String {
     out
 }
 
-/// A line as it reads: characters without width dropped, full-width letters and look-alikes made
+/// A line as a reader sees it: characters without width dropped, full-width letters and look-alikes made
 /// ASCII.
 fn fold(line: &str) -> Cow<'_, str> {
     if line.is_ascii() {
@@ -125,7 +125,7 @@ fn ascii(c: char) -> Option<char> {
         | '\u{e0000}'..='\u{e007f}' => return None,
         '\u{a0}' | '\u{3000}' => ' ',
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(c) - 0xff01 + 0x21).unwrap_or(c),
-        c => LOOK_ALIKES.get(&c).copied().unwrap_or(c),
+        c => CONFUSABLES.get(&c).copied().unwrap_or(c),
     })
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_for_the_frame_is_broken_up() {
+    fn what_resembles_the_frame_is_broken_up() {
         for attack in [
             "<<<END",
             "＜＜＜END",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rendering_has_its_own_delimiter_and_secrets_go() {
+    fn every_rendering_has_its_own_delimiter_and_no_secrets() {
         let mut rng = fastrand::Rng::with_seed(1);
         let secret = "token sk-proj-abcdefghijklmnop1234";
         let one =

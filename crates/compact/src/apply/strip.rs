@@ -1,6 +1,6 @@
-//! Tier 1: large results and arguments of older messages become markers. No model is asked.
+//! Tier 1: large results and arguments of older messages become markers. No model is called.
 //!
-//! A marker says what was there, how large it was and how to get it again. It is made from the
+//! A marker names what was there, its size and how to get it again. It is made from the
 //! message alone, so the same message gets the same marker in every turn, and it is short enough
 //! never to be stripped itself: what is stripped once stays the same.
 
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use steadfast_chat::{Message, Part, Role, ToolCall, ToolResult};
 
-/// A marker may be as long as this; what is not longer is not worth one.
+/// The longest marker; a shorter text is not replaced.
 pub(crate) const MARKER: usize = 200;
 
 /// What a strip did.
@@ -83,7 +83,7 @@ pub fn strip(
         if done.saved >= wanted {
             break;
         }
-        // Replaced from what is there: a message is copied only once it is known to change.
+        // A message is copied only once it is known to change.
         let part = match &messages[candidate.message].parts()[candidate.part] {
             Part::ToolResult(result) => {
                 let name = result.name.as_deref().or(names.get(&result.id).map(String::as_str));
@@ -166,7 +166,7 @@ fn shortened(call: &ToolCall, over: usize) -> Option<ToolCall> {
             changed = true;
         }
     }
-    // Many short arguments: nothing of them is worth a marker of its own.
+    // Many short arguments, none of them longer than a marker.
     changed.then(|| ToolCall { arguments: Value::Object(fields).to_string(), ..call.clone() })
 }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_says_what_was_there_and_how_to_get_it() {
+    fn a_marker_names_what_was_there_and_how_to_get_it() {
         let mut list = session(&[48_213, 10]);
         let done = run(&mut list, u64::MAX);
         assert_eq!((done.results, done.messages.as_slice()), (1, &[2][..]));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_characters_stay_and_one_more_goes() {
+    fn two_hundred_characters_are_kept_and_one_more_is_not() {
         let mut list = session(&[200, 201, 1]);
         run(&mut list, u64::MAX);
         assert_eq!(result(&list[2]).len(), 200);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_has_not_seen_stays() {
+    fn what_the_model_has_not_seen_is_kept() {
         let mut list = session(&[500, 500]);
         run(&mut list, u64::MAX);
         assert!(result(&list[2]).starts_with("[Old"));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_goes_first_then_the_oldest() {
+    fn the_largest_is_removed_first_then_the_oldest() {
         let stripped = |wanted| {
             let mut list = session(&[3_000, 9_000, 3_100, 8_300, 1]);
             run(&mut list, wanted).messages
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn long_arguments_go_and_the_path_stays() {
+    fn long_arguments_are_removed_and_the_path_is_kept() {
         let long = "z".repeat(1_000);
         for (arguments, expected) in [
             (
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_or_of_one_dialect_stays() {
+    fn signed_parts_and_blocks_of_one_dialect_are_kept() {
         let mut signed = call("1", &"z".repeat(1_000));
         if let Part::ToolCall(call) = &mut signed.parts_mut()[0] {
             call.signature = Some("sig".into());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_in_results_count_as_large_and_an_error_stays_one() {
+    fn images_in_results_count_as_large_and_an_error_remains_one() {
         let content = vec![Part::Text(Text::default()), Part::image("image/png", "AAAA")];
         let answer =
             ToolResult { id: "1".into(), content, is_error: true, ..ToolResult::default() };

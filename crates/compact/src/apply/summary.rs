@@ -1,4 +1,4 @@
-//! The summary that stands in a conversation.
+//! The summary in a conversation.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use steadfast_chat::Message;
 
 use super::Ledger;
 
-/// Bytes of the record that is kept by rule, when it is handed to a summariser.
+/// Bytes of the record that is kept by rule, when it is shown to a summariser.
 const RECORD: usize = 4_000;
 
-/// The summary of an earlier compaction: what stands in the conversation, and what is known beyond
-/// its text. It is recognised by being this value, never by its text.
+/// The summary of an earlier compaction: its message, and what is known beyond its text. It is
+/// recognised by being this value, never by its text.
 #[derive(Clone)]
 pub struct Summary {
     message: Message,
@@ -24,7 +24,7 @@ impl Summary {
         Self { message, ledger, written: written.map(Into::into) }
     }
 
-    /// The message that stands in the conversation.
+    /// Its message in the conversation.
     pub fn message(&self) -> &Message {
         &self.message
     }
@@ -34,7 +34,7 @@ impl Summary {
         &self.ledger
     }
 
-    /// How many messages it stands for.
+    /// How many messages it replaces.
     pub fn messages(&self) -> u64 {
         self.ledger.messages()
     }

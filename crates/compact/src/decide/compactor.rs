@@ -1,12 +1,11 @@
-//! One compaction, start to end: tier 1, and when that is not enough a summary that somebody wrote
-//! (tiers 2 and 3) or the list of facts that needs nobody (tier 4). Asks no model itself; pure but
-//! for the random delimiter.
+//! One compaction: tier 1, and when that is not enough a summary that a model wrote (tiers 2 and 3) or
+//! the list of facts (tier 4). Calls no model itself; pure but for the random delimiter.
 
 use std::{fmt, sync::Arc};
 
 use steadfast_chat::{
     ChatRequest, Message, Role,
-    transcript::{Rules, repair, validate},
+    transcript::{TranscriptRules, repair, validate},
 };
 
 use super::{
@@ -17,11 +16,11 @@ use crate::{
     CompactionReport, Effect, PolicyError, Stripped, Summary, Tier, TooLarge, UNKNOWN, strip,
 };
 
-/// What one compaction is to go by.
+/// The input of one compaction, besides the request.
 #[derive(Clone, Copy)]
 pub struct CompactionTask<'a> {
     /// What the target accepts.
-    pub rules: &'a Rules,
+    pub rules: &'a TranscriptRules,
     /// Its window.
     pub room: Room,
     /// The tokens of a message: those of a [`Counter`](crate::Counter) for the target's model.
@@ -48,7 +47,7 @@ pub struct CompactionTask<'a> {
     pub half: bool,
 }
 
-/// What a summariser is to be asked about.
+/// What a summary is needed of.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SummaryInput {
@@ -76,13 +75,13 @@ impl fmt::Debug for CompactionTask<'_> {
     }
 }
 
-/// What a compaction came to.
+/// The result of a compaction.
 #[derive(Clone, Debug)]
 #[must_use = "the next compaction needs the summary of this one"]
 pub struct CompactionResult {
     /// What was done.
     pub report: CompactionReport,
-    /// The summary that now stands in the conversation, to be handed to the next compaction.
+    /// The summary that is now in the conversation, for the next compaction.
     pub summary: Option<Summary>,
 }
 
@@ -90,7 +89,7 @@ pub struct CompactionResult {
 ///
 /// ```
 /// use steadfast_compact::{CompactionPolicy, CompactionTask, Compactor, Tier, TokenLimits};
-/// use steadfast_chat::{ChatRequest, Message, transcript::Rules};
+/// use steadfast_chat::{ChatRequest, Message, transcript::TranscriptRules};
 /// use steadfast_core::Dialect;
 ///
 /// let mut request = ChatRequest::new(
@@ -107,7 +106,7 @@ pub struct CompactionResult {
 /// let policy = CompactionPolicy::default();
 /// let compactor = Compactor::new(policy.clone())?;
 /// let bytes = |message: &Message| message.text().len() as u64 / 4;
-/// let rules = Rules::for_dialect(Dialect::Anthropic);
+/// let rules = TranscriptRules::for_dialect(Dialect::Anthropic);
 /// let mut task = CompactionTask::new(&rules, &bytes);
 /// task.room = policy.room(TokenLimits::new(4_096), None, true);
 ///
@@ -131,7 +130,7 @@ impl fmt::Debug for Compactor {
 
 impl<'a> CompactionTask<'a> {
     /// A compaction for a target that accepts `rules`, with a window that nobody knows.
-    pub fn new(rules: &'a Rules, count: &'a dyn Fn(&Message) -> u64) -> Self {
+    pub fn new(rules: &'a TranscriptRules, count: &'a dyn Fn(&Message) -> u64) -> Self {
         Self {
             rules,
             room: CompactionPolicy::default().room(UNKNOWN, None, true),
@@ -149,7 +148,7 @@ impl<'a> CompactionTask<'a> {
 }
 
 impl Default for Compactor {
-    /// By the default policy, which is sound, and without pins.
+    /// With the default policy and without pins.
     fn default() -> Self {
         Self { policy: CompactionPolicy::default(), pinned: Arc::new(|_| false) }
     }
@@ -171,8 +170,7 @@ impl Compactor {
         Ok(Self { policy, ..self })
     }
 
-    /// Keeps whole every message that `pinned` says so of, and the calls and results that go with
-    /// it.
+    /// Keeps every message for which `pinned` returns true, with its calls and results.
     #[must_use]
     pub fn with_pins(mut self, pinned: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         self.pinned = Arc::new(pinned);
@@ -189,7 +187,7 @@ impl Compactor {
     ///
     /// # Errors
     ///
-    /// When what is never touched does not fit the window: the request is as it was.
+    /// When what is never changed does not fit the window: the request is as it was.
     pub fn run(
         &self,
         request: &mut ChatRequest,
@@ -205,8 +203,7 @@ impl Compactor {
     ///
     /// # Errors
     ///
-    /// When what is never touched does not fit the window: no summary would help, and nobody has
-    /// to be asked.
+    /// When what is never changed does not fit the window: no summary would help.
     pub fn pending(
         &self,
         request: &ChatRequest,
@@ -234,7 +231,7 @@ struct Compaction<'a> {
     scale: f64,
     goal: Goal,
     before: u64,
-    /// Where the earlier summary stands.
+    /// The index of the earlier summary.
     summary: Option<usize>,
 }
 
@@ -265,7 +262,7 @@ impl<'a> Compaction<'a> {
         }
         let mut goal = policy.goal(task.room, task.growth);
         if task.refused {
-            // The provider counts more than we do: whatever the numbers say, less has to go out.
+            // The provider counts more than this counter: the request must become smaller in any case.
             goal = goal.below(before);
         }
         let original = request.clone();
@@ -293,7 +290,7 @@ impl<'a> Compaction<'a> {
         Ok(Lean { messages, tokens, stripped, plan })
     }
 
-    /// What came of tier 1 alone, when that is enough: to the target, or, where nothing may be cut,
+    /// The result of tier 1 alone, when that is enough: at the target, or, where nothing may be cut,
     /// below the trigger.
     fn suffices(&self, lean: &Lean) -> Option<Effect> {
         match lean.plan.total {
@@ -355,7 +352,7 @@ impl<'a> Compaction<'a> {
         let (task, goal) = (self.task, self.goal);
         let cut = self.choose(lean)?;
         let rest = lean.plan.total - cut.freed;
-        // Facts are read from what stood there before anything was stripped.
+        // Facts are read from the messages before anything was stripped.
         let mut ledger = self.earlier().map(|earlier| earlier.ledger().clone()).unwrap_or_default();
         ledger.read(self.gone(&cut).map(|at| &self.original.messages[at]));
 
@@ -491,8 +488,8 @@ impl<'a> Compaction<'a> {
     }
 }
 
-/// The messages with what is cut replaced by the summary, which stands where the rest continues: all
-/// before it stays as it is, for the sake of prompt caches. Only where the model would then open
+/// The messages with the cut replaced by the summary, which comes where the rest continues: all
+/// before it is not changed, for the sake of prompt caches. Only where the model would then open
 /// the conversation, the summary opens it.
 fn with_summary(messages: &[Message], cut: &Cut, summary: Message) -> Vec<Message> {
     let mut dropped = cut.dropped.iter().copied().peekable();

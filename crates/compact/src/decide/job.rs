@@ -7,7 +7,7 @@ use std::{
 
 use steadfast_chat::{
     ChatRequest, Message,
-    transcript::{Rules, validate},
+    transcript::{TranscriptRules, validate},
 };
 use steadfast_core::Failure;
 
@@ -27,7 +27,7 @@ pub(crate) struct CompactionJob {
     permit: CompactionPermit,
     target: Arc<TargetInfo>,
     measured: Measurement,
-    rules: Rules,
+    rules: TranscriptRules,
     /// The tokens of each message.
     tokens: Vec<u64>,
     growth: Option<u64>,
@@ -37,11 +37,11 @@ pub(crate) struct CompactionJob {
     no_summary: Option<Degraded>,
 }
 
-/// Why nothing came of it.
+/// Why there is no compaction.
 #[derive(Debug)]
 enum Failed {
     TooLarge(TooLarge),
-    /// An error of the layer's own.
+    /// An internal error.
     Internal(&'static str),
     /// There is no summary.
     NoSummary(Degraded),
@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-/// What a summariser wrote, and whether of the older half only.
+/// A summariser's answer, and whether it is about the older half only.
 type Written<'a> = Option<(&'a str, bool)>;
 
 impl CompactionJob {
@@ -114,8 +114,8 @@ impl CompactionJob {
         helped.then(|| self.conclude(outcome).ok()).flatten()
     }
 
-    /// Does `work` with what the compaction goes by. A panic in it is an error of the layer's own: the
-    /// call goes on without.
+    /// Does `work` with the task of the compaction. A panic in it is an internal error: the call
+    /// continues without.
     fn with_task<R>(
         &self,
         written: Written<'_>,

@@ -30,9 +30,9 @@ use crate::{
     state::{CompactionPermit, Conversation, ConversationState, LayerState},
 };
 
-/// What a request calls for.
+/// What is done with a request.
 pub(crate) enum NextAction {
-    /// It goes as it is now.
+    /// It is sent as it is now.
     Send(CallState),
     /// It is compacted first.
     Compact(Box<CompactionJob>),
@@ -43,7 +43,7 @@ pub(crate) enum NextAction {
 /// What is remembered of a request that was sent.
 #[derive(Default)]
 pub(crate) struct CallState {
-    /// Who learns from the usage that the provider reports.
+    /// Learns from the usage that the provider reports.
     pub(crate) observer: Option<UsageObserver>,
     pub(crate) notice: Option<Box<Notice>>,
     /// The caller's own messages, when others are sent.
@@ -160,7 +160,7 @@ impl LayerState {
             let is_deferred = match (job, tokio::runtime::Handle::try_current()) {
                 (Some(mut job), Ok(runtime)) => {
                     event::deferred(About::of(request));
-                    // Nobody waits for it, and the answer's head is written without it.
+                    // No call waits for it, and the answer's head is written without it.
                     job.request.context.deadline = None;
                     job.request.context.log = RecoveryLog::disabled();
                     // Its result is kept, and its events are traced.

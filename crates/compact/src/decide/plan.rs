@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_the_models_messages_is_one_unit_and_its_instructions_stay() {
+    fn a_run_of_the_models_messages_is_one_unit_and_its_instructions_are_kept() {
         let list = [
             Message::user("a"),
             call("1"),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn few_messages_are_left_alone() {
+    fn few_messages_are_not_changed() {
         let list: Vec<_> = session().into_iter().take(6).collect();
         let (plan, cuts) = plan(&list, &none);
         assert!(!plan.can_cut(), "five and an instruction");

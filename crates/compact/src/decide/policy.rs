@@ -112,7 +112,7 @@ impl CompactionPolicy {
     /// The room there is for a request to a model of these limits, which asks for at most
     /// `max_output` tokens of answer. Where the provider does not hold the two together against the
     /// window (`output_counts`, of the target's
-    /// [`Rules`](steadfast_chat::transcript::Rules::output_counts)), no more is kept than if the
+    /// [`TranscriptRules`](steadfast_chat::transcript::TranscriptRules::output_counts)), no more is kept than if the
     /// request had not asked: many ask for the most there is and never use it.
     pub fn room(&self, limits: TokenLimits, max_output: Option<u64>, output_counts: bool) -> Room {
         let most = limits.output.unwrap_or(u64::MAX);
@@ -220,7 +220,7 @@ mod tests {
     const ROOM: Room = Room { window: 100_000, reserve: 10_000 };
 
     #[test]
-    fn the_default_is_sound_and_contradictions_are_named() {
+    fn the_default_is_valid_and_contradictions_are_named() {
         assert_eq!(CompactionPolicy::default().validate(), Ok(()));
         type Change = fn(&mut CompactionPolicy);
         let cases: [(Change, &str); 6] = [

@@ -69,7 +69,7 @@ pub(crate) fn refused_compacted(layer: &LayerState, kept: &KeptRequest, failure:
     original.messages = caller.clone();
     let conversation = layer.conversation(&original);
     conversation.state.lock().forget();
-    // Else the caller's own may be malformed.
+    // Otherwise the caller's own messages may be malformed.
     if validate(&original, &layer.target(&original).rules(&original)).is_ok() {
         let what = "the provider refused the result";
         layer.failed_internally(&conversation, &kept.request, what);
@@ -80,7 +80,7 @@ pub(crate) fn refused_compacted(layer: &LayerState, kept: &KeptRequest, failure:
 ///
 /// # Errors
 ///
-/// The provider's refusal, when that does not help: what it says is worth more than what we would.
+/// The provider's refusal, when that does not help: its message is better than ours.
 pub(crate) async fn compact_refused(
     layer: &Arc<LayerState>,
     kept: KeptRequest,

@@ -1,4 +1,4 @@
-//! What reported usage teaches about an estimate.
+//! Learning from reported usage how good an estimate is.
 
 /// What an estimate is made from: the two sizes of a text that providers' counts follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -51,7 +51,7 @@ const PULL: f64 = 0.002;
 /// The least error assumed: reports differ by that much for equal text (role marks, date lines).
 const LEAST_ERROR: f64 = 0.005;
 
-/// Estimates smaller than this teach nothing: what a provider adds to each message outweighs them.
+/// Smaller estimates are not learned from: what a provider adds to each message outweighs them.
 const LEAST_TAUGHT: f64 = 64.0;
 
 impl Calibration {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn learns_in_one_report_and_gets_surer() {
+    fn learns_from_one_report_and_becomes_more_certain() {
         let mut learned = Calibration::new(0.15);
         learned.observe(sample(1_000.0), 1_250);
         assert!(learned.tokens(sample(2_000.0)).abs_diff(2_500) <= 2, "{learned:?}");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_sizes_apart_once_texts_differ() {
+    fn sizes_are_distinguished_once_texts_differ() {
         let mut learned = Calibration::new(0.15);
         // A provider that counts bytes, for prose and for digits.
         let prose = Sample { scheme: 1_000.0, quarter: 1_300.0 };

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_count_has_no_bound() {
+    fn what_must_be_counted_has_no_bound() {
         assert_eq!(upper_bound(&ChatRequest::new(vec![Message::user("x"); 33])), None);
         let document = Message::new(Role::User, vec![document("text/plain", 30)]);
         assert_eq!(upper_bound(&ChatRequest::new(vec![document])), None);

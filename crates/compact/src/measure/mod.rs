@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scheme_of_ones_own_goes_by_the_longest_prefix() {
+    fn a_custom_scheme_is_found_by_the_longest_prefix() {
         let flat = |bytes| Scheme { encoding: Encoding::Bytes(bytes), ..Scheme::for_model("x") };
         let counter =
             Counter::default().with_scheme("house", flat(4)).with_scheme("house-big", flat(2));

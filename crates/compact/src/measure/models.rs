@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_table_is_read_and_makes_sense() {
+    fn every_row_of_the_table_is_valid() {
         let rows = include_str!("../../data/models.jsonl").lines().count();
         assert_eq!(TABLE.len(), rows, "a row is damaged or stands twice");
         for (model, limits) in TABLE.iter() {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_however_they_are_dressed() {
+    fn names_are_found_with_any_prefix_and_suffix() {
         let models = Models::default();
         for (name, window) in [
             ("claude-sonnet-4-5", 200_000),

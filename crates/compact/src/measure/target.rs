@@ -2,7 +2,7 @@
 
 use std::{hash::BuildHasher, sync::Arc};
 
-use steadfast_chat::{ChatRequest, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 use steadfast_core::{Dialect, Keep, Target};
 use tokio::time::Instant;
 
@@ -56,7 +56,7 @@ pub(crate) struct TargetInfo {
     target: Option<Target>,
     pub(crate) model: Box<str>,
     pub(crate) limits: TokenLimits,
-    /// Whether the limits are anybody's statement; else they are assumed.
+    /// Whether the limits are stated; otherwise they are assumed.
     pub(crate) is_known: bool,
     /// What was given; the dialect as far as the provider's name shows, too.
     facts: TargetFacts,
@@ -81,8 +81,8 @@ impl TargetInfo {
     }
 
     /// What the target accepts.
-    pub(crate) fn rules(&self, request: &ChatRequest) -> Rules {
-        let mut rules = Rules::for_dialect(self.dialect(request));
+    pub(crate) fn rules(&self, request: &ChatRequest) -> TranscriptRules {
+        let mut rules = TranscriptRules::for_dialect(self.dialect(request));
         rules.images.vision = self.facts.vision;
         rules
     }
@@ -113,7 +113,7 @@ impl LayerState {
     pub(crate) fn target(&self, request: &ChatRequest) -> Arc<TargetInfo> {
         let (target, model) = (request.context.target.as_ref(), model(request));
         let key = self.hasher.hash_one((target, model, self.config.models.epoch()));
-        // Two targets with one hash: once in 2^64, and then not the other's.
+        // Two targets with one hash, once in 2^64: the facts are the other target's.
         let is_it = |one: &Arc<TargetInfo>| one.target.as_ref() == target && *one.model == *model;
         if let Some(found) = self.targets.get(&key).filter(is_it) {
             return found;

@@ -1,4 +1,4 @@
-//! The breaker before the summariser, with one state for the whole layer.
+//! The summariser's breaker, with one state for the whole layer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,14 +6,15 @@ use parking_lot::Mutex;
 use steadfast_core::{
     Lease, LeaseEnd, Observer, Outcome, PermitKind, Reason, RecoveryLog,
     circuit::{
-        Blame, Circuit, CircuitPolicy, CircuitState, Moment, Recovery, Transition, Verdict, Weight,
+        Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, Moment, Readmission,
+        Transition, Weight,
     },
 };
 use tokio::time::Instant;
 
 use crate::{SummaryPolicy, event};
 
-/// Stops asking a summariser that keeps failing.
+/// Stops calling a summariser that keeps failing.
 #[derive(Debug)]
 pub(crate) struct SummariserBreaker {
     rest: Duration,
@@ -46,15 +47,14 @@ impl SummariserBreaker {
             probe_limit: policy.probe,
             probes: 1,
             successes: 1,
-            recovery: Recovery::Probes,
+            recovery: Readmission::Probes,
             lone: None,
         };
         let circuit = Circuit::new(circuit, Instant::now());
         Self { rest: policy.rest, counted: Mutex::new(Counted { circuit, calls: 0 }) }
     }
 
-    /// Whether a compaction may ask: a lease to say how that went, and whether it is the one that
-    /// tries after failures.
+    /// Whether a compaction may call the summariser: a lease for the outcome, and whether it is the probe.
     pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Option<(Lease, bool)> {
         let permit = {
             let mut counted = self.counted.lock();
@@ -74,10 +74,10 @@ impl SummariserBreaker {
         self.change(Circuit::reset);
     }
 
-    fn change(&self, act: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>) {
+    fn change(&self, change: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>) {
         let mut counted = self.counted.lock();
         let now = Moment { at: Instant::now(), order: counted.calls };
-        let transition = act(&mut counted.circuit, now);
+        let transition = change(&mut counted.circuit, now);
         drop(counted);
         if let Some(transition) = transition {
             event::summariser(transition.to);
@@ -88,16 +88,16 @@ impl SummariserBreaker {
 impl Observer for SummariserBreaker {
     fn ended(&self, end: LeaseEnd<'_>) {
         let verdict = match end.outcome {
-            Outcome::Success => Verdict::Success,
-            // Whatever it was: no summary came of it.
-            Outcome::Failure(_) => Verdict::Failure(Blame {
+            Outcome::Success => CircuitVerdict::Success,
+            // Any other outcome: there is no summary.
+            Outcome::Failure(_) => CircuitVerdict::Failure(Blame {
                 weight: Weight::Hard,
                 reason: Reason::Unknown,
                 cooldown: self.rest,
                 hinted: false,
                 permanent: false,
             }),
-            _ => Verdict::Nothing,
+            _ => CircuitVerdict::Nothing,
         };
         self.change(|circuit, now| circuit.end(now, &end.permit, verdict, end.first_content));
     }

@@ -1,4 +1,4 @@
-//! Asking the summariser: chunks side by side, within a time, a budget and a bound on what is read.
+//! Calls of the summariser: parallel, with a timeout, a budget and a bound on what is read.
 
 mod breaker;
 mod policy;
@@ -55,19 +55,19 @@ pub enum Degraded {
     Failed(Reason),
     /// An answer that can not replace history.
     Unusable(Unusable),
-    /// An answer that went on beyond everything it was asked for.
+    /// An answer much longer than requested.
     Endless,
     /// The calls took too long.
     TimedOut,
     /// The tenant's cap is spent.
     OverBudget,
-    /// The summariser failed too often, and is not asked for a while.
+    /// The summariser failed too often and is not called for a while.
     BreakerOpen,
     /// It would have taken too many calls.
     TooLong,
     /// Compactions of this conversation did not help.
     Thrashing,
-    /// Whose conversation it is can not be determined, so nothing that is paid for would be kept.
+    /// The conversation can not be identified, so a paid summary would not be kept.
     Unscoped,
 }
 
@@ -111,7 +111,7 @@ enum NoAnswer {
     Endless,
 }
 
-/// Somebody's service, its type forgotten: it is asked on the slow path only.
+/// The summariser, without its type: boxing costs nothing beside a model's answer.
 pub(crate) struct Summariser(Box<dyn Fn(ChatRequest, usize) -> Answer + Send + Sync>);
 
 impl Summariser {
@@ -137,7 +137,7 @@ impl fmt::Debug for Summariser {
     }
 }
 
-/// Readies the service, asks it, and reads at most so many bytes.
+/// Waits until the service is ready, calls it, and reads at most so many bytes.
 async fn read<S, E>(
     mut service: S,
     request: ChatRequest,
@@ -175,7 +175,7 @@ impl Tenant {
 }
 
 impl Keep for Tenant {
-    /// A cap that is forgotten is a cap that is not kept.
+    /// Without the stored cap the limit would not hold.
     fn keep(&self, now: Instant) -> bool {
         self.spent(now) != (0, 0)
     }
@@ -207,7 +207,7 @@ impl Budget {
         self.used.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Nobody knows what it did cost: it is taken to have cost what it might.
+    /// Its cost is not known: the whole reservation counts as spent.
     fn keep_all(&mut self) {
         self.reservation = None;
     }
@@ -235,7 +235,7 @@ struct SummaryCalls<'a> {
     deadline: Deadline,
 }
 
-/// What the summariser writes of the messages that will go.
+/// The summariser's summary of the messages that will be removed.
 pub(crate) async fn summarise(
     layer: &LayerState,
     summariser: &Summariser,

@@ -1,8 +1,8 @@
 //! What summaries may cost. Pure: the time is an argument.
 //!
-//! Summaries are paid for by the tenant who waits for an answer, not for them: a loop of
-//! compactions must not eat a budget. A [`SpendCap`] reserves before a call what the call may
-//! cost, and is charged afterwards what it did cost.
+//! The tenant pays for summaries without having requested them: a loop of compactions must not use
+//! up a budget. A [`SpendCap`] reserves the most that a call may cost, and is charged its cost
+//! afterwards.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ pub(super) struct SpendCap {
 }
 
 /// Tokens reserved for one call. Dropped without [`SpendCap::charge`], they stay spent: a call
-/// whose cost nobody reported is taken to have cost what it might.
+/// without a reported cost counts as the whole reservation.
 #[derive(Debug)]
 #[must_use = "tokens that are not charged stay spent"]
 pub(super) struct Reservation {
@@ -63,7 +63,7 @@ impl SpendCap {
         fits.then(|| Reservation { tokens, minute: self.add(tokens, now) })
     }
 
-    /// The call did cost `actual` tokens; more than was reserved counts, too.
+    /// The call has cost `actual` tokens; more than was reserved counts, too.
     #[expect(clippy::needless_pass_by_value, reason = "a reservation is charged once")]
     pub(super) fn charge(&mut self, reservation: Reservation, actual: u64, now: Instant) {
         let Reservation { tokens, minute } = reservation;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_comes_back_and_what_was_used_besides_counts() {
+    fn unused_reservations_are_returned_and_overruns_count() {
         let (mut cap, at) = cap(100, 0);
         let first = cap.reserve(90, at(0)).unwrap();
         cap.charge(first, 20, at(5));

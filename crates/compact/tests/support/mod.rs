@@ -1,4 +1,4 @@
-//! Models and summarisers that answer as a test wants.
+//! Models and summarisers with scripted answers.
 
 #![allow(
     dead_code,
@@ -27,7 +27,7 @@ use tower::{Layer, Service, ServiceExt};
 pub type Reply = Result<ChatResponse, Failure>;
 type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// A service that answers as a test wants, and keeps what it was asked.
+/// A service with scripted answers that keeps its requests.
 #[derive(Clone)]
 pub struct Model {
     answer: Arc<dyn Fn(usize, ChatRequest) -> Answering + Send + Sync>,
@@ -54,7 +54,7 @@ impl Model {
         Self::new(move |number, request| std::future::ready(answer(number, &request)))
     }
 
-    /// Says "ok", and nothing of usage.
+    /// Answers "ok" without usage.
     pub fn fine() -> Self {
         Self::at_once(|_, _| Ok(say("ok")))
     }
@@ -124,7 +124,7 @@ pub fn say(text: &str) -> ChatResponse {
     answer(vec![text_delta(text), stop(StopReason::EndTurn), Delta::End])
 }
 
-/// Says `text`, and that the request was so large.
+/// Answers `text`, and reports that the request was so large.
 pub fn say_used(text: &str, input: u64, output: u64) -> ChatResponse {
     let usage = Delta::Usage(Usage::new(input, output));
     answer(vec![text_delta(text), usage, stop(StopReason::EndTurn), Delta::End])

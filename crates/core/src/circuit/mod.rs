@@ -1,20 +1,20 @@
-//! Closed, open, half-open: the one state machine of everything that stops asking for a while.
+//! Closed, open, half-open: the state machine of everything that cools down after failures.
 //!
-//! A [`Circuit`] is pure. It takes the time and what happened, and returns what to do; locks, clocks,
-//! logs and leases belong to the layer around it. The circuit breaker has one for each key, failover
-//! one for each provider, model and credential, compaction one for its summariser. What differs
-//! between them is data: [`CircuitPolicy`].
+//! A [`Circuit`] is pure. It takes the time and an event, and returns a decision; locks, clocks, logs
+//! and leases belong to the layer around it. The circuit breaker has one for each key, failover one for
+//! each provider, model and credential, compaction one for its summariser. They differ only in their
+//! [`CircuitPolicy`].
 //!
-//! * **Closed**: calls pass and are counted. Hard failures in a row, the share of failures or of slow
-//!   calls in a window, or one failure that is proof by itself open it.
+//! * **Closed**: calls pass and are counted. It opens after hard failures in a row, a share of failures
+//!   or of slow calls in a window, or one failure that is proof by itself.
 //! * **Open**: it *rests* (cools down) until a time that only ever moves later. Shortly before that
 //!   time the next call is let through as a *probe*.
-//! * **Half-open**: a probe is out. If it succeeds the circuit closes; if it fails, it rests again and
-//!   longer.
+//! * **Half-open**: a probe is under way. If it succeeds the circuit closes; if it fails, it rests
+//!   again, for longer.
 //!
-//! A call that passes gets a [`Permit`], which says when in the order of calls it began. A call that
-//! began before the circuit last opened or closed decides nothing, however it ends: so a straggler
-//! of an outage does not end the recovery from it.
+//! A call that passes gets a [`Permit`] with its position in the order of calls. A call that began
+//! before the circuit last opened or closed decides nothing, however it ends: so a late failure of an
+//! outage does not end the recovery from it.
 
 mod policy;
 mod rest;
@@ -26,13 +26,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::{
-    policy::{CircuitPolicy, LonePolicy, Recovery, SlowPolicy},
+    policy::{CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
 };
 use self::{rest::Rest, window::Window};
 use crate::{Permit, PermitKind, Reason};
 
-/// When to come back while a probe is out and the rest is over: nobody knows, but soon.
+/// When to try again while a probe is under way and the rest is over.
 const SOON: Duration = Duration::from_secs(1);
 
 /// One circuit; see the [module](self).
@@ -41,7 +41,7 @@ pub struct Circuit {
     policy: CircuitPolicy,
     state: CircuitState,
     since: Instant,
-    /// Calls that began up to this place in the order decide nothing any more.
+    /// Calls that began up to this position in the order decide nothing any more.
     epoch: u64,
     /// How often it has opened or closed.
     generation: u64,
@@ -49,7 +49,7 @@ pub struct Circuit {
     row: Row,
     failed_probes: u32,
     last_reason: Option<Reason>,
-    /// Of the present or the last rest; meaningless before the first.
+    /// The current or the last rest; meaningless before the first.
     rest: Rest,
     probes: Vec<Pending>,
     lone: Vec<Pending>,
@@ -59,7 +59,7 @@ pub struct Circuit {
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     failures: u32,
-    /// Who made the first of them, and whether somebody else made another.
+    /// The witness of the first of them, and whether another witness made a later one.
     witness: Option<u64>,
     corroborated: bool,
 }
@@ -82,14 +82,14 @@ pub struct Moment {
     pub order: u64,
 }
 
-/// What the end of one call says about its target.
+/// What the outcome of one call means for its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CircuitVerdict {
     /// It works.
     Success,
-    /// It does not.
+    /// It failed.
     Failure(Blame),
-    /// Nothing: the caller's fault, the caller's going away, a refusal of our own.
+    /// Nothing: the caller's fault, a cancelled call, a refusal of our own.
     Nothing,
 }
 
@@ -108,39 +108,39 @@ pub struct Blame {
     pub permanent: bool,
 }
 
-/// How much one failure proves.
+/// How much one failure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// The target works and has no room: counts in the rate, never in the row.
+    /// The target works and has no capacity: counts in the rate, not in the row.
     Soft,
     /// Counts in both.
     Hard,
-    /// One is enough: nothing but a person's doing makes the next call succeed.
+    /// One is enough: the next call succeeds only after a person has changed something.
     Proof,
 }
 
-/// Whether a call may pass, and what asking for it did.
+/// Whether a call may pass, and how the check changed the circuit.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    /// Whether it may pass. The [kind](Permit::kind) of the permit says why: as an ordinary call, as
-    /// a probe, or because there is nowhere else to go.
+    /// Whether it may pass. The [kind](Permit::kind) of the permit is the reason: an ordinary call, a
+    /// probe, or a lone call, which has no other target.
     pub result: Result<Permit, Refused>,
     /// The circuit became half-open.
     pub transition: Option<Transition>,
-    /// Probes and lone calls that were out for too long and were given up.
+    /// Probes and lone calls that were given up after their limit.
     pub lost: usize,
 }
 
 /// A call that may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// When to come back.
+    /// When to try again.
     pub wait: Duration,
-    /// What the circuit last opened for.
+    /// Why the circuit last opened.
     pub because: Option<Reason>,
 }
 
-/// Why and until when a target is left alone.
+/// Why and until when a circuit rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resting {
@@ -148,7 +148,7 @@ pub struct Resting {
     pub until: Instant,
     /// From when on a probe may be made.
     pub probe_from: Instant,
-    /// What it was for.
+    /// Why it opened.
     pub reason: Option<Reason>,
     /// The provider, or an operator, asked for exactly this time.
     pub hinted: bool,
@@ -173,13 +173,13 @@ impl Circuit {
         }
     }
 
-    /// What it goes by.
+    /// The policy in force.
     pub fn policy(&self) -> &CircuitPolicy {
         &self.policy
     }
 
-    /// Whether a success now would change anything but counts.
-    pub fn is_troubled(&self) -> bool {
+    /// Whether it is not closed, or the last calls failed: a success would change more than counts.
+    pub fn is_degraded(&self) -> bool {
         self.state != CircuitState::Closed || self.row.failures > 0
     }
 
@@ -191,7 +191,7 @@ impl Circuit {
     /// Why and until when it rests, while it does.
     pub fn resting(&self, now: Instant) -> Option<Resting> {
         let is_resting = self.state.is_resting()
-            && (now < self.rest.until || self.policy.recovery == Recovery::Probes);
+            && (now < self.rest.until || self.policy.recovery == Readmission::Probes);
         is_resting.then_some(Resting {
             until: self.rest.until,
             probe_from: self.rest.probe_from,
@@ -216,7 +216,7 @@ impl Circuit {
         self.state.is_resting() && self.rest.permanent
     }
 
-    /// Whether forgetting it would lose something.
+    /// Whether it has state that must not be evicted.
     pub fn is_worth_keeping(&self, now: Instant) -> bool {
         match self.state {
             CircuitState::Closed => false,
@@ -225,18 +225,24 @@ impl Circuit {
         }
     }
 
-    /// A call asks to pass, which began as the `now.order`th; `lone` when it has nowhere else to go.
+    /// Checks whether the call that began as the `now.order`th may pass; `lone` when it has no other
+    /// target.
+    #[inline]
     pub fn admit(&mut self, now: Moment, lone: bool) -> Admission {
-        let (mut transition, mut lost) = (None, 0);
-        if !self.passes_all(now.at) {
-            lost = self.give_up_lost(now.at);
-            if self.state == CircuitState::Open && now.at >= self.rest.probe_from {
-                transition = Some(self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at));
-            }
+        if self.passes_all(now.at) {
+            let result = Ok(Permit::new(PermitKind::Ordinary, now.order));
+            return Admission { result, transition: None, lost: 0 };
         }
-        let result = if self.passes_all(now.at) {
-            Ok(Permit::new(PermitKind::Ordinary, now.order))
-        } else if let Some(permit) = self.take_probe(now) {
+        self.admit_some(now, lone)
+    }
+
+    /// Checks whether the call is one of the few that may pass.
+    fn admit_some(&mut self, now: Moment, lone: bool) -> Admission {
+        let lost = self.give_up_lost(now.at);
+        let rested = self.state == CircuitState::Open && now.at >= self.rest.probe_from;
+        let transition =
+            rested.then(|| self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at));
+        let result = if let Some(permit) = self.try_probe(now) {
             Ok(permit)
         } else if lone && self.lone_wait(now.at).is_some_and(|wait| wait.is_zero()) {
             self.lone.push(Pending::new(now));
@@ -248,18 +254,14 @@ impl Circuit {
         Admission { result, transition, lost }
     }
 
-    /// Takes a probe's place for the call that began as the `now.order`th, when one is due and free:
-    /// for layers that choose between several circuits before they ask one.
-    pub fn claim_probe(&mut self, now: Moment) -> Option<Permit> {
-        self.give_up_lost(now.at);
-        if self.state == CircuitState::Open && now.at >= self.rest.probe_from {
-            self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at);
-        }
-        self.take_probe(now)
+    /// A probe's permit for the call that began as the `now.order`th, when a probe is due and none is
+    /// out: for layers that select one of several circuits first.
+    pub fn acquire_probe(&mut self, now: Moment) -> Option<Permit> {
+        self.admit_some(now, false).result.ok()
     }
 
-    /// The first content of a call has come, `after` its beginning. Says something only where the
-    /// policy takes it as a sign of life ([`CircuitPolicy::content_is_success`]).
+    /// The first content of a call has come, `after` its start. Counts only when the policy says so
+    /// ([`CircuitPolicy::content_is_success`]).
     pub fn first_content(
         &mut self,
         now: Moment,
@@ -283,17 +285,17 @@ impl Circuit {
         }
     }
 
-    /// A call has ended; `first_content` is how long that took to come, when it is known.
+    /// A call has ended; `first_content` is the time to its first content, when it is known.
     pub fn end(
         &mut self,
         now: Moment,
         permit: &Permit,
-        verdict: Verdict,
+        verdict: CircuitVerdict,
         first_content: Option<Duration>,
     ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
         match permit.kind {
-            // A straggler from before the last change decides nothing.
+            // A call from before the last change decides nothing.
             PermitKind::Ordinary if !self.is_current(permit) => None,
             PermitKind::Ordinary => {
                 let verdict = self.with_content(verdict, first_content.is_some());
@@ -329,8 +331,8 @@ impl Circuit {
         }
     }
 
-    /// It can not be asked for `wait`, for no failure of its own: rests at least so long, counts
-    /// nothing, and calls under way decide as before.
+    /// It can not be called for `wait`, without a failure: rests at least that long, counts nothing,
+    /// and calls under way decide as before.
     pub fn rest(&mut self, now: Instant, wait: Duration, reason: Reason) {
         if wait.is_zero() || !(self.state.is_resting() || self.state == CircuitState::Closed) {
             return;
@@ -345,7 +347,7 @@ impl Circuit {
         }
     }
 
-    /// Held open, held closed or isolated by hand until it is [reset](Self::reset).
+    /// Forces it open, closed or isolated until it is [reset](Self::reset).
     pub fn force(&mut self, now: Moment, state: CircuitState) -> Option<Transition> {
         if self.state == state || state.is_resting() || state == CircuitState::Closed {
             return None;
@@ -355,14 +357,14 @@ impl Circuit {
         Some(Transition { from, ..self.enter(state, CircuitCause::Manual, now.at) })
     }
 
-    /// Closed, with nothing counted; also ends what was forced.
+    /// Closes it, with all counts at zero; also ends a forced state.
     pub fn reset(&mut self, now: Moment) -> Option<Transition> {
         let changes = self.state != CircuitState::Closed;
         let transition = self.close(now, CircuitCause::Manual);
         changes.then_some(transition)
     }
 
-    /// How it stands.
+    /// Its state and counts.
     pub fn snapshot(&mut self, now: Instant) -> CircuitSnapshot {
         let counts = self.window.counts(now);
         let resting = self.state.is_resting();
@@ -384,17 +386,18 @@ impl Circuit {
         }
     }
 
+    #[inline]
     fn passes_all(&self, now: Instant) -> bool {
         match self.state {
             CircuitState::Closed | CircuitState::ForcedClosed => true,
             CircuitState::Open | CircuitState::HalfOpen => {
-                self.policy.recovery == Recovery::Everyone && now >= self.rest.until
+                self.policy.recovery == Readmission::Everyone && now >= self.rest.until
             }
             CircuitState::ForcedOpen | CircuitState::Isolated => false,
         }
     }
 
-    fn take_probe(&mut self, now: Moment) -> Option<Permit> {
+    fn try_probe(&mut self, now: Moment) -> Option<Permit> {
         let free =
             self.state == CircuitState::HalfOpen && self.probes.len() < self.policy.probes as usize;
         free.then(|| {
@@ -407,15 +410,15 @@ impl Circuit {
         matches!((self.policy.slow, first_content), (Some(slow), Some(took)) if took > slow.after)
     }
 
-    /// Where content is a sign of life, what breaks after it was reachable: it counts in the rate.
-    fn with_content(&self, verdict: Verdict, had_content: bool) -> Verdict {
+    /// Where content is a success, a failure after it counts only in the rate.
+    fn with_content(&self, verdict: CircuitVerdict, had_content: bool) -> CircuitVerdict {
         match verdict {
-            Verdict::Failure(blame)
+            CircuitVerdict::Failure(blame)
                 if had_content
                     && self.policy.content_is_success
                     && blame.weight == Weight::Hard =>
             {
-                Verdict::Failure(Blame { weight: Weight::Soft, ..blame })
+                CircuitVerdict::Failure(Blame { weight: Weight::Soft, ..blame })
             }
             verdict => verdict,
         }
@@ -425,12 +428,12 @@ impl Circuit {
         &mut self,
         now: Moment,
         permit: &Permit,
-        verdict: Verdict,
+        verdict: CircuitVerdict,
         slow: bool,
     ) -> Option<Transition> {
         let blame = match verdict {
-            Verdict::Nothing => return None,
-            Verdict::Success => {
+            CircuitVerdict::Nothing => return None,
+            CircuitVerdict::Success => {
                 self.window.record(now.at, false, slow);
                 if !slow && self.state.is_resting() {
                     return self.reached(now);
@@ -438,7 +441,7 @@ impl Circuit {
                 self.row = Row::default();
                 None
             }
-            Verdict::Failure(blame) => {
+            CircuitVerdict::Failure(blame) => {
                 self.window.record(now.at, true, slow);
                 if blame.weight != Weight::Soft {
                     self.row.add(permit.witness);
@@ -448,7 +451,7 @@ impl Circuit {
         };
         let cause = match self.state {
             CircuitState::Closed => self.cause_to_open(now.at, blame, slow)?,
-            // Asked while it rests, or since the rest is over, and not well yet.
+            // A failed call during the rest, or after it.
             CircuitState::Open | CircuitState::HalfOpen if blame.is_some() => {
                 CircuitCause::ProbeFailed
             }
@@ -457,13 +460,13 @@ impl Circuit {
         self.open_after(now, cause, blame)
     }
 
-    /// The target works: whatever it rested for is over.
+    /// The target works: the rest is over.
     fn reached(&mut self, now: Moment) -> Option<Transition> {
         self.row = Row::default();
         self.state.is_resting().then(|| self.close(now, CircuitCause::Recovered))
     }
 
-    /// Why what just ended is one too many, if it is.
+    /// Why the call that just ended opens the circuit, if it does.
     fn cause_to_open(
         &mut self,
         now: Instant,
@@ -501,21 +504,21 @@ impl Circuit {
         &mut self,
         now: Moment,
         probe: Pending,
-        verdict: Verdict,
+        verdict: CircuitVerdict,
         slow: bool,
     ) -> Option<Transition> {
         let blame = match verdict {
-            // Its place is free; it was no answer to the question.
-            Verdict::Nothing => return None,
-            // Its first content was the answer.
-            Verdict::Success if probe.counted => return None,
-            Verdict::Failure(_) if probe.counted => {
+            // Its permit is free; it proves nothing.
+            CircuitVerdict::Nothing => return None,
+            // Its first content has counted.
+            CircuitVerdict::Success if probe.counted => return None,
+            CircuitVerdict::Failure(_) if probe.counted => {
                 self.window.record(now.at, true, slow);
                 return None;
             }
-            Verdict::Success if !slow => return self.probe_succeeded(now),
-            Verdict::Success => None,
-            Verdict::Failure(blame) => Some(blame),
+            CircuitVerdict::Success if !slow => return self.probe_succeeded(now),
+            CircuitVerdict::Success => None,
+            CircuitVerdict::Failure(blame) => Some(blame),
         };
         self.open_after(now, CircuitCause::ProbeFailed, blame)
     }
@@ -530,23 +533,23 @@ impl Circuit {
         &mut self,
         now: Moment,
         lone: Pending,
-        verdict: Verdict,
+        verdict: CircuitVerdict,
         slow: bool,
     ) -> Option<Transition> {
-        // Held open by hand: nothing that happens closes it.
+        // Forced open: no outcome closes it.
         if self.state == CircuitState::ForcedOpen {
             return None;
         }
         match verdict {
-            Verdict::Nothing => None,
-            Verdict::Success if lone.counted => None,
-            Verdict::Success if !slow => self.lone_succeeded(now),
-            Verdict::Success => {
+            CircuitVerdict::Nothing => None,
+            CircuitVerdict::Success if lone.counted => None,
+            CircuitVerdict::Success if !slow => self.lone_succeeded(now),
+            CircuitVerdict::Success => {
                 self.rest.streak = 0;
                 None
             }
-            // Without a hint, or proof, it says what is known: the rest is as long as it was.
-            Verdict::Failure(blame) => {
+            // Without a hint, or proof, the failure changes nothing.
+            CircuitVerdict::Failure(blame) => {
                 self.rest.streak = 0;
                 let lead = self.policy.probe_lead;
                 if blame.hinted {
@@ -578,7 +581,7 @@ impl Circuit {
     ) -> Option<Transition> {
         if self.state.is_resting() {
             let permanent = blame.is_some_and(|blame| blame.permanent);
-            // How often one kind has failed says nothing of the other.
+            // Failed probes of one kind do not count for the other.
             self.failed_probes = match permanent == self.rest.permanent {
                 true => self.failed_probes.saturating_add(1),
                 false => 0,
@@ -634,7 +637,7 @@ impl Circuit {
         }
     }
 
-    /// Whoever is out decides nothing from now on.
+    /// Calls under way decide nothing from now on.
     fn new_generation(&mut self, now: Moment) {
         self.generation += 1;
         self.epoch = now.order;
@@ -642,8 +645,8 @@ impl Circuit {
         self.lone.clear();
     }
 
-    /// Takes back the places of calls that nobody has heard of for too long. They decide nothing
-    /// should they end after all.
+    /// Releases the permits of probes and lone calls that have not ended within the limit. They decide
+    /// nothing if they end later.
     fn give_up_lost(&mut self, now: Instant) -> usize {
         let limit = self.policy.probe_limit;
         let before = self.probes.len() + self.lone.len();
@@ -662,18 +665,18 @@ impl Circuit {
     fn lone_wait(&self, now: Instant) -> Option<Duration> {
         let policy = self.policy.lone.filter(|_| self.state != CircuitState::Isolated)?;
         let next = later(self.rest.last_lone, policy.every).saturating_duration_since(now);
-        // Its end is not known; asking again after the usual time is not too early.
+        // The end of the others is not known: try again after the usual time.
         let full = self.lone.len() >= policy.at_once as usize;
         Some(if full { next.max(policy.every) } else { next })
     }
 
-    /// When a refused call should come back.
+    /// When a refused call should try again.
     fn wait(&self, now: Instant, lone: bool) -> Duration {
         let rest = if self.state.is_resting() {
             let left = self.rest.until.saturating_duration_since(now);
             if left.is_zero() { SOON } else { left }
         } else {
-            // Until somebody resets it: unknown, so the usual rest.
+            // It lasts until a reset, so the time is not known: the usual rest.
             self.policy.cooldown
         };
         match self.lone_wait(now).filter(|_| lone) {
@@ -687,7 +690,7 @@ impl Row {
     fn add(&mut self, witness: Option<u64>) {
         match self.failures {
             0 => self.witness = witness,
-            // A call without a name is a witness of its own.
+            // A call without a witness counts as another one.
             _ => self.corroborated |= witness.is_none() || witness != self.witness,
         }
         self.failures = self.failures.saturating_add(1);

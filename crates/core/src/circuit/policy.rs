@@ -1,17 +1,17 @@
-//! The numbers of a circuit.
+//! The policy of a circuit.
 
 use std::time::Duration;
 
 use super::Blame;
 
-/// When a circuit opens, for how long, and how it finds out that it may close; plain fields. What
-/// the numbers should be depends on what the circuit is for: each layer has its own defaults.
+/// When a circuit opens, for how long, and when it closes; plain fields. Each layer has its own
+/// defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CircuitPolicy {
     /// Open after this many hard failures in a row; `None`: never for that.
     pub consecutive: Option<u32>,
-    /// A row opens the circuit only when two witnesses have failed in it: not while one caller's
-    /// request fails over and over ([`Permit::witness`](crate::Permit::witness)).
+    /// A row opens the circuit only with failures of two witnesses: not while one caller's request
+    /// fails again and again ([`Permit::witness`](crate::Permit::witness)).
     pub second_witness: bool,
     /// The time over which rates are taken; it slides in tenths.
     pub window: Duration,
@@ -21,10 +21,10 @@ pub struct CircuitPolicy {
     pub failure_rate: Option<f64>,
     /// Open when too many calls are slow to begin; `None`: never for that.
     pub slow: Option<SlowPolicy>,
-    /// The first content of a call is a sign of life already: it ends a row of failures, ends a rest,
-    /// and is a probe's success. What breaks after it counts in the rate alone.
+    /// The first content of a call counts as a success: it ends a row of failures, ends a rest, and is a
+    /// probe's success. A failure after it counts only in the rate.
     pub content_is_success: bool,
-    /// How long to rest when no failure says how long: after slowness.
+    /// How long to rest without a failure: after slow calls.
     pub cooldown: Duration,
     /// By how much a rest is longer than the one before, when a probe has failed; 1 for no growth.
     pub growth: f64,
@@ -37,21 +37,21 @@ pub struct CircuitPolicy {
     /// How long before the end of a rest a probe is let through; never earlier than half of the rest,
     /// and at its end when the provider asked for it. Zero: always at its end.
     pub probe_lead: Duration,
-    /// How long a probe may be out before it is given up.
+    /// How long a probe may be under way before it is given up.
     pub probe_limit: Duration,
     /// Probes under way at once.
     pub probes: u32,
     /// Probes that must succeed before it closes.
     pub successes: u32,
     /// Who may pass when the rest is over.
-    pub recovery: Recovery,
-    /// What passes all the same when there is nowhere else to go; `None`: nothing.
+    pub recovery: Readmission,
+    /// The lone calls, without another target, that pass nevertheless; `None`: none.
     pub lone: Option<LonePolicy>,
 }
 
 /// Who may pass when the rest is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
+pub enum Readmission {
     /// Probes, until they have succeeded.
     Probes,
     /// Everyone: the rest is a preference between several, not a verdict.
@@ -71,8 +71,8 @@ pub struct SlowPolicy {
     pub rate: f64,
 }
 
-/// What an open circuit lets through when there is no other target, so that the outage of one
-/// target does not become an outage of everything.
+/// What an open circuit lets through when there is no other target, so that a wrongly opened circuit is
+/// not a complete outage.
 ///
 /// Such a call moves the end of the rest only later: when it fails with a hint of the provider, or
 /// with a failure that is proof by itself. It never makes the next rest longer. When several in a
@@ -84,8 +84,8 @@ pub struct SlowPolicy {
 pub struct LonePolicy {
     /// Such calls under way at once. Default 1.
     pub at_once: u32,
-    /// The shortest time from one such call to the next, and from the opening to the first.
-    /// Default 1 s: a person who waits notices nothing, a struggling provider notices the relief.
+    /// The shortest time from one such call to the next, and from the opening to the first. Default
+    /// 1 s: hardly noticed by a user, and little load for a failing provider.
     #[cfg_attr(feature = "serde", serde(rename = "every_ms", with = "crate::config::Millis"))]
     pub every: Duration,
     /// How many of them must succeed in a row to close the circuit before its time. Default 3:
@@ -100,8 +100,8 @@ impl Default for LonePolicy {
 }
 
 impl CircuitPolicy {
-    /// How long to rest after `blame` when `failed_probes` have failed since it last was well. No
-    /// blame: it was slow.
+    /// How long to rest after `blame` when `failed_probes` have failed since it was last closed. No blame:
+    /// it was slow.
     pub(super) fn cooldown(&self, blame: Option<Blame>, failed_probes: u32) -> Duration {
         let (base, cap) = self.bounds(blame);
         let growth = if blame.is_some_and(|blame| blame.permanent) { 2.0 } else { self.growth };

@@ -15,7 +15,7 @@ pub(super) struct Rest {
     pub(super) probe_from: Instant,
     /// The provider itself asked for it.
     pub(super) hinted: bool,
-    /// Asking before its end is in vain.
+    /// A probe before its end would be refused.
     pub(super) unprobed: bool,
     /// It follows a failure that does not pass by itself.
     pub(super) permanent: bool,

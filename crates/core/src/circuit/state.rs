@@ -1,4 +1,4 @@
-//! What a circuit can be in, and what it reports of itself.
+//! The states of a circuit, its transitions and snapshots.
 
 use std::{fmt, time::Duration};
 
@@ -6,21 +6,21 @@ use tokio::time::Instant;
 
 use crate::Reason;
 
-/// What a circuit does with calls.
+/// The state of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CircuitState {
-    /// Every call passes, and is judged.
+    /// Every call passes, and is counted.
     Closed,
     /// Calls are refused until a probe may be made.
     Open,
     /// Probes pass, other calls are refused.
     HalfOpen,
-    /// Held open by hand: refused until reset, except what has nowhere else to go.
+    /// Forced open: calls are refused until a reset, except lone ones.
     ForcedOpen,
-    /// Held closed by hand: every call passes and is counted, nothing opens it.
+    /// Forced closed: every call passes and is counted, nothing opens it.
     ForcedClosed,
-    /// Taken out by hand: nothing passes until reset, not even what has nowhere else to go.
+    /// Isolated: no call passes until a reset, not even a lone one.
     Isolated,
 }
 
@@ -67,7 +67,7 @@ pub enum CircuitCause {
     Recovered,
     /// A probe failed.
     ProbeFailed,
-    /// Somebody did it by the handle.
+    /// By the handle.
     Manual,
 }
 
@@ -114,11 +114,11 @@ pub struct Transition {
     pub generation: u64,
 }
 
-/// One circuit as it stands.
+/// The state and counts of one circuit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CircuitSnapshot {
-    /// What it does with calls.
+    /// Its state.
     pub state: CircuitState,
     /// Since when.
     pub since: Instant,
@@ -141,11 +141,11 @@ pub struct CircuitSnapshot {
     pub probe_successes: u32,
     /// Probes under way.
     pub probes: u32,
-    /// Calls under way that were let through for having nowhere else to go.
+    /// Lone calls under way.
     pub lone: u32,
-    /// Why it last opened, as far as a failure did it.
+    /// Why it last opened, if a failure opened it.
     pub last_reason: Option<Reason>,
-    /// Counts the times that older calls were declared stragglers.
+    /// How often it has opened or closed: calls of older generations decide nothing.
     pub generation: u64,
 }
 

@@ -1,14 +1,13 @@
-//! Calls and failures of the last so many seconds.
+//! Calls and failures in a sliding window.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pieces the window is counted in. Ten: what leaves the window at once is a tenth of it, and a
-/// window is 160 bytes.
+/// Buckets of the window. Ten: at most a tenth of the window expires at once, in 160 bytes.
 pub(super) const BUCKETS: usize = 10;
 
-/// What is counted.
+/// The counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) calls: u64,
@@ -69,13 +68,13 @@ impl Window {
         })
     }
 
-    /// Forgets everything.
+    /// Empties all buckets.
     pub(super) fn clear(&mut self) {
         self.buckets = Default::default();
     }
 
-    /// Empties the buckets that `now` has left behind. Two threads may arrive in another order
-    /// than they read the clock: what is a moment late is counted in the running bucket.
+    /// Empties the buckets before the window at `now`. Two threads may arrive in another order than they
+    /// read the clock: a late one is counted in the current bucket.
     fn slide(&mut self, now: Instant) {
         // The usual case costs a comparison and no division.
         if now < self.end {
@@ -88,12 +87,12 @@ impl Window {
         }
         self.head = index;
         let end = Duration::from_nanos(self.width.saturating_mul(index + 1));
-        // Centuries: then the division is made each time.
+        // Overflows after centuries: then the division is made each time.
         self.end = self.epoch.checked_add(end).unwrap_or(self.epoch);
     }
 }
 
-/// As a word; half a millennium at most.
+/// Nanoseconds, saturating at five centuries.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -116,7 +115,7 @@ mod tests {
         window.record(start + ms(950), false, true);
         let both = Counts { calls: 2, failures: 1, slow: 1 };
         assert_eq!(window.counts(start + ms(999)), both);
-        // The first piece leaves with the eleventh begun.
+        // The first bucket expires when the eleventh begins.
         assert_eq!(window.counts(start + ms(1_000)), Counts { calls: 1, failures: 0, slow: 1 });
         assert_eq!(window.counts(start + ms(1_899)), Counts { calls: 1, failures: 0, slow: 1 });
         assert_eq!(window.counts(start + ms(1_900)), Counts::default());
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_later_it_is_empty_and_works() {
+    fn a_century_later_it_is_empty_and_works() {
         let start = Instant::now();
         let mut window = Window::new(ms(10), start);
         window.record(start, true, true);
@@ -144,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of everything that ever happened.
+        /// Compared with a list of all events.
         #[test]
         fn agrees_with_a_list(
             length in 10u64..100_000,

@@ -17,26 +17,26 @@ pub struct Attempt {
     pub reason: Reason,
     /// The status it answered with.
     pub status: Option<StatusCode>,
-    /// Skipped without being asked: cooling, or not able to serve this request.
+    /// Skipped without a call: cooling, or not able to serve this request.
     pub skipped: bool,
     /// The bounded message that came back.
     pub message: Box<str>,
 }
 
 impl Attempt {
-    /// What `failure` says about the attempt it ended.
+    /// The attempt that ended with `failure`.
     pub fn from_failure(failure: &Failure) -> Self {
         Self {
             target: failure.0.target.clone(),
             reason: failure.0.because.unwrap_or(failure.0.reason),
             status: failure.0.status,
-            // It was not asked.
+            // It was not called.
             skipped: failure.0.because.is_some(),
             message: failure.message().into(),
         }
     }
 
-    /// A target that was passed over.
+    /// A target that was skipped.
     pub fn skipped(target: Target, reason: Reason, message: impl AsRef<str>) -> Self {
         Self {
             target: Some(target),

@@ -1,4 +1,4 @@
-//! What may be said of a failure after it was made, and by whom it can not be unsaid.
+//! Changing a failure after it was made: everything except that it is forbidden to retry.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -6,24 +6,24 @@ use http::StatusCode;
 
 use super::{Attempt, BoxError, Failure, Window};
 use crate::{
-    Failover, Fault, Reason, RecoveryTable, Retry, Rule, Scope, Target, TimeLimit, Upstream, Usage,
-    redact::redact,
+    Failover, FaultSide, Reason, RecoveryRule, RecoveryTable, Retry, Scope, Target, TimeLimit,
+    Upstream, Usage, redact::redact,
 };
 
 impl Failure {
-    /// Judges anew: sets the reason and that reason's default verdict. A *forbidden* verdict
-    /// stays: nothing softens [`Reason::Safety`].
+    /// Sets the reason and that reason's default rule. A *forbidden* verdict is kept: nothing
+    /// changes [`Reason::Safety`].
     pub fn with_reason(self, reason: Reason) -> Self {
         self.with_rule(reason, &reason.rule())
     }
 
-    /// Judges anew by the operator's own table.
+    /// Sets the rule of its reason in the operator's table.
     pub fn with_table(self, table: &RecoveryTable) -> Self {
         let reason = self.0.reason;
         self.with_rule(reason, table.rule(reason))
     }
 
-    fn with_rule(mut self, reason: Reason, rule: &Rule) -> Self {
+    fn with_rule(mut self, reason: Reason, rule: &RecoveryRule) -> Self {
         if self.is_forbidden() {
             return self;
         }
@@ -40,8 +40,8 @@ impl Failure {
         self.0.retry == Retry::Forbidden
     }
 
-    /// Overrides whether the same target may be asked again. *Forbidden* can be set but never
-    /// taken back.
+    /// Overrides whether the same target may be called again. *Forbidden* can be set but not
+    /// removed.
     pub fn with_retry(mut self, retry: Retry) -> Self {
         if !self.is_forbidden() {
             self.0.retry = retry;
@@ -63,14 +63,14 @@ impl Failure {
         self
     }
 
-    /// Overrides what the failure says something about.
+    /// Overrides what the failure is evidence about.
     pub fn with_scope(mut self, scope: Scope) -> Self {
         self.0.scope = scope;
         self
     }
 
     /// Overrides who has to change something.
-    pub fn with_fault(mut self, fault: Fault) -> Self {
+    pub fn with_fault(mut self, fault: FaultSide) -> Self {
         self.0.fault = fault;
         self
     }
@@ -87,19 +87,19 @@ impl Failure {
         self
     }
 
-    /// Notes that content had reached the caller.
+    /// Marks that content had reached the caller.
     pub fn with_delivered(mut self) -> Self {
         self.0.delivered = true;
         self
     }
 
-    /// Notes that no content had reached the caller after all: a layer above held it back.
+    /// Marks that no content had reached the caller: an outer layer held it back.
     pub fn without_delivered(mut self) -> Self {
         self.0.delivered = false;
         self
     }
 
-    /// Sets the failure that a refusal of our own goes back to.
+    /// Sets the reason of the earlier failure that caused a refusal of our own.
     pub fn with_because(mut self, because: Option<Reason>) -> Self {
         self.0.because = because;
         self
@@ -159,7 +159,7 @@ impl Failure {
         self
     }
 
-    /// Sets how many times a provider was asked.
+    /// Sets how many times a provider was called.
     pub fn with_attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = attempts;
         self
@@ -178,7 +178,7 @@ impl Failure {
         self
     }
 
-    /// Keeps the error this failure was made of.
+    /// Keeps the error this failure was made from.
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.0.source = Some(source.into());
         self

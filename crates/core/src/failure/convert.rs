@@ -1,4 +1,4 @@
-//! A failure among other errors: found, shown, boxed and unboxed.
+//! Conversions between a failure and other errors.
 
 use std::{error::Error, fmt};
 
@@ -20,8 +20,8 @@ impl Failure {
         None
     }
 
-    /// The same verdict without what can not be copied: source and provider's answer.
-    fn verdict(&self) -> Self {
+    /// A copy without its source, which can not be cloned.
+    fn without_source(&self) -> Self {
         let inner = &*self.0;
         Self(Box::new(Inner {
             message: inner.message.clone(),
@@ -88,14 +88,14 @@ impl Error for Failure {
 impl From<BoxError> for Failure {
     /// Takes the failure out of the box, or finds one in its causes; anything else becomes
     /// [`Reason::Unknown`] with the box as its source. So tower's own layers, which box their
-    /// errors, mix in.
+    /// errors, can be used in a stack.
     fn from(error: BoxError) -> Self {
         let error = match error.downcast::<Failure>() {
             Ok(failure) => return *failure,
             Err(error) => error,
         };
         match Failure::find(&*error) {
-            Some(found) => found.verdict().with_source(error),
+            Some(found) => found.without_source().with_source(error),
             None => Failure::new(Reason::Unknown, error.to_string())
                 .with_evidence("error")
                 .with_source(error),

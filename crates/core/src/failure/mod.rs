@@ -9,7 +9,7 @@ use std::{borrow::Cow, error::Error, time::Duration};
 use http::StatusCode;
 
 use crate::{
-    Dialect, Failover, Fault, Reason, Retry, Scope, Target, TimeLimit, Upstream, Usage,
+    Dialect, Failover, FaultSide, Reason, Retry, Scope, Target, TimeLimit, Upstream, Usage,
     redact::redact,
 };
 
@@ -18,15 +18,13 @@ pub use self::attempt::Attempt;
 /// A boxed error, the same type as `tower::BoxError`.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// How many links of a `source()` chain are followed: errors that wrap deeper than this exist,
-/// and some of them are cycles.
+/// How many links of a `source()` chain are followed, since a chain can be a cycle.
 pub const MAX_CAUSES: usize = 5;
 
 /// Why a call failed and what may be done about it: the error type of every service in a stack.
 ///
-/// One pointer wide, so that a `Result` around it costs nothing on success. It keeps the error it
-/// was made of as [`source`](Error::source), and never shows a secret: messages pass through
-/// [`redact`].
+/// One pointer wide, so that a `Result` around it is small. It keeps the error it was made from as
+/// [`source`](Error::source), and shows no secret: messages pass through [`redact`].
 ///
 /// ```
 /// use steadfast_core::{Failure, Reason, Retry};
@@ -44,7 +42,7 @@ struct Inner {
     retry: Retry,
     failover: Failover,
     scope: Scope,
-    fault: Fault,
+    fault: FaultSide,
     permanent: bool,
     wants_fallback: bool,
     delivered: bool,
@@ -73,14 +71,14 @@ pub struct Window {
 }
 
 impl Failure {
-    /// A failure for `reason`, with that reason's default verdict.
+    /// A failure for `reason`, with that reason's default rule.
     ///
     /// `message` is for operators; it is bounded and credentials in it are masked.
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
-        Self::made(reason, Cow::Owned(redact(message.as_ref()).into_string()))
+        Self::from_message(reason, Cow::Owned(redact(message.as_ref()).into_string()))
     }
 
-    fn made(reason: Reason, message: Cow<'static, str>) -> Self {
+    fn from_message(reason: Reason, message: Cow<'static, str>) -> Self {
         let rule = reason.rule();
         Self(Box::new(Inner {
             reason,
@@ -108,31 +106,31 @@ impl Failure {
         }))
     }
 
-    /// A failure of a provider that answered `upstream`, judged by the status alone. A classifier
-    /// further out reads the rest.
+    /// A failure of a provider that answered `upstream`, classified by the status alone. An outer
+    /// classifier reads the rest.
     pub fn from_upstream(upstream: Upstream) -> Self {
         let reason = upstream.status.and_then(Reason::from_status).unwrap_or(Reason::Unknown);
         let status = upstream.status;
-        let mut failure = Self::new(reason, upstream.words()).with_evidence("status");
+        let mut failure = Self::new(reason, upstream.message()).with_evidence("status");
         if failure.0.message.is_empty() {
-            failure.0.message = Cow::Owned(upstream.silence());
+            failure.0.message = Cow::Owned(upstream.default_message());
         }
         failure.0.status = status;
         failure.0.upstream = Some(Box::new(upstream));
         failure
     }
 
-    /// Our own refusal before a provider was asked.
+    /// Our own refusal before a provider was called.
     pub fn refused(reason: Reason, message: impl AsRef<str>) -> Self {
         let mut failure = Self::new(reason, message);
         failure.0.attempts = 0;
         failure
     }
 
-    /// Our own refusal before a provider was asked, in words known beforehand: made without
-    /// looking through them for secrets, for layers that refuse thousands of calls a second.
+    /// Our own refusal before a provider was called, with a constant message: not searched for
+    /// secrets, for layers that refuse thousands of calls a second.
     pub fn refused_fixed(reason: Reason, message: &'static str) -> Self {
-        let mut failure = Self::made(reason, Cow::Borrowed(message));
+        let mut failure = Self::from_message(reason, Cow::Borrowed(message));
         failure.0.attempts = 0;
         failure
     }
@@ -142,7 +140,7 @@ impl Failure {
         self.0.reason
     }
 
-    /// Whether the same target may be asked again.
+    /// Whether the same target may be called again.
     pub fn retry(&self) -> Retry {
         self.0.retry
     }
@@ -152,17 +150,17 @@ impl Failure {
         self.0.failover
     }
 
-    /// What the failure says something about.
+    /// What the failure is evidence about.
     pub fn scope(&self) -> Scope {
         self.0.scope
     }
 
     /// Who has to change something.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> FaultSide {
         self.0.fault
     }
 
-    /// It does not pass by itself: cool down long, and re-probe ever more rarely.
+    /// It does not pass by itself: the cooldown is long and grows with each failed probe.
     pub fn is_permanent(&self) -> bool {
         self.0.permanent
     }
@@ -212,7 +210,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// What happened, for the person at the far end: a fixed text.
+    /// What happened, for the end user: a fixed text.
     pub fn user_message(&self) -> &'static str {
         self.0.reason.user_message()
     }
@@ -227,7 +225,7 @@ impl Failure {
         self.0.request_id.as_deref()
     }
 
-    /// How many times a provider was asked before this failure, this one included; 0 for a
+    /// How many times a provider was called before this failure, this one included; 0 for a
     /// refusal of our own.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
@@ -238,7 +236,7 @@ impl Failure {
         &self.0.trail
     }
 
-    /// The provider's answer as it came.
+    /// The provider's answer, unchanged.
     pub fn upstream(&self) -> Option<&Upstream> {
         self.0.upstream.as_deref()
     }
@@ -248,23 +246,22 @@ impl Failure {
         self.0.upstream.as_ref().and_then(|upstream| upstream.dialect)
     }
 
-    /// The one reason for which every target of the [trail](Self::trail) failed or was skipped,
-    /// when there is only one: all of them rate limited, say.
+    /// The reason for which every target of the [trail](Self::trail) failed or was skipped, when it
+    /// is the same for all: all of them rate limited, for example.
     pub fn common_reason(&self) -> Option<Reason> {
         let (first, rest) = self.0.trail.split_first()?;
         rest.iter().all(|attempt| attempt.reason == first.reason).then_some(first.reason)
     }
 
-    /// For a refusal of our own: the failure of the target that it goes back to.
+    /// For a refusal of our own: the reason of the target's failure that caused it.
     pub fn because(&self) -> Option<Reason> {
         self.0.because
     }
 
-    /// The reason to tell a caller. For a refusal of our own it is the one that it goes back to, and
-    /// when every target failed for the same one it is that one: so a caller whom all of them limit
-    /// is told so. But a refused credential or an unpaid bill of the operator is never the
-    /// caller's, however many targets there are: it is told as [`Reason::Exhausted`], unless the
-    /// [fault](Self::fault) was said to be the caller's.
+    /// The reason to report to a caller. For a refusal of our own it is the one that caused it, and
+    /// when every target failed for the same reason it is that one: a caller whom all targets limit
+    /// gets `rate_limit`. But a refused credential or an unpaid bill of the operator is reported as
+    /// [`Reason::Exhausted`], unless the [fault](Self::fault) is the caller's.
     pub fn outward_reason(&self) -> Reason {
         let own = self.0.reason;
         let root = match own.is_refusal() {
@@ -272,7 +269,7 @@ impl Failure {
             false => own,
         };
         match root {
-            Reason::Auth | Reason::Billing if self.0.fault != Fault::Caller => match own {
+            Reason::Auth | Reason::Billing if self.0.fault != FaultSide::Caller => match own {
                 Reason::Auth | Reason::Billing => Reason::Exhausted,
                 refusal => refusal,
             },
@@ -281,15 +278,15 @@ impl Failure {
     }
 
     /// The status a server should answer the caller with: the provider's own for the caller's
-    /// faults, else that of the [reason to tell](Self::outward_reason).
+    /// faults, else that of the [reported reason](Self::outward_reason).
     pub fn http_status(&self) -> StatusCode {
         match self.0.status {
-            Some(status) if self.0.fault == Fault::Caller && status.is_client_error() => status,
+            Some(status) if self.0.fault == FaultSide::Caller && status.is_client_error() => status,
             _ => self.outward_reason().http_status(),
         }
     }
 
-    /// What a settled lease is told when the service under it panicked.
+    /// The failure of a lease that was dropped by a panic of the inner service.
     pub(crate) fn panicked() -> Self {
         Self::new(Reason::Unknown, "the service panicked while it handled the call")
             .with_evidence("panic")
@@ -312,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn comes_out_of_a_box_as_it_went_in() {
+    fn is_unboxed_unchanged() {
         let boxed: BoxError = Failure::new(Reason::Billing, "no credit").into();
         assert_eq!(Failure::from(boxed).reason(), Reason::Billing);
     }
@@ -338,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_outranks_every_later_opinion() {
+    fn forbidden_can_not_be_overridden() {
         let failure = Failure::new(Reason::Safety, "loop")
             .with_retry(Retry::Yes)
             .with_failover(Failover::NextTarget)
@@ -354,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_chain_answers_with_the_status_its_targets_agree_on() {
+    fn an_exhausted_chain_has_the_status_that_all_targets_share() {
         let exhausted = |reasons: &[Reason]| {
             let trail = reasons
                 .iter()
@@ -369,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_targets_refused_key_is_the_callers_only_when_it_was_said_so() {
+    fn a_refused_key_is_the_callers_fault_only_when_marked_so() {
         for reason in [Reason::Auth, Reason::Billing] {
             let failure = Failure::new(reason, "no").with_status(reason.http_status());
             assert_eq!(failure.http_status(), 503, "{reason}");
             assert_eq!(failure.outward_reason(), Reason::Exhausted);
-            let theirs = failure.with_fault(Fault::Caller);
-            assert_eq!(theirs.http_status(), reason.http_status());
-            assert_eq!(theirs.outward_reason(), reason);
+            let caller = failure.with_fault(FaultSide::Caller);
+            assert_eq!(caller.http_status(), reason.http_status());
+            assert_eq!(caller.outward_reason(), reason);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A world of providers that do as they are told, and a request type that is nobody's but ours.
+//! Scripted providers, and a minimal request.
 
 #![allow(
     dead_code,
@@ -24,9 +24,9 @@ use steadfast_core::{
 use steadfast_failover::{Chain, CooldownFailoverLayer, TargetSpec};
 use tower::{Layer, Service, ServiceExt};
 
-/// A request: what it asks for, and what it was fitted to.
+/// A request, and the profile it was adapted to.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct PlainRequest {
     pub model: Option<String>,
     pub needs: Needs,
     /// A provider it can not be fitted to.
@@ -35,7 +35,7 @@ pub struct Ask {
     pub fitted: Option<Profile>,
 }
 
-impl Ask {
+impl PlainRequest {
     pub fn new() -> Self {
         Self { context: CallContext::recording(), ..Self::default() }
     }
@@ -54,7 +54,7 @@ impl Ask {
     }
 }
 
-impl Call for Ask {
+impl Call for PlainRequest {
     fn context(&self) -> &CallContext {
         &self.context
     }
@@ -72,7 +72,7 @@ impl Call for Ask {
     }
 
     fn adapt(&mut self, profile: &Profile) -> Result<(), Failure> {
-        assert_eq!(self.context.target.as_ref(), Some(&profile.target), "set before fitting");
+        assert_eq!(self.context.target.as_ref(), Some(&profile.target), "set before `adapt`");
         if self.unfit_for == Some(profile.target.provider())
             || (self.needs.vision
                 && !profile.vision
@@ -87,23 +87,23 @@ impl Call for Ask {
 
 /// What a target does with a call.
 #[derive(Clone)]
-pub enum Act {
+pub enum Action {
     Answer,
     Fail(Arc<dyn Fn() -> Failure + Send + Sync>),
     Hang,
-    After(Duration, Box<Act>),
+    After(Duration, Box<Action>),
 }
 
-pub fn fail(reason: Reason) -> Act {
+pub fn fail(reason: Reason) -> Action {
     fail_with(move || Failure::new(reason, format!("{reason} it is")))
 }
 
-pub fn fail_with(failure: impl Fn() -> Failure + Send + Sync + 'static) -> Act {
-    Act::Fail(Arc::new(failure))
+pub fn fail_with(failure: impl Fn() -> Failure + Send + Sync + 'static) -> Action {
+    Action::Fail(Arc::new(failure))
 }
 
-pub fn after(wait: Duration, act: Act) -> Act {
-    Act::After(wait, Box::new(act))
+pub fn after(wait: Duration, action: Action) -> Action {
+    Action::After(wait, Box::new(action))
 }
 
 pub fn secs(n: u64) -> Duration {
@@ -125,51 +125,51 @@ pub fn target(name: &str) -> Target {
     }
 }
 
-/// What a target was sent.
+/// A request that a target received.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct Received {
     pub at: String,
-    pub ask: Ask,
+    pub request: PlainRequest,
 }
 
-/// The providers, and everything they were sent.
+/// Scripted providers, and the requests they received.
 #[derive(Clone, Default)]
-pub struct World(Arc<Inner>);
+pub struct Providers(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    acts: Mutex<HashMap<String, Act>>,
-    seen: Mutex<Vec<Seen>>,
+    actions: Mutex<HashMap<String, Action>>,
+    received: Mutex<Vec<Received>>,
     /// Calls under way, and calls dropped before they were over.
     open: Mutex<(usize, Vec<String>)>,
 }
 
-impl World {
+impl Providers {
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on `target` (`provider`, `provider/model`, ... the most exact one counts) does
-    /// `act`; anything else answers.
-    pub fn set(&self, target: &str, act: Act) -> &Self {
-        self.0.acts.lock().insert(target.to_owned(), act);
+    /// From now on `target` (`provider`, `provider/model`, ...; the most exact one counts) does
+    /// `action`. Targets without an action answer.
+    pub fn set(&self, target: &str, action: Action) -> &Self {
+        self.0.actions.lock().insert(target.to_owned(), action);
         self
     }
 
-    pub fn mend(&self, target: &str) -> &Self {
-        self.set(target, Act::Answer)
+    pub fn repair(&self, target: &str) -> &Self {
+        self.set(target, Action::Answer)
     }
 
-    /// Where calls went since the last time of asking.
+    /// The targets called since the last call of this.
     pub fn calls(&self) -> Vec<String> {
-        self.seen().into_iter().map(|seen| seen.at).collect()
+        self.received().into_iter().map(|received| received.at).collect()
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
-        std::mem::take(&mut *self.0.seen.lock())
+    pub fn received(&self) -> Vec<Received> {
+        std::mem::take(&mut *self.0.received.lock())
     }
 
-    pub fn open(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.0.open.lock().0
     }
 
@@ -177,36 +177,36 @@ impl World {
         std::mem::take(&mut self.0.open.lock().1)
     }
 
-    fn act(&self, target: &Target) -> Act {
-        let acts = self.0.acts.lock();
+    fn action(&self, target: &Target) -> Action {
+        let actions = self.0.actions.lock();
         let provider = Target::new(target.provider());
         let model = target.model().map(|model| provider.with_model(model));
         let credential = target.credential().map(|name| provider.with_credential(name));
         [Some(target.clone()), model, credential, Some(provider)]
             .into_iter()
             .flatten()
-            .find_map(|target| acts.get(&target.to_string()).cloned())
-            .unwrap_or(Act::Answer)
+            .find_map(|target| actions.get(&target.to_string()).cloned())
+            .unwrap_or(Action::Answer)
     }
 
-    /// A client of these providers. It insists on being ready.
+    /// A client of these providers, which checks that it was polled ready.
     pub fn client(&self) -> Client {
-        Client { world: self.clone(), ready: false }
+        Client { providers: self.clone(), ready: false }
     }
 }
 
 pub struct Client {
-    world: World,
+    providers: Providers,
     ready: bool,
 }
 
 impl Clone for Client {
     fn clone(&self) -> Self {
-        self.world.client()
+        self.providers.client()
     }
 }
 
-impl Service<Ask> for Client {
+impl Service<PlainRequest> for Client {
     type Response = String;
     type Error = Failure;
     type Future = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send>>;
@@ -216,24 +216,24 @@ impl Service<Ask> for Client {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, ask: Ask) -> Self::Future {
+    fn call(&mut self, request: PlainRequest) -> Self::Future {
         assert!(std::mem::take(&mut self.ready), "called without having been ready");
-        let target = ask.context.target.clone().expect("failover sets it");
+        let target = request.context.target.clone().expect("failover sets it");
         let at = target.to_string();
-        let mut act = self.world.act(&target);
-        self.world.0.seen.lock().push(Seen { at: at.clone(), ask });
-        let open = Open { world: self.world.clone(), at: Some(at.clone()) };
-        open.world.0.open.lock().0 += 1;
+        let mut action = self.providers.action(&target);
+        self.providers.0.received.lock().push(Received { at: at.clone(), request });
+        let open = Open { providers: self.providers.clone(), at: Some(at.clone()) };
+        open.providers.0.open.lock().0 += 1;
         Box::pin(async move {
             let mut open = open;
             let result = loop {
-                act = match act {
-                    Act::Answer => break Ok(at),
-                    Act::Fail(failure) => break Err(failure()),
-                    Act::Hang => std::future::pending().await,
-                    Act::After(wait, act) => {
+                action = match action {
+                    Action::Answer => break Ok(at),
+                    Action::Fail(failure) => break Err(failure()),
+                    Action::Hang => std::future::pending().await,
+                    Action::After(wait, action) => {
                         tokio::time::sleep(wait).await;
-                        *act
+                        *action
                     }
                 };
             };
@@ -244,7 +244,7 @@ impl Service<Ask> for Client {
 }
 
 struct Open {
-    world: World,
+    providers: Providers,
     at: Option<String>,
 }
 
@@ -256,7 +256,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut open = self.world.0.open.lock();
+        let mut open = self.providers.0.open.lock();
         open.0 -= 1;
         open.1.extend(self.at.take());
     }
@@ -266,16 +266,20 @@ pub fn chain<T: Into<TargetSpec>>(targets: impl IntoIterator<Item = T>) -> Chain
     Chain::new(targets).unwrap()
 }
 
-/// Three providers that go by one letter.
+/// Three providers with names of one letter.
 pub fn abc() -> CooldownFailoverLayer {
     CooldownFailoverLayer::new(chain(["a", "b", "c"]))
 }
 
-/// Sends `ask` through `layer` to `world`.
-pub async fn ask<L>(layer: &L, world: &World, ask: Ask) -> Result<String, Failure>
+/// Sends `request` through `layer` to `providers`.
+pub async fn send<L>(
+    layer: &L,
+    providers: &Providers,
+    request: PlainRequest,
+) -> Result<String, Failure>
 where
     L: Layer<Client>,
-    L::Service: Service<Ask, Response = String, Error = Failure>,
+    L::Service: Service<PlainRequest, Response = String, Error = Failure>,
 {
-    layer.layer(world.client()).oneshot(ask).await
+    layer.layer(providers.client()).oneshot(request).await
 }

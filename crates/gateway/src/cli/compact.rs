@@ -9,7 +9,7 @@ use steadfast::{
         Models, Room, TokenLimits,
     },
 };
-use steadfast_chat::{ChatRequest, transcript::Rules};
+use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 
 use super::{CompactArgs, Exit, input};
 
@@ -38,7 +38,7 @@ fn compact(request: &mut ChatRequest, args: &CompactArgs) -> Result<String, Exit
             )));
         }
     };
-    let rules = Rules::for_dialect(args.dialect);
+    let rules = TranscriptRules::for_dialect(args.dialect);
     let mut policy = CompactionPolicy::default();
     let room = policy.room(limits, request.params.max_output, rules.output_counts);
     if let Some(target) = args.target {

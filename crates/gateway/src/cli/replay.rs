@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::json;
-use steadfast::guard::{GuardPolicy, Replayed, SafetyGuard};
+use steadfast::guard::{GuardPolicy, Replayed, SafetyGuardHandle};
 
 use super::{Exit, ReplayArgs, input};
 use crate::config::Config;
@@ -17,7 +17,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Exit> {
     if args.loops_only {
         policy = policy.loops_only();
     }
-    let guard = SafetyGuard::new(policy).map_err(Exit::usage)?;
+    let guard = SafetyGuardHandle::new(policy).map_err(Exit::usage)?;
     let request = input::request(args.file.as_deref(), args.dialect)?;
     let mut out = io::stdout().lock();
     for (index, Replayed { tool, verdict, .. }) in guard.replay(&request).iter().enumerate() {

@@ -19,7 +19,7 @@ const fn stand_in(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",
-        _ => "gpt-5.4",
+        Dialect::OpenAi => "gpt-5.4",
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) const fn native(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::Anthropic => &["claude-*"],
         Dialect::Gemini => &["gemini-*", "gemma-*"],
-        _ => &["gpt-*", "o1*", "o3*", "o4*", "chatgpt-*"],
+        Dialect::OpenAi => &["gpt-*", "o1*", "o3*", "o4*", "chatgpt-*"],
     }
 }
 

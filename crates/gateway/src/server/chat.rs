@@ -10,13 +10,13 @@ use axum::{
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
-use steadfast_client::dialect::{Caller as Addressee, Route, StreamEncoder, codec};
-use steadfast_core::{CallContext, Deadline, Dialect, Failure, Fault, Priority, Reason};
+use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec};
+use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
 
 use tower::{Service, ServiceExt};
 
 use super::{App, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
-use crate::keys::Caller;
+use crate::keys::Principal;
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
 /// tuned ones below 300. Names go into logs, metrics and what is remembered of targets.
@@ -63,7 +63,7 @@ pub(super) async fn answer(
     let answered = match response {
         Ok(response) if streamed => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
-            let addressee = Addressee::new(record.model(), usage_asked);
+            let addressee = Caller::new(record.model(), usage_asked);
             return stream(app, dialect, &addressee, sse, response, record, &id);
         }
         Ok(response) => whole(dialect, response, &mut record, &id).await,
@@ -88,7 +88,7 @@ async fn read(
     let late = || {
         Failure::refused(Reason::Timeout, "the request body did not arrive in time")
             .with_status(http::StatusCode::REQUEST_TIMEOUT)
-            .with_fault(Fault::Caller)
+            .with_fault(FaultSide::Caller)
             .with_evidence("request body")
     };
     let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit));
@@ -159,10 +159,10 @@ fn let_go(body: Bytes) -> Bytes {
 }
 
 /// `context` with what the caller says beside the request itself, in `x-steadfast-*` headers.
-fn context(mut context: CallContext, headers: &HeaderMap, caller: Caller) -> CallContext {
+fn context(mut context: CallContext, headers: &HeaderMap, caller: Principal) -> CallContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-    if let Caller::Tenant(tenant) = caller {
+    if let Principal::Tenant(tenant) = caller {
         context = context.with_tenant(tenant);
     }
     if !headers.keys().any(|name| name.as_str().starts_with("x-steadfast-")) {
@@ -222,7 +222,7 @@ async fn whole(
                 more = next(&mut events).await.transpose()?;
             }
             record.used(&completion.usage);
-            let addressee = Addressee::new(record.model(), false);
+            let addressee = Caller::new(record.model(), false);
             codec(dialect).encode_answer(&completion, &addressee)?
         }
     };
@@ -243,7 +243,7 @@ async fn whole(
 fn stream(
     app: &App,
     dialect: Dialect,
-    addressee: &Addressee,
+    addressee: &Caller,
     sse: bool,
     response: ChatResponse,
     mut record: Record,
@@ -265,11 +265,11 @@ fn stream(
 }
 
 /// Who asks. Gemini's SDKs may send the key in the address.
-pub(super) fn caller(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Caller, Failure> {
+pub(super) fn caller(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Principal, Failure> {
     app.0.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
         Failure::refused(Reason::Auth, reply::NO_KEY)
             .with_status(http::StatusCode::UNAUTHORIZED)
-            .with_fault(Fault::Caller)
+            .with_fault(FaultSide::Caller)
             .with_evidence("gateway key")
     })
 }

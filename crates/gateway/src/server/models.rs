@@ -28,7 +28,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -
             "last_id": names.last(),
         }),
         Dialect::Gemini => json!({ "models": models }),
-        _ => json!({ "object": "list", "data": models }),
+        Dialect::OpenAi => json!({ "object": "list", "data": models }),
     };
     reply::ok("application/json", Body::from(body.to_string()))
 }

@@ -93,7 +93,7 @@ impl Record {
                 id = %reply::text(&entry.id),
                 reason = %failure.reason(),
                 in_stream,
-                why = %failure.message(),
+                error = %failure.message(),
                 "a caller got a failure",
             );
         }
@@ -116,9 +116,9 @@ impl Record {
             model = entry.model.as_str(),
             stream = entry.stream,
             outcome,
-            to = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
+            target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
             attempts = entry.attempts,
-            ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            ms = steadfast_core::time::millis(took),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",
         );

@@ -14,25 +14,25 @@ use steadfast_chat::{
     ToolResult,
 };
 use steadfast_core::{Dialect, Failure};
-use steadfast_guard::{Advice, GuardPolicy, LoopRule, SafetyGuard, StopCause, Verdict};
+use steadfast_guard::{Advice, GuardPolicy, GuardVerdict, LoopRule, SafetyGuardHandle, StopCause};
 use tower::Service;
 
 pub(crate) const TASK: &str = "task";
 
 /// One call, its result, and whether it failed.
 #[derive(Clone, Debug)]
-pub(crate) struct Did {
+pub(crate) struct ToolRun {
     pub(crate) tool: String,
     pub(crate) arguments: String,
     pub(crate) result: String,
     pub(crate) failed: bool,
 }
 
-pub(crate) fn did(tool: &str, arguments: &str, result: &str) -> Did {
-    Did { tool: tool.into(), arguments: arguments.into(), result: result.into(), failed: false }
+pub(crate) fn tool_run(tool: &str, arguments: &str, result: &str) -> ToolRun {
+    ToolRun { tool: tool.into(), arguments: arguments.into(), result: result.into(), failed: false }
 }
 
-impl Did {
+impl ToolRun {
     pub(crate) fn failing(self) -> Self {
         Self { failed: true, ..self }
     }
@@ -56,38 +56,37 @@ impl Did {
     }
 }
 
-/// The conversation of rounds, each a batch of calls with their results.
-pub(crate) fn history(rounds: &[Vec<Did>]) -> Vec<Message> {
+/// The conversation of `rounds`, each a batch of calls with their results.
+pub(crate) fn history(rounds: &[Vec<ToolRun>]) -> Vec<Message> {
     let mut messages = vec![Message::system("be brief"), Message::user("do it")];
     for (round, batch) in rounds.iter().enumerate() {
         let ids: Vec<_> = (0..batch.len()).map(|at| format!("c{round}-{at}")).collect();
-        let calls = batch.iter().zip(&ids).map(|(did, id)| Part::ToolCall(did.call(id))).collect();
+        let calls = batch.iter().zip(&ids).map(|(run, id)| Part::ToolCall(run.call(id))).collect();
         messages.push(Message::new(Role::Assistant, calls));
-        for (did, id) in batch.iter().zip(&ids) {
-            messages.push(Message::new(Role::Tool, vec![Part::ToolResult(did.result(id))]));
+        for (run, id) in batch.iter().zip(&ids) {
+            messages.push(Message::new(Role::Tool, vec![Part::ToolResult(run.result(id))]));
         }
     }
     messages
 }
 
-pub(crate) fn one_by_one(calls: impl IntoIterator<Item = Did>) -> Vec<Vec<Did>> {
-    calls.into_iter().map(|did| vec![did]).collect()
+pub(crate) fn one_by_one(calls: impl IntoIterator<Item = ToolRun>) -> Vec<Vec<ToolRun>> {
+    calls.into_iter().map(|run| vec![run]).collect()
 }
 
-pub(crate) fn request(rounds: &[Vec<Did>]) -> ChatRequest {
+pub(crate) fn request(rounds: &[Vec<ToolRun>]) -> ChatRequest {
     ChatRequest::new(history(rounds))
 }
 
-/// What became of a trace: the rounds, counted from 1, after which it was first advised and
-/// stopped.
+/// The rounds of a trace, counted from 1, after which it was first advised and stopped.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fate {
+pub(crate) struct TraceOutcome {
     pub(crate) advised: Option<usize>,
     pub(crate) stopped: Option<usize>,
     pub(crate) cause: Option<StopCause>,
 }
 
-impl Fate {
+impl TraceOutcome {
     pub(crate) fn rule(&self) -> Option<LoopRule> {
         match &self.cause {
             Some(StopCause::Loop { rule, .. }) => Some(*rule),
@@ -96,62 +95,62 @@ impl Fate {
     }
 }
 
-/// Told call by call, until it is stopped.
-pub(crate) fn stateful(guard: &SafetyGuard, rounds: &[Vec<Did>]) -> Fate {
-    let mut fate = Fate::default();
+/// The outcome with a tool layer: call by call, until it is stopped.
+pub(crate) fn stateful(guard: &SafetyGuardHandle, rounds: &[Vec<ToolRun>]) -> TraceOutcome {
+    let mut outcome = TraceOutcome::default();
     for (round, batch) in rounds.iter().enumerate() {
         guard.answered(TASK);
         let mut stop = None;
         // All calls of a batch are made before any has ended.
-        for did in batch {
-            stop = stop.or(guard.check_call(TASK, &did.call("x")).err());
+        for run in batch {
+            stop = stop.or(guard.check_call(TASK, &run.call("x")).err());
         }
-        for did in batch {
-            match guard.observe_result(TASK, &did.call("x"), &did.result("x")) {
-                Verdict::Fine => {}
-                Verdict::Warn(Advice::Wait { .. }) => {}
-                Verdict::Warn(_) => fate.advised = fate.advised.or(Some(round + 1)),
-                Verdict::Stop(found) => stop = stop.or(Some(found)),
+        for run in batch {
+            match guard.observe_result(TASK, &run.call("x"), &run.result("x")) {
+                GuardVerdict::Fine => {}
+                GuardVerdict::Warn(Advice::Wait { .. }) => {}
+                GuardVerdict::Warn(_) => outcome.advised = outcome.advised.or(Some(round + 1)),
+                GuardVerdict::Stop(found) => stop = stop.or(Some(found)),
                 other => unreachable!("{other:?}"),
             }
         }
         if let Some(stop) = stop {
-            fate.stopped = Some(round + 1);
-            fate.cause = Some(stop.cause);
+            outcome.stopped = Some(round + 1);
+            outcome.cause = Some(stop.cause);
             break;
         }
     }
-    fate
+    outcome
 }
 
-/// Read out of the request that follows each round, until it is stopped.
-pub(crate) fn stateless(guard: &SafetyGuard, rounds: &[Vec<Did>]) -> Fate {
-    let mut fate = Fate::default();
+/// The outcome read from the history after each round, until it is stopped.
+pub(crate) fn stateless(guard: &SafetyGuardHandle, rounds: &[Vec<ToolRun>]) -> TraceOutcome {
+    let mut outcome = TraceOutcome::default();
     for round in 1..=rounds.len() {
         match guard.from_history(&request(&rounds[..round])) {
-            Verdict::Fine => {}
-            Verdict::Warn(Advice::Wait { .. } | Advice::LastEdit { .. }) => {}
-            Verdict::Warn(_) => fate.advised = fate.advised.or(Some(round)),
-            Verdict::Stop(stop) => {
-                fate.stopped = Some(round);
-                fate.cause = Some(stop.cause);
+            GuardVerdict::Fine => {}
+            GuardVerdict::Warn(Advice::Wait { .. } | Advice::LastEdit { .. }) => {}
+            GuardVerdict::Warn(_) => outcome.advised = outcome.advised.or(Some(round)),
+            GuardVerdict::Stop(stop) => {
+                outcome.stopped = Some(round);
+                outcome.cause = Some(stop.cause);
                 break;
             }
             other => unreachable!("{other:?}"),
         }
     }
-    fate
+    outcome
 }
 
-/// Both readings, which must agree.
-pub(crate) fn fate(policy: &GuardPolicy, rounds: &[Vec<Did>]) -> Fate {
-    let by_hand = stateful(&SafetyGuard::new(policy.clone()).unwrap(), rounds);
-    let read = stateless(&SafetyGuard::new(policy.clone()).unwrap(), rounds);
-    assert_eq!(by_hand, read, "seen call by call, and read out of the history");
-    by_hand
+/// The outcome in both ways, which must agree.
+pub(crate) fn outcome_of(policy: &GuardPolicy, rounds: &[Vec<ToolRun>]) -> TraceOutcome {
+    let counted = stateful(&SafetyGuardHandle::new(policy.clone()).unwrap(), rounds);
+    let read = stateless(&SafetyGuardHandle::new(policy.clone()).unwrap(), rounds);
+    assert_eq!(counted, read, "counted call by call, and read from the history");
+    counted
 }
 
-pub(crate) fn roomy() -> GuardPolicy {
+pub(crate) fn without_limits() -> GuardPolicy {
     let mut policy = GuardPolicy::default();
     policy.limits.events = None;
     policy.limits.calls = None;
@@ -165,17 +164,17 @@ pub(crate) fn roomy() -> GuardPolicy {
 
 pub(crate) type Answer = tokio_stream::Iter<std::vec::IntoIter<Result<Event, Failure>>>;
 
-/// A model that gives the answers it is given, and keeps what it was asked.
+/// A scripted model, which keeps the requests it receives.
 #[derive(Clone, Default)]
 pub(crate) struct Model {
     pub(crate) answers: Arc<Mutex<VecDeque<Vec<Event>>>>,
-    pub(crate) asked: Arc<Mutex<Vec<ChatRequest>>>,
+    pub(crate) requests: Arc<Mutex<Vec<ChatRequest>>>,
     pub(crate) whole: bool,
 }
 
 impl Model {
-    /// Says these deltas, each as an event, or as one when it is not to stream.
-    pub(crate) fn says(self, deltas: Vec<Delta>) -> Self {
+    /// Adds an answer of these deltas, each as an event, or all as one without streaming.
+    pub(crate) fn answers_with(self, deltas: Vec<Delta>) -> Self {
         let events = match self.whole {
             true => vec![Event::new(deltas)],
             false => deltas.into_iter().map(|delta| Event::new([delta])).collect(),
@@ -189,11 +188,11 @@ impl Model {
     }
 
     pub(crate) fn last(&self) -> ChatRequest {
-        self.asked.lock().last().unwrap().clone()
+        self.requests.lock().last().unwrap().clone()
     }
 
-    pub(crate) fn times(&self) -> usize {
-        self.asked.lock().len()
+    pub(crate) fn calls(&self) -> usize {
+        self.requests.lock().len()
     }
 }
 
@@ -207,7 +206,7 @@ impl Service<ChatRequest> for Model {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        self.asked.lock().push(request);
+        self.requests.lock().push(request);
         let events = self.answers.lock().pop_front().unwrap_or_else(|| {
             text_answer("fine").into_iter().map(|delta| Event::new([delta])).collect()
         });
@@ -236,7 +235,7 @@ pub(crate) fn text_answer(pieces: &str) -> Vec<Delta> {
     all
 }
 
-/// An answer that calls tools, each in a block of its own.
+/// An answer with tool calls, each in its own block.
 pub(crate) fn calling(calls: &[(&str, &str)]) -> Vec<Delta> {
     let mut all = vec![start()];
     for (index, (name, arguments)) in (0_u32..).zip(calls) {

@@ -1,4 +1,4 @@
-//! A model that follows a script.
+//! A scripted model.
 
 #![allow(
     dead_code,
@@ -25,27 +25,27 @@ use steadfast_chat::{
 use steadfast_core::{Dialect, Failure, Reason, Usage};
 use tower::{Layer, Service, ServiceExt};
 
-/// What a stream does next.
+/// A step of a scripted stream.
 #[derive(Debug)]
-pub enum Do {
-    Say(Event),
+pub enum ModelStep {
+    Event(Event),
     Fail(Failure),
-    /// Is pending once, and goes on.
+    /// Is pending once.
     Wait,
-    /// Says nothing more.
+    /// Is pending for ever.
     Hang,
 }
 
-type Script = dyn Fn(usize, &ChatRequest) -> Result<Vec<Do>, Failure> + Send + Sync;
+type Script = dyn Fn(usize, &ChatRequest) -> Result<Vec<ModelStep>, Failure> + Send + Sync;
 
 /// A model that answers the n-th call by a script.
 #[derive(Clone)]
 pub struct Model {
     script: Arc<Script>,
-    pub asked: Arc<parking_lot::Mutex<Vec<ChatRequest>>>,
+    pub requests: Arc<parking_lot::Mutex<Vec<ChatRequest>>>,
     /// Futures and streams under way.
     pub alive: Arc<AtomicUsize>,
-    /// What the n-th answer is in; the last one stays.
+    /// The dialect of the n-th answer; the last one for all further ones.
     pub dialects: Vec<Dialect>,
 }
 
@@ -66,19 +66,19 @@ impl Drop for Alive {
 
 impl Model {
     pub fn new(
-        script: impl Fn(usize, &ChatRequest) -> Result<Vec<Do>, Failure> + Send + Sync + 'static,
+        script: impl Fn(usize, &ChatRequest) -> Result<Vec<ModelStep>, Failure> + Send + Sync + 'static,
     ) -> Self {
-        let (asked, alive) = (Arc::default(), Arc::default());
-        Self { script: Arc::new(script), asked, alive, dialects: vec![Dialect::Anthropic] }
+        let (requests, alive) = (Arc::default(), Arc::default());
+        Self { script: Arc::new(script), requests, alive, dialects: vec![Dialect::Anthropic] }
     }
 
-    /// What its script says, without being called.
-    pub fn answer(&self, call: usize, request: &ChatRequest) -> Result<Vec<Do>, Failure> {
+    /// The script's answer, without a call.
+    pub fn answer(&self, call: usize, request: &ChatRequest) -> Result<Vec<ModelStep>, Failure> {
         (self.script)(call, request)
     }
 
     pub fn calls(&self) -> usize {
-        self.asked.lock().len()
+        self.requests.lock().len()
     }
 }
 
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Model {
 }
 
 impl Service<ChatRequest> for Model {
-    type Response = ChatResponse<Said>;
+    type Response = ChatResponse<ScriptedEvents>;
     type Error = Failure;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failure>> + Send>>;
 
@@ -98,9 +98,9 @@ impl Service<ChatRequest> for Model {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let at = self.asked.lock().len();
-        self.asked.lock().push(request.clone());
-        let shown = (self.script)(at, &request);
+        let at = self.requests.lock().len();
+        self.requests.lock().push(request.clone());
+        let steps = (self.script)(at, &request);
         let alive = Alive::new(&self.alive);
         let dialect = self.dialects[at.min(self.dialects.len() - 1)];
         Box::pin(async move {
@@ -109,33 +109,33 @@ impl Service<ChatRequest> for Model {
             head.stream = request.stream;
             head.target = Some(format!("p{at}").as_str().into());
             head.log = request.context.log.clone();
-            Ok(ChatResponse::new(head, Said { shown: shown?.into_iter(), alive }))
+            Ok(ChatResponse::new(head, ScriptedEvents { steps: steps?.into_iter(), alive }))
         })
     }
 }
 
-pub struct Said {
-    shown: std::vec::IntoIter<Do>,
+pub struct ScriptedEvents {
+    steps: std::vec::IntoIter<ModelStep>,
     alive: Alive,
 }
 
-impl Stream for Said {
+impl Stream for ScriptedEvents {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(match self.shown.next() {
+        Poll::Ready(match self.steps.next() {
             None => None,
-            Some(Do::Say(event)) => Some(Ok(event)),
-            Some(Do::Fail(failure)) => {
-                self.shown = Vec::new().into_iter();
+            Some(ModelStep::Event(event)) => Some(Ok(event)),
+            Some(ModelStep::Fail(failure)) => {
+                self.steps = Vec::new().into_iter();
                 Some(Err(failure))
             }
-            Some(Do::Wait) => {
+            Some(ModelStep::Wait) => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Some(Do::Hang) => {
-                self.shown = vec![Do::Hang].into_iter();
+            Some(ModelStep::Hang) => {
+                self.steps = vec![ModelStep::Hang].into_iter();
                 return Poll::Pending;
             }
         })
@@ -143,7 +143,7 @@ impl Stream for Said {
 }
 
 pub fn fail(reason: Reason) -> Failure {
-    Failure::new(reason, "asked to fail")
+    Failure::new(reason, "scripted to fail")
 }
 
 /// A block of an answer.
@@ -169,66 +169,67 @@ pub fn stream(id: &str, blocks: &[Block], size: usize, ends: bool, stop: StopRea
         ]),
         Event::new([Delta::Ping]),
     ];
-    let mut wrote = 0;
+    let mut bytes = 0;
     for (at, block) in blocks.iter().enumerate() {
         let index = at as u32;
         match block {
             Block::Text(text) => {
-                wrote += text.len();
-                let say = |text| Event::new([Delta::Text { index, text }]);
-                out.extend(pieces(text, size).into_iter().map(say));
+                bytes += text.len();
+                let event = |text| Event::new([Delta::Text { index, text }]);
+                out.extend(pieces(text, size).into_iter().map(event));
             }
             Block::Thinking(text) => {
-                wrote += text.len();
-                let say = |text| Event::new([Delta::Thinking { index, text }]);
-                out.extend(pieces(text, size).into_iter().map(say));
+                bytes += text.len();
+                let event = |text| Event::new([Delta::Thinking { index, text }]);
+                out.extend(pieces(text, size).into_iter().map(event));
                 let signature = format!("{id}-signed");
                 out.push(Event::new([Delta::Signature { index, signature }]));
             }
             Block::Call(name, arguments) => {
-                wrote += arguments.len();
+                bytes += arguments.len();
                 let id = format!("{id}-{name}");
                 out.push(Event::new([Delta::ToolCall { index, id, name: (*name).into() }]));
-                let say = |json| Event::new([Delta::Arguments { index, json }]);
-                out.extend(pieces(arguments, size).into_iter().map(say));
+                let event = |json| Event::new([Delta::Arguments { index, json }]);
+                out.extend(pieces(arguments, size).into_iter().map(event));
             }
         }
         if ends {
             out.push(Event::new([Delta::BlockEnd { index }]));
         }
     }
-    let usage = Usage::new(10, (wrote / 4) as u64);
+    let usage = Usage::new(10, (bytes / 4) as u64);
     out.push(Event::new([Delta::Usage(usage), Delta::Stop(stop.into())]));
     out.push(Event::new([Delta::End]));
     out
 }
 
-pub fn say(events: impl IntoIterator<Item = Event>) -> Vec<Do> {
-    events.into_iter().map(Do::Say).collect()
+pub fn script(events: impl IntoIterator<Item = Event>) -> Vec<ModelStep> {
+    events.into_iter().map(ModelStep::Event).collect()
 }
 
 /// The first `events`, then a failure.
-pub fn broken(events: &[Event], at: usize, failure: Failure) -> Vec<Do> {
-    let mut out = say(events[..at].iter().cloned());
-    out.push(Do::Fail(failure));
+pub fn broken(events: &[Event], at: usize, failure: Failure) -> Vec<ModelStep> {
+    let mut out = script(events[..at].iter().cloned());
+    out.push(ModelStep::Fail(failure));
     out
 }
 
-/// What a caller got.
+/// What a caller received.
 #[derive(Debug)]
-pub struct Got {
+pub struct Received {
     pub deltas: Vec<Delta>,
     pub answer: Completion,
     pub failures: Vec<Failure>,
 }
 
 /// Reads to the end.
-pub async fn read<S>(reply: ChatResponse<S>) -> Got
+pub async fn read<S>(reply: ChatResponse<S>) -> Received
 where
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
     let (head, mut events) = reply.into_parts();
-    let mut got = Got { deltas: Vec::new(), answer: Completion::new(head), failures: Vec::new() };
+    let mut got =
+        Received { deltas: Vec::new(), answer: Completion::new(head), failures: Vec::new() };
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
@@ -239,9 +240,9 @@ where
             Err(failure) => got.failures.push(failure),
         }
     }
-    assert!(events.next().await.is_none(), "it stays ended");
+    assert!(events.next().await.is_none(), "the stream is fused");
     let count = |what: fn(&Delta) -> bool| got.deltas.iter().filter(|delta| what(delta)).count();
-    assert!(count(|delta| matches!(delta, Delta::Start { .. })) <= 1, "one beginning");
+    assert!(count(|delta| matches!(delta, Delta::Start { .. })) <= 1, "one start");
     assert!(count(|delta| matches!(delta, Delta::Stop(_))) <= 1, "one reason to stop");
     let ends = count(|delta| matches!(delta, Delta::End));
     assert_eq!(ends + got.failures.len(), 1, "one end or one failure");
@@ -249,8 +250,8 @@ where
     got
 }
 
-impl Got {
-    /// Blocks are numbered in the order they begin, and none goes on after its end.
+impl Received {
+    /// Blocks are numbered in the order they begin, and none continues after its end.
     fn check_blocks(&self) {
         let (mut next, mut ended) = (0, Vec::new());
         for delta in &self.deltas {
@@ -283,21 +284,21 @@ impl Got {
     }
 }
 
-/// What a follow-up request says the model had shown.
-pub fn shown(request: &ChatRequest) -> Option<String> {
+/// The text so far, which a follow-up request has as the model's message.
+pub fn shown_text(request: &ChatRequest) -> Option<String> {
     let shown = request.messages.iter().rev().find(|message| message.role() == Role::Assistant);
     shown.map(Message::text)
 }
 
 /// The text that a follow-up request asks to be repeated.
-pub fn asked_for(request: &ChatRequest) -> Option<String> {
+pub fn requested_anchor(request: &ChatRequest) -> Option<String> {
     let last = request.messages.last()?.text();
     let (_, rest) = last.split_once("exactly these:\n")?;
     let (pieces, _) = rest.rsplit_once("\nThen go straight on")?;
     Some(pieces.to_owned())
 }
 
-pub fn log(got: &Got) -> Vec<&'static str> {
+pub fn log(got: &Received) -> Vec<&'static str> {
     got.answer.head.log.steps().iter().map(|step| step.action).collect()
 }
 
@@ -305,14 +306,13 @@ pub fn recording() -> ChatRequest {
     ChatRequest::user("go").streaming().with_context(steadfast_core::CallContext::recording())
 }
 
-/// A text with what makes texts hard to compare: curly quotes, accents, line ends of two bytes, and
-/// phrases that come again.
+/// A text that is hard to compare: curly quotes, accents, line ends of two bytes, and repeated phrases.
 pub fn long() -> String {
     (0..40).map(|n| format!("Word {n} is \u{201c}caf\u{e9}\u{201d},\r\nit\u{2019}s so. ")).collect()
 }
 
 /// Sends `request` through `layer` to the model, and reads the answer.
-pub async fn ask<L, S>(model: &Model, layer: &L, request: ChatRequest) -> Got
+pub async fn send<L, S>(model: &Model, layer: &L, request: ChatRequest) -> Received
 where
     L: Layer<Model>,
     L::Service: Service<ChatRequest, Response = ChatResponse<S>, Error = Failure>,
@@ -358,7 +358,7 @@ where
     unreachable!("it ends");
 }
 
-/// A block that only its own dialect has a word for.
+/// A block that only its own dialect has.
 pub fn opaque(index: u32) -> Event {
     let block = Opaque {
         dialect: Dialect::Anthropic,

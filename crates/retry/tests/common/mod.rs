@@ -1,4 +1,4 @@
-//! A provider that follows a script.
+//! A scripted provider.
 
 #![allow(
     dead_code,
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use steadfast_core::{BoxError, Failure, Jitter, Reason};
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryPolicy};
-use steadfast_testkit::{Ask, fail, whole};
+use steadfast_testkit::{PlainRequest, elapsed_ms, fail};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_test::mock::{self, Mock};
@@ -31,49 +31,49 @@ pub fn layer(policy: RetryPolicy) -> RetryBackoffLayer<steadfast_core::AtOnce> {
     RetryBackoffLayer::new(policy).unwrap().at_once()
 }
 
-/// What happened when a request was sent to a provider that follows a script.
+/// What happened when a request was sent to a scripted provider.
 #[derive(Debug)]
-pub struct Played {
-    /// When each attempt arrived, since the call.
-    pub arrived: Vec<Duration>,
-    /// The requests as they arrived.
-    pub seen: Vec<Ask>,
+pub struct ScriptRun {
+    /// When each attempt arrivals, since the call.
+    pub arrivals: Vec<Duration>,
+    /// The requests as they arrivals.
+    pub requests: Vec<PlainRequest>,
     /// When the call ended.
     pub ended: Duration,
     pub answer: Result<&'static str, Failure>,
     /// Steps of the script that were not reached.
-    pub left: usize,
+    pub unused: usize,
 }
 
-type Inner = Mock<Ask, &'static str>;
+type Inner = Mock<PlainRequest, &'static str>;
 
 /// Sends `request` through `layer` to a provider that answers by `script`, in order.
-pub async fn play(
+pub async fn run_script(
     layer: &RetryBackoffLayer<steadfast_core::AtOnce>,
-    request: Ask,
+    request: PlainRequest,
     script: impl IntoIterator<Item = Result<&'static str, Failure>>,
-) -> Played {
+) -> ScriptRun {
     let (inner, mut handle) = mock::pair();
     let service: RetryBackoff<Inner, _> = layer.layer(inner);
     let mut script: Vec<_> = script.into_iter().collect();
     script.reverse();
-    let began = Instant::now();
+    let start = Instant::now();
     let provider = tokio::spawn(async move {
-        let (mut arrived, mut seen) = (Vec::new(), Vec::new());
+        let (mut arrivals, mut requests) = (Vec::new(), Vec::new());
         while let Some((request, reply)) = handle.next_request().await {
-            arrived.push(whole(began));
-            seen.push(request);
+            arrivals.push(elapsed_ms(start));
+            requests.push(request);
             match script.pop().expect("no attempt beyond the script") {
                 Ok(answer) => reply.send_response(answer),
                 Err(failure) => reply.send_error(failure),
             }
         }
-        (arrived, seen, script.len())
+        (arrivals, requests, script.len())
     });
     let answer = service.oneshot(request).await;
-    let ended = whole(began);
-    let (arrived, seen, left) = provider.await.unwrap();
-    Played { arrived, seen, ended, answer, left }
+    let ended = elapsed_ms(start);
+    let (arrivals, requests, unused) = provider.await.unwrap();
+    ScriptRun { arrivals, requests, ended, answer, unused }
 }
 
 /// A service that is ready.

@@ -1,13 +1,13 @@
-//! As much of image files as a provider's front door looks at: kind and dimensions.
+//! What a provider checks of image files: kind and dimensions.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What the first bytes of an image say.
+/// The header of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) mime: &'static str,
-    /// Width and height, where they are easily had.
+    /// Width and height, for the formats where they are easily read.
     pub(crate) size: Option<(u32, u32)>,
 }
 
@@ -15,8 +15,8 @@ pub(crate) fn decode(base64: &str) -> Option<Vec<u8>> {
     STANDARD.decode(base64).ok()
 }
 
-/// The image's kind, or `None` for bytes that are no image we know.
-pub(crate) fn look(bytes: &[u8]) -> Option<Image> {
+/// Reads the header, or `None` for bytes of no known format.
+pub(crate) fn inspect(bytes: &[u8]) -> Option<Image> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         let size = be32(bytes, 16).zip(be32(bytes, 20));
         return Some(Image { mime: "image/png", size });
@@ -69,20 +69,20 @@ mod tests {
     fn kinds_and_sizes_are_read_and_nothing_panics() {
         let png =
             [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 8], &[0, 0, 0x1f, 0x41], &[0, 0, 0, 2]].concat();
-        assert_eq!(look(&png), Some(Image { mime: "image/png", size: Some((8001, 2)) }));
+        assert_eq!(inspect(&png), Some(Image { mime: "image/png", size: Some((8001, 2)) }));
         let jpeg = [
             b"\xff\xd8\xff\xe0\x00\x04ab".as_slice(),
             b"\xff\xc0\x00\x0b\x08\x00\x10\x00\x20\x01\x01\x11\x00",
         ]
         .concat();
-        assert_eq!(look(&jpeg), Some(Image { mime: "image/jpeg", size: Some((32, 16)) }));
-        let gif = look(b"GIF89a\x05\x00\x06\x00");
+        assert_eq!(inspect(&jpeg), Some(Image { mime: "image/jpeg", size: Some((32, 16)) }));
+        let gif = inspect(b"GIF89a\x05\x00\x06\x00");
         assert_eq!(gif, Some(Image { mime: "image/gif", size: Some((5, 6)) }));
         for whole in [&png[..], &jpeg[..], b"GIF89a\x05\x00\x06\x00", b"RIFF....WEBP"] {
             for end in 0..whole.len() {
-                let _ = look(&whole[..end]);
+                let _ = inspect(&whole[..end]);
             }
         }
-        assert_eq!(look(b"hello"), None);
+        assert_eq!(inspect(b"hello"), None);
     }
 }

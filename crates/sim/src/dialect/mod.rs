@@ -1,4 +1,4 @@
-//! The three dialects: routes, keys, rules, words and wire shapes.
+//! The three dialects: routes, keys, rules, error messages and wire formats.
 
 pub(crate) mod anthropic;
 pub(crate) mod gemini;
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::answer::{Answer, Sent};
-use crate::asked::Asked;
-use crate::clock::Wall;
+use crate::clock::WallClock;
 use crate::fault::ErrorKind;
-use crate::hash::Seal;
+use crate::hash::Signer;
 use crate::limit::Denied;
 use crate::models::Model;
-use crate::wire::{Frame, Voice};
+use crate::request::SimRequest;
+use crate::wire::{FaultRender, Frame};
 
-/// A provider's language.
+/// The API that a provider speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
@@ -59,7 +59,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A word that names no dialect.
+/// A text that is not the name of a dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no dialect; it must be \"openai\", \"anthropic\" or \"gemini\"")]
 pub struct UnknownDialect(String);
@@ -86,11 +86,11 @@ pub(crate) enum Route {
     Models,
     /// One model.
     Model(String),
-    /// Nothing this provider has.
-    Nowhere,
+    /// A path that this provider does not have.
+    Unknown,
 }
 
-/// How the body of an error looks on the wire.
+/// How streams are framed on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     /// The line end of Gemini's events.
@@ -99,13 +99,13 @@ pub(crate) struct Form {
     pub(crate) sse: bool,
 }
 
-/// A refusal in the provider's words.
+/// A refusal as the provider writes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal(Box<Words>);
+pub(crate) struct Refusal(Box<RefusalFields>);
 
-/// What a refusal says.
+/// The fields of a refusal.
 #[derive(Clone, Debug)]
-pub(crate) struct Words {
+pub(crate) struct RefusalFields {
     pub(crate) status: u16,
     /// `error.type` (OpenAI, Anthropic), `error.status` (Gemini).
     pub(crate) kind: &'static str,
@@ -116,16 +116,16 @@ pub(crate) struct Words {
     pub(crate) param: Option<String>,
     /// `error.details` of Gemini; of Anthropic's the first one.
     pub(crate) details: Vec<Value>,
-    /// Fields of `error` that are no dialect's own, in place of those of the same name (OpenAI).
+    /// Fields of `error` that are not the dialect's, replacing those of the same name (OpenAI).
     pub(crate) fields: Value,
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// A page instead of a body of the dialect.
+    /// An HTML page instead of a body of the dialect.
     pub(crate) html: Option<&'static str>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self(Box::new(Words {
+        Self(Box::new(RefusalFields {
             status,
             kind,
             code: None,
@@ -175,29 +175,28 @@ impl Refusal {
 }
 
 impl Deref for Refusal {
-    type Target = Words;
+    type Target = RefusalFields;
 
-    fn deref(&self) -> &Words {
+    fn deref(&self) -> &RefusalFields {
         &self.0
     }
 }
 
 impl DerefMut for Refusal {
-    fn deref_mut(&mut self) -> &mut Words {
+    fn deref_mut(&mut self) -> &mut RefusalFields {
         &mut self.0
     }
 }
 
-/// What a provider remembers of its answers: the thinking before each tool call, of the newest
-/// calls.
+/// The thinking before each tool call that a provider sent, for the newest calls.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    thoughts: Mutex<Thoughts>,
+    thoughts: Mutex<ThinkingByCall>,
 }
 
-/// Calls by id, and the order in which they are forgotten.
+/// Signatures by call id, and the order in which they are evicted.
 #[derive(Debug, Default)]
-struct Thoughts {
+struct ThinkingByCall {
     by_call: HashMap<String, Vec<String>>,
     order: VecDeque<String>,
 }
@@ -206,8 +205,8 @@ struct Thoughts {
 const REMEMBERED: usize = 65_536;
 
 impl Memory {
-    /// The signatures of the thinking that came with the call of this id, if it was ours.
-    pub(crate) fn thoughts_before(&self, id: &str) -> Option<Vec<String>> {
+    /// The signatures of the thinking sent with the call of this id, if this provider sent it.
+    pub(crate) fn thinking_before(&self, id: &str) -> Option<Vec<String>> {
         self.thoughts.lock().by_call.get(id).cloned()
     }
 
@@ -226,15 +225,15 @@ impl Memory {
     }
 }
 
-/// What the rules look at.
+/// What the rules check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check<'a> {
     pub(crate) body: &'a Value,
     pub(crate) model: &'a Model,
-    pub(crate) seal: &'a Seal,
+    pub(crate) signer: &'a Signer,
     pub(crate) refuse_unknown: bool,
     pub(crate) signatures: bool,
-    /// Only tokens are counted: no output limit is needed.
+    /// A request to count tokens, which needs no output limit.
     pub(crate) counting: bool,
     pub(crate) memory: &'a Memory,
 }
@@ -242,8 +241,8 @@ pub(crate) struct Check<'a> {
 /// What rendering needs besides the answer.
 #[derive(Debug)]
 pub(crate) struct Render<'a> {
-    pub(crate) asked: &'a Asked,
-    pub(crate) seal: &'a Seal,
+    pub(crate) request: &'a SimRequest,
+    pub(crate) signer: &'a Signer,
     pub(crate) rng: fastrand::Rng,
     pub(crate) created: u64,
     pub(crate) form: Form,
@@ -251,12 +250,12 @@ pub(crate) struct Render<'a> {
     pub(crate) signs: bool,
 }
 
-/// The scene of an error: whose it is and when.
+/// What rendering an error needs besides its kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct ErrorContext<'a> {
     pub(crate) dialect: Dialect,
     pub(crate) model: &'a Model,
-    pub(crate) wall: &'a Wall,
+    pub(crate) wall: &'a WallClock,
     pub(crate) request_id: &'a str,
     pub(crate) form: Form,
 }
@@ -286,7 +285,7 @@ impl Dialect {
         dispatch!(self, errors::bad_key(key))
     }
 
-    /// What must be right about the headers.
+    /// Checks the headers.
     pub(crate) fn check_headers(self, headers: &HeaderMap) -> Result<(), Refusal> {
         dispatch!(self, routes::check_headers(headers))
     }
@@ -303,11 +302,11 @@ impl Dialect {
         dispatch!(self, errors::no_model(name))
     }
 
-    pub(crate) fn limited(self, denied: &Denied, model: &str, wall: &Wall) -> Refusal {
+    pub(crate) fn limited(self, denied: &Denied, model: &str, wall: &WallClock) -> Refusal {
         dispatch!(self, errors::limited(denied, model, wall))
     }
 
-    /// The model a body names; `None` in a path is for Gemini a wrong path.
+    /// The model that a body names. Gemini names it in the path.
     pub(crate) fn model_of(self, body: &Value) -> Result<String, Refusal> {
         match self {
             Self::OpenAi => openai::rules::model_of(body),
@@ -322,8 +321,8 @@ impl Dialect {
     }
 
     /// Reads a request that passed the rules.
-    pub(crate) fn read(self, asked: &mut Asked) {
-        dispatch!(self, read::read(asked));
+    pub(crate) fn read(self, request: &mut SimRequest) {
+        dispatch!(self, read::read(request));
     }
 
     /// A whole answer.
@@ -336,7 +335,7 @@ impl Dialect {
         dispatch!(self, render::stream(answer, render))
     }
 
-    /// The body of a 200 stream in which nothing is said.
+    /// The body of a 200 stream without content.
     pub(crate) fn empty_stream(self) -> &'static str {
         match self {
             Self::OpenAi => "data: [DONE]\n\n",
@@ -359,7 +358,7 @@ impl Dialect {
         }
     }
 
-    /// A request id of this provider and the header it travels in, where it has one.
+    /// A request id of this provider and its header, where it has one.
     pub(crate) fn request_id(self, rng: &mut fastrand::Rng) -> (Option<&'static str>, String) {
         match self {
             Self::OpenAi => (Some("x-request-id"), crate::hash::id(rng, "req_", 32)),
@@ -384,7 +383,7 @@ impl Dialect {
     }
 }
 
-impl Scene<'_> {
+impl ErrorContext<'_> {
     pub(crate) fn refusal(&self, kind: &ErrorKind) -> Refusal {
         dispatch!(self.dialect, errors::of_kind(kind, self))
     }
@@ -397,7 +396,7 @@ impl Scene<'_> {
     }
 }
 
-impl Voice for Scene<'_> {
+impl FaultRender for ErrorContext<'_> {
     fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes {
         let refusal = self.refusal(kind);
         let body = dispatch!(self.dialect, errors::body(&refusal, self.request_id));
@@ -418,7 +417,7 @@ impl Voice for Scene<'_> {
     }
 }
 
-/// What a JSON value is called in the providers' sentences.
+/// The name of a JSON type in the providers' error messages.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

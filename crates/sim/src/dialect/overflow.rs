@@ -1,4 +1,4 @@
-//! A request beyond the window, in the words of many providers.
+//! The refusals of a request beyond the window, of many providers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -8,18 +8,18 @@ use crate::models::Model;
 
 /// What a provider does with a request that does not fit its window.
 ///
-/// Wordings other than [`Usual`](Self::Usual) and [`NoNumbers`](Self::NoNumbers) are those of
-/// servers that speak OpenAI's dialect; in another dialect they stand in its envelope, as relays
-/// pass them on. Numbers are the simulator's own exact ones.
+/// Messages other than [`Usual`](Self::Usual) and [`NoNumbers`](Self::NoNumbers) are those of
+/// servers that speak OpenAI's dialect; in another dialect they are sent in its envelope, as relays
+/// do. Numbers are the simulator's own exact ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The dialect's own words, with its numbers.
+    /// The dialect's own message, with its numbers.
     #[default]
     Usual,
-    /// The dialect's own words in the form without numbers. Gemini has none: its sentence without
-    /// them.
+    /// The dialect's own message without numbers. Gemini has none: its usual message without the
+    /// numbers.
     NoNumbers,
     /// vLLM: window, reserved output and input.
     Vllm,
@@ -37,14 +37,13 @@ pub enum Overflow {
     Moonshot,
     /// DashScope: the window as the range of a parameter.
     DashScope,
-    /// MiniMax: words alone.
+    /// MiniMax: a message alone.
     MiniMax,
-    /// Bedrock: words alone.
+    /// Bedrock: a message alone.
     Bedrock,
-    /// A 200 in which nothing is said, with the whole input in its usage (LM Studio).
+    /// A 200 without content, with the whole input in its usage (LM Studio).
     Silent,
-    /// Answers as if nothing were wrong, from a prompt that was cut to the window; its usage says
-    /// so (Ollama).
+    /// A normal answer to a prompt that was cut to the window, as only its usage shows (Ollama).
     Truncates,
 }
 
@@ -72,7 +71,7 @@ impl Overflow {
     fn refusal(self, dialect: Dialect, over: Over) -> Refusal {
         let Over { window, input, output } = over;
         let total = input.saturating_add(output);
-        let says = |message: String| match dialect {
+        let invalid = |message: String| match dialect {
             Dialect::OpenAi => openai::errors::invalid(message),
             Dialect::Anthropic => anthropic::errors::invalid(message),
             Dialect::Gemini => gemini::errors::invalid(message),
@@ -88,41 +87,43 @@ impl Overflow {
                 Dialect::Gemini => gemini::errors::overflow(window, input),
             },
             Self::NoNumbers => match dialect {
-                Dialect::OpenAi => says(
+                Dialect::OpenAi => invalid(
                     "Your input exceeds the context window of this model. Please adjust your \
                      input and try again."
                         .to_owned(),
                 )
                 .param("input")
                 .code("context_length_exceeded"),
-                Dialect::Anthropic => says("Request size exceeds model context window".to_owned()),
-                Dialect::Gemini => says(
+                Dialect::Anthropic => {
+                    invalid("Request size exceeds model context window".to_owned())
+                }
+                Dialect::Gemini => invalid(
                     "The input token count exceeds the maximum number of tokens allowed."
                         .to_owned(),
                 ),
             },
-            Self::Vllm => says(format!(
+            Self::Vllm => invalid(format!(
                 "This model's maximum context length is {window} tokens. However, you requested \
                  {output} output tokens and your prompt contains at least {input} input tokens, \
                  for a total of at least {total} tokens. Please reduce the length of the input \
                  prompt or the number of requested output tokens."
             ))
             .fields(json!({"type": "BadRequestError", "code": 400})),
-            Self::Xai => says(format!(
+            Self::Xai => invalid(format!(
                 "This model's maximum prompt length is {window} but the request contains {input} \
                  tokens."
             )),
-            Self::Mistral => says(format!(
+            Self::Mistral => invalid(format!(
                 "Prompt contains {input} tokens and 0 draft tokens, too large for model with \
                  {window} maximum context length"
             )),
             Self::Groq => {
-                says("Please reduce the length of the messages or completion.".to_owned())
+                invalid("Please reduce the length of the messages or completion.".to_owned())
                     .param("messages")
                     .code("context_length_exceeded")
             }
             Self::LlamaCpp => {
-                let mut refusal = says(
+                let mut refusal = invalid(
                     "the request exceeds the available context size. try increasing the context \
                      size or enable context shift"
                         .to_owned(),
@@ -136,20 +137,22 @@ impl Overflow {
                 refusal.status = 500;
                 refusal
             }
-            Self::Together => says(format!(
+            Self::Together => invalid(format!(
                 "Input length {input} exceeds the maximum allowed input length of {window} tokens."
             )),
-            Self::Moonshot => says(format!(
+            Self::Moonshot => invalid(format!(
                 "Invalid request: Your request exceeded model token limit: {window} (requested: \
                  {total})"
             )),
-            Self::DashScope => says(format!(
+            Self::DashScope => invalid(format!(
                 "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, \
                  {window}]"
             ))
             .code("invalid_parameter_error"),
-            Self::MiniMax => says("invalid params, context window exceeds limit (2013)".to_owned()),
-            Self::Bedrock => says("Input is too long for requested model.".to_owned()),
+            Self::MiniMax => {
+                invalid("invalid params, context window exceeds limit (2013)".to_owned())
+            }
+            Self::Bedrock => invalid("Input is too long for requested model.".to_owned()),
         }
     }
 }
@@ -171,12 +174,12 @@ pub(crate) fn check(
     Err(model.overflow.refusal(dialect, Over { window, input, output }))
 }
 
-/// The refusal of a plan that asked for one, with numbers that fit the model.
+/// The refusal for a fault plan, with numbers that fit the model.
 pub(crate) fn planned(dialect: Dialect, model: &Model, input: u64) -> Refusal {
     model.overflow.refusal(dialect, Over { window: model.context, input, output: 0 })
 }
 
-/// Output tokens for which a window has room behind `input`, where it is shared.
+/// Output tokens for which a window has room after `input`, where they share it.
 pub(crate) fn room(dialect: Dialect, model: &Model, input: u64) -> Option<u64> {
     match model.overflow {
         Overflow::Silent | Overflow::Truncates => None,

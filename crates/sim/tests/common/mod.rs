@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 pub mod anthropic;
-pub mod talk;
+pub mod conversation;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -44,8 +44,8 @@ impl Read {
         self.headers.get(name).map(|v| v.to_str().unwrap())
     }
 
-    /// The sentence of the error in the dialect's body.
-    pub fn says(&self) -> String {
+    /// The message of the error in the dialect's body.
+    pub fn error_message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
     }
 }

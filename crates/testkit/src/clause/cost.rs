@@ -1,4 +1,4 @@
-//! What a call that needs nothing pays.
+//! Allocations of the success path.
 
 use std::{
     pin::pin,
@@ -9,37 +9,37 @@ use steadfast_core::Failure;
 use tower_service::Service;
 
 use crate::{
-    Act, Contract, Exchange, Read,
+    Action, Contract, Exchange, Read,
     contract::ContractedLayer,
-    scene::{Found, Scene, poll_quietly},
+    harness::{ClauseResult, Harness, poll_quietly},
 };
 
 clause! {
-    /// A call that succeeds at once, and its reply of three pieces, make no allocations beyond those
-    /// of the bare service, or at most as many as [`Contract::allocates`] says. Not applicable without
-    /// the feature `allocations`.
+    /// A call that succeeds at once, and its reply of three pieces, make no more allocations than the
+    /// bare service, or at most as many more as [`Contract::allocates`] declares. Not applicable
+    /// without the feature `allocations`.
     allocations, count
 }
 
-async fn count<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
+async fn count<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
     if cfg!(not(feature = "allocations")) {
-        println!("not applicable: without the feature `allocations` nobody counts them");
+        println!("not applicable: without the feature `allocations` they are not counted");
     }
-    let mut scene = Scene::new(contract).await;
-    scene.handle.usually(Act::answer());
-    let mut bare = scene.probe.clone();
-    // What all calls share is made by the first ones.
+    let mut harness = Harness::new(contract).await;
+    harness.handle.set_default(Action::answer());
+    let mut bare = harness.probe.clone();
+    // The first calls allocate what all of them share.
     for _ in 0..2 {
-        once(&mut bare, scene.request())?;
-        let request = scene.request();
-        once(scene.service(), request)?;
+        once(&mut bare, harness.request())?;
+        let request = harness.request();
+        once(harness.service(), request)?;
     }
-    let bare = once(&mut bare, scene.request())?;
-    let request = scene.request();
-    let ours = once(scene.service(), request)?;
+    let bare = once(&mut bare, harness.request())?;
+    let request = harness.request();
+    let ours = once(harness.service(), request)?;
     // A clone, as for each connection of a server.
-    let mut clone = scene.service().clone();
-    let cloned = once(&mut clone, scene.request())?;
+    let mut clone = harness.service().clone();
+    let cloned = once(&mut clone, harness.request())?;
     let allowed = contract.allocations;
     for (what, all) in [("a call", ours), ("a call through a clone", cloned)] {
         let more = all.saturating_sub(bare);
@@ -64,14 +64,14 @@ where
 }
 
 #[cfg(feature = "allocations")]
-fn allocations_of(act: impl FnOnce()) -> u64 {
-    allocation_counter::measure(act).count_total
+fn allocations_of(run: impl FnOnce()) -> u64 {
+    allocation_counter::measure(run).count_total
 }
 
-/// The allocator is somebody else's, and does not tell.
+/// Without the counting allocator, there is no count.
 #[cfg(not(feature = "allocations"))]
-fn allocations_of(act: impl FnOnce()) -> u64 {
-    act();
+fn allocations_of(run: impl FnOnce()) -> u64 {
+    run();
     0
 }
 
@@ -96,7 +96,7 @@ where
             Poll::Ready(None) => return Ok(()),
             Poll::Ready(Some(Ok(_))) => {}
             Poll::Ready(Some(Err(_))) => {
-                return Err("a reply failed that the inner service gave whole");
+                return Err("a reply failed that the inner service gave in full");
             }
             Poll::Pending => return Err("a reply is pending that the inner service gave at once"),
         }

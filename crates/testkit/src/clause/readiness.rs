@@ -1,4 +1,4 @@
-//! Readiness: taken before a call, kept until it, and nobody else's.
+//! Readiness: acquired before a call, kept until the call, and not shared with clones.
 
 use std::task::Poll;
 
@@ -6,11 +6,11 @@ use steadfast_core::{Failure, Reason};
 use tower_service::Service;
 
 use crate::{
-    Act, Contract, Exchange,
+    Action, Contract, Exchange,
     contract::ContractedLayer,
+    harness::{ClauseResult, Harness},
     probe::BROKEN,
-    scene::{Found, Scene},
-    watch::{PATIENCE, Stuck},
+    task::{Stuck, WAIT_LIMIT},
 };
 
 clause! {
@@ -21,138 +21,138 @@ clause! {
 
 async fn ready_before_call_<E: Exchange, L: ContractedLayer<E>>(
     contract: &Contract<E, L>,
-) -> Found {
+) -> ClauseResult {
     use Reason::{Network, Overloaded};
-    let plans: [&[Act]; 4] = [
-        &[Act::answer()],
-        &[Act::fail(Network), Act::answer()],
-        &[Act::fail(Network), Act::fail_late(Overloaded).slow(), Act::fail(Network)],
-        &[Act::fail_late(Network).with_pieces(0)],
+    let plans: [&[Action]; 4] = [
+        &[Action::answer()],
+        &[Action::fail(Network), Action::answer()],
+        &[Action::fail(Network), Action::fail_late(Overloaded).slow(), Action::fail(Network)],
+        &[Action::fail_late(Network).with_pieces(0)],
     ];
     for plan in plans {
-        let mut scene = Scene::new(contract).await;
+        let mut harness = Harness::new(contract).await;
         for _ in 0..2 {
-            scene.handle.next(plan.iter().copied());
-            // It may fail; how is not this clause's concern.
-            let _ = scene.ask_all().await?;
-            check_use(&scene)?;
+            harness.handle.script(plan.iter().copied());
+            // It may fail; other clauses check how.
+            let _ = harness.send_and_read().await?;
+            check_use(&harness)?;
         }
         // Two at once from one service, and one from a clone of it.
-        scene.handle.next(plan.iter().copied());
-        let (one, two) = (scene.request(), scene.request());
-        let mut first = scene.call(one).await?;
-        let mut second = scene.call(two).await?;
-        let clone = scene.service().clone();
+        harness.handle.script(plan.iter().copied());
+        let (one, two) = (harness.request(), harness.request());
+        let mut first = harness.call(one).await?;
+        let mut second = harness.call(two).await?;
+        let clone = harness.service().clone();
         for future in [&mut first, &mut second] {
-            scene.drive(future, usize::MAX).await.map_err(Stuck::describe)?;
+            harness.drive(future, usize::MAX).await.map_err(Stuck::describe)?;
         }
-        *scene.service() = clone;
-        let _ = scene.ask_all().await?;
-        check_use(&scene)?;
+        *harness.service() = clone;
+        let _ = harness.send_and_read().await?;
+        check_use(&harness)?;
     }
     Ok(())
 }
 
-fn check_use<E: Exchange, L: ContractedLayer<E>>(scene: &Scene<'_, E, L>) -> Found {
-    match scene.handle.misuse().first() {
+fn check_use<E: Exchange, L: ContractedLayer<E>>(harness: &Harness<'_, E, L>) -> ClauseResult {
+    match harness.handle.misuse().first() {
         None => Ok(()),
         Some(what) => Err(format!(
-            "of the inner service: {what}. A clone is not ready because the original was: take \
-             the one that is (`std::mem::replace`), or poll the clone"
+            "misuse of the inner service: {what}. A clone is not ready because the original was: \
+             take the original (`std::mem::replace`), or poll the clone"
         )),
     }
 }
 
 clause! {
-    /// Readiness is given once for each call: polling again before the call neither loses it nor takes
-    /// more of it from the inner service. (tower#408)
+    /// Readiness is acquired once for each call: polling again before the call neither loses it nor
+    /// acquires more from the inner service. (tower#408)
     readiness_is_kept_until_used, kept
 }
 
-async fn kept<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let mut scene = Scene::new(contract).await;
-    scene.handle.places(1);
+async fn kept<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
+    let mut harness = Harness::new(contract).await;
+    harness.handle.set_capacity(1);
     for poll in 1..=3 {
-        if !matches!(scene.poll_ready(), Poll::Ready(Ok(()))) {
+        if !matches!(harness.poll_ready(), Poll::Ready(Ok(()))) {
             return Err(format!(
-                "poll {poll} of `poll_ready` was not ready, with one place free and nobody else \
-                 about: what was ready stays so until it is called"
+                "poll {poll} of `poll_ready` was not ready, although the only permit was free: a \
+                 service that was ready stays ready until it is called"
             ));
         }
-        tokio::time::advance(PATIENCE).await;
+        tokio::time::advance(WAIT_LIMIT).await;
     }
-    let granted = scene.handle.granted();
+    let granted = harness.handle.granted();
     if granted != 1 {
         return Err(format!(
-            "three polls of `poll_ready` took the readiness of the inner service {granted} times; \
-             it is needed once"
+            "three polls of `poll_ready` acquired the readiness of the inner service {granted} \
+             times; it is needed once"
         ));
     }
-    let request = scene.request();
-    let mut future = scene.call(request).await?;
-    let result = scene.drive(&mut future, usize::MAX).await.map_err(Stuck::describe)?;
+    let request = harness.request();
+    let mut future = harness.call(request).await?;
+    let result = harness.drive(&mut future, usize::MAX).await.map_err(Stuck::describe)?;
     if let Some(Err(failure)) = result {
         return Err(format!("the call that was ready failed: {failure}"));
     }
     drop((result, future));
-    scene.drop_service();
-    scene.freed("after the call").await
+    harness.drop_service();
+    harness.freed("after the call").await
 }
 
 clause! {
-    /// A clone of a service that is ready has to become so by itself.
+    /// A clone of a service that is ready has to be polled ready itself.
     readiness_is_absent_in_a_clone, absent
 }
 
-async fn absent<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let mut scene = Scene::new(contract).await;
-    scene.handle.places(1);
-    let _ = scene.poll_ready();
-    let mut clone = scene.service().clone();
-    if scene.watch.poll(|cx| clone.poll_ready(cx)).is_ready() {
+async fn absent<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
+    let mut harness = Harness::new(contract).await;
+    harness.handle.set_capacity(1);
+    let _ = harness.poll_ready();
+    let mut clone = harness.service().clone();
+    if harness.task.poll(|cx| clone.poll_ready(cx)).is_ready() {
         return Err(
-            "a clone of a service that is ready said to be ready too, with the only place \
-                    taken by the original: a clone polls the inner service itself"
+            "a clone of a service that is ready is ready too, although the original has the only \
+                    permit: a clone polls the inner service itself"
                 .to_owned(),
         );
     }
-    scene.drop_service();
-    if !scene.watch.is_woken() {
-        return Err("the original was dropped unused and its place is free, but the clone that \
+    harness.drop_service();
+    if !harness.task.is_woken() {
+        return Err("the original was dropped unused and its permit is free, but the clone that \
                     waits for it was not woken"
             .to_owned());
     }
-    match scene.watch.poll(|cx| clone.poll_ready(cx)) {
+    match harness.task.poll(|cx| clone.poll_ready(cx)) {
         Poll::Ready(Ok(())) => Ok(()),
-        _ => Err("the clone is not ready although the place is free".to_owned()),
+        _ => Err("the clone is not ready although the permit is free".to_owned()),
     }
 }
 
 clause! {
-    /// While the inner service is not ready, neither is the layer's; it wakes its caller when that
+    /// While the inner service is not ready, neither is the layer's; it wakes the caller when that
     /// changes.
     readiness_passes_through, passes
 }
 
-async fn passes<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let mut scene = Scene::new(contract).await;
-    scene.handle.places(0);
-    if scene.poll_ready().is_ready() {
-        return Err("it is ready although the inner service is not: a caller that could have \
-                    waited, or gone elsewhere, is made to call"
+async fn passes<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
+    let mut harness = Harness::new(contract).await;
+    harness.handle.set_capacity(0);
+    if harness.poll_ready().is_ready() {
+        return Err("it is ready although the inner service is not: a caller that could wait, or \
+                    use another service, is made to call"
             .to_owned());
     }
     // The second poll has another waker, which is the one to wake.
-    if scene.poll_ready().is_ready() {
+    if harness.poll_ready().is_ready() {
         return Err("it is ready at the second poll although the inner service is not".to_owned());
     }
-    scene.handle.places(1);
-    if !scene.watch.is_woken() {
+    harness.handle.set_capacity(1);
+    if !harness.task.is_woken() {
         return Err("the inner service became ready, and the waker of the latest poll was not \
                     woken"
             .to_owned());
     }
-    match scene.poll_ready() {
+    match harness.poll_ready() {
         Poll::Ready(Ok(())) => Ok(()),
         Poll::Ready(Err(failure)) => Err(format!("readiness failed: {failure}")),
         Poll::Pending => Err("it is not ready although the inner service is".to_owned()),
@@ -160,29 +160,31 @@ async fn passes<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -
 }
 
 clause! {
-    /// An inner service that is broken for good says so through the layer.
+    /// An error of the inner service's `poll_ready` passes through the layer.
     readiness_errors_pass_through, errors
 }
 
-async fn errors<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let mut scene = Scene::new(contract).await;
-    scene.handle.break_down();
-    match scene.poll_ready() {
-        Poll::Ready(Err(failure)) if says(&failure, BROKEN) => Ok(()),
-        Poll::Ready(Err(failure)) => {
-            Err(format!("the inner service's words are lost; it said {BROKEN:?}, not {failure}"))
-        }
+async fn errors<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
+    let mut harness = Harness::new(contract).await;
+    harness.handle.break_down();
+    match harness.poll_ready() {
+        Poll::Ready(Err(failure)) if has_message(&failure, BROKEN) => Ok(()),
+        Poll::Ready(Err(failure)) => Err(format!(
+            "the inner service's error is lost: neither `{failure}` nor its sources say {BROKEN:?}"
+        )),
         Poll::Ready(Ok(())) => {
-            Err("it is ready although the inner service is broken for good".to_owned())
+            Err("it is ready although the inner service has failed permanently".to_owned())
         }
-        Poll::Pending => Err("it waits for an inner service that is broken for good".to_owned()),
+        Poll::Pending => {
+            Err("it waits for an inner service that has failed permanently".to_owned())
+        }
     }
 }
 
-fn says(failure: &Failure, words: &str) -> bool {
+fn has_message(failure: &Failure, message: &str) -> bool {
     let mut source = Some(failure as &(dyn std::error::Error + 'static));
     while let Some(error) = source {
-        if error.to_string().contains(words) {
+        if error.to_string().contains(message) {
             return true;
         }
         source = error.source();
@@ -191,35 +193,37 @@ fn says(failure: &Failure, words: &str) -> bool {
 }
 
 clause! {
-    /// The layer itself never fails in `poll_ready`, whatever it has seen: that is terminal, and a
-    /// caller throws the service away. What it refuses, it refuses in `call`. (tower#43)
+    /// The layer itself never fails in `poll_ready`, whatever happened before: such an error is
+    /// terminal, and a caller discards the service. What it refuses, it refuses in `call`. (tower#43)
     poll_ready_never_fails_by_itself, never_fails
 }
 
-async fn never_fails<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
-    let mut scene = Scene::new(contract).await;
+async fn never_fails<E: Exchange, L: ContractedLayer<E>>(
+    contract: &Contract<E, L>,
+) -> ClauseResult {
+    let mut harness = Harness::new(contract).await;
     if let Some(refuse) = &contract.refuse {
-        refuse(&scene.layer, &mut scene.request());
-        check_ready(&mut scene, "after the layer was made to refuse calls")?;
+        refuse(&harness.layer, &mut harness.request());
+        check_ready(&mut harness, "after the layer was made to refuse calls")?;
     }
-    let mut scene = Scene::new(contract).await;
+    let mut harness = Harness::new(contract).await;
     for reason in [Reason::ServerError, Reason::RateLimit, Reason::Auth, Reason::Network] {
-        scene.handle.usually(Act::fail(reason));
+        harness.handle.set_default(Action::fail(reason));
         for _ in 0..8 {
-            check_ready(&mut scene, "after failed calls")?;
-            let _ = scene.ask().await?;
+            check_ready(&mut harness, "after failed calls")?;
+            let _ = harness.send().await?;
         }
     }
-    check_ready(&mut scene, "after failed calls")
+    check_ready(&mut harness, "after failed calls")
 }
 
 fn check_ready<E: Exchange, L: ContractedLayer<E>>(
-    scene: &mut Scene<'_, E, L>,
+    harness: &mut Harness<'_, E, L>,
     when: &str,
-) -> Found {
-    match scene.poll_ready() {
+) -> ClauseResult {
+    match harness.poll_ready() {
         Poll::Ready(Err(failure)) => Err(format!(
-            "{when}, `poll_ready` fails with `{failure}` although the inner service is well: \
+            "{when}, `poll_ready` fails with `{failure}` although the inner service works: \
              refuse in `call` instead"
         )),
         _ => Ok(()),

@@ -1,24 +1,24 @@
-//! Whose the state is.
+//! What shares state, and what does not.
 
 use crate::{
     Aspect, Contract, Exchange, Probe,
     contract::ContractedLayer,
-    scene::{Found, Scene},
+    harness::{ClauseResult, Harness},
 };
 
 clause! {
-    /// Every service that one layer value makes, and that its clones make, shares one state: axum
-    /// calls `layer()` once a route. (axum#2634)
+    /// All services that one layer value and its clones make share one state: axum calls `layer()`
+    /// once a route. (axum#2634)
     state_is_shared, shared
 }
 
-async fn shared<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
+async fn shared<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
     let Some(state) = contract.declared(Aspect::State, &contract.state)? else { return Ok(()) };
-    let mut scene = Scene::new(contract).await;
-    let layer = scene.layer.clone();
-    let fresh = |layer: L| {
+    let mut harness = Harness::new(contract).await;
+    let layer = harness.layer.clone();
+    let service_of = |layer: L| {
         let (probe, handle) = Probe::new(contract.exchange.clone());
-        Scene::with(contract, layer, probe, handle)
+        Harness::with(contract, layer, probe, handle)
     };
     let mut seen = state(&layer);
     let mut check = |what: &str| {
@@ -31,15 +31,15 @@ async fn shared<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -
         seen = now;
         Ok(())
     };
-    mark(&mut scene, contract).await?;
+    mark(&mut harness, contract).await?;
     check("a service of the layer")?;
-    let clone = scene.service().clone();
-    *scene.service() = clone;
-    mark(&mut scene, contract).await?;
+    let clone = harness.service().clone();
+    *harness.service() = clone;
+    mark(&mut harness, contract).await?;
     check("a clone of that service")?;
-    mark(&mut fresh(layer.clone()), contract).await?;
+    mark(&mut service_of(layer.clone()), contract).await?;
     check("a service of a clone of the layer")?;
-    let mut again = fresh(layer.clone());
+    let mut again = service_of(layer.clone());
     again.layer = layer.clone();
     again.drop_service();
     mark(&mut again, contract).await?;
@@ -47,21 +47,21 @@ async fn shared<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -
 }
 
 clause! {
-    /// Another layer value, made in the same way, has a state of its own.
+    /// Another layer value, made in the same way, has separate state.
     a_new_layer_has_new_state, new_state
 }
 
-async fn new_state<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> Found {
+async fn new_state<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>) -> ClauseResult {
     let Some(state) = contract.declared(Aspect::State, &contract.state)? else { return Ok(()) };
-    let mut first = Scene::new(contract).await;
+    let mut first = Harness::new(contract).await;
     let new = state(&first.layer);
     mark(&mut first, contract).await?;
     let marked = state(&first.layer);
-    let mut second = Scene::new(contract).await;
-    let begins = state(&second.layer);
-    if begins != new {
+    let mut second = Harness::new(contract).await;
+    let other = state(&second.layer);
+    if other != new {
         return Err(format!(
-            "a new layer begins at {begins} and not at {new}, after a call through another: each \
+            "a new layer starts at {other} and not at {new}, after a call through another: each \
              layer value has its own state"
         ));
     }
@@ -69,7 +69,7 @@ async fn new_state<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>
     let after = state(&first.layer);
     if after != marked {
         return Err(format!(
-            "a call through a new layer moved the state of another from {marked} to {after}: each \
+            "a call through a new layer changed the state of another from {marked} to {after}: each \
              layer value has its own state"
         ));
     }
@@ -77,12 +77,12 @@ async fn new_state<E: Exchange, L: ContractedLayer<E>>(contract: &Contract<E, L>
 }
 
 async fn mark<E: Exchange, L: ContractedLayer<E>>(
-    scene: &mut Scene<'_, E, L>,
+    harness: &mut Harness<'_, E, L>,
     contract: &Contract<E, L>,
-) -> Found {
-    // What is noted with the time of it may be noted again only later.
+) -> ClauseResult {
+    // State that depends on the time may change only when time has passed.
     tokio::time::advance(std::time::Duration::from_secs(1)).await;
-    scene.handle.usually(contract.mark);
-    let _ = scene.ask_all().await?;
+    harness.handle.set_default(contract.mark);
+    let _ = harness.send_and_read().await?;
     Ok(())
 }

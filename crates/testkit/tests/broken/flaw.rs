@@ -1,40 +1,40 @@
 //! What can be wrong with a layer.
 
-/// What is wrong with a layer.
+/// A violation of a clause, which the layer under test has on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
     /// Calls a clone of the service that was polled ready.
     CallsAClone,
     /// Polls a new clone of the inner service each time.
-    ReadiesAnew,
+    PollsNewClones,
     /// Forgets that it was ready.
     LosesReadiness,
     /// Remembers that it was ready, and its clones do too.
     ClonesReadiness,
-    /// Says to be ready without asking.
+    /// Is ready without polling the inner service.
     AlwaysReady,
-    /// Leaves a waker that is not the caller's.
+    /// Registers a waker that is not the caller's.
     NoWakerInReadiness,
-    /// Takes a broken inner service for one that is ready.
+    /// Treats a broken inner service as ready.
     SwallowsErrors,
     /// Waits for a broken inner service.
     WaitsForTheBroken,
     /// Refuses in `poll_ready`.
     FailsInReadiness,
-    /// Gives a permit back behind an await, so never when it is dropped there.
+    /// Releases a permit after an await, so never when it is dropped there.
     LeaksOnDrop,
     /// Keeps the caller's waker.
     KeepsWakers,
-    /// Calls in a task of its own, which nobody aborts.
+    /// Calls in a spawned task, which is never aborted.
     Spawns,
-    /// Gives a permit back when a body has been read or failed, but not when it is dropped.
+    /// Releases a permit when a body has been read or failed, but not when it is dropped.
     LeaksBodies,
-    /// Gives a permit back when a body is dropped, and not before.
+    /// Releases a permit when a body is dropped, and not before.
     HoldsUntilDrop,
-    /// Gives a permit back when a body ends well or is dropped, not when it fails.
+    /// Releases a permit when a body ends well or is dropped, not when it fails.
     HoldsFailedBodies,
-    /// Gives a permit back only after answers.
+    /// Releases a permit only after answers.
     LeaksOnError,
     /// Keeps the permit of a refused call.
     LeaksOnRefusal,
@@ -44,15 +44,15 @@ pub(crate) enum Flaw {
     StateOfTheProcess,
     /// Calls, and then refuses.
     CallsAndRefuses,
-    /// Throws the ready service away with a refusal, but keeps it reserved.
+    /// Replaces the ready service after a refusal, but keeps it reserved.
     HoardsReadiness,
-    /// Refuses after thinking about it.
+    /// Refuses after a wait.
     RefusesLate,
     /// A call ends only when the service is polled again.
     NeedsTheNextCall,
     /// Waits for a clone while it keeps the original ready.
     WaitsForItself,
-    /// Polls the inner future with a waker of nobody's.
+    /// Polls the inner future with a waker that does nothing.
     NoWaker,
     /// Keeps the waker of the first poll.
     StaleWaker,
@@ -64,7 +64,7 @@ pub(crate) enum Flaw {
     SpinsInReadiness,
     /// Shows requests in its `Debug`.
     ShowsRequests,
-    /// Allocates more than it says.
+    /// Allocates more than it declares.
     Allocates,
     /// Adds a header to requests.
     ChangesRequests,

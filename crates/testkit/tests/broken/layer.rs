@@ -20,11 +20,11 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::flaw::Flaw;
 
-/// So many calls at a time; the next one is refused. More than the suite has under way at once,
-/// fewer than it gives up in a row.
+/// Concurrent calls; the next one is refused. More than the clauses have under way at once, fewer
+/// than they drop in a row.
 const PERMITS: u64 = 9;
 
-/// Refuses calls beyond [`PERMITS`], and all when told so.
+/// Refuses calls beyond [`PERMITS`], and all of them when switched to that.
 #[derive(Clone, Debug)]
 pub(crate) struct Limited {
     flaw: Flaw,
@@ -41,12 +41,12 @@ pub(crate) struct State {
     wakers: Arc<Mutex<Vec<Waker>>>,
 }
 
-static ONE_FOR_ALL: LazyLock<Arc<State>> = LazyLock::new(Arc::default);
+static SHARED_STATE: LazyLock<Arc<State>> = LazyLock::new(Arc::default);
 
 impl Limited {
     pub(crate) fn new(flaw: Flaw) -> Self {
         let state = match flaw {
-            Flaw::StateOfTheProcess => ONE_FOR_ALL.clone(),
+            Flaw::StateOfTheProcess => SHARED_STATE.clone(),
             _ => Arc::default(),
         };
         Self { flaw, state }
@@ -113,17 +113,17 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.state.polled.notify_waiters();
         match self.flaw {
-            Flaw::ReadiesAnew => {
-                let mut anew = self.inner.clone();
-                let ready = anew.poll_ready(cx);
+            Flaw::PollsNewClones => {
+                let mut clone = self.inner.clone();
+                let ready = clone.poll_ready(cx);
                 if ready.is_ready() {
-                    self.inner = anew;
+                    self.inner = clone;
                 }
                 ready
             }
             Flaw::LosesReadiness => {
                 let ready = self.inner.poll_ready(cx);
-                // Asked twice, it has given its place away.
+                // The second poll gives its permit away.
                 if std::mem::replace(&mut self.ready, ready.is_ready()) {
                     self.inner = self.inner.clone();
                     self.ready = false;
@@ -207,9 +207,9 @@ where
             Flaw::Allocates => Box::pin(Box::pin(self.inner.call(request))),
             Flaw::NoWaker | Flaw::StaleWaker | Flaw::Spins | Flaw::KeepsWakers => {
                 let inner = Box::pin(self.inner.call(request));
-                Box::pin(Badly { inner, flaw, first: None, kept: state.wakers.clone() })
+                Box::pin(BadPolling { inner, flaw, first: None, kept: state.wakers.clone() })
             }
-            // Not boxed here: it is boxed with what is done about it.
+            // Not boxed here: it is boxed together with `finish`.
             _ => return Box::pin(finish(self.inner.call(request), flaw, state, permit)),
         };
         Box::pin(finish(call, flaw, state, permit))
@@ -229,7 +229,7 @@ where
         state.polled.notified().await;
     }
     let result = if flaw == Flaw::LeaksOnDrop {
-        // Given back by hand, below.
+        // Released by hand, below.
         let permit = std::mem::ManuallyDrop::new(permit);
         let result = call.await;
         result.map(|reply| (reply, std::mem::ManuallyDrop::into_inner(permit)))
@@ -276,15 +276,15 @@ impl Drop for Permit {
     }
 }
 
-/// Polls badly.
-struct Badly<F> {
+/// Polls the inner future with the wrong waker, or wakes itself.
+struct BadPolling<F> {
     inner: Pin<Box<F>>,
     flaw: Flaw,
     first: Option<Waker>,
     kept: Arc<Mutex<Vec<Waker>>>,
 }
 
-impl<F: Future> Future for Badly<F> {
+impl<F: Future> Future for BadPolling<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -314,7 +314,7 @@ pub(crate) struct LimitedBody {
     body: ProbeBody,
     flaw: Flaw,
     permit: Option<Permit>,
-    /// The first piece is to be left out.
+    /// The first piece has to be left out.
     first: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A layer that keeps every clause, and breaks any one of them on request.
+//! Every clause finds its violation, in a layer that can be made to violate any one of them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,12 +9,14 @@ use std::{collections::BTreeSet, sync::atomic::Ordering::SeqCst};
 
 use flaw::Flaw;
 use layer::Limited;
-use steadfast_testkit::{Act, Aspect, CLAUSES, Contract, Http, Violation, ask_clause, run, verify};
+use steadfast_testkit::{
+    Action, Aspect, CLAUSES, Contract, ContractViolation, Http, check_clause, run, verify,
+};
 
-/// Which clauses each flaw must break. It may break others as well.
-const BREAKS: &[(Flaw, &[&str])] = &[
+/// Which clauses each flaw must violate. It may violate others as well.
+const VIOLATIONS: &[(Flaw, &[&str])] = &[
     (Flaw::CallsAClone, &["ready_before_call"]),
-    (Flaw::ReadiesAnew, &["readiness_is_kept_until_used"]),
+    (Flaw::PollsNewClones, &["readiness_is_kept_until_used"]),
     (Flaw::LosesReadiness, &["readiness_is_kept_until_used"]),
     (Flaw::ClonesReadiness, &["readiness_is_absent_in_a_clone"]),
     (Flaw::AlwaysReady, &["readiness_passes_through", "readiness_errors_pass_through"]),
@@ -50,13 +52,13 @@ const BREAKS: &[(Flaw, &[&str])] = &[
     (Flaw::DropsAPiece, &["a_reply_passes_unchanged"]),
 ];
 
-/// The boxed call.
+/// The boxed future of the call.
 const BOXES: u64 = 1;
 
 fn contract(flaw: Flaw) -> Contract<Http, Limited> {
     Contract::new(Http, move || Limited::new(flaw))
         .refuses(|layer, _| layer.state.refuses.store(true, SeqCst))
-        .state(Act::answer(), |layer| layer.state.calls.load(SeqCst))
+        .state(Action::answer(), |layer| layer.state.calls.load(SeqCst))
         .held(|layer| layer.state.taken.load(SeqCst))
         .allocates(BOXES, "its futures are boxed, to keep this short")
 }
@@ -69,26 +71,26 @@ fn the_sound_layer_keeps_every_clause() {
 #[test]
 fn every_clause_finds_its_flaws() {
     let mut survived = Vec::new();
-    for (flaw, clauses) in BREAKS {
+    for (flaw, clauses) in VIOLATIONS {
         for clause in *clauses {
             let mut found = Ok(());
             run(async {
-                found = ask_clause(clause, &contract(*flaw)).await;
+                found = check_clause(clause, &contract(*flaw)).await;
                 Ok(())
             });
             match found {
                 Ok(()) => survived.push((flaw, clause)),
-                Err(Violation { clause: named, message, .. }) => {
+                Err(ContractViolation { clause: named, message, .. }) => {
                     assert_eq!(named, *clause);
                     assert!(message.len() > 40, "a sentence, not {message:?}");
                 }
             }
         }
     }
-    assert!(survived.is_empty(), "flaws that nobody found: {survived:?}");
+    assert!(survived.is_empty(), "flaws that no clause found: {survived:?}");
 }
 
-/// What a layer's own books would tell is found without them too: what leaks is missing later.
+/// A leak is found without the layer's own count too: the permit is missing later.
 #[test]
 fn leaks_are_found_from_outside() {
     for (flaw, clause) in [
@@ -98,11 +100,11 @@ fn leaks_are_found_from_outside() {
     ] {
         let contract = || {
             Contract::new(Http, move || Limited::new(flaw))
-                .none(Aspect::Held, "it has no books of its own here")
+                .none(Aspect::Held, "its own count is not used here")
         };
         let mut found = Ok(());
         run(async {
-            found = ask_clause(clause, &contract()).await;
+            found = check_clause(clause, &contract()).await;
             Ok(())
         });
         let violation = found.expect_err(clause);
@@ -110,23 +112,23 @@ fn leaks_are_found_from_outside() {
     }
 }
 
-/// What was neither told nor declined is asked for; what was declined is not applicable.
+/// An aspect that is not declared is an error; one declared as `none` is not applicable.
 #[test]
-fn a_clause_that_has_nothing_to_ask_does_not_pass() {
+fn a_clause_that_has_nothing_to_test_does_not_pass() {
     for (aspect, clause) in [
         (Aspect::Refusal, "a_refusal_calls_nothing"),
         (Aspect::State, "state_is_shared"),
         (Aspect::State, "a_new_layer_has_new_state"),
         (Aspect::Held, "a_dropped_future_frees"),
     ] {
-        let silent = || Contract::new(Http, || Limited::new(Flaw::None));
-        let (mut untold, mut declined) = (Ok(()), Ok(()));
+        let bare = || Contract::new(Http, || Limited::new(Flaw::None));
+        let (mut undeclared, mut declined) = (Ok(()), Ok(()));
         run(async {
-            untold = ask_clause(clause, &silent()).await;
-            declined = ask_clause(clause, &silent().none(aspect, "as a test")).await;
+            undeclared = check_clause(clause, &bare()).await;
+            declined = check_clause(clause, &bare().none(aspect, "as a test")).await;
             Ok(())
         });
-        let message = untold.expect_err(clause).message;
+        let message = undeclared.expect_err(clause).message;
         assert!(message.contains(&format!(".none(Aspect::{aspect:?}")), "{clause}: {message}");
         declined.expect(clause);
     }
@@ -135,19 +137,21 @@ fn a_clause_that_has_nothing_to_ask_does_not_pass() {
 #[test]
 fn every_clause_has_a_flaw_to_find() {
     let all: BTreeSet<_> = CLAUSES.iter().collect();
-    let tried: BTreeSet<_> = BREAKS.iter().flat_map(|(_, clauses)| *clauses).collect();
+    let tried: BTreeSet<_> = VIOLATIONS.iter().flat_map(|(_, clauses)| *clauses).collect();
     assert_eq!(all, tried);
     assert_eq!(all.len(), CLAUSES.len(), "each once");
 }
 
 #[test]
-#[should_panic(expected = "`ready_before_call` is broken: of the inner service: it was called")]
-fn a_broken_clause_names_itself() {
+#[should_panic(
+    expected = "`ready_before_call` is violated: misuse of the inner service: it was called"
+)]
+fn a_violated_clause_names_itself() {
     run(async { verify(&contract(Flaw::CallsAClone)).await });
 }
 
 #[test]
 #[should_panic(expected = "there is no clause `nonsense`")]
-fn an_unknown_clause_is_none() {
-    run(async { ask_clause("nonsense", &contract(Flaw::None)).await });
+fn an_unknown_clause_panics() {
+    run(async { check_clause("nonsense", &contract(Flaw::None)).await });
 }

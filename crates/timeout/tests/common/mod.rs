@@ -1,4 +1,4 @@
-//! Streams that follow a timetable.
+//! Streams with scripted times.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ use steadfast_chat::{ChatResponse, Delta, Event, Head};
 use steadfast_core::{Dialect, Failure, Reason};
 use tokio::time::Sleep;
 
-/// Gives each item so long after the one before; after the last it hangs or ends.
+/// Yields each item after its wait; after the last it hangs or ends.
 pub struct Timed<T> {
     items: VecDeque<(Duration, T)>,
     hangs: bool,
@@ -99,18 +99,18 @@ pub async fn read<S>(stream: &mut S) -> (String, Option<Failure>)
 where
     S: Stream<Item = Result<Event, Failure>> + Unpin,
 {
-    let mut shown = String::new();
+    let mut received = String::new();
     while let Some(item) = next(stream).await {
         match item {
             Ok(event) => {
                 for delta in &event.deltas {
                     if let Delta::Text { text, .. } = delta {
-                        shown.push_str(text);
+                        received.push_str(text);
                     }
                 }
             }
-            Err(failure) => return (shown, Some(failure)),
+            Err(failure) => return (received, Some(failure)),
         }
     }
-    (shown, None)
+    (received, None)
 }

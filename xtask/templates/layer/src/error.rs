@@ -1,6 +1,6 @@
-//! What is wrong with a policy.
+//! Errors of invalid policies.
 
-/// A [`{{Pascal}}Policy`](crate::{{Pascal}}Policy) that makes no sense, with the field and what would be right.
+/// Why a [`{{Pascal}}Policy`](crate::{{Pascal}}Policy) is invalid: the field, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {

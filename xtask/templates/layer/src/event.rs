@@ -1,8 +1,8 @@
-//! What the layer reports: for one action one step in the call's log, and one event.
+//! What the layer reports: one step in the call's log and one event for each action.
 
 use steadfast_core::{RecoveryLog, Step, Target};
 
-/// A target has failed so many times in a row.
+/// A target has failed `failures` times in a row.
 pub(crate) fn failing(target: Option<&Target>, failures: u32, log: &RecoveryLog) {
     tracing::event!(
         name: "steadfast::{{snake}}::failing",

@@ -11,8 +11,7 @@ use pin_project_lite::pin_project;
 use steadfast_core::{Failure, Lease, Reason, Track};
 
 pin_project! {
-    /// The future of a call through a [`{{Pascal}}`](crate::{{Pascal}}). Dropping it counts as a caller who
-    /// went away.
+    /// The future of a call through a [`{{Pascal}}`](crate::{{Pascal}}). Dropping it counts as cancelled.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, T> {
         #[pin]
@@ -45,10 +44,10 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let result = match this.state.as_mut().project() {
+        let failure = match this.state.as_mut().project() {
             StateProjection::Calling { inner, lease } => {
-                // In hand while the inner future runs: should that panic, the lease is dropped while the
-                // thread panics, which counts as a failure.
+                // Held here while the inner future runs: if that panics, the lease is dropped during the
+                // panic, which counts as a failure.
                 let held = lease.take();
                 match inner.poll(cx) {
                     Poll::Pending => {
@@ -56,22 +55,25 @@ where
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(reply)) => {
-                        Ok(this.track.track(reply, T::Buffer::default(), held))
+                        this.state.set(State::Done);
+                        let mut reply = this.track.track(reply);
+                        this.track.attach(&mut reply, held);
+                        return Poll::Ready(Ok(reply));
                     }
                     Poll::Ready(Err(error)) => {
                         let failure = error.into();
                         held.failure(&failure);
-                        Err(failure)
+                        failure
                     }
                 }
             }
-            StateProjection::Done => Err(Failure::refused_fixed(
+            StateProjection::Done => Failure::refused_fixed(
                 Reason::Unknown,
                 "`ResponseFuture` was polled after it was ready",
-            )),
+            ),
         };
         this.state.set(State::Done);
-        Poll::Ready(result)
+        Poll::Ready(Err(failure))
     }
 }
 

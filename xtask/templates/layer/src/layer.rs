@@ -9,8 +9,8 @@ use crate::{PolicyError, {{Pascal}}, {{Pascal}}Handle, {{Pascal}}Policy, state::
 
 /// Counts answers and failures of each target. See the [crate's documentation](crate).
 ///
-/// The state belongs to the layer value and its clones: every service they make shares it. `T` says when a
-/// reply is over.
+/// The state belongs to the layer value and its clones: every service they make shares it. `T` decides when
+/// a reply is over.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct {{Pascal}}Layer<T = UntilEnd> {
@@ -19,11 +19,11 @@ pub struct {{Pascal}}Layer<T = UntilEnd> {
 }
 
 impl {{Pascal}}Layer {
-    /// Goes by `policy`; replies are counted when they have ended.
+    /// With `policy`; replies are counted when they have ended.
     ///
     /// # Errors
     ///
-    /// When the policy makes no sense; see [`{{Pascal}}Policy::validate`].
+    /// When the policy is invalid; see [`{{Pascal}}Policy::validate`].
     pub fn new(policy: {{Pascal}}Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
         Ok(Self { state: Arc::new(State::new(policy)), track: UntilEnd })
@@ -43,17 +43,17 @@ impl<T> {{Pascal}}Layer<T> {
         self.with_track(AtOnce)
     }
 
-    /// With another answer to when a reply is over.
+    /// With another [`Track`](steadfast_core::Track), which decides when a reply is over.
     pub fn with_track<U>(self, track: U) -> {{Pascal}}Layer<U> {
         {{Pascal}}Layer { state: self.state, track }
     }
 
-    /// Shows the state, and resets it.
+    /// A handle that reads and resets the counts.
     pub fn handle(&self) -> {{Pascal}}Handle {
         {{Pascal}}Handle::new(self.state.clone())
     }
 
-    /// What it goes by.
+    /// The policy in force.
     pub fn policy(&self) -> &{{Pascal}}Policy {
         &self.state.policy
     }

@@ -1,14 +1,14 @@
-//! What the layer goes by.
+//! The policy of the layer.
 
 use steadfast_core::KeyedPolicy;
 
 use crate::PolicyError;
 
-/// What the layer goes by.
+/// The policy of the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct {{Pascal}}Policy {
-    /// A target is reported when so many calls in a row have failed. Default 5: as many as one call
-    /// makes that retries, so that a single caller's bad luck is not reported.
+    /// A target is reported when this many calls in a row have failed. Default 5: more than the attempts
+    /// of one call with a few retries, so that the failure of a single call is not reported.
     pub failures_in_a_row: u32,
     /// How many targets are kept, and for how long.
     pub keys: KeyedPolicy,
@@ -21,11 +21,11 @@ impl Default for {{Pascal}}Policy {
 }
 
 impl {{Pascal}}Policy {
-    /// Finds what is wrong with it.
+    /// Checks the policy.
     ///
     /// # Errors
     ///
-    /// When a number is zero that must not be.
+    /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.failures_in_a_row == 0 {
             return Err(PolicyError::Zero { field: "failures_in_a_row" });
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named_by_its_field() {
+    fn invalid_policies_are_refused_with_the_field() {
         type Change = fn(&mut {{Pascal}}Policy);
         let table: [(&str, Change); 2] = [
             ("failures_in_a_row", |policy| policy.failures_in_a_row = 0),

@@ -44,13 +44,13 @@ where
     type Error = Failure;
     type Future = ResponseFuture<S::Future, T>;
 
-    /// Asks the inner service alone: what this layer decides, it decides in `call`.
+    /// Polls only the inner service: this layer decides in `call`.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        // Should the inner service panic, the lease is dropped on the way out.
+        // If the inner service panics, the lease is dropped while the stack unwinds.
         let lease = self.state.admit(request.context());
         ResponseFuture::new(self.inner.call(request), lease, self.track.clone())
     }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    CallContext, Fault, Keep, Keyed, Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind,
+    CallContext, FaultSide, Keep, Keyed, Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind,
     Target,
 };
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ struct Counter {
     counts: Mutex<{{Pascal}}Counts>,
 }
 
-/// What is known of one target. Calls without a target share one.
+/// The counts of one target. Calls without a target share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct {{Pascal}}Counts {
@@ -33,23 +33,23 @@ pub struct {{Pascal}}Counts {
     pub calls: u64,
     /// Calls under way: their answers have not ended.
     pub under_way: u64,
-    /// Answers that ended well.
+    /// Answers that succeeded.
     pub answers: u64,
-    /// Calls that the target failed, at once or in the middle of their answer.
+    /// Calls that failed, at once or half way through their answer.
     pub failures: u64,
-    /// Failures since the last answer that ended well.
+    /// Failures since the last answer that succeeded.
     pub failures_in_a_row: u32,
 }
 
 impl {{Pascal}}Counts {
-    /// A call begins; gives its number, from 1.
+    /// A call begins; returns its number, from 1.
     fn begin(&mut self) -> u64 {
         self.calls += 1;
         self.under_way += 1;
         self.calls
     }
 
-    /// A call has ended. Whether that is the failure with which there are `limit` in a row.
+    /// A call has ended. Returns whether it is the `limit`th failure in a row.
     fn end(&mut self, outcome: Outcome<'_>, limit: u32) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         match outcome {
@@ -58,12 +58,12 @@ impl {{Pascal}}Counts {
                 self.failures_in_a_row = 0;
                 false
             }
-            Outcome::Failure(failure) if failure.fault() == Fault::Provider => {
+            Outcome::Failure(failure) if failure.fault() == FaultSide::Provider => {
                 self.failures += 1;
                 self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
                 self.failures_in_a_row == limit
             }
-            // Refusals of our own, mistakes of the caller and callers who went away say nothing of it.
+            // Our own refusals, mistakes of the caller and cancelled calls do not count.
             _ => false,
         }
     }
@@ -74,7 +74,7 @@ impl State {
         Self { targets: Keyed::new(policy.keys), policy }
     }
 
-    /// Counts the beginning of a call, and gives the lease that counts its end.
+    /// Counts the start of a call, and returns the lease that counts its end.
     pub(crate) fn admit(&self, context: &CallContext) -> Lease {
         let target = &context.target;
         let counter = self.targets.get_or_insert_with(target, Instant::now(), || Counter {
@@ -99,7 +99,7 @@ impl Observer for Counter {
 
 impl Keep for Counter {}
 
-/// Shows what the layer has counted, and resets it. Cheap to clone.
+/// Reads and resets the layer's counts. Cheap to clone.
 #[derive(Clone)]
 pub struct {{Pascal}}Handle {
     state: Arc<State>,
@@ -110,18 +110,18 @@ impl {{Pascal}}Handle {
         Self { state }
     }
 
-    /// What is known of each target, in no order. Targets that have been idle for long are forgotten.
+    /// The counts of each target, in no order. Targets that have been idle for long are evicted.
     pub fn snapshot(&self) -> Vec<(Option<Target>, {{Pascal}}Counts)> {
         let targets = self.state.targets.entries().into_iter();
         targets.map(|(target, counter)| (target, counter.counts.lock().clone())).collect()
     }
 
-    /// What is known of `target`, if there has been a call of it.
+    /// The counts of `target`, if there has been a call of it.
     pub fn get(&self, target: &Option<Target>) -> Option<{{Pascal}}Counts> {
         self.state.targets.get(target).map(|counter| counter.counts.lock().clone())
     }
 
-    /// Forgets every target.
+    /// Removes every target.
     pub fn reset(&self) {
         self.state.targets.retain(|_, _| false);
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_a_row_of_failures_once_until_an_answer() {
+    fn reports_failures_in_a_row_once_until_a_success() {
         let failure = Failure::new(Reason::ServerError, "");
         let table = [
             (Outcome::Failure(&failure), false),

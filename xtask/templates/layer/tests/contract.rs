@@ -1,7 +1,7 @@
 //! The contract of every layer.
 
 use steadfast_{{snake}}::{ {{Pascal}}Counts, {{Pascal}}Handle, {{Pascal}}Layer};
-use steadfast_testkit::{Act, Aspect, Chat, Contract, PinnedHttp, Plain, contract};
+use steadfast_testkit::{Action, Aspect, Chat, Contract, PinnedHttp, Plain, contract};
 
 fn total(handle: &{{Pascal}}Handle, count: fn(&{{Pascal}}Counts) -> u64) -> u64 {
     handle.snapshot().iter().map(|(_, counts)| count(counts)).sum()
@@ -11,7 +11,7 @@ contract!(
     plain,
     Contract::new(Plain, || {{Pascal}}Layer::default().at_once())
         .none(Aspect::Refusal, "every call is sent")
-        .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
+        .state(Action::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );
 
@@ -19,7 +19,7 @@ contract!(
     http,
     Contract::new(PinnedHttp, {{Pascal}}Layer::default)
         .none(Aspect::Refusal, "every call is sent")
-        .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
+        .state(Action::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );
 
@@ -27,6 +27,6 @@ contract!(
     chat,
     Contract::new(Chat, {{Pascal}}Layer::default)
         .none(Aspect::Refusal, "every call is sent")
-        .state(Act::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
+        .state(Action::answer(), |layer| total(&layer.handle(), |counts| counts.calls))
         .held(|layer| total(&layer.handle(), |counts| counts.under_way))
 );

@@ -285,10 +285,12 @@ impl Frames {
         let index = open.block;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
             (Some("text_delta"), Kind::Text) => {
-                deltas.extend(text.map(|text| Delta::Text { index, text }));
+                deltas.extend(text.map(|text| Delta::Text { index, text: text.into_owned() }));
             }
             (Some("thinking_delta"), Kind::Thinking) => {
-                deltas.extend(thinking.map(|text| Delta::Thinking { index, text }));
+                deltas.extend(
+                    thinking.map(|text| Delta::Thinking { index, text: text.into_owned() }),
+                );
             }
             (Some("signature_delta"), Kind::Thinking) => {
                 deltas.extend(

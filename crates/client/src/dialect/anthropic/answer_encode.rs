@@ -14,9 +14,6 @@ pub(super) use super::writer::Writer;
 
 /// Writes a whole answer.
 pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
-    if let Some(body) = answer.body.as_ref().filter(|body| body.dialect == DIALECT) {
-        return Ok(body.bytes.clone());
-    }
     let mut out = Vec::new();
     {
         let mut object = Object::new(&mut out);

@@ -57,7 +57,7 @@ impl Codec for Anthropic {
         answer_decode::whole(body)
     }
 
-    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+    fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
         answer_encode::whole(answer, caller)
     }
 

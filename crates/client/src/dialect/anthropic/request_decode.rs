@@ -8,18 +8,19 @@ use steadfast_chat::{
 
 use super::DIALECT;
 use crate::json::{
-    At, Fields, Raw, RequestError, flag, float, kind, list, raw_object, string, strings, uint,
+    At, Fields, Raw, RequestError, borrowed, each, flag, float, kind, list, raw_object, string,
+    strings, uint,
 };
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
-    let mut top = Fields::of_body(body)?;
-    let mut messages = Vec::new();
+    let (mut top, all) = Fields::with_list(body, "messages")?;
+    let mut messages = Vec::with_capacity(all.len() + 1);
     if let Some(raw) = top.take("system") {
         let parts = content(raw).at("system")?;
         let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    messages.extend(top.need("messages", |raw| list(raw, message))?);
+    messages.extend(each(all, message).at("messages")?);
     let mut request = ChatRequest::new(messages);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
@@ -73,7 +74,7 @@ fn output_format(raw: Raw<'_>) -> Result<Option<ResponseFormat>, RequestError> {
 /// `None` for a kind of thinking that has no equivalent here; it is sent as it was read.
 fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
     let mut fields = Fields::read(raw)?;
-    Ok(match fields.need("type", string)?.as_str() {
+    Ok(match &*fields.need("type", borrowed)? {
         "enabled" => Some(ThinkingConfig::Budget(fields.need("budget_tokens", uint)?)),
         "adaptive" => Some(ThinkingConfig::Adaptive),
         "disabled" => Some(ThinkingConfig::Off),
@@ -85,7 +86,7 @@ type Choice = (Option<ToolChoice>, Option<bool>);
 
 fn tool_choice(raw: Raw<'_>) -> Result<Choice, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let choice = match fields.need("type", string)?.as_str() {
+    let choice = match &*fields.need("type", borrowed)? {
         "auto" => ToolChoice::Auto,
         "any" => ToolChoice::Required,
         "none" => ToolChoice::None,
@@ -101,7 +102,7 @@ fn tool_choice(raw: Raw<'_>) -> Result<Choice, RequestError> {
 
 fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let role = match fields.need("role", string)?.as_str() {
+    let role = match &*fields.need("role", borrowed)? {
         "user" => Role::User,
         "assistant" => Role::Assistant,
         // In the middle of a conversation, for models that take it.
@@ -126,12 +127,12 @@ fn content(raw: Raw<'_>) -> Result<Vec<Part>, RequestError> {
 
 fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let what = fields.need("type", string)?;
+    let what = fields.need("type", borrowed)?;
     let opaque = || {
         let json = raw.kept();
-        Ok(Part::Opaque(Opaque { dialect: DIALECT, kind: what.clone(), json }))
+        Ok(Part::Opaque(Opaque { dialect: DIALECT, kind: what.to_string(), json }))
     };
-    Ok(match what.as_str() {
+    Ok(match &*what {
         "text" => {
             let text = fields.need("text", string)?;
             Part::Text(Text { text, signature: None, extra: fields.rest() })
@@ -170,7 +171,7 @@ fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
 /// `None` for a source that is no medium, such as a document's text.
 fn source(raw: Raw<'_>) -> Result<Option<MediaSource>, RequestError> {
     let mut fields = Fields::read(raw)?;
-    Ok(match fields.need("type", string)?.as_str() {
+    Ok(match &*fields.need("type", borrowed)? {
         "base64" => Some(MediaSource::Base64 {
             mime: fields.need("media_type", string)?,
             data: fields.need("data", string)?.into(),

@@ -6,22 +6,20 @@
 
 use std::{collections::BTreeMap, mem};
 
-use steadfast_chat::{Delta, Event, Opaque, Stop};
-use steadfast_core::{Failure, Usage};
+use steadfast_chat::{Delta, Event, Opaque};
+use steadfast_core::Failure;
 
 use super::{DIALECT, answer_encode::head, stop};
 use crate::{
-    dialect::{Caller, EncodeEvents, fault, sse_out},
+    dialect::{Caller, EncodeEvents, Known, fault, sse_out},
     json::{Object, ObjectScan},
 };
 
 /// Writes events.
 #[derive(Debug)]
 pub(super) struct Writer {
-    caller: Caller,
+    known: Known,
     started: bool,
-    usage: Usage,
-    stop: Option<Stop>,
     /// The stop reason is out.
     stopped: bool,
     /// The number of the next block on the wire.
@@ -50,10 +48,8 @@ enum Kind {
 impl Writer {
     pub(super) fn new(caller: &Caller) -> Self {
         Self {
-            caller: caller.clone(),
+            known: Known::new(caller),
             started: false,
-            usage: Usage::default(),
-            stop: None,
             stopped: false,
             next: 0,
             open: None,
@@ -68,10 +64,10 @@ impl Writer {
         sse_out::frame(out, Some("message_start"), |object| {
             object.put("type", "message_start");
             let mut message = object.object("message");
-            head(&mut message, id, model, &self.caller);
+            head(&mut message, id, model, &self.known.caller);
             message.array("content");
             message.put("stop_reason", &None::<u8>).put("stop_sequence", &None::<u8>);
-            stop::put_usage(&mut message, &self.usage);
+            stop::put_usage(&mut message, &self.known.usage);
         });
     }
 
@@ -256,12 +252,12 @@ impl Writer {
         if !mem::replace(&mut self.stopped, true) {
             sse_out::frame(out, Some("message_delta"), |object| {
                 object.put("type", "message_delta");
-                let stop = self.stop.as_ref();
+                let stop = self.known.stop.as_ref();
                 object
                     .object("delta")
                     .put("stop_reason", &stop.map(stop::reason_name))
                     .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
-                stop::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.known.usage);
             });
         }
         sse_out::frame(out, Some("message_stop"), |object| {
@@ -295,9 +291,7 @@ impl EncodeEvents for Writer {
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
         // The beginning has what is known of the usage.
         for delta in &event.deltas {
-            if let Delta::Usage(usage) = delta {
-                self.usage.update(usage);
-            }
+            self.known.note(delta);
         }
         for delta in &event.deltas {
             match delta {
@@ -305,8 +299,7 @@ impl EncodeEvents for Writer {
                 Delta::Ping => sse_out::frame(out, Some("ping"), |object| {
                     object.put("type", "ping");
                 }),
-                Delta::Stop(stop) => self.stop = Some(stop.clone()),
-                Delta::Usage(_) => {}
+                Delta::Stop(_) | Delta::Usage(_) => {}
                 Delta::End => {
                     self.start(None, None, out);
                     self.end(foreign, out)?;
@@ -323,9 +316,9 @@ impl EncodeEvents for Writer {
 
     fn note(&mut self, event: &Event) -> bool {
         for delta in &event.deltas {
+            self.known.note(delta);
             match delta {
                 Delta::Start { .. } => self.started = true,
-                Delta::Usage(usage) => self.usage.update(usage),
                 Delta::Stop(_) => self.stopped = true,
                 Delta::Text { index, .. } => self.noted(*index, Kind::Text),
                 Delta::Thinking { index, .. } => self.noted(*index, Kind::Thinking),

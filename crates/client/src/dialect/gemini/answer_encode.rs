@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use steadfast_chat::{Completion, Delta, Event, Opaque, Part, Stop, ToolCall};
-use steadfast_core::{Failure, Usage};
+use steadfast_core::Failure;
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{Caller, EncodeEvents, calls::arguments, fault, sse_out},
+    dialect::{Caller, EncodeEvents, Known, calls::arguments, fault, sse_out},
     json::{Array, Object},
 };
 
 /// Writes a whole answer.
 pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
-    if let Some(body) = answer.body.as_ref().filter(|body| body.dialect == DIALECT) {
-        return Ok(body.bytes.clone());
-    }
     let own = answer.head.dialect == DIALECT;
     let mut out = Vec::new();
     {
@@ -91,11 +88,7 @@ fn call_part(list: &mut Array<'_>, call: &ToolCall, own: bool) -> Result<(), Fai
 /// Writes chunks. A call is one part here, so its arguments are gathered until it is complete.
 #[derive(Debug)]
 pub(super) struct Writer {
-    caller: Caller,
-    id: Option<String>,
-    model: Option<String>,
-    usage: Usage,
-    stop: Option<Stop>,
+    known: Known,
     /// The finish reason is out.
     finished: bool,
     /// The calls that are not complete, by block.
@@ -104,15 +97,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(caller: &Caller) -> Self {
-        Self {
-            caller: caller.clone(),
-            id: None,
-            model: None,
-            usage: Usage::default(),
-            stop: None,
-            finished: false,
-            calls: BTreeMap::new(),
-        }
+        Self { known: Known::new(caller), finished: false, calls: BTreeMap::new() }
     }
 
     /// A chunk whose candidate has the parts that `fill` writes.
@@ -128,10 +113,11 @@ impl Writer {
                 }
                 candidate.put_some("finishReason", stop.map(stop::reason_name)).put("index", &0);
             }
-            if self.usage.total().is_some() {
-                stop::put_usage(object, &self.usage);
+            let Known { id, model, usage, caller, .. } = &self.known;
+            if usage.total().is_some() {
+                stop::put_usage(object, usage);
             }
-            tail(object, self.id.as_deref(), self.model.as_deref(), &self.caller);
+            tail(object, id.as_deref(), model.as_deref(), caller);
         });
     }
 
@@ -191,7 +177,7 @@ impl EncodeEvents for Writer {
                 Delta::End => {
                     self.flush(None, own, out)?;
                     if !std::mem::replace(&mut self.finished, true) {
-                        let stop = self.stop.take();
+                        let stop = self.known.stop.take();
                         // As Google ends its own streams: its SDKs' chats drop a turn of which a
                         // chunk has no part.
                         self.chunk(out, stop.as_ref(), |list| {
@@ -200,9 +186,7 @@ impl EncodeEvents for Writer {
                     }
                 }
                 // Google's own SDKs can not bear a line that is not data: no ping.
-                _ => {
-                    self.remember(delta);
-                }
+                _ => self.known.note(delta),
             }
         }
         Ok(())
@@ -210,23 +194,9 @@ impl EncodeEvents for Writer {
 
     fn note(&mut self, event: &Event) -> bool {
         for delta in &event.deltas {
-            self.remember(delta);
+            self.known.note(delta);
             self.finished |= matches!(delta, Delta::Stop(_));
         }
         true
-    }
-}
-
-impl Writer {
-    fn remember(&mut self, delta: &Delta) {
-        match delta {
-            Delta::Start { id, model } => {
-                self.id = self.id.take().or_else(|| id.clone());
-                self.model = self.model.take().or_else(|| model.clone());
-            }
-            Delta::Usage(usage) => self.usage.update(usage),
-            Delta::Stop(stop) => self.stop = Some(stop.clone()),
-            _ => {}
-        }
     }
 }

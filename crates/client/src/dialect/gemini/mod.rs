@@ -51,7 +51,7 @@ impl Codec for Gemini {
         answer_decode::whole(body)
     }
 
-    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+    fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
         answer_encode::whole(answer, caller)
     }
 

@@ -10,8 +10,8 @@ use super::DIALECT;
 use crate::{
     dialect::{Route, media::kind_of},
     json::{
-        At, Fields, Raw, RequestError, flag, float, int, items, list, raw_object, string, strings,
-        uint,
+        At, Fields, Raw, RequestError, borrowed, flag, float, int, items, list, raw_object, string,
+        strings, uint,
     },
 };
 
@@ -45,14 +45,14 @@ const CALL: Names = &["functionCall", "function_call"];
 const RESPONSE: Names = &["functionResponse", "function_response"];
 
 pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
-    let mut top = Fields::of_body(body)?;
-    let mut messages = Vec::new();
+    let (mut top, all) = Fields::with_list(body, "contents")?;
+    let mut messages = Vec::with_capacity(all.len() + 1);
     if let Some((name, raw)) = top.take_any(SYSTEM) {
         let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
         let raw = raw.kept();
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    top.need("contents", |raw| contents(raw, &mut messages))?;
+    contents(all, &mut messages).at("contents")?;
     let mut request = ChatRequest::new(messages);
     request.model = match route.model {
         Some(model) => model.strip_prefix("models/").unwrap_or(model).into(),
@@ -147,7 +147,7 @@ fn thinking(raw: Raw<'_>) -> Result<Option<ThinkingConfig>, RequestError> {
 /// `None` for modes that have no equivalent here; they are sent as they were read.
 fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let mode = fields.get("mode", string)?;
+    let mode = fields.get("mode", borrowed)?;
     let mut allowed = get(&mut fields, ALLOWED, strings)?.unwrap_or_default();
     Ok(match (mode.as_deref(), allowed.len()) {
         (Some("AUTO"), _) => Some(ToolChoice::Auto),
@@ -160,9 +160,9 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
 
 /// Reads the turns. Contents of the model's in a row are one: Google's SDKs send back a turn that
 /// was streamed as the chunks it came in, calls and all.
-fn contents(raw: Raw<'_>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
+fn contents(all: Vec<Raw<'_>>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
     let mut run: Vec<Raw<'_>> = Vec::new();
-    for (i, raw) in items(raw)?.into_iter().enumerate() {
+    for (i, raw) in all.into_iter().enumerate() {
         let message = content(raw).index(i)?;
         if message.role() == Role::Assistant {
             run.push(raw);

@@ -335,7 +335,7 @@ fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
 /// The text of a `content` field: a string, or a list of parts as some servers send it.
 fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
     if !raw.is_list() {
-        return raw.text();
+        return raw.text().map(Cow::into_owned);
     }
     let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
     let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));

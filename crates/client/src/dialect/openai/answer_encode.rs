@@ -3,20 +3,17 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Delta, Event, FrameKind, Part, Stop};
-use steadfast_core::{Failure, Usage};
+use steadfast_chat::{Completion, Delta, Event, FrameKind, Part};
+use steadfast_core::Failure;
 
-use super::{DIALECT, stop};
+use super::stop;
 use crate::{
-    dialect::{Caller, EncodeEvents, sse_out},
+    dialect::{Caller, EncodeEvents, Known, sse_out},
     json::Object,
 };
 
 /// Writes a whole answer.
 pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
-    if let Some(body) = answer.body.as_ref().filter(|body| body.dialect == DIALECT) {
-        return body.bytes.clone();
-    }
     Object::text(|object| {
         head(object, "chat.completion", answer.id.as_deref(), answer.model.as_deref(), caller);
         {
@@ -78,56 +75,40 @@ fn message(message: &mut Object<'_>, answer: &Completion) {
 /// Writes chunks.
 #[derive(Debug)]
 pub(super) struct Writer {
-    caller: Caller,
-    id: Option<String>,
-    model: Option<String>,
+    known: Known,
     /// The first chunk, which has the role, is out.
     started: bool,
     /// The number of each tool call, by its block.
     calls: HashMap<u32, usize>,
-    stop: Option<Stop>,
     /// The finish reason is out.
     finished: bool,
-    usage: Usage,
     usage_out: bool,
 }
 
 impl Writer {
     pub(super) fn new(caller: &Caller) -> Self {
         Self {
-            caller: caller.clone(),
-            id: None,
-            model: None,
+            known: Known::new(caller),
             started: false,
             calls: HashMap::new(),
-            stop: None,
             finished: false,
-            usage: Usage::default(),
             usage_out: false,
         }
     }
 
     /// What to remember of a delta, whoever writes it.
     fn remember(&mut self, delta: &Delta) {
-        match delta {
-            Delta::Start { id, model } => {
-                self.id = self.id.take().or_else(|| id.clone());
-                self.model = self.model.take().or_else(|| model.clone());
-            }
-            Delta::ToolCall { index, .. } => {
-                let next = self.calls.len();
-                self.calls.entry(*index).or_insert(next);
-            }
-            Delta::Usage(usage) => self.usage.update(usage),
-            Delta::Stop(stop) => self.stop = Some(stop.clone()),
-            _ => {}
+        self.known.note(delta);
+        if let Delta::ToolCall { index, .. } = delta {
+            let next = self.calls.len();
+            self.calls.entry(*index).or_insert(next);
         }
     }
 
     fn chunk(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
         sse_out::frame(out, None, |object| {
-            let (id, model) = (self.id.as_deref(), self.model.as_deref());
-            head(object, "chat.completion.chunk", id, model, &self.caller);
+            let Known { id, model, caller, .. } = &self.known;
+            head(object, "chat.completion.chunk", id.as_deref(), model.as_deref(), caller);
             fill(object);
         });
     }
@@ -153,14 +134,14 @@ impl Writer {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.finished, true)
-            && let Some(stop) = &self.stop
+            && let Some(stop) = &self.known.stop
         {
             self.delta(out, Some(stop::reason_name(stop)), |_| {});
         }
-        if self.caller.stream_usage && !std::mem::replace(&mut self.usage_out, true) {
+        if self.known.caller.stream_usage && !std::mem::replace(&mut self.usage_out, true) {
             self.chunk(out, |object| {
                 object.array("choices");
-                stop::put_usage(object, &self.usage);
+                stop::put_usage(object, &self.known.usage);
             });
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
@@ -222,6 +203,6 @@ impl EncodeEvents for Writer {
         self.usage_out |= usage_alone;
         self.started |= !event.deltas.is_empty() && !has(|delta| matches!(delta, Delta::Ping));
         debug_assert!(event.frame.as_ref().is_none_or(|frame| frame.kind == FrameKind::Sse));
-        self.caller.stream_usage || !usage_alone
+        self.known.caller.stream_usage || !usage_alone
     }
 }

@@ -51,7 +51,7 @@ impl Codec for OpenAi {
         answer_decode::whole(body)
     }
 
-    fn encode_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+    fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
         Ok(answer_encode::whole(answer, caller))
     }
 

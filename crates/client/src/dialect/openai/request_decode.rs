@@ -11,17 +11,16 @@ use super::DIALECT;
 use crate::{
     dialect::media::{kind_of, source_of_url},
     json::{
-        At, Fields, Raw, RequestError, flag, float, int, kind, list, raw_object, string, strings,
-        uint,
+        At, Fields, Raw, RequestError, borrowed, each, flag, float, int, kind, list, raw_object,
+        string, strings, uint,
     },
 };
 
 const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
-    let mut top = Fields::of_body(body)?;
-    let messages = top.need("messages", |raw| list(raw, message))?;
-    let mut request = ChatRequest::new(messages);
+    let (mut top, messages) = Fields::with_list(body, "messages")?;
+    let mut request = ChatRequest::new(each(messages, message).at("messages")?);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
@@ -64,8 +63,8 @@ fn one_or_more(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
 
 fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let word = fields.need("role", string)?;
-    let (role, parts) = match word.as_str() {
+    let name = fields.need("role", borrowed)?;
+    let (role, parts) = match &*name {
         "system" | "developer" => (Role::System, content(&mut fields)?),
         "user" => (Role::User, content(&mut fields)?),
         "assistant" => (Role::Assistant, assistant(&mut fields)?),
@@ -85,8 +84,8 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     let mut extra = fields.rest();
     // Instructions of a developer are instructions; when the message is written anew, their role
     // comes back.
-    if word == "developer" {
-        extra.get_or_insert_default().insert("role".to_owned(), Value::String(word));
+    if name == "developer" {
+        extra.get_or_insert_default().insert("role".to_owned(), Value::String(name.into_owned()));
     }
     Ok(Message::from_wire(DIALECT, role, parts, extra, raw.kept()))
 }
@@ -143,8 +142,8 @@ fn content(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
 
 fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
     let mut fields = Fields::read(raw)?;
-    let what = fields.need("type", string)?;
-    match what.as_str() {
+    let what = fields.need("type", borrowed)?;
+    match &*what {
         "text" => {
             let text = fields.need("text", string)?;
             Ok(Part::Text(Text { text, signature: None, extra: fields.rest() }))

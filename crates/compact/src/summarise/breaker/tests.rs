@@ -75,7 +75,7 @@ async fn a_probe_that_fails_is_dropped_or_never_reports() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_admitted_before_it_opened_decides_nothing() {
+async fn a_call_admitted_before_it_opened_decides_nothing() {
     let breaker = new();
     let old = admit(&breaker).unwrap();
     let cancelled = admit(&breaker).unwrap();

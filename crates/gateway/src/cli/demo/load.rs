@@ -140,7 +140,7 @@ impl Load {
             (Dialect::Anthropic, 31) => "claude-opus-9",
             (Dialect::Anthropic, _) => "claude-sonnet-4-5",
             (Dialect::Gemini, _) => "gemini-2.5-pro",
-            _ => "gpt-4o",
+            (Dialect::OpenAi, _) => "gpt-4o",
         };
         let question = format!("Question {number} of run {}: what keeps a service up?", self.seed);
         let mut request = match number % 10 {

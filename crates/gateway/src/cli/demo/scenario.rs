@@ -5,8 +5,8 @@ use std::io;
 use steadfast::client::{Credential, Provider, Providers};
 use steadfast_core::Dialect as Spoken;
 use steadfast_sim::{
-    Answer, Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, RateLimit, Rule,
-    SimProvider, SimServer, Summaries, Summary,
+    Answer, Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, PlanRule, RateLimit,
+    SimProvider, SimServer, Summaries, SummaryReply,
 };
 
 use crate::{
@@ -96,7 +96,7 @@ impl Scenario {
                 })
                 .with_journal(&Journal::keeping(100_000))
                 .with_summaries(
-                    Summaries::to("You keep the record of a conversation").then(Summary::Good),
+                    Summaries::to("You keep the record of a conversation").then(SummaryReply::Good),
                 )
                 .with_faults(plan(dialect));
             if dialect == Dialect::OpenAi {
@@ -185,7 +185,7 @@ impl Scenario {
 
 /// The faults of the fixed scenario. Requests are counted a provider, retries included.
 fn fixed(dialect: Dialect) -> FaultPlan {
-    let nth = |n, fault| Rule::new(fault).nth(n);
+    let nth = |n, fault| PlanRule::new(fault).nth(n);
     match dialect {
         Dialect::Anthropic => FaultPlan::none()
             .rule(nth(2, Fault::rate_limit(RateLimit::after("1"))))
@@ -193,7 +193,7 @@ fn fixed(dialect: Dialect) -> FaultPlan {
             .rule(nth(10, error_first()))
             .rule(nth(14, Fault::Reset))
             .rule(nth(18, Fault::Hang))
-            .rule(Rule::new(Fault::Error(ErrorKind::Overloaded)).from(30).to(39)),
+            .rule(PlanRule::new(Fault::Error(ErrorKind::Overloaded)).from(30).to(39)),
         Dialect::OpenAi => FaultPlan::none()
             .rule(nth(6, Fault::Error(ErrorKind::BadGatewayHtml)))
             .rule(nth(10, Fault::ErrorInOk(ErrorKind::ServerError)))
@@ -216,7 +216,7 @@ fn fixed(dialect: Dialect) -> FaultPlan {
 }
 
 fn by_chance(seed: u64) -> FaultPlan {
-    let maybe = |probability, fault| Rule::new(fault).probability(probability);
+    let maybe = |probability, fault| PlanRule::new(fault).probability(probability);
     FaultPlan::none()
         .seed(seed)
         .rule(maybe(0.04, Fault::rate_limit(RateLimit::after("1"))))

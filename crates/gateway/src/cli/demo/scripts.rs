@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 use steadfast::{ChatRequest, Completion, Failure, Message, Part, Reason, Role, Tool};
-use steadfast_sim::{Answer, Fault, FaultPlan, GoesOn, How, Rule};
+use steadfast_sim::{Answer, ContinuationMode, Fault, FaultPlan, How, PlanRule};
 
 use super::{Running, load};
 
@@ -48,10 +48,10 @@ fn tale(sentences: usize) -> String {
 /// A stream breaks in the middle of a sentence.
 async fn broken(running: &Running) -> Script {
     let whole = tale(20);
-    let breaks = Rule::new(Fault::break_after(40, How::Reset)).provider("anthropic").nth(1);
+    let breaks = PlanRule::new(Fault::break_after(40, How::Reset)).provider("anthropic").nth(1);
     running.scenario.set(
         &FaultPlan::none().rule(breaks),
-        &[Answer::text(whole.as_str()).goes_on(GoesOn::Faithful)],
+        &[Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful)],
     );
     let before = running.app.gateway().handles().resume.snapshot();
     let mut request = ChatRequest::user("Write about the lighthouse.").streaming();
@@ -70,9 +70,10 @@ async fn broken(running: &Running) -> Script {
 /// An answer three times as long as the output limit.
 async fn cut(running: &Running) -> Script {
     let whole = tale(60);
-    running
-        .scenario
-        .set(&FaultPlan::none(), &[Answer::text(whole.as_str()).goes_on(GoesOn::Faithful)]);
+    running.scenario.set(
+        &FaultPlan::none(),
+        &[Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful)],
+    );
     let before = running.app.gateway().handles().continuation.snapshot();
     let mut request = ChatRequest::user("Write all about the lighthouse.").streaming();
     request.params.max_output = Some(300);

@@ -8,7 +8,7 @@ use crate::dialect::{Check, Refusal, images};
 
 /// Most images of a request.
 const IMAGES_MAX: usize = 100;
-/// Above so many images the smaller pixel limit holds.
+/// Above so many images the smaller pixel limit applies.
 const MANY: usize = 20;
 /// Most pixels of a side, and in requests with many images.
 const SIDE_MAX: u32 = 8_000;
@@ -179,7 +179,7 @@ fn one(path: &str, user: bool, block: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// No empty text, no blank text, no mark on an empty one.
+/// No empty text, no blank text, no cache mark on an empty one.
 fn text(root: &str, path: &str, block: &Value) -> Result<(), Refusal> {
     let text = block["text"].as_str().unwrap_or_default();
     if text.is_empty() && !block["cache_control"].is_null() {
@@ -262,7 +262,7 @@ fn image(path: &str, block: &Value) -> Result<(), Refusal> {
     let Some(bytes) = images::decode(data) else {
         return Err(invalid(format!("{path}: invalid base64 data")));
     };
-    match images::look(&bytes) {
+    match images::inspect(&bytes) {
         Some(found) if found.mime != mime => Err(invalid(format!(
             "{path}.data: The image was specified using the {mime} media type, but the image \
              appears to be a {} image",
@@ -272,7 +272,7 @@ fn image(path: &str, block: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// How many images, how large, and whether the model sees at all.
+/// How many images, how large, and whether the model accepts any.
 pub(crate) fn images(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal> {
     let mut found = Vec::new();
     for (at, block) in turns.iter().flat_map(|turn| &turn.blocks) {
@@ -310,7 +310,7 @@ pub(crate) fn images(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusa
         let size = block["source"]["data"]
             .as_str()
             .and_then(images::decode)
-            .and_then(|bytes| images::look(&bytes))
+            .and_then(|bytes| images::inspect(&bytes))
             .and_then(|image| image.size);
         if size.is_some_and(|(w, h)| w > limit || h > limit) {
             return Err(invalid(format!(

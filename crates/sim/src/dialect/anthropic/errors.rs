@@ -1,11 +1,11 @@
-//! What Anthropic says when it says no.
+//! The error messages of Anthropic.
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::clock::Wall;
+use crate::clock::WallClock;
 use crate::dialect::openai::errors::{hinted, seconds_up};
-use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
+use crate::dialect::{Dialect, ErrorContext, Refusal, overflow as beyond};
 use crate::fault::ErrorKind;
 use crate::limit::{Denied, Resource};
 
@@ -22,7 +22,7 @@ pub(crate) fn body(refusal: &Refusal, request_id: &str) -> Value {
     json!({"type": "error", "error": error, "request_id": request_id})
 }
 
-/// A conversation to be kept by the server, which this one does not.
+/// A conversation stored by the server, which the simulator does not support.
 pub(crate) fn no_thread() -> Refusal {
     invalid("thread: message threads are not available for this request").detail(json!({
         "error_code": "thread_unsupported_request",
@@ -50,7 +50,7 @@ pub(crate) fn no_model(name: &str) -> Refusal {
     Refusal::new(404, "not_found_error", format!("model: {name}"))
 }
 
-pub(crate) fn limited(denied: &Denied, _model: &str, wall: &Wall) -> Refusal {
+pub(crate) fn limited(denied: &Denied, _model: &str, wall: &WallClock) -> Refusal {
     let what = match denied.resource {
         Resource::Requests => "requests",
         Resource::Tokens => "input tokens",
@@ -92,15 +92,15 @@ fn thousands(n: u64) -> String {
     out
 }
 
-pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
-    let model = scene.model;
+pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
+    let model = context.model;
     match kind {
         ErrorKind::RateLimit(hints) => {
             let mut message = rate_limit(50, "requests");
             if let Some(text) = &hints.in_message {
                 message.push_str(&format!(" Please try again in {text}."));
             }
-            hinted(Refusal::new(429, "rate_limit_error", message), hints, scene.wall)
+            hinted(Refusal::new(429, "rate_limit_error", message), hints, context.wall)
         }
         ErrorKind::InsufficientQuota => invalid(
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & \
@@ -133,7 +133,7 @@ pub(crate) fn overflow(window: u64, tokens: u64) -> Refusal {
     invalid(format!("prompt is too long: {tokens} tokens > {window} maximum"))
 }
 
-/// The prompt fits, with the output it reserves it does not.
+/// The prompt fits, but not together with the output it reserves.
 pub(crate) fn overflow_with_output(window: u64, input: u64, output: u64) -> Refusal {
     invalid(format!(
         "input length and `max_tokens` exceed context limit: {input} + {output} > {window}, \

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::turns::{Turn, turns};
-use crate::asked::Asked;
+use crate::request::SimRequest;
 
-pub(crate) fn read(asked: &mut Asked) {
-    let body = &asked.body;
+pub(crate) fn read(request: &mut SimRequest) {
+    let body = &request.body;
     let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let turns = turns(messages);
     let text_of = |turn: &Turn<'_>| {
@@ -21,7 +21,7 @@ pub(crate) fn read(asked: &mut Asked) {
         .unwrap_or_default();
     let after_tool_results = turns.last().is_some_and(|t| t.user && t.has("tool_result"));
     let prefill = turns.last().filter(|t| !t.user).map(text_of).unwrap_or_default();
-    let said = match turns.iter().rposition(|turn| !turn.user) {
+    let partial = match turns.iter().rposition(|turn| !turn.user) {
         Some(at) if at + 2 >= turns.len() && !after_tool_results => {
             turns[at].blocks.iter().filter_map(|(_, b)| b.text()).collect()
         }
@@ -35,14 +35,14 @@ pub(crate) fn read(asked: &mut Asked) {
         .collect();
     let max_output = body["max_tokens"].as_u64();
     let thinking = enabled(body);
-    asked.last_user = last_user;
-    asked.after_tool_results = after_tool_results;
-    asked.prefill = prefill;
-    asked.said = said;
-    asked.tools = tools;
-    asked.max_output = max_output;
-    asked.thinking = thinking;
-    asked.include_usage = true;
+    request.last_user = last_user;
+    request.after_tool_results = after_tool_results;
+    request.prefill = prefill;
+    request.partial_answer = partial;
+    request.tools = tools;
+    request.max_output = max_output;
+    request.thinking = thinking;
+    request.include_usage = true;
 }
 
 /// Whether the request turns thinking on.

@@ -35,7 +35,7 @@ fn begin(answer: &Answer, render: &Render<'_>) -> Sent {
         .sum();
     Sent {
         usage: answer.usage.unwrap_or(Usage {
-            input: render.asked.input_tokens,
+            input: render.request.input_tokens,
             output: answer.output_tokens(),
             reasoning,
             ..Usage::default()
@@ -72,13 +72,13 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
                 json!({"type": "text", "text": text})
             }
             Block::Thinking(text) => {
-                let signature = render.seal.sign(text);
+                let signature = render.signer.sign(text);
                 sent.thinking.push_str(text);
                 sent.signatures.push(signature.clone());
                 json!({"type": "thinking", "thinking": text, "signature": signature})
             }
             Block::RedactedThinking(text) => {
-                let data = render.seal.enclose(text);
+                let data = render.signer.enclose(text);
                 sent.signatures.push(data.clone());
                 json!({"type": "redacted_thinking", "data": data})
             }
@@ -99,7 +99,7 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
     }
     let (stop, sequence) = stop_word(answer);
     let mut body = json!({
-        "model": render.asked.model,
+        "model": render.request.model,
         "id": id,
         "type": "message",
         "role": "assistant",
@@ -154,7 +154,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
     let mut sent = begin(answer, render);
     let mut events = Events { frames: Vec::new(), extra: &answer.extra };
     let mut message = json!({
-        "model": render.asked.model,
+        "model": render.request.model,
         "id": id,
         "type": "message",
         "role": "assistant",
@@ -180,7 +180,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 }
             }
             Block::Thinking(text) => {
-                let signature = render.seal.sign(text);
+                let signature = render.signer.sign(text);
                 sent.thinking.push_str(text);
                 sent.signatures.push(signature.clone());
                 events.start(index, &json!({"type": "thinking", "thinking": "", "signature": ""}));
@@ -195,7 +195,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 );
             }
             Block::RedactedThinking(text) => {
-                let data = render.seal.enclose(text);
+                let data = render.signer.enclose(text);
                 sent.signatures.push(data.clone());
                 events.start(index, &json!({"type": "redacted_thinking", "data": data}));
             }

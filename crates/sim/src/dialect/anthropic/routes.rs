@@ -12,9 +12,9 @@ pub(crate) fn route(method: &Method, path: &str) -> Route {
         (&Method::GET, "/v1/models") => Route::Models,
         (&Method::GET, path) => match path.strip_prefix("/v1/models/") {
             Some(name) if !name.is_empty() => Route::Model(name.to_owned()),
-            _ => Route::Nowhere,
+            _ => Route::Unknown,
         },
-        _ => Route::Nowhere,
+        _ => Route::Unknown,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What Anthropic refuses, in its words.
+//! What Anthropic refuses, with its error messages.
 
 use std::collections::HashSet;
 
@@ -124,16 +124,16 @@ fn messages(value: &Value) -> Result<&[Value], Refusal> {
     }
 }
 
-/// Every call answered at the head of the next user turn, once, and nothing else answered.
+/// Every call is answered once at the start of the next user turn, and nothing else is.
 fn pairing(turns: &[Turn<'_>]) -> Result<(), Refusal> {
     let mut seen = HashSet::new();
-    let mut asked: Vec<&str> = Vec::new();
+    let mut calls_before: Vec<&str> = Vec::new();
     for (n, turn) in turns.iter().enumerate() {
         if turn.user {
             let mut answered = HashSet::new();
             for (at, result) in turn.of_kind("tool_result") {
                 let id = result.str("tool_use_id");
-                if !asked.contains(&id) {
+                if !calls_before.contains(&id) {
                     return Err(invalid(format!(
                         "messages.{}.content.{}: unexpected `tool_use_id` found in `tool_result` \
                          blocks: {id}. Each `tool_result` block must have a corresponding \
@@ -149,7 +149,7 @@ fn pairing(turns: &[Turn<'_>]) -> Result<(), Refusal> {
                     )));
                 }
             }
-            asked.clear();
+            calls_before.clear();
             continue;
         }
         let calls: Vec<_> = turn.of_kind("tool_use").collect();
@@ -173,7 +173,7 @@ fn pairing(turns: &[Turn<'_>]) -> Result<(), Refusal> {
                 ids.join(", ")
             )));
         }
-        asked = calls.iter().map(|(_, call)| call.str("id")).collect();
+        calls_before = calls.iter().map(|(_, call)| call.str("id")).collect();
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Thinking: its parameters, its signatures, its place in an open tool loop.
+//! Thinking: its parameters, its signatures, its position in an open tool loop.
 
 use serde_json::Value;
 
@@ -18,10 +18,10 @@ pub(crate) fn check(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal
             "thinking" => (
                 "thinking",
                 "signature",
-                check.seal.verifies(block.str("thinking"), block.str("signature")),
+                check.signer.verifies(block.str("thinking"), block.str("signature")),
             ),
             "redacted_thinking" => {
-                ("redacted_thinking", "data", check.seal.is_enclosed(block.str("data")))
+                ("redacted_thinking", "data", check.signer.is_enclosed(block.str("data")))
             }
             _ => continue,
         };
@@ -85,8 +85,8 @@ fn parameters(check: &Check<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The tool loop that the request continues: what was thought in it stays as it was, or goes
-/// altogether.
+/// The tool loop that the request continues: its thinking must be sent back unchanged, or left out
+/// completely.
 fn open_loop(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal> {
     let results = |turn: &Turn<'_>| turn.user && turn.has("tool_result");
     if !turns.last().is_some_and(results) {
@@ -111,7 +111,7 @@ fn open_loop(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal> {
         let mut original = Vec::new();
         let mut ours = false;
         for (_, call) in step.of_kind("tool_use") {
-            if let Some(thoughts) = check.memory.thoughts_before(call.str("id")) {
+            if let Some(thoughts) = check.memory.thinking_before(call.str("id")) {
                 ours = true;
                 for thought in thoughts {
                     if !original.contains(&thought) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Where a block stands in the request: message and place in its content.
+/// The position of a block in the request: message and index in its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At {
     pub(crate) message: usize,

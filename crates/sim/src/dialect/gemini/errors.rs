@@ -1,11 +1,11 @@
-//! What Gemini says when it says no.
+//! The error messages of Gemini.
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::clock::Wall;
+use crate::clock::WallClock;
 use crate::dialect::openai::errors::hinted;
-use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
+use crate::dialect::{Dialect, ErrorContext, Refusal, overflow as beyond};
 use crate::fault::ErrorKind;
 use crate::limit::{Denied, Resource};
 
@@ -16,12 +16,12 @@ pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(400, "INVALID_ARGUMENT", message)
 }
 
-/// The form in which violations of single fields are told.
-pub(crate) fn violation(path: &str, says: &str) -> Refusal {
-    invalid(format!("* GenerateContentRequest.{path}: {says}\n"))
+/// The violation of a single field.
+pub(crate) fn violation(path: &str, message: &str) -> Refusal {
+    invalid(format!("* GenerateContentRequest.{path}: {message}\n"))
 }
 
-/// JSON that fits no message.
+/// JSON that does not match the schema.
 pub(crate) fn bad_payload(message: String) -> Refusal {
     let detail = json!({
         "@type": "type.googleapis.com/google.rpc.BadRequest",
@@ -131,7 +131,7 @@ fn exhausted(metric: &str, limit: u64, again: Option<&str>) -> Refusal {
     Refusal::new(429, "RESOURCE_EXHAUSTED", message)
 }
 
-pub(crate) fn limited(denied: &Denied, model: &str, _wall: &Wall) -> Refusal {
+pub(crate) fn limited(denied: &Denied, model: &str, _wall: &WallClock) -> Refusal {
     let (metric, id) = match denied.resource {
         Resource::Requests => (
             "generate_content_paid_tier_requests",
@@ -152,8 +152,8 @@ pub(crate) fn limited(denied: &Denied, model: &str, _wall: &Wall) -> Refusal {
     }
 }
 
-pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
-    let model = scene.model;
+pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
+    let model = context.model;
     match kind {
         ErrorKind::RateLimit(hints) => {
             let metric = "generate_content_free_tier_requests";
@@ -165,7 +165,7 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
             if let Some(delay) = &hints.retry_info {
                 refusal = refusal.detail(retry_info(delay));
             }
-            hinted(refusal, hints, scene.wall)
+            hinted(refusal, hints, context.wall)
         }
         ErrorKind::InsufficientQuota => {
             let metric = "generate_requests_per_model_per_day";

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::field;
-use crate::asked::Asked;
+use crate::request::SimRequest;
 
-pub(crate) fn read(asked: &mut Asked) {
-    let body = &asked.body;
+pub(crate) fn read(request: &mut SimRequest) {
+    let body = &request.body;
     let contents = body["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
     let last_user = contents
         .iter()
@@ -23,14 +23,14 @@ pub(crate) fn read(asked: &mut Asked) {
         let from = contents[..=end].iter().rposition(|content| !model(content));
         (from.map_or(0, |at| at + 1), end)
     });
-    let said: String = turn
+    let partial: String = turn
         .into_iter()
         .flat_map(|(from, end)| &contents[from..=end])
         .flat_map(parts)
         .filter(|part| part["thought"] != true)
         .filter_map(|part| part["text"].as_str())
         .collect();
-    let prefill = if contents.last().is_some_and(model) { said.clone() } else { String::new() };
+    let prefill = if contents.last().is_some_and(model) { partial.clone() } else { String::new() };
     let tools = declarations(body)
         .filter_map(|(_, declaration)| {
             let schema = match &declaration["parametersJsonSchema"] {
@@ -44,14 +44,14 @@ pub(crate) fn read(asked: &mut Asked) {
     let max_output = field(config, "maxOutputTokens", "max_output_tokens").as_u64();
     let thinking = field(config, "thinkingConfig", "thinking_config");
     let thinking = field(thinking, "includeThoughts", "include_thoughts") == &Value::Bool(true);
-    asked.last_user = last_user;
-    asked.after_tool_results = after_tool_results;
-    asked.prefill = prefill;
-    asked.said = said;
-    asked.tools = tools;
-    asked.max_output = max_output;
-    asked.thinking = thinking;
-    asked.include_usage = true;
+    request.last_user = last_user;
+    request.after_tool_results = after_tool_results;
+    request.prefill = prefill;
+    request.partial_answer = partial;
+    request.tools = tools;
+    request.max_output = max_output;
+    request.thinking = thinking;
+    request.include_usage = true;
 }
 
 pub(crate) fn parts(content: &Value) -> impl Iterator<Item = &Value> {

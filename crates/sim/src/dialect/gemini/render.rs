@@ -20,14 +20,14 @@ fn stop_word(answer: &Answer) -> String {
     }
 }
 
-/// One part of the answer and what stands for it in pieces.
+/// One part of the answer and the pieces in which it is streamed.
 struct Part<'a> {
     /// `None` for a function call, which comes whole.
     text: Option<(&'a str, bool)>,
     call: Option<Value>,
 }
 
-/// Parts in order; fills in the truth on the way.
+/// Parts in order; fills in the record of what is sent.
 fn parts<'a>(
     answer: &'a Answer,
     render: &mut Render<'_>,
@@ -61,7 +61,7 @@ fn parts<'a>(
                 }
                 let mut part = json!({ "functionCall": call });
                 if sent.tool_calls.is_empty() && render.signs {
-                    let signature = render.seal.sign(&signed(name));
+                    let signature = render.signer.sign(&signed(name));
                     part["thoughtSignature"] = json!(signature);
                     sent.signatures.push(signature);
                 }
@@ -75,7 +75,7 @@ fn parts<'a>(
         }
     }
     sent.usage = answer.usage.unwrap_or(Usage {
-        input: render.asked.input_tokens,
+        input: render.request.input_tokens,
         output: answer.output_tokens(),
         reasoning,
         ..Usage::default()
@@ -127,7 +127,7 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
     let mut body = json!({
         "candidates": [candidate],
         "usageMetadata": usage(sent.usage),
-        "modelVersion": render.asked.model,
+        "modelVersion": render.request.model,
         "responseId": id,
     });
     extend(&mut body, &answer.extra);
@@ -146,7 +146,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
         let mut chunk = json!({
             "candidates": [candidate],
             "usageMetadata": usage(usage_now),
-            "modelVersion": render.asked.model,
+            "modelVersion": render.request.model,
             "responseId": id,
         });
         extend(&mut chunk, &answer.extra);

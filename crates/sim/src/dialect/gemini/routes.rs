@@ -8,12 +8,12 @@ pub(crate) fn route(method: &Method, path: &str) -> Route {
     let Some(rest) =
         path.strip_prefix("/v1beta/models").or_else(|| path.strip_prefix("/v1/models"))
     else {
-        return Route::Nowhere;
+        return Route::Unknown;
     };
     if rest.is_empty() && method == Method::GET {
         return Route::Models;
     }
-    let Some(rest) = rest.strip_prefix('/') else { return Route::Nowhere };
+    let Some(rest) = rest.strip_prefix('/') else { return Route::Unknown };
     match (method, rest.split_once(':')) {
         (&Method::GET, None) if !rest.is_empty() => Route::Model(rest.to_owned()),
         (&Method::POST, Some((model, "generateContent"))) => {
@@ -25,7 +25,7 @@ pub(crate) fn route(method: &Method, path: &str) -> Route {
         (&Method::POST, Some((model, "countTokens"))) => {
             Route::Count { model: Some(model.to_owned()) }
         }
-        _ => Route::Nowhere,
+        _ => Route::Unknown,
     }
 }
 

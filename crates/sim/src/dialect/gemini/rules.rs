@@ -1,4 +1,4 @@
-//! What Gemini refuses, in its words.
+//! What Gemini refuses, with its error messages.
 
 use std::collections::HashSet;
 
@@ -152,7 +152,7 @@ fn generation(config: &Value, check: &Check<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks the declarations; says which names there are.
+/// Checks the declarations; returns their names.
 fn tools(body: &Value) -> Result<HashSet<&str>, Refusal> {
     if !matches!(body["tools"], Value::Null | Value::Array(_) | Value::Object(_)) {
         return Err(bad_payload(format!(

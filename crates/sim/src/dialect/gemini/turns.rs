@@ -1,7 +1,7 @@
 //! The order of turns, function calls and their responses, and thought signatures.
 //!
-//! Two refusals here have no published wording (a response under another name, a call of an
-//! undeclared function): those sentences are modelled on their neighbours.
+//! Two refusals here have no published message (a response under another name, a call of an
+//! undeclared function): theirs are modelled on similar ones.
 
 use std::collections::HashSet;
 
@@ -102,21 +102,21 @@ fn joined(contents: &[Value]) -> Vec<Value> {
 
 /// A user turn answers exactly the calls of the model turn before it, in their order.
 fn answer(before: Option<&Value>, content: &Value) -> Result<(), Refusal> {
-    let asked: Vec<&Value> = before.into_iter().flat_map(calls).collect();
+    let request: Vec<&Value> = before.into_iter().flat_map(calls).collect();
     let given: Vec<&Value> = responses(content).collect();
-    if asked.is_empty() && !given.is_empty() {
+    if request.is_empty() && !given.is_empty() {
         return Err(invalid(
             "Please ensure that function response turn comes immediately after a function call \
              turn.",
         ));
     }
-    if asked.len() != given.len() {
+    if request.len() != given.len() {
         return Err(invalid(
             "Please ensure that the number of function response parts is equal to the number of \
              function call parts of the function call turn.",
         ));
     }
-    for (call, response) in asked.iter().zip(&given) {
+    for (call, response) in request.iter().zip(&given) {
         let other_id =
             call["id"].is_string() && response["id"].is_string() && call["id"] != response["id"];
         if call["name"] != response["name"] || other_id {
@@ -130,7 +130,7 @@ fn answer(before: Option<&Value>, content: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a signature on a function call stands for.
+/// The text that is signed for a function call.
 pub(crate) fn signed(name: &str) -> String {
     format!("functionCall:{name}")
 }
@@ -145,7 +145,7 @@ fn signatures(contents: &[Value], check: &Check<'_>) -> Result<(), Refusal> {
             let call = field(part, "functionCall", "function_call");
             let name = call["name"].as_str().unwrap_or_default();
             if !DUMMIES.contains(&signature)
-                && !check.seal.verifies(&signed(name), &standard_base64(signature))
+                && !check.signer.verifies(&signed(name), &standard_base64(signature))
             {
                 return Err(invalid("Corrupted thought signature."));
             }
@@ -154,7 +154,7 @@ fn signatures(contents: &[Value], check: &Check<'_>) -> Result<(), Refusal> {
     if !check.signatures {
         return Ok(());
     }
-    // The current turn begins with the last thing the user said.
+    // The current turn begins with the user's last text.
     let start = contents
         .iter()
         .rposition(|content| content["role"] != "model" && responses(content).next().is_none())
@@ -179,8 +179,8 @@ fn signatures(contents: &[Value], check: &Check<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Bytes in JSON may be in either alphabet of base64, padded or not: the service takes all, and
-/// Google's own SDKs send another one than they got.
+/// Bytes in JSON may be in either alphabet of base64, padded or not: the service accepts all, and
+/// Google's own SDKs send another one than they received.
 fn standard_base64(text: &str) -> String {
     let mut standard = text.replace('-', "+").replace('_', "/");
     while !standard.len().is_multiple_of(4) {

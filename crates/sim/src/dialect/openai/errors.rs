@@ -1,4 +1,4 @@
-//! What OpenAI says when it says no.
+//! The error messages of OpenAI.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::render::extend;
-use crate::clock::{Wall, go_duration};
-use crate::dialect::{Dialect, Refusal, Scene, overflow as beyond};
+use crate::clock::{WallClock, go_duration};
+use crate::dialect::{Dialect, ErrorContext, Refusal, overflow as beyond};
 use crate::fault::{ErrorKind, RateLimit};
 use crate::limit::{Denied, Resource};
 
@@ -84,7 +84,7 @@ pub(crate) fn no_model(name: &str) -> Refusal {
     Refusal::new(404, REQUEST, message).code("model_not_found")
 }
 
-pub(crate) fn limited(denied: &Denied, model: &str, _wall: &Wall) -> Refusal {
+pub(crate) fn limited(denied: &Denied, model: &str, _wall: &WallClock) -> Refusal {
     let (per, unit) = match denied.resource {
         Resource::Requests => ("requests per min (RPM)", "requests"),
         Resource::Tokens => ("tokens per min (TPM)", "tokens"),
@@ -93,7 +93,7 @@ pub(crate) fn limited(denied: &Denied, model: &str, _wall: &Wall) -> Refusal {
     let message = match denied.wait {
         Some(wait) => format!(
             "Rate limit reached for {model} in organization org-sim on {per}: Limit {limit}, \
-             Used {used}, Requested {requested}. Please try again in {}. Visit \
+             Used {used}, Requested {requested}. Please try again in {}. Exchange \
              https://platform.openai.com/account/rate-limits to learn more.",
             go_duration(wait)
         ),
@@ -117,10 +117,10 @@ pub(crate) fn seconds_up(wait: Duration) -> String {
     wait.as_millis().div_ceil(1_000).to_string()
 }
 
-pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
-    let model = &scene.model.name;
+pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
+    let model = &context.model.name;
     match kind {
-        ErrorKind::RateLimit(hints) => hinted(rate_limit(model, hints), hints, scene.wall),
+        ErrorKind::RateLimit(hints) => hinted(rate_limit(model, hints), hints, context.wall),
         ErrorKind::InsufficientQuota => Refusal::new(
             429,
             "insufficient_quota",
@@ -153,8 +153,8 @@ pub(crate) fn of_kind(kind: &ErrorKind, scene: &Scene<'_>) -> Refusal {
         .code("model_not_found"),
         ErrorKind::ModelNotFound => no_model(model),
         ErrorKind::ContextOverflow => {
-            let window = scene.model.context;
-            beyond::planned(Dialect::OpenAi, scene.model, window + window / 10)
+            let window = context.model.context;
+            beyond::planned(Dialect::OpenAi, context.model, window + window / 10)
         }
         ErrorKind::Format => invalid("Missing required parameter: 'messages[0].content[0].type'.")
             .param("messages[0].content[0].type")
@@ -181,7 +181,7 @@ pub(crate) fn overflow(window: u64, tokens: u64) -> Refusal {
     .code("context_length_exceeded")
 }
 
-/// The messages fit, with the output they reserve they do not.
+/// The messages fit, but not together with the output they reserve.
 pub(crate) fn overflow_with_output(window: u64, input: u64, output: u64) -> Refusal {
     invalid(format!(
         "This model's maximum context length is {window} tokens. However, you requested {} tokens \
@@ -193,8 +193,7 @@ pub(crate) fn overflow_with_output(window: u64, input: u64, output: u64) -> Refu
     .code("context_length_exceeded")
 }
 
-/// A last message of the assistant's own that is not to be gone on with, in Mistral's words:
-/// OpenAI itself takes it.
+/// A refused prefill, with Mistral's message: OpenAI itself accepts prefills.
 pub(crate) fn no_prefill() -> Refusal {
     invalid(
         "Expected last role User or Tool (or Assistant with prefix True) for serving but got \
@@ -210,14 +209,14 @@ fn rate_limit(model: &str, hints: &RateLimit) -> Refusal {
     };
     let message = format!(
         "Rate limit reached for {model} in organization org-sim on requests per min (RPM): Limit \
-         500, Used 500, Requested 1.{again} Visit \
+         500, Used 500, Requested 1.{again} Exchange \
          https://platform.openai.com/account/rate-limits to learn more."
     );
     Refusal::new(429, "requests", message).code("rate_limit_exceeded")
 }
 
 /// Adds the headers a plan asked for, whatever the dialect.
-pub(crate) fn hinted(mut refusal: Refusal, hints: &RateLimit, wall: &Wall) -> Refusal {
+pub(crate) fn hinted(mut refusal: Refusal, hints: &RateLimit, wall: &WallClock) -> Refusal {
     let mut add = |name, value: Option<String>| {
         if let Some(value) = value {
             refusal.headers.push((name, value));

@@ -2,30 +2,30 @@
 
 use serde_json::Value;
 
-use crate::asked::Asked;
+use crate::request::SimRequest;
 
-pub(crate) fn read(asked: &mut Asked) {
-    let body = &asked.body;
+pub(crate) fn read(request: &mut SimRequest) {
+    let body = &request.body;
     let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    asked.last_user = messages
+    request.last_user = messages
         .iter()
         .rev()
         .find(|m| m["role"] == "user")
         .map(|m| text_of(&m["content"]))
         .unwrap_or_default();
-    asked.after_tool_results = messages.last().is_some_and(|m| m["role"] == "tool");
+    request.after_tool_results = messages.last().is_some_and(|m| m["role"] == "tool");
     if let Some(last) = messages.last().filter(|m| m["role"] == "assistant") {
-        asked.prefill = text_of(&last["content"]);
+        request.prefill = text_of(&last["content"]);
     }
     let end = messages.iter().rposition(|m| m["role"] == "assistant" || m["role"] == "tool");
     if let Some(end) = end {
         let from = messages[..=end].iter().rposition(|m| m["role"] != "assistant");
-        asked.said = messages[from.map_or(0, |at| at + 1)..=end]
+        request.partial_answer = messages[from.map_or(0, |at| at + 1)..=end]
             .iter()
             .map(|m| pieces_of(&m["content"]).concat())
             .collect();
     }
-    asked.tools = body["tools"]
+    request.tools = body["tools"]
         .as_array()
         .into_iter()
         .flatten()
@@ -34,10 +34,10 @@ pub(crate) fn read(asked: &mut Asked) {
             Some((function["name"].as_str()?.to_owned(), function["parameters"].clone()))
         })
         .collect();
-    asked.max_output =
+    request.max_output =
         body["max_completion_tokens"].as_u64().or_else(|| body["max_tokens"].as_u64());
-    asked.include_usage = body["stream_options"]["include_usage"].as_bool().unwrap_or(false);
-    asked.thinking = false;
+    request.include_usage = body["stream_options"]["include_usage"].as_bool().unwrap_or(false);
+    request.thinking = false;
 }
 
 fn text_of(content: &Value) -> String {

@@ -25,7 +25,7 @@ fn sent(answer: &Answer, render: &mut Render<'_>) -> Sent {
     }
     let reasoning = crate::tokens::count_output(&sent.thinking) as u64;
     sent.usage = answer.usage.unwrap_or(Usage {
-        input: render.asked.input_tokens,
+        input: render.request.input_tokens,
         output: answer.output_tokens(),
         reasoning,
         ..Usage::default()
@@ -88,7 +88,7 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
         "id": id,
         "object": "chat.completion",
         "created": render.created,
-        "model": render.asked.model,
+        "model": render.request.model,
         "choices": [{
             "index": 0,
             "message": message,
@@ -112,12 +112,12 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
             "id": id,
             "object": "chat.completion.chunk",
             "created": render.created,
-            "model": render.asked.model,
+            "model": render.request.model,
             "service_tier": "default",
             "system_fingerprint": fingerprint,
             "choices": choices,
         });
-        if render.asked.include_usage {
+        if render.request.include_usage {
             chunk["usage"] = usage.unwrap_or(Value::Null);
         }
         extend(&mut chunk, &answer.extra);
@@ -155,7 +155,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
     }
     let finish = json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": sent.stop}]);
     frames.push(Frame::new(Kind::Terminal, chunk(finish, None)));
-    if render.asked.include_usage {
+    if render.request.include_usage {
         frames.push(Frame::new(Kind::Terminal, chunk(json!([]), Some(usage(sent.usage)))));
     }
     frames.push(Frame::new(Kind::Terminal, "data: [DONE]\n\n"));
@@ -177,7 +177,7 @@ pub(crate) fn model(model: &Model) -> Value {
 
 /// The same for the same model, as long as the backend does not change.
 fn fingerprint(render: &Render<'_>) -> String {
-    let seed = hash::seed(&[b"fingerprint", render.asked.model.as_bytes()]);
+    let seed = hash::seed(&[b"fingerprint", render.request.model.as_bytes()]);
     format!("fp_{:010x}", seed & 0xff_ffff_ffff)
 }
 

@@ -1,4 +1,4 @@
-//! What OpenAI refuses, in its words.
+//! What OpenAI refuses, with its error messages.
 
 use serde_json::Value;
 
@@ -164,9 +164,9 @@ fn list(value: &Value) -> Result<&[Value], Refusal> {
     }
 }
 
-/// Every call answered before the next turn, no answer without its call, one answer a call.
+/// Every call is answered before the next turn, no answer without its call, one answer per call.
 fn pairing(messages: &[Value]) -> Result<(), Refusal> {
-    let mut asked: Option<(usize, Vec<&str>)> = None;
+    let mut calls_before: Option<(usize, Vec<&str>)> = None;
     let mut open: Vec<&str> = Vec::new();
     let unanswered = |at: usize, open: &[&str]| {
         invalid(format!(
@@ -180,7 +180,7 @@ fn pairing(messages: &[Value]) -> Result<(), Refusal> {
     for (at, message) in messages.iter().enumerate() {
         if message["role"] == "tool" {
             let id = message["tool_call_id"].as_str().unwrap_or_default();
-            let Some((_, ids)) = &asked else { return Err(orphan(at)) };
+            let Some((_, ids)) = &calls_before else { return Err(orphan(at)) };
             if !ids.contains(&id) {
                 return Err(invalid(format!(
                     "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of \
@@ -189,23 +189,23 @@ fn pairing(messages: &[Value]) -> Result<(), Refusal> {
                 .param(format!("messages.[{at}].tool_call_id")));
             }
             match open.iter().position(|o| *o == id) {
-                Some(place) => open.remove(place),
+                Some(index) => open.remove(index),
                 None => return Err(orphan(at)),
             };
             continue;
         }
-        if let Some((from, _)) = &asked
+        if let Some((from, _)) = &calls_before
             && !open.is_empty()
         {
             return Err(unanswered(*from + 1, &open));
         }
-        asked = message["tool_calls"]
+        calls_before = message["tool_calls"]
             .as_array()
             .filter(|calls| !calls.is_empty())
             .map(|calls| (at, calls.iter().filter_map(|call| call["id"].as_str()).collect()));
-        open = asked.as_ref().map(|(_, ids)| ids.clone()).unwrap_or_default();
+        open = calls_before.as_ref().map(|(_, ids)| ids.clone()).unwrap_or_default();
     }
-    match asked {
+    match calls_before {
         Some((from, _)) if !open.is_empty() => Err(unanswered(from, &open)),
         _ => Ok(()),
     }

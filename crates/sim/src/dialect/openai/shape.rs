@@ -1,4 +1,4 @@
-//! Sentences about missing, misshapen and overlong values, and who gets them.
+//! Error messages for missing, malformed and overlong values.
 
 use serde_json::Value;
 

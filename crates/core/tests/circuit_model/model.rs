@@ -1,0 +1,500 @@
+//! The documented behaviour of a circuit, implemented as simply as possible: a list of the calls
+//! that ended, searched from the beginning each time.
+
+#![allow(dead_code, reason = "the chaos tests, which use it too, need more of it")]
+
+use std::{collections::VecDeque, time::Duration};
+
+use steadfast_core::{
+    PermitKind, Reason,
+    circuit::{
+        Blame, CircuitCause, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight,
+    },
+};
+
+/// A model of [`Circuit`](steadfast_core::circuit::Circuit) that is too simple to be wrong, to
+/// compare the real one with. Times are counted from any common start.
+#[derive(Debug)]
+pub(crate) struct CircuitModel {
+    policy: CircuitPolicy,
+    created: Duration,
+    state: CircuitState,
+    generation: u64,
+    /// Ordinary calls of this generation that have ended and count.
+    ended: Vec<Ended>,
+    failed_probes: u32,
+    rest: Option<Rest>,
+    calls: Vec<Call>,
+    due: VecDeque<Change>,
+}
+
+/// A change of state that has not been [taken](CircuitModel::take_change) yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The state it left.
+    pub(crate) from: CircuitState,
+    /// The state it is in.
+    pub(crate) to: CircuitState,
+    /// Why.
+    pub(crate) cause: CircuitCause,
+    /// The reason of the failure that opened it.
+    pub(crate) reason: Option<Reason>,
+    /// The end of the rest.
+    pub(crate) until: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Duration,
+    failed: Option<Weight>,
+    slow: bool,
+    witness: Option<u64>,
+}
+
+/// A call under way.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    id: u64,
+    kind: PermitKind,
+    since: Duration,
+    generation: u64,
+    witness: Option<u64>,
+    /// Given up after the limit, when a later call was admitted.
+    lost: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    since: Duration,
+    until: Duration,
+    hinted: bool,
+    permanent: bool,
+    unprobed: bool,
+    successes: u32,
+    streak: u32,
+    last_lone: Duration,
+}
+
+impl CircuitModel {
+    /// A closed circuit, created at `now`.
+    pub(crate) fn new(policy: CircuitPolicy, now: Duration) -> Self {
+        assert!(!policy.content_is_success, "the model judges at the end");
+        Self {
+            policy,
+            created: now,
+            state: CircuitState::Closed,
+            generation: 0,
+            ended: Vec::new(),
+            failed_probes: 0,
+            rest: None,
+            calls: Vec::new(),
+            due: VecDeque::new(),
+        }
+    }
+
+    /// Its state.
+    pub(crate) fn state(&self) -> CircuitState {
+        self.state
+    }
+
+    /// How often it has opened or closed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The provider asked for the rest.
+    pub(crate) fn is_hinted(&self) -> bool {
+        self.rest.is_some_and(|rest| rest.hinted)
+    }
+
+    /// The end of the rest, and from when on a probe may be made.
+    pub(crate) fn rest(&self) -> Option<(Duration, Duration)> {
+        let rest = self.rest.filter(|_| self.is_resting())?;
+        Some((rest.until, self.probe_from(&rest)))
+    }
+
+    /// How often the rest has grown.
+    pub(crate) fn failed_probes(&self) -> u32 {
+        self.failed_probes
+    }
+
+    /// Calls under way that were let through as `kind`.
+    pub(crate) fn under_way(&self, kind: PermitKind, now: Duration) -> u32 {
+        let limit = self.policy.probe_limit;
+        let mine = |call: &&Call| {
+            call.kind == kind && call.generation == self.generation && now < call.since + limit
+        };
+        u32::try_from(self.calls.iter().filter(mine).filter(|call| !call.lost).count())
+            .unwrap_or(u32::MAX)
+    }
+
+    /// Hard failures since the last success.
+    pub(crate) fn row(&self) -> u32 {
+        let row = self.ended.iter().rev().take_while(|ended| ended.failed.is_some());
+        let hard = row.filter(|ended| ended.failed != Some(Weight::Soft));
+        u32::try_from(hard.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Calls, failures and slow ones of the window: the running tenth and the nine before it.
+    pub(crate) fn window(&self, now: Duration) -> (u64, u64, u64) {
+        let tenth = self.policy.window.as_nanos() / 10;
+        let piece = |at: Duration| (at - self.created).as_nanos() / tenth;
+        let inside = || self.ended.iter().filter(|ended| piece(ended.at) + 10 > piece(now));
+        let count =
+            |which: fn(&Ended) -> bool| inside().filter(|ended| which(ended)).count() as u64;
+        (count(|_| true), count(|ended| ended.failed.is_some()), count(|ended| ended.slow))
+    }
+
+    /// The next change of state that has happened and was not taken yet.
+    pub(crate) fn take_change(&mut self) -> Option<Change> {
+        self.due.pop_front()
+    }
+
+    /// Call `id` asks for a permit: its kind, or when to try again.
+    ///
+    /// # Errors
+    ///
+    /// The time after which to try again.
+    pub(crate) fn admit(
+        &mut self,
+        id: u64,
+        now: Duration,
+        lone: bool,
+        witness: Option<u64>,
+    ) -> Result<PermitKind, Duration> {
+        let kind = self.decide(now, lone)?;
+        let (generation, lost) = (self.generation, false);
+        self.calls.push(Call { id, kind, since: now, generation, witness, lost });
+        Ok(kind)
+    }
+
+    /// Call `id` starts as a call of that kind, without a check.
+    pub(crate) fn begin(&mut self, id: u64, kind: PermitKind, now: Duration) {
+        if kind == PermitKind::Probe {
+            self.give_up_lost(now);
+            if self.state == CircuitState::Open {
+                self.enter(CircuitState::HalfOpen, CircuitCause::Rested, None);
+            }
+        }
+        let (generation, witness, lost) = (self.generation, None, false);
+        self.calls.push(Call { id, kind, since: now, generation, witness, lost });
+    }
+
+    /// Whether the end of call `id` may decide anything.
+    pub(crate) fn is_current(&self, id: u64) -> bool {
+        let current = |call: &Call| call.generation == self.generation && !call.lost;
+        self.calls.iter().any(|call| call.id == id && current(call))
+    }
+
+    /// It can not be called for `wait`, and has not failed.
+    pub(crate) fn rest_for(&mut self, now: Duration, wait: Duration) {
+        let resting = self.rest.filter(|rest| {
+            self.is_resting() && (now < rest.until || self.policy.recovery == Readmission::Probes)
+        });
+        let mut rest = resting.unwrap_or(Rest::new(now, now));
+        // No probe before its end: it would be refused.
+        if now + wait > rest.until {
+            (rest.until, rest.unprobed) = (now + wait, true);
+        }
+        self.rest = Some(rest);
+        if self.state == CircuitState::Closed {
+            self.enter(CircuitState::Open, CircuitCause::Manual, None);
+        }
+    }
+
+    fn give_up_lost(&mut self, now: Duration) {
+        let limit = self.policy.probe_limit;
+        for call in self.calls.iter_mut().filter(|call| call.kind != PermitKind::Ordinary) {
+            call.lost |= now >= call.since + limit;
+        }
+    }
+
+    fn decide(&mut self, now: Duration, lone: bool) -> Result<PermitKind, Duration> {
+        let over = |rest: &Rest| now >= rest.until && self.policy.recovery == Readmission::Everyone;
+        match self.state {
+            CircuitState::Closed | CircuitState::ForcedClosed => return Ok(PermitKind::Ordinary),
+            _ if self.is_resting() && self.rest.as_ref().is_some_and(over) => {
+                return Ok(PermitKind::Ordinary);
+            }
+            _ => {}
+        }
+        self.give_up_lost(now);
+        if self.state == CircuitState::Open
+            && let Some(rest) = self.rest
+            && now >= self.probe_from(&rest)
+        {
+            self.enter(CircuitState::HalfOpen, CircuitCause::Rested, None);
+        }
+        let room = self.under_way(PermitKind::Probe, now) < self.policy.probes;
+        if self.state == CircuitState::HalfOpen && room {
+            return Ok(PermitKind::Probe);
+        }
+        let next = self.next_lone(now).filter(|_| lone);
+        if next == Some(Duration::ZERO) {
+            if let Some(rest) = &mut self.rest {
+                rest.last_lone = now;
+            }
+            return Ok(PermitKind::Lone);
+        }
+        let rest = match self.rest.filter(|_| self.is_resting()) {
+            Some(rest) if rest.until > now => rest.until - now,
+            Some(_) => Duration::from_secs(1),
+            None => self.policy.cooldown,
+        };
+        Err(next.map_or(rest, |next| next.min(rest)))
+    }
+
+    /// When the next lone call is let through, if that is known.
+    fn next_lone(&self, now: Duration) -> Option<Duration> {
+        let rule = self.policy.lone.filter(|_| self.state != CircuitState::Isolated)?;
+        let last = self.rest.map_or(self.created, |rest| rest.last_lone);
+        let next = (last + rule.every).saturating_sub(now);
+        let full = self.under_way(PermitKind::Lone, now) >= rule.at_once;
+        Some(if full { next.max(rule.every) } else { next })
+    }
+
+    /// `probe_lead` before the end of the rest, never in its first half; at its end after a hint.
+    fn probe_from(&self, rest: &Rest) -> Duration {
+        let whole = rest.until - rest.since;
+        let lead = if rest.hinted || rest.unprobed {
+            Duration::ZERO
+        } else {
+            self.policy.probe_lead.min(whole / 2)
+        };
+        rest.until - lead
+    }
+
+    /// Call `id` has ended; its first content came `after` its start.
+    pub(crate) fn end(
+        &mut self,
+        id: u64,
+        now: Duration,
+        verdict: CircuitVerdict,
+        after: Option<Duration>,
+    ) {
+        let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = self.calls.remove(at);
+        if call.generation != self.generation || call.lost || verdict == CircuitVerdict::Nothing {
+            return;
+        }
+        let slow = match (self.policy.slow, after) {
+            (Some(slow), Some(after)) => after > slow.after,
+            _ => false,
+        };
+        let blame = match verdict {
+            CircuitVerdict::Failure(blame) => Some(blame),
+            _ => None,
+        };
+        match call.kind {
+            PermitKind::Ordinary => self.ordinary_ended(now, call.witness, blame, slow),
+            PermitKind::Probe if blame.is_none() && !slow => {
+                let successes = self.rest.as_mut().map_or(0, |rest| {
+                    rest.successes += 1;
+                    rest.successes
+                });
+                if successes >= self.policy.successes {
+                    self.close(CircuitState::Closed, CircuitCause::Recovered);
+                }
+            }
+            PermitKind::Probe => self.open(now, CircuitCause::ProbeFailed, blame),
+            PermitKind::Lone => self.lone_ended(now, blame, slow),
+        }
+    }
+
+    fn ordinary_ended(
+        &mut self,
+        now: Duration,
+        witness: Option<u64>,
+        blame: Option<Blame>,
+        slow: bool,
+    ) {
+        let failed = blame.map(|blame| blame.weight);
+        self.ended.push(Ended { at: now, failed, slow, witness });
+        match self.state {
+            CircuitState::Closed => {
+                if let Some(cause) = self.too_much(now, blame, slow) {
+                    self.open(now, cause, blame);
+                }
+            }
+            CircuitState::Open | CircuitState::HalfOpen => match blame {
+                Some(blame) => self.open(now, CircuitCause::ProbeFailed, Some(blame)),
+                None if !slow => self.close(CircuitState::Closed, CircuitCause::Recovered),
+                None => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn too_much(&self, now: Duration, blame: Option<Blame>, slow: bool) -> Option<CircuitCause> {
+        let weight = blame.map(|blame| blame.weight);
+        if weight == Some(Weight::Proof) {
+            return Some(CircuitCause::Proof);
+        }
+        let enough = self.policy.consecutive.is_some_and(|row| self.row() >= row);
+        if weight == Some(Weight::Hard) && enough && self.is_witnessed() {
+            return Some(CircuitCause::Consecutive);
+        }
+        let (calls, failures, slows) = self.window(now);
+        if calls < u64::from(self.policy.min_calls) {
+            return None;
+        }
+        let share = |part: u64| part as f64 / calls as f64;
+        if blame.is_some() && self.policy.failure_rate.is_some_and(|rate| share(failures) >= rate) {
+            return Some(CircuitCause::FailureRate);
+        }
+        let slow = slow && self.policy.slow.is_some_and(|policy| share(slows) >= policy.rate);
+        slow.then_some(CircuitCause::SlowRate)
+    }
+
+    /// Whether the failures of the row are not all of one witness.
+    fn is_witnessed(&self) -> bool {
+        let row = self.ended.iter().rev().take_while(|ended| ended.failed.is_some());
+        let mut hard: Vec<_> = row.filter(|ended| ended.failed != Some(Weight::Soft)).collect();
+        let Some(first) = hard.pop() else { return true };
+        let other = |one: &&Ended| one.witness.is_none() || one.witness != first.witness;
+        !self.policy.second_witness || hard.iter().any(other)
+    }
+
+    fn lone_ended(&mut self, now: Duration, blame: Option<Blame>, slow: bool) {
+        if self.state == CircuitState::ForcedOpen {
+            return;
+        }
+        let Some(mut rest) = self.rest else { return };
+        match blame {
+            None if !slow => rest.streak += 1,
+            None => rest.streak = 0,
+            Some(blame) => {
+                rest.streak = 0;
+                if blame.hinted {
+                    rest.until = rest.until.max(now + blame.cooldown);
+                    rest.hinted = true;
+                }
+                if blame.weight == Weight::Proof {
+                    rest.until = rest.until.max(now + self.shortest(Some(blame)).0);
+                }
+            }
+        }
+        self.rest = Some(rest);
+        let enough = self.policy.lone.map_or(1, |lone| lone.successes).max(self.policy.successes);
+        let believed = !rest.hinted || now >= self.probe_from(&rest);
+        if rest.streak > 0 && rest.streak >= enough && believed {
+            self.close(CircuitState::Closed, CircuitCause::Recovered);
+        }
+    }
+
+    /// The shortest rest, and where its growth ends.
+    fn shortest(&self, blame: Option<Blame>) -> (Duration, Duration) {
+        let policy = &self.policy;
+        match blame {
+            None => (policy.cooldown, policy.max_cooldown),
+            Some(blame) if blame.permanent => {
+                (blame.cooldown.max(policy.permanent_cooldown), policy.max_permanent)
+            }
+            Some(blame) => (blame.cooldown, policy.max_cooldown),
+        }
+    }
+
+    fn open(&mut self, now: Duration, cause: CircuitCause, blame: Option<Blame>) {
+        let permanent = blame.is_some_and(|blame| blame.permanent);
+        let old = self.rest.filter(|_| self.is_resting());
+        if let Some(old) = old {
+            let same = old.permanent == permanent;
+            self.failed_probes = if same { self.failed_probes + 1 } else { 0 };
+        }
+        let (mut wait, cap) = self.shortest(blame);
+        if wait.is_zero() {
+            return;
+        }
+        let growth = if permanent { 2.0 } else { self.policy.growth };
+        for _ in 0..self.failed_probes {
+            wait = wait.max(wait.mul_f64(growth).min(cap));
+        }
+        let mut rest = Rest::new(now, now + wait);
+        rest.hinted = blame.is_some_and(|blame| blame.hinted);
+        rest.permanent = permanent;
+        if let Some(old) = old.filter(|old| old.until > rest.until) {
+            (rest.until, rest.hinted) = (old.until, old.hinted);
+        } else if let Some(old) = old.filter(|old| old.until == rest.until) {
+            rest.hinted = old.hinted;
+        }
+        self.rest = Some(rest);
+        self.next_generation();
+        self.enter(CircuitState::Open, cause, blame.map(|blame| blame.reason));
+    }
+
+    fn close(&mut self, to: CircuitState, cause: CircuitCause) {
+        self.next_generation();
+        self.ended.clear();
+        self.failed_probes = 0;
+        self.enter(to, cause, None);
+    }
+
+    fn enter(&mut self, to: CircuitState, cause: CircuitCause, reason: Option<Reason>) {
+        let from = std::mem::replace(&mut self.state, to);
+        let until = self.rest.filter(|_| self.is_resting()).map(|rest| rest.until);
+        self.due.push_back(Change { from, to, cause, reason, until });
+    }
+
+    fn next_generation(&mut self) {
+        self.generation += 1;
+    }
+
+    fn is_resting(&self) -> bool {
+        matches!(self.state, CircuitState::Open | CircuitState::HalfOpen)
+    }
+
+    /// Forces it into `state` by hand; returns whether that changes anything.
+    pub(crate) fn force(&mut self, now: Duration, state: CircuitState) -> bool {
+        let changes = self.state != state;
+        if changes {
+            self.close(state, CircuitCause::Manual);
+            let mut rest = self.rest.unwrap_or(Rest::new(now, now));
+            rest.last_lone = now;
+            self.rest = Some(rest);
+        }
+        changes
+    }
+
+    /// Resets it; returns whether that changes its state.
+    pub(crate) fn reset(&mut self) -> bool {
+        let changes = self.state != CircuitState::Closed;
+        self.close(CircuitState::Closed, CircuitCause::Manual);
+        if !changes {
+            self.due.pop_back();
+        }
+        changes
+    }
+
+    /// Opens it for `cooldown`.
+    pub(crate) fn trip(&mut self, now: Duration, reason: Reason, cooldown: Duration) {
+        match self.state {
+            CircuitState::Closed => {
+                self.rest = Some(Rest { hinted: true, ..Rest::new(now, now + cooldown) });
+                self.next_generation();
+                self.enter(CircuitState::Open, CircuitCause::Manual, Some(reason));
+            }
+            CircuitState::Open | CircuitState::HalfOpen => {
+                if let Some(rest) = &mut self.rest {
+                    rest.until = rest.until.max(now + cooldown);
+                    rest.hinted = true;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Rest {
+    fn new(since: Duration, until: Duration) -> Self {
+        Self {
+            since,
+            until,
+            hinted: false,
+            permanent: false,
+            unprobed: false,
+            successes: 0,
+            streak: 0,
+            last_lone: since,
+        }
+    }
+}

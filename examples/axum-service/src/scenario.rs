@@ -1,0 +1,113 @@
+//! The service on an ephemeral port, in front of two simulated providers, and its caller.
+
+use std::error::Error;
+
+use axum::{
+    body::Body,
+    http::{Request, Response, header},
+};
+use http_body_util::BodyExt;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use steadfast::{
+    Dialect,
+    client::{Credential, Provider, Providers},
+    sim::{
+        self, Answer, ErrorKind, Fault, FaultPlan, How, PlanRule, RateLimit, SimProvider, SimServer,
+    },
+};
+use tokio::net::TcpListener;
+
+/// Starts everything, sends questions, and checks the answers.
+pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
+    // Faults by the number of the request that reaches the provider, retries included.
+    let nth = |n, fault| PlanRule::new(fault).nth(n);
+    let overloaded = How::ErrorEvent(ErrorKind::Overloaded);
+    let first = serve(
+        sim::Dialect::Anthropic,
+        [
+            nth(1, Fault::rate_limit(RateLimit::after_ms(80))),
+            nth(3, Fault::break_after(0, overloaded)),
+            nth(5, Fault::Error(ErrorKind::Auth)),
+        ],
+    );
+    let second = serve(
+        sim::Dialect::OpenAi,
+        [nth(2, Fault::break_after(3, How::Reset)), nth(3, Fault::Error(ErrorKind::ContentFilter))],
+    );
+    let (first, second) = (first.await?, second.await?);
+    let provider = |name: &str, dialect, server: &SimServer| {
+        Provider::new(name, dialect)
+            .with_base_url(server.base_url())
+            .with_credential(Credential::new("main", "any"))
+    };
+    let llm = crate::llm(Providers::new([
+        provider("anthropic", Dialect::Anthropic, &first),
+        provider("openai", Dialect::OpenAi, &second),
+    ])?)?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let me = Caller::new(format!("http://{}", listener.local_addr()?));
+    tokio::spawn(async { axum::serve(listener, crate::router(llm)).await });
+
+    me.ask("A 429 with a hint?", 200, "retry.retried").await?;
+    me.stream("An error event before the first word?", "event: end").await?;
+    me.ask("A key that is refused?", 200, "failover.switched").await?;
+    me.stream("A reset after the third word?", "event: error").await?;
+    me.ask("A refusal by the content filter?", 400, "content_filter").await
+}
+
+async fn serve<const N: usize>(
+    dialect: sim::Dialect,
+    faults: [PlanRule; N],
+) -> std::io::Result<SimServer> {
+    let plan = faults.into_iter().fold(FaultPlan::none(), FaultPlan::rule);
+    let answer = |_: &sim::SimRequest| Some(Answer::text("It is forty-two, as ever."));
+    SimServer::local(SimProvider::builder(dialect).with_faults(plan).respond(answer).build()).await
+}
+
+struct Caller {
+    base: String,
+    http: Client<HttpConnector, Body>,
+}
+
+impl Caller {
+    fn new(base: String) -> Self {
+        Self { base, http: Client::builder(TokioExecutor::new()).build_http() }
+    }
+
+    /// Requests a whole answer. Its header or body has to contain `expected`.
+    async fn ask(&self, question: &str, status: u16, expected: &str) -> Result<(), Box<dyn Error>> {
+        let request = Request::post(format!("{}/ask", self.base))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(format!(r#"{{"question": "{question}"}}"#).into())?;
+        let (response, body) = self.send(request).await?;
+        let log = response.headers().get("x-recovery").map_or("", |log| log.to_str().unwrap_or(""));
+        println!("{question}\n  {}\n  {log}\n  {body}", response.status());
+        let seen =
+            response.status() == status && (log.contains(expected) || body.contains(expected));
+        check(seen, question, expected)
+    }
+
+    /// Requests a stream, whose last and only named event has to be `expected`.
+    async fn stream(&self, question: &str, expected: &str) -> Result<(), Box<dyn Error>> {
+        let query = question.replace(' ', "%20");
+        let request = Request::get(format!("{}/ask/stream?question={query}", self.base));
+        let (response, body) = self.send(request.body(Body::empty())?).await?;
+        let last = body.trim_end().split("\n\n").last().unwrap_or_default();
+        println!("{question}\n  {}\n  ... {}", response.status(), last.replace('\n', ", "));
+        let ends = body.matches("event: ").count();
+        check(last.starts_with(expected) && ends == 1, question, expected)
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<(Response<()>, String), Box<dyn Error>> {
+        let (head, body) = self.http.request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok((Response::from_parts(head, ()), String::from_utf8(body.into())?))
+    }
+}
+
+fn check(holds: bool, question: &str, expected: &str) -> Result<(), Box<dyn Error>> {
+    if holds { Ok(()) } else { Err(format!("{question} `{expected}` was expected").into()) }
+}
