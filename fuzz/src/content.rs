@@ -1,7 +1,7 @@
 //! The content of an answer, and writing it in every dialect.
 
 use bytes::Bytes;
-use steadfast_chat::{ChatRequest, Completion, Event, Head, Part};
+use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, Part};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{Dialect, Failure};
 
@@ -68,14 +68,20 @@ pub(crate) struct Content {
     calls: Vec<(String, serde_json::Value)>,
 }
 
-pub(crate) fn content_of(answer: &Completion) -> Content {
+/// Text stands in the order of its arrival, as a caller reads it who sees no block numbers: when two
+/// blocks are open at once, that is not the order of the blocks.
+pub(crate) fn content_of(dialect: Dialect, events: &[Event]) -> Content {
     let arguments = |json: &str| {
         let json = if json.trim().is_empty() { "{}" } else { json };
         serde_json::from_str(json).unwrap_or_else(|_| serde_json::Value::from(json))
     };
+    let text = events.iter().flat_map(|event| &event.deltas).filter_map(|delta| match delta {
+        Delta::Text { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
     Content {
-        text: answer.text(),
-        calls: answer
+        text: text.collect(),
+        calls: completion(dialect, events)
             .tool_calls()
             .map(|call| (call.name.clone(), arguments(&call.arguments)))
             .collect(),

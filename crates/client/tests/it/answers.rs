@@ -310,6 +310,32 @@ fn interleaved_calls_are_put_in_order() {
     }
 }
 
+/// Anthropic's blocks have numbers; the other dialects, and a live caller, have the order of arrival.
+#[test]
+fn interleaved_text_keeps_the_order_of_its_arrival() {
+    let events = [
+        text(1, "Let m"),
+        text(0, "Then "),
+        text(1, "e look."),
+        Delta::Stop(StopReason::EndTurn.into()),
+        Delta::Usage(Usage::new(1, 2)),
+        Delta::End,
+    ]
+    .map(|delta| Event::new([delta]));
+    for to in Dialect::ALL {
+        let written = write_stream(Dialect::Anthropic, to, &events);
+        let arrived: String = whole_stream(to, &written)
+            .iter()
+            .flat_map(|event| &event.deltas)
+            .filter_map(|delta| match delta {
+                Delta::Text { text, .. } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(arrived, "Let mThen e look.", "{to}: {written}");
+    }
+}
+
 #[test]
 fn a_call_is_written_as_soon_as_the_calls_before_it_are_complete() {
     let mut encoder = steadfast_client::dialect::StreamEncoder::new(
