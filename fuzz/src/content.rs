@@ -73,7 +73,8 @@ pub(crate) struct Content {
 pub(crate) fn content_of(dialect: Dialect, events: &[Event]) -> Content {
     let arguments = |json: &str| {
         let json = if json.trim().is_empty() { "{}" } else { json };
-        serde_json::from_str(json).unwrap_or_else(|_| serde_json::Value::from(json))
+        // A number that no float holds is passed on as it is; only the line breaks beside it may change.
+        serde_json::from_str(json).unwrap_or_else(|_| json.replace(['\n', '\r'], " ").into())
     };
     let text = events.iter().flat_map(|event| &event.deltas).filter_map(|delta| match delta {
         Delta::Text { text, .. } => Some(text.as_str()),

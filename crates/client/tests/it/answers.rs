@@ -281,6 +281,7 @@ fn interleaved_calls_are_put_in_order() {
         text(0, "Now."),
         arguments(1, "\"}"),
         arguments(3, ":3}"),
+        Delta::BlockEnd { index: 3 },
         arguments(2, "2}"),
         Delta::Stop(StopReason::ToolUse.into()),
         Delta::Usage(Usage::new(1, 2)),

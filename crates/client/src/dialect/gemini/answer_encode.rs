@@ -91,8 +91,15 @@ pub(super) struct Writer {
     known: Known,
     /// The finish reason is out.
     finished: bool,
-    /// The calls that are not complete, by block.
-    calls: BTreeMap<u32, ToolCall>,
+    /// The calls that are not written, by block.
+    calls: BTreeMap<u32, Pending>,
+}
+
+/// A call that is not complete, or began after one that is not.
+#[derive(Debug)]
+struct Pending {
+    call: ToolCall,
+    is_complete: bool,
 }
 
 impl Writer {
@@ -121,13 +128,12 @@ impl Writer {
         });
     }
 
-    /// Writes the calls that are complete: the one of `block`, or all.
-    fn flush(&mut self, block: Option<u32>, own: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let calls: Vec<ToolCall> = match block {
-            Some(block) => self.calls.remove(&block).into_iter().collect(),
-            None => std::mem::take(&mut self.calls).into_values().collect(),
-        };
-        for call in calls {
+    /// Writes calls in the order in which they began, as far as they are complete, or all.
+    fn flush(&mut self, all: bool, own: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+        while let Some(first) = self.calls.first_entry()
+            && (all || first.get().is_complete)
+        {
+            let Pending { call, .. } = first.remove();
             let mut failed = None;
             self.chunk(out, None, |list| failed = call_part(list, &call, own).err());
             if let Some(failure) = failed {
@@ -155,7 +161,7 @@ impl EncodeEvents for Writer {
                     self.chunk(out, None, |list| text_part(list, text, true, None, own));
                 }
                 Delta::Signature { index, signature } if own => match self.calls.get_mut(index) {
-                    Some(call) => call.signature = Some(signature.clone()),
+                    Some(pending) => pending.call.signature = Some(signature.clone()),
                     None => self.chunk(out, None, |list| {
                         text_part(list, "", false, Some(signature), own);
                     }),
@@ -163,19 +169,24 @@ impl EncodeEvents for Writer {
                 Delta::ToolCall { index, id, name } => {
                     let call =
                         ToolCall { id: id.clone(), name: name.clone(), ..ToolCall::default() };
-                    self.calls.entry(*index).or_insert(call);
+                    self.calls.entry(*index).or_insert(Pending { call, is_complete: false });
                 }
                 Delta::Arguments { index, json } => {
-                    if let Some(call) = self.calls.get_mut(index) {
-                        call.arguments.push_str(json);
+                    if let Some(pending) = self.calls.get_mut(index) {
+                        pending.call.arguments.push_str(json);
                     }
                 }
-                Delta::BlockEnd { index } => self.flush(Some(*index), own, out)?,
+                Delta::BlockEnd { index } => {
+                    if let Some(pending) = self.calls.get_mut(index) {
+                        pending.is_complete = true;
+                    }
+                    self.flush(false, own, out)?;
+                }
                 Delta::Opaque { block, .. } if block.dialect == DIALECT => {
                     self.opaque(block, out);
                 }
                 Delta::End => {
-                    self.flush(None, own, out)?;
+                    self.flush(true, own, out)?;
                     if !std::mem::replace(&mut self.finished, true) {
                         let stop = self.known.stop.take();
                         // As Google ends its own streams: its SDKs' chats drop a turn of which a
