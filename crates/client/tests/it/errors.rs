@@ -85,7 +85,7 @@ fn each_dialect_has_its_own_error_format() {
 #[test]
 fn hints_and_whether_to_retry_are_passed_on() {
     let wait = Failure::new(Reason::RateLimit, "slow down")
-        .with_retry_after(Some(Duration::from_millis(1_500)));
+        .with_retry_after(Some(Duration::from_nanos(1_499_000_001)));
     let (_, headers, _) = encoded(Dialect::OpenAi, &wait);
     assert_eq!(
         (&headers["retry-after"], &headers["retry-after-ms"]),

@@ -1,6 +1,7 @@
 //! Bugs that fuzzing and reviews found in answers, streams and requests, each as a small input.
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 use steadfast_chat::{
     Delta, Event,
     transcript::{TranscriptRules, validate},
@@ -94,6 +95,18 @@ fn an_empty_result_of_a_tool_needs_no_repair() {
             message.parts_mut();
         });
         assert!(encode(Dialect::Gemini, &request).contains(response), "{response}");
+    }
+}
+
+#[test]
+fn a_turn_without_words_is_not_left_out() {
+    for role in ["user", "assistant"] {
+        let body = json!({
+            "model": "m", "max_tokens": 9, "messages": [{"role": role, "content": ""}],
+        });
+        let request = decode(Dialect::Anthropic, &body.to_string());
+        let written: Value = serde_json::from_str(&encode(Dialect::OpenAi, &request)).unwrap();
+        assert_eq!(written["messages"], json!([{"role": role, "content": ""}]));
     }
 }
 

@@ -96,16 +96,21 @@ fn assistant(
             _ => {}
         }
     }
-    if text.is_empty() && written.is_empty() {
+    if written.is_empty() && !has_text(message) {
         return Ok(());
     }
     let mut object = open(list, "assistant", message);
-    object.put("content", &Some(&text).filter(|text| !text.is_empty()));
+    object.put("content", &Some(&text).filter(|text| written.is_empty() || !text.is_empty()));
     if !written.is_empty() {
         let mut list = object.array("tool_calls");
         written.iter().for_each(|call| list.raw(call));
     }
     Ok(())
+}
+
+/// Whether it has text, be it empty: who says nothing has had a turn nevertheless.
+fn has_text(message: &Message) -> bool {
+    message.parts().iter().any(|part| part.as_text().is_some())
 }
 
 /// What tools have shown, as a message of the user's.
@@ -166,6 +171,9 @@ fn user(
         _ => None,
     };
     if parts.is_empty() {
+        if rest.len() == message.parts().len() && has_text(message) {
+            open(list, "user", message).put("content", "");
+        }
         return Ok(());
     }
     let mut object = open(list, "user", message);
