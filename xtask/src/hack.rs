@@ -1,4 +1,5 @@
-//! `cargo xtask hack`: the published crates with every set of their features.
+//! `cargo xtask hack`: the published crates with every set of their features, and the tests of each by
+//! themselves.
 
 use std::process::Command;
 
@@ -23,18 +24,21 @@ pub(crate) fn run(packages: &[String]) -> Result<(), String> {
     let wanted = if packages.is_empty() { &published } else { packages };
     let (pairs, whole): (Vec<_>, Vec<_>) =
         wanted.iter().map(String::as_str).partition(|name| BY_PAIRS.contains(name));
-    check(&whole, &[])?;
-    check(&pairs, &["--depth", "2"])
+    // Without the dependencies of the tests, which turn features on that a user does not have. The
+    // manifests and the lock file are put back afterwards.
+    check(&whole, &["--feature-powerset", "--no-dev-deps"])?;
+    check(&pairs, &["--feature-powerset", "--no-dev-deps", "--depth", "2"])?;
+    // As `cargo test -p` builds them: in the workspace, other crates turn features on.
+    let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
+    check(&wanted, &["--all-targets"])
 }
 
-fn check(packages: &[&str], depth: &[&str]) -> Result<(), String> {
+fn check(packages: &[&str], flags: &[&str]) -> Result<(), String> {
     if packages.is_empty() {
         return Ok(());
     }
-    // Without the dependencies of the tests, which turn features on that a user does not have. The
-    // manifests and the lock file are put back afterwards.
-    let mut args = vec!["hack", "check", "--feature-powerset", "--no-dev-deps"];
-    args.extend(depth);
+    let mut args = vec!["hack", "check"];
+    args.extend(flags);
     args.extend(packages.iter().flat_map(|package| ["-p", package]));
     let mut command = Command::new(CARGO_HACK.path()?);
     command.args(&args).current_dir(workspace::root());

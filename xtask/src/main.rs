@@ -68,7 +68,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "hack",
-        what: "each published crate with each set of its features; `hack [package...]`",
+        what: "each published crate with each set of its features, and its tests alone; `hack [package...]`",
         ci: Some(&[]),
         run: Run::WithArguments(hack::run),
     },

@@ -464,6 +464,7 @@ mod tests {
         for (index, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index, "{reason}");
             assert_eq!(reason.as_str().parse(), Ok(reason));
+            #[cfg(feature = "serde")]
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
             assert_eq!(RecoveryTable::default().rule(reason), &reason.rule());
         }

@@ -1,0 +1,127 @@
+//! Which calls pass.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Readmission, Refused, later};
+use crate::{Permit, PermitKind};
+
+/// When to try again while a probe is under way and the rest is over.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A probe or lone call whose end is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) order: u64,
+    since: Instant,
+    /// Its first content has counted as its success.
+    pub(super) counted: bool,
+}
+
+impl Circuit {
+    /// Checks whether the call that began as the `now.order`th may pass; `lone` when it has no other
+    /// target.
+    #[inline]
+    pub fn admit(&mut self, now: Moment, lone: bool) -> Admission {
+        if self.passes_all(now.at) {
+            let result = Ok(Permit::new(PermitKind::Ordinary, now.order));
+            return Admission { result, transition: None, lost: 0 };
+        }
+        self.admit_some(now, lone)
+    }
+
+    /// Checks whether the call is one of the few that may pass.
+    fn admit_some(&mut self, now: Moment, lone: bool) -> Admission {
+        let lost = self.give_up_lost(now.at);
+        let rested = self.state == CircuitState::Open && now.at >= self.rest.probe_from;
+        let transition =
+            rested.then(|| self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at));
+        let result = if let Some(permit) = self.try_probe(now) {
+            Ok(permit)
+        } else if lone && self.lone_wait(now.at).is_some_and(|wait| wait.is_zero()) {
+            self.lone.push(Pending::new(now));
+            self.rest.last_lone = now.at;
+            Ok(Permit::new(PermitKind::Lone, now.order))
+        } else {
+            Err(Refused { wait: self.wait(now.at, lone), because: self.last_reason })
+        };
+        Admission { result, transition, lost }
+    }
+
+    /// A probe's permit for the call that began as the `now.order`th, when a probe is due and none is
+    /// out: for layers that select one of several circuits first.
+    pub fn acquire_probe(&mut self, now: Moment) -> Option<Permit> {
+        self.admit_some(now, false).result.ok()
+    }
+
+    #[inline]
+    fn passes_all(&self, now: Instant) -> bool {
+        match self.state {
+            CircuitState::Closed | CircuitState::ForcedClosed => true,
+            CircuitState::Open | CircuitState::HalfOpen => {
+                self.policy.recovery == Readmission::Everyone && now >= self.rest.until
+            }
+            CircuitState::ForcedOpen | CircuitState::Isolated => false,
+        }
+    }
+
+    fn try_probe(&mut self, now: Moment) -> Option<Permit> {
+        let free =
+            self.state == CircuitState::HalfOpen && self.probes.len() < self.policy.probes as usize;
+        free.then(|| {
+            self.probes.push(Pending::new(now));
+            Permit::new(PermitKind::Probe, now.order)
+        })
+    }
+
+    /// Releases the permits of probes and lone calls that have not ended within the limit. They decide
+    /// nothing if they end later.
+    fn give_up_lost(&mut self, now: Instant) -> usize {
+        let limit = self.policy.probe_limit;
+        let before = self.probes.len() + self.lone.len();
+        self.probes.retain(|call| !call.is_lost(now, limit));
+        self.lone.retain(|call| !call.is_lost(now, limit));
+        before - self.probes.len() - self.lone.len()
+    }
+
+    pub(super) fn under_way(&self, calls: &[Pending], now: Instant) -> u32 {
+        let limit = self.policy.probe_limit;
+        let count = calls.iter().filter(|call| !call.is_lost(now, limit)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// How long until a lone call is let through; `None` when none ever is.
+    fn lone_wait(&self, now: Instant) -> Option<Duration> {
+        let policy = self.policy.lone.filter(|_| self.state != CircuitState::Isolated)?;
+        let next = later(self.rest.last_lone, policy.every).saturating_duration_since(now);
+        // The end of the others is not known: try again after the usual time.
+        let full = self.lone.len() >= policy.at_once as usize;
+        Some(if full { next.max(policy.every) } else { next })
+    }
+
+    /// When a refused call should try again.
+    fn wait(&self, now: Instant, lone: bool) -> Duration {
+        let rest = if self.state.is_resting() {
+            let left = self.rest.until.saturating_duration_since(now);
+            if left.is_zero() { SOON } else { left }
+        } else {
+            // It lasts until a reset, so the time is not known: the usual rest.
+            self.policy.cooldown
+        };
+        match self.lone_wait(now).filter(|_| lone) {
+            Some(wait) => rest.min(wait),
+            None => rest,
+        }
+    }
+}
+
+impl Pending {
+    fn new(now: Moment) -> Self {
+        Self { order: now.order, since: now.at, counted: false }
+    }
+
+    fn is_lost(&self, now: Instant, limit: Duration) -> bool {
+        now.saturating_duration_since(self.since) >= limit
+    }
+}

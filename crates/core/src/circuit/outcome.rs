@@ -1,0 +1,258 @@
+//! What the ends of calls change.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Blame, Circuit, CircuitCause, CircuitState, CircuitVerdict, Moment, Pending, Transition,
+    Weight, state,
+};
+use crate::{Permit, PermitKind};
+
+/// Hard failures since the last success.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Row {
+    pub(super) failures: u32,
+    /// The witness of the first of them, and whether another witness made a later one.
+    witness: Option<u64>,
+    corroborated: bool,
+}
+
+impl Circuit {
+    /// The first content of a call has come, `after` its start. Counts only when the policy says so
+    /// ([`CircuitPolicy::content_is_success`]).
+    pub fn first_content(
+        &mut self,
+        now: Moment,
+        permit: &Permit,
+        after: Duration,
+    ) -> Option<Transition> {
+        if !self.policy.content_is_success || self.is_slow(Some(after)) {
+            return None;
+        }
+        match permit.kind {
+            PermitKind::Ordinary if self.is_current(permit) => self.reached(now),
+            PermitKind::Ordinary => None,
+            PermitKind::Probe => {
+                self.probes.iter_mut().find(|one| one.order == permit.order)?.counted = true;
+                self.probe_succeeded(now)
+            }
+            PermitKind::Lone => {
+                self.lone.iter_mut().find(|one| one.order == permit.order)?.counted = true;
+                self.lone_succeeded(now)
+            }
+        }
+    }
+
+    /// A call has ended; `first_content` is the time to its first content, when it is known.
+    pub fn end(
+        &mut self,
+        now: Moment,
+        permit: &Permit,
+        verdict: CircuitVerdict,
+        first_content: Option<Duration>,
+    ) -> Option<Transition> {
+        let slow = self.is_slow(first_content);
+        match permit.kind {
+            // A call from before the last change decides nothing.
+            PermitKind::Ordinary if !self.is_current(permit) => None,
+            PermitKind::Ordinary => {
+                let verdict = self.with_content(verdict, first_content.is_some());
+                self.ordinary_ended(now, permit, verdict, slow)
+            }
+            // Nor does one that was given up.
+            PermitKind::Probe => {
+                let probe = take(&mut self.probes, permit.order)?;
+                self.probe_ended(now, probe, verdict, slow)
+            }
+            PermitKind::Lone => {
+                let lone = take(&mut self.lone, permit.order)?;
+                self.lone_ended(now, lone, verdict, slow)
+            }
+        }
+    }
+
+    fn is_slow(&self, first_content: Option<Duration>) -> bool {
+        matches!((self.policy.slow, first_content), (Some(slow), Some(took)) if took > slow.after)
+    }
+
+    /// Where content is a success, a failure after it counts only in the rate.
+    fn with_content(&self, verdict: CircuitVerdict, had_content: bool) -> CircuitVerdict {
+        match verdict {
+            CircuitVerdict::Failure(blame)
+                if had_content
+                    && self.policy.content_is_success
+                    && blame.weight == Weight::Hard =>
+            {
+                CircuitVerdict::Failure(Blame { weight: Weight::Soft, ..blame })
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn ordinary_ended(
+        &mut self,
+        now: Moment,
+        permit: &Permit,
+        verdict: CircuitVerdict,
+        slow: bool,
+    ) -> Option<Transition> {
+        let blame = match verdict {
+            CircuitVerdict::Nothing => return None,
+            CircuitVerdict::Success => {
+                self.window.record(now.at, false, slow);
+                if !slow && self.state.is_resting() {
+                    return self.reached(now);
+                }
+                self.row = Row::default();
+                None
+            }
+            CircuitVerdict::Failure(blame) => {
+                self.window.record(now.at, true, slow);
+                if blame.weight != Weight::Soft {
+                    self.row.add(permit.witness);
+                }
+                Some(blame)
+            }
+        };
+        let cause = match self.state {
+            CircuitState::Closed => self.cause_to_open(now.at, blame, slow)?,
+            // A failed call during the rest, or after it.
+            CircuitState::Open | CircuitState::HalfOpen if blame.is_some() => {
+                CircuitCause::ProbeFailed
+            }
+            _ => return None,
+        };
+        self.open_after(now, cause, blame)
+    }
+
+    /// The target works: the rest is over.
+    fn reached(&mut self, now: Moment) -> Option<Transition> {
+        self.row = Row::default();
+        self.state.is_resting().then(|| self.close(now, CircuitCause::Recovered))
+    }
+
+    /// Why the call that just ended opens the circuit, if it does.
+    fn cause_to_open(
+        &mut self,
+        now: Instant,
+        blame: Option<Blame>,
+        slow: bool,
+    ) -> Option<CircuitCause> {
+        if let Some(blame) = blame {
+            if blame.weight == Weight::Proof {
+                return Some(CircuitCause::Proof);
+            }
+            let witnessed = self.row.corroborated || !self.policy.second_witness;
+            let enough = |row| self.row.failures >= row && witnessed;
+            if blame.weight == Weight::Hard && self.policy.consecutive.is_some_and(enough) {
+                return Some(CircuitCause::Consecutive);
+            }
+        } else if !slow {
+            return None;
+        }
+        let counts = self.window.counts(now);
+        if counts.calls < u64::from(self.policy.min_calls) {
+            return None;
+        }
+        let reached = |part, rate| state::ratio(part, counts.calls) >= rate;
+        let failure_rate = self.policy.failure_rate.filter(|_| blame.is_some());
+        if failure_rate.is_some_and(|rate| reached(counts.failures, rate)) {
+            return Some(CircuitCause::FailureRate);
+        }
+        let slow_rate = self.policy.slow.filter(|_| slow);
+        slow_rate
+            .is_some_and(|policy| reached(counts.slow, policy.rate))
+            .then_some(CircuitCause::SlowRate)
+    }
+
+    fn probe_ended(
+        &mut self,
+        now: Moment,
+        probe: Pending,
+        verdict: CircuitVerdict,
+        slow: bool,
+    ) -> Option<Transition> {
+        let blame = match verdict {
+            // Its permit is free; it proves nothing.
+            CircuitVerdict::Nothing => return None,
+            // Its first content has counted.
+            CircuitVerdict::Success if probe.counted => return None,
+            CircuitVerdict::Failure(_) if probe.counted => {
+                self.window.record(now.at, true, slow);
+                return None;
+            }
+            CircuitVerdict::Success if !slow => return self.probe_succeeded(now),
+            CircuitVerdict::Success => None,
+            CircuitVerdict::Failure(blame) => Some(blame),
+        };
+        self.open_after(now, CircuitCause::ProbeFailed, blame)
+    }
+
+    fn probe_succeeded(&mut self, now: Moment) -> Option<Transition> {
+        self.rest.successes += 1;
+        let enough = self.rest.successes >= self.policy.successes;
+        enough.then(|| self.close(now, CircuitCause::Recovered))
+    }
+
+    fn lone_ended(
+        &mut self,
+        now: Moment,
+        lone: Pending,
+        verdict: CircuitVerdict,
+        slow: bool,
+    ) -> Option<Transition> {
+        // Forced open: no outcome closes it.
+        if self.state == CircuitState::ForcedOpen {
+            return None;
+        }
+        match verdict {
+            CircuitVerdict::Nothing => None,
+            CircuitVerdict::Success if lone.counted => None,
+            CircuitVerdict::Success if !slow => self.lone_succeeded(now),
+            CircuitVerdict::Success => {
+                self.rest.streak = 0;
+                None
+            }
+            // Without a hint, or proof, the failure changes nothing.
+            CircuitVerdict::Failure(blame) => {
+                self.rest.streak = 0;
+                let lead = self.policy.probe_lead;
+                if blame.hinted {
+                    self.rest.lengthen(now.at, blame.cooldown, true, lead);
+                }
+                if blame.weight == Weight::Proof {
+                    let (base, _) = self.policy.bounds(Some(blame));
+                    self.rest.lengthen(now.at, base, false, lead);
+                }
+                None
+            }
+        }
+    }
+
+    fn lone_succeeded(&mut self, now: Moment) -> Option<Transition> {
+        self.rest.streak += 1;
+        let enough = self.policy.lone.map_or(1, |lone| lone.successes);
+        let believed = !self.rest.hinted || now.at >= self.rest.probe_from;
+        let enough = self.rest.streak >= enough.max(self.policy.successes);
+        (enough && believed).then(|| self.close(now, CircuitCause::Recovered))
+    }
+}
+
+impl Row {
+    fn add(&mut self, witness: Option<u64>) {
+        match self.failures {
+            0 => self.witness = witness,
+            // A call without a witness counts as another one.
+            _ => self.corroborated |= witness.is_none() || witness != self.witness,
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+/// Takes the call that began as the `order`th out of `calls`, if it is there.
+fn take(calls: &mut Vec<Pending>, order: u64) -> Option<Pending> {
+    let found = calls.iter().position(|call| call.order == order)?;
+    Some(calls.swap_remove(found))
+}
