@@ -12,7 +12,7 @@ use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
 /// Reads one dialect's frames.
 pub trait DecodeFrames: std::fmt::Debug + Send {
-    /// Reads one frame with data.
+    /// Reads one frame with data; not one whose event is named `error`.
     ///
     /// When its data have one piece of text or thinking and nothing else, it returns where in them
     /// the inside of that string begins and ends. Data with another text there, and otherwise the
@@ -154,6 +154,9 @@ impl StreamDecoder {
         match &frame.data {
             Some(data) => {
                 let text = fault::text(data);
+                if frame.event.as_deref() == Some(b"error") {
+                    return Err(fault::reported(self.dialect, &text));
+                }
                 let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
                 fault::utf8(self.dialect, "an event", &text, data)?;
                 // Lines that were joined stand nowhere in the frame.

@@ -1,9 +1,10 @@
 //! A conversation as turns of two sides, for dialects that know no others.
 
+use serde_json::Value;
 use steadfast_chat::{Message, Opaque, Part, RawJson, Role, SharedVec};
-use steadfast_core::Dialect;
+use steadfast_core::{Dialect, Failure};
 
-use super::calls::Calls;
+use super::{calls::Calls, fault};
 
 /// One turn.
 pub(crate) struct Turn<'a> {
@@ -138,19 +139,28 @@ pub(crate) fn same(a: &SharedVec<Message>, b: &SharedVec<Message>) -> bool {
 
 /// The text of a block of Anthropic's dialect that has some: a document given as text, a search
 /// result.
-pub(crate) fn opaque_text(opaque: &Opaque) -> Option<String> {
+///
+/// # Errors
+///
+/// When the block has no text to be sent in the dialect `to`.
+pub(crate) fn opaque_text(opaque: &Opaque, to: Dialect) -> Result<String, Failure> {
     let block = opaque.json.to_value();
-    let text = match opaque.kind.as_str() {
-        "document" => block["source"]["data"].as_str().or(block["source"]["content"].as_str()),
-        "search_result" => {
-            let content = block["content"].as_array()?;
+    let source = &block["source"];
+    let text = match (opaque.kind.as_str(), &block["content"]) {
+        ("document", _) if source["type"] != "base64" => {
+            source["data"].as_str().or(source["content"].as_str()).map(str::to_owned)
+        }
+        ("search_result", Value::Array(content)) => {
             let texts: Vec<&str> =
                 content.iter().filter_map(|part| part["text"].as_str()).collect();
-            return (!texts.is_empty()).then(|| texts.join("\n"));
+            (!texts.is_empty()).then(|| texts.join("\n"))
         }
         _ => None,
     };
-    text.filter(|_| block["source"]["type"] != "base64").map(str::to_owned)
+    text.ok_or_else(|| {
+        let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
+        fault::unsupported(to, &what)
+    })
 }
 
 #[cfg(test)]

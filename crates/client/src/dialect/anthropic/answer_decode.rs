@@ -157,15 +157,10 @@ impl DecodeFrames for Frames {
         let mut text_at = None;
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
-        let named_error = frame.event.as_deref() == Some(b"error");
-        let event: Read<'_> = match serde_json::from_str(data) {
-            Ok(event) => event,
-            Err(_) if named_error => return Err(fault::reported(DIALECT, data)),
-            Err(error) => return Err(malformed(error)),
-        };
+        let event: Read<'_> = serde_json::from_str(data).map_err(malformed)?;
         let name = || std::str::from_utf8(frame.event.as_deref()?).ok();
         let kind = event.kind.as_ref().map(|kind| &*kind.0).or_else(name).unwrap_or_default();
-        if named_error || kind == "error" || (kind.is_empty() && event.error.is_some()) {
+        if kind == "error" || (kind.is_empty() && event.error.is_some()) {
             return Err(fault::reported(DIALECT, data));
         }
         match kind {

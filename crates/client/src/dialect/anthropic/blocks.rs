@@ -195,15 +195,10 @@ fn block(list: &mut Array<'_>, item: &Item<'_>, calls: &Calls) -> Result<(), Fai
             tool_result(list, result, id, item.message)?;
         }
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-        Part::Opaque(opaque) => match opaque_text(opaque) {
-            Some(text) => {
-                list.object().put("type", "text").put("text", &text);
-            }
-            None => {
-                let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
-                return Err(fault::unsupported(DIALECT, &what));
-            }
-        },
+        Part::Opaque(opaque) => {
+            let text = opaque_text(opaque, DIALECT)?;
+            list.object().put("type", "text").put("text", &text);
+        }
         _ => return Err(fault::unsupported(DIALECT, "a part of a message")),
     }
     Ok(())

@@ -130,15 +130,10 @@ fn part(
         }
         Part::ToolResult(result) => tool_result(list, result, known, item.message)?,
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-        Part::Opaque(opaque) => match opaque_text(opaque) {
-            Some(text) => {
-                list.object().put("text", &text);
-            }
-            None => {
-                let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
-                return Err(fault::unsupported(DIALECT, &what));
-            }
-        },
+        Part::Opaque(opaque) => {
+            let text = opaque_text(opaque, DIALECT)?;
+            list.object().put("text", &text);
+        }
         _ => return Err(fault::unsupported(DIALECT, "a part of a message")),
     }
     Ok(())

@@ -136,13 +136,10 @@ struct OpenCall {
 impl DecodeFrames for Frames {
     fn decode(
         &mut self,
-        frame: &SseFrame,
+        _: &SseFrame,
         data: &str,
         deltas: &mut Deltas,
     ) -> Result<Option<Range<usize>>, Failure> {
-        if frame.event.as_deref() == Some(b"error") {
-            return Err(fault::reported(DIALECT, data));
-        }
         if data.contains('\n') && serde_json::from_str::<Raw<'_>>(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
             let lines = data.split('\n').filter(|line| !line.is_empty());

@@ -200,15 +200,12 @@ fn content_part(out: &mut Vec<String>, part: &Part, message: &Message) -> Result
         Part::Opaque(opaque) if opaque.dialect == DIALECT => {
             out.push(opaque.json.get().to_owned());
         }
-        Part::Opaque(opaque) => match opaque_text(opaque) {
-            Some(text) => out.push(Object::text(|object| {
+        Part::Opaque(opaque) => {
+            let text = opaque_text(opaque, DIALECT)?;
+            out.push(Object::text(|object| {
                 object.put("type", "text").put("text", &text);
-            })),
-            None => {
-                let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
-                return Err(fault::unsupported(DIALECT, &what));
-            }
-        },
+            }));
+        }
         Part::ToolCall(_) => {
             return Err(fault::unsupported(DIALECT, "a tool call in a message of the user"));
         }
