@@ -11,26 +11,26 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     {
         request.model = model.into();
     }
-    if let (Some(requested), Some(max)) = (request.params.max_output, profile.max_output)
+    if let (Some(requested), Some(max)) = (request.params.max_output, profile.can.max_output)
         && requested > max
     {
         request.params.max_output = Some(max);
     }
-    for name in &profile.unsupported {
+    for name in &profile.can.unsupported {
         if !request.params.clear(name) {
             continue;
         }
-        if profile.on_unsupported == OnUnsupported::Refuse {
+        if profile.can.on_unsupported == OnUnsupported::Refuse {
             return Err(refused(profile, &format!("it does not take the parameter `{name}`")));
         }
     }
-    if !profile.tools && !request.tools.is_empty() {
+    if !profile.can.tools && !request.tools.is_empty() {
         return Err(refused(profile, "it does not call tools"));
     }
     let foreign = profile.foreign_history;
-    let drops_images =
-        !profile.vision && request.messages.iter().flat_map(Message::parts).any(Part::has_image);
-    if drops_images && profile.on_unsupported == OnUnsupported::Refuse {
+    let drops_images = !profile.can.vision
+        && request.messages.iter().flat_map(Message::parts).any(Part::has_image);
+    if drops_images && profile.can.on_unsupported == OnUnsupported::Refuse {
         return Err(refused(profile, "it does not read images"));
     }
     // A request in the target's own dialect is sent as the caller wrote it; one that has to be
@@ -100,10 +100,10 @@ mod tests {
     fn limits_are_clamped_never_raised() {
         let mut request = history();
         let mut profile = profile();
-        profile.max_output = Some(8_000);
+        profile.can.max_output = Some(8_000);
         request.adapt(&profile).unwrap();
         assert_eq!(request.params.max_output, Some(8_000));
-        profile.max_output = Some(99_000);
+        profile.can.max_output = Some(99_000);
         request.adapt(&profile).unwrap();
         assert_eq!(request.params.max_output, Some(8_000));
     }
@@ -140,13 +140,13 @@ mod tests {
     #[test]
     fn images_are_described_or_refused() {
         let mut profile = profile();
-        profile.vision = false;
+        profile.can.vision = false;
         let mut request = history();
         request.adapt(&profile).unwrap();
         assert!(!request.needs().vision);
         assert_eq!(request.messages[0].parts().len(), 2, "a text replaces it");
 
-        profile.on_unsupported = OnUnsupported::Refuse;
+        profile.can.on_unsupported = OnUnsupported::Refuse;
         let failure = history().adapt(&profile).unwrap_err();
         assert_eq!(failure.reason(), Reason::Unsupported);
         assert!(failure.message().contains("p/small"), "{failure}");
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn unsupported_parameters_are_dropped_or_refused() {
         let mut profile = profile();
-        profile.unsupported = vec!["temperature".into(), "seed".into()];
+        profile.can.unsupported = vec!["temperature".into(), "seed".into()];
         let mut request = history();
         request.params.temperature = Some(0.1);
         request.adapt(&profile).unwrap();
         assert_eq!(request.params.temperature, None);
-        profile.on_unsupported = OnUnsupported::Refuse;
+        profile.can.on_unsupported = OnUnsupported::Refuse;
         request.adapt(&profile).expect("the parameter is not set any more");
         request.params.seed = Some(1);
         assert!(request.adapt(&profile).unwrap_err().message().contains("`seed`"));

@@ -267,21 +267,42 @@ pub struct Profile {
     pub target: Target,
     /// The dialect of the target, when known.
     pub dialect: Option<Dialect>,
-    /// Whether it reads images.
+    /// What it can do.
+    pub can: Capabilities,
+    /// The conversation was last answered by another target: content that only that one accepts,
+    /// such as signed thinking, is left out.
+    pub foreign_history: bool,
+}
+
+/// What a model can do. By default everything, without a known limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// It reads images.
     pub vision: bool,
-    /// Whether it calls tools.
+    /// It calls tools.
     pub tools: bool,
-    /// Its window, in tokens, when known.
+    /// Its window in tokens, when known.
     pub window: Option<u64>,
     /// The most it writes in one answer, in tokens, when known.
     pub max_output: Option<u64>,
     /// Parameters it does not take, by their name on the wire of OpenAI's dialect.
     pub unsupported: Vec<String>,
-    /// What to do with a parameter it does not take.
+    /// What to do with those, and with images it does not read.
     pub on_unsupported: OnUnsupported,
-    /// The conversation was last answered by another target: content that only that one accepts,
-    /// such as signed thinking, is left out.
-    pub foreign_history: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            vision: true,
+            tools: true,
+            window: None,
+            max_output: None,
+            unsupported: Vec::new(),
+            on_unsupported: OnUnsupported::default(),
+        }
+    }
 }
 
 /// What to do with what a target does not take.
@@ -301,30 +322,7 @@ pub enum OnUnsupported {
 impl Profile {
     /// A target that can do everything and has no known limits.
     pub fn new(target: Target) -> Self {
-        Self {
-            target,
-            dialect: None,
-            vision: true,
-            tools: true,
-            window: None,
-            max_output: None,
-            unsupported: Vec::new(),
-            on_unsupported: OnUnsupported::default(),
-            foreign_history: false,
-        }
-    }
-
-    /// Why it can not serve a request with `needs`, or `None` when it can.
-    pub fn lacks(&self, needs: &Needs) -> Option<&'static str> {
-        if needs.vision && !self.vision {
-            Some("it does not read images")
-        } else if needs.tools && !self.tools {
-            Some("it does not call tools")
-        } else if self.window.is_some_and(|window| needs.input_tokens > window) {
-            Some("the conversation is larger than its window")
-        } else {
-            None
-        }
+        Self { target, dialect: None, can: Capabilities::default(), foreign_history: false }
     }
 }
 

@@ -41,7 +41,7 @@ mod usage;
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, Reservation, RetryBudget, Withdrawal},
-    context::{Call, CallContext, Identity, Needs, OnUnsupported, Priority, Profile},
+    context::{Call, CallContext, Capabilities, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
     first_content::{AttemptFailure, FirstContent},

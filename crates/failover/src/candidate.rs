@@ -106,7 +106,7 @@ impl Candidate {
 
     /// Whether it can do less than everything.
     pub(crate) fn is_choosy(&self) -> bool {
-        !self.native.vision || !self.native.tools || self.native.window.is_some()
+        !self.native.can.vision || !self.native.can.tools || self.native.can.window.is_some()
     }
 
     pub(crate) fn view(&self, needs: &Needs, now: Instant) -> CandidateView {
@@ -130,7 +130,7 @@ impl Candidate {
             spec: self.spec,
             rank: self.rank,
             lacks: Lacks::of(&self.native, needs),
-            window: self.native.window,
+            window: self.native.can.window,
             rest,
             yields,
         }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use steadfast_core::{Dialect, OnUnsupported, Profile, Target};
+use steadfast_core::{Capabilities, Dialect, OnUnsupported, Profile, Target};
 
 use crate::{
     error::{ChainError, ChainPart},
@@ -58,37 +58,6 @@ pub struct TargetSpec {
     pub capabilities: Capabilities,
     /// What single models of it can do, by the model sent, where that differs.
     pub by_model: BTreeMap<String, Capabilities>,
-}
-
-/// What a model can do. By default everything, without a known limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// It reads images.
-    pub vision: bool,
-    /// It calls tools.
-    pub tools: bool,
-    /// Its window in tokens, when known.
-    pub window: Option<u64>,
-    /// The most it writes in one answer, in tokens, when known.
-    pub max_output: Option<u64>,
-    /// Parameters it does not take, by their name in OpenAI's dialect.
-    pub unsupported: Vec<String>,
-    /// What to do with those, and with images it does not read.
-    pub on_unsupported: OnUnsupported,
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self {
-            vision: true,
-            tools: true,
-            window: None,
-            max_output: None,
-            unsupported: Vec::new(),
-            on_unsupported: OnUnsupported::default(),
-        }
-    }
 }
 
 impl Chain {
@@ -231,19 +200,10 @@ impl TargetSpec {
 
     /// What a request to `target`, one of this provider's, is fitted to.
     pub(crate) fn profile(&self, target: Target, foreign_history: bool) -> Profile {
-        let can = target
-            .model()
-            .and_then(|model| self.by_model.get(model))
-            .unwrap_or(&self.capabilities)
-            .clone();
+        let own = target.model().and_then(|model| self.by_model.get(model));
         let mut profile = Profile::new(target);
+        profile.can = own.unwrap_or(&self.capabilities).clone();
         profile.dialect = self.dialect;
-        profile.vision = can.vision;
-        profile.tools = can.tools;
-        profile.window = can.window;
-        profile.max_output = can.max_output;
-        profile.unsupported = can.unsupported;
-        profile.on_unsupported = can.on_unsupported;
         profile.foreign_history = foreign_history;
         profile
     }
@@ -327,9 +287,10 @@ mod tests {
 
     #[test]
     fn a_model_of_its_own_size_has_its_own_profile() {
-        let small = Capabilities { window: Some(8_000), ..Capabilities::default() };
+        let mut small = Capabilities::default();
+        small.window = Some(8_000);
         let spec = TargetSpec::new("a").with_window(200_000).with_capabilities_of("small", small);
-        let window = |model| spec.profile(Target::new("a").with_model(model), false).window;
+        let window = |model| spec.profile(Target::new("a").with_model(model), false).can.window;
         assert_eq!((window("small"), window("big")), (Some(8_000), Some(200_000)));
     }
 }

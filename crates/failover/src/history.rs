@@ -182,7 +182,7 @@ fn affects(verdict: &CircuitVerdict, slot: &Candidate, other: &Candidate) -> boo
 /// How large a window has to be after `failure`, as far as anybody knows.
 fn floor(failure: &Failure, slot: &Candidate) -> Option<Floor> {
     let stated = failure.window().unwrap_or_default();
-    let above = stated.limit.or(slot.profile(false).window);
+    let above = stated.limit.or(slot.profile(false).can.window);
     if above.is_none() && stated.requested.is_none() {
         return None;
     }

@@ -121,7 +121,7 @@ mod service;
 mod snapshot;
 
 pub use self::{
-    chain::{Capabilities, Chain, MAX_CANDIDATES, TargetSpec},
+    chain::{Chain, MAX_CANDIDATES, TargetSpec},
     choose::{ChooseChain, OneChain},
     error::{ChainError, ChainPart, PolicyError},
     handle::FailoverHandle,
@@ -132,3 +132,4 @@ pub use self::{
     service::CooldownFailover,
     snapshot::{FailoverSnapshot, TargetHealth},
 };
+pub use steadfast_core::Capabilities;

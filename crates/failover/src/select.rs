@@ -124,13 +124,13 @@ impl Lacks {
 
     pub(crate) fn of(profile: &Profile, needs: &Needs) -> Self {
         let mut lacks = Self(0);
-        if needs.vision && !profile.vision {
+        if needs.vision && !profile.can.vision {
             lacks.0 |= Self::VISION.0;
         }
-        if needs.tools && !profile.tools {
+        if needs.tools && !profile.can.tools {
             lacks.0 |= Self::TOOLS.0;
         }
-        if profile.window.is_some_and(|window| needs.input_tokens > window) {
+        if profile.can.window.is_some_and(|window| needs.input_tokens > window) {
             lacks.0 |= Self::WINDOW.0;
         }
         lacks

@@ -224,7 +224,7 @@ async fn models_are_mapped_per_target_and_the_context_has_the_target() {
     let counts: Vec<_> = (0..3).map(|n| (context(n).attempts, context(n).alternatives)).collect();
     assert_eq!(counts, [(0, 2), (3, 1), (4, 0)], "attempts so far, providers left");
     let fitted = |n: usize| received[n].request.fitted.as_ref().unwrap();
-    assert_eq!(fitted(0).max_output, Some(8_000));
+    assert_eq!(fitted(0).can.max_output, Some(8_000));
     assert_eq!((0..3).map(|n| fitted(n).foreign_history).collect::<Vec<_>>(), [false, true, true]);
 }
 

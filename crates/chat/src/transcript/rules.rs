@@ -189,8 +189,8 @@ impl TranscriptRules {
     /// What one target accepts: the dialect's rules, with its vision, window and history.
     pub fn for_profile(dialect: Dialect, profile: &Profile) -> Self {
         let mut rules = Self::for_dialect(dialect);
-        rules.images.vision = profile.vision;
-        rules.window = profile.window;
+        rules.images.vision = profile.can.vision;
+        rules.window = profile.can.window;
         rules.foreign_history = profile.foreign_history;
         rules
     }

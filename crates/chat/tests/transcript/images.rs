@@ -55,7 +55,7 @@ fn s13_images_and_media_that_the_provider_does_not_accept() {
             name: "no vision",
             setup: |rules, _| {
                 let mut profile = Profile::new(Target::new("p"));
-                profile.vision = false;
+                profile.can.vision = false;
                 *rules = TranscriptRules::for_profile(rules.dialect, &profile);
             },
             before: WITH_IMAGES,

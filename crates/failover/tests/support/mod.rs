@@ -75,8 +75,8 @@ impl Call for PlainRequest {
         assert_eq!(self.context.target.as_ref(), Some(&profile.target), "set before `adapt`");
         if self.unfit_for == Some(profile.target.provider())
             || (self.needs.vision
-                && !profile.vision
-                && profile.on_unsupported == OnUnsupported::Refuse)
+                && !profile.can.vision
+                && profile.can.on_unsupported == OnUnsupported::Refuse)
         {
             return Err(Failure::refused(Reason::Unsupported, "it does not fit"));
         }
