@@ -1,0 +1,174 @@
+//! Those who ask, and what they got.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use steadfast::{ChatRequest, ChatService, Failure, Stack, Target, failover::Chain};
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_stream::StreamExt as _;
+use tower::{ServiceExt as _, service_fn};
+
+use crate::{
+    provider::Targets,
+    world::{Callers, END, World},
+};
+
+/// What the calls of one run came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) asked: u32,
+    pub(crate) answered: u32,
+    /// How often targets were asked.
+    pub(crate) attempts: u64,
+    /// What answered calls took beyond the answer's own time, in all.
+    added: Duration,
+}
+
+impl Tally {
+    /// The share of calls that were answered.
+    pub(crate) fn share(&self) -> f64 {
+        f64::from(self.answered) / f64::from(self.asked.max(1))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let calls = f64::from(self.asked.max(1));
+        write!(
+            f,
+            "{:.1} % of {} (+{:.2} s, {:.2} attempts)",
+            100.0 * self.share(),
+            self.asked,
+            self.added.as_secs_f64() / f64::from(self.answered.max(1)),
+            self.attempts as f64 / calls
+        )
+    }
+}
+
+/// The world with the default stack before its targets.
+pub(crate) fn through_stack(world: &World) -> Tally {
+    run(world, |targets| {
+        let names = (0..world.targets.len()).map(|at| format!("t{at}").into());
+        let chain = Chain::new(names.collect::<Vec<steadfast::failover::TargetSpec>>()).unwrap();
+        let client = service_fn(move |request| targets.clone().ask(request));
+        let stack: ChatService = Stack::new(chain).boxed(client);
+        move |request, _| {
+            let stack = stack.clone();
+            async move { read(stack.oneshot(request).await).await }
+        }
+    })
+}
+
+/// The world with its `at`th target alone, asked as the official SDKs ask: two retries, 0.5 s
+/// doubling to 8 s with jitter, a hint obeyed up to 60 s; a stream that breaks is lost.
+pub(crate) fn through_target(world: &World, at: usize) -> Tally {
+    run(world, |targets| {
+        move |mut request: ChatRequest, mut rng: Rng| {
+            request.context.target = Some(Target::new(format!("t{at}")));
+            let targets = targets.clone();
+            async move {
+                for retry in 0..3 {
+                    let failure = match targets.clone().ask(request.clone()).await {
+                        Ok(response) => return read(Ok(response)).await,
+                        Err(failure) => failure,
+                    };
+                    if retry < 2 {
+                        let hint = hint(&failure);
+                        let usual =
+                            Duration::from_millis(500 << retry).mul_f64(1.0 - 0.25 * rng.f64());
+                        sleep(hint.unwrap_or(usual)).await;
+                    }
+                }
+                false
+            }
+        }
+    })
+}
+
+/// What an SDK reads of the header.
+fn hint(failure: &Failure) -> Option<Duration> {
+    let hint = failure.upstream()?.headers.get("retry-after")?.to_str().ok()?.parse().ok()?;
+    (1..=60).contains(&hint).then(|| Duration::from_secs(hint))
+}
+
+/// Whether it was answered to its end.
+async fn read(response: Result<steadfast::ChatResponse, Failure>) -> bool {
+    let Ok(response) = response else { return false };
+    let mut events = response.into_parts().1;
+    let mut ended = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => ended |= event.is_end(),
+            Err(_) => return false,
+        }
+    }
+    ended
+}
+
+/// Lives through a world.
+fn run<F, A>(world: &World, make: impl FnOnce(Targets) -> F) -> Tally
+where
+    F: Fn(ChatRequest, Rng) -> A + Clone + Send + 'static,
+    A: Future<Output = bool> + Send + 'static,
+{
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let targets = Targets::new(world);
+        let ask = make(targets.clone());
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let own = world.first_content + world.length;
+        let streamed = world.streamed;
+        let one = {
+            let tally = tally.clone();
+            move |rng: Rng| {
+                let (ask, tally) = (ask.clone(), tally.clone());
+                async move {
+                    tally.lock().asked += 1;
+                    let began = Instant::now();
+                    let request = ChatRequest::user("hello").with_model("m");
+                    let request = if streamed { request.streaming() } else { request };
+                    if ask(request, rng).await {
+                        let mut tally = tally.lock();
+                        tally.answered += 1;
+                        tally.added += began.elapsed().saturating_sub(own);
+                    }
+                }
+            }
+        };
+        let mut rng = Rng::with_seed(world.seed ^ 0x5eed);
+        let began = Instant::now();
+        let mut calls = JoinSet::new();
+        match world.callers {
+            Callers::Open(rate) => {
+                while began.elapsed() < END {
+                    calls.spawn(one(rng.fork()));
+                    sleep(Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate)).await;
+                    while calls.try_join_next().is_some() {}
+                }
+            }
+            Callers::Closed(callers) => {
+                for _ in 0..callers {
+                    let (one, mut rng) = (one.clone(), rng.fork());
+                    calls.spawn(async move {
+                        sleep(Duration::from_secs_f64(rng.f64())).await;
+                        while began.elapsed() < END {
+                            one(rng.fork()).await;
+                            sleep(Duration::from_millis(100)).await;
+                        }
+                    });
+                }
+            }
+        }
+        while let Some(call) = calls.join_next().await {
+            call.unwrap();
+        }
+        let mut tally = tally.lock().clone();
+        tally.attempts = targets.asked();
+        tally
+    })
+}

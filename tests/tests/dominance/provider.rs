@@ -1,0 +1,234 @@
+//! A target: it answers, or does what its nature says.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use parking_lot::Mutex;
+use steadfast::{
+    ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Reason,
+    StopReason, Upstream,
+};
+use tokio::time::{Instant, sleep};
+use tokio_stream::Stream;
+
+use crate::world::{Fault, Nature, World};
+
+/// The targets of a world, and what they have been asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Targets(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    first_content: Duration,
+    length: Duration,
+    began: Instant,
+    targets: Vec<Mutex<Target>>,
+}
+
+#[derive(Debug)]
+struct Target {
+    nature: Nature,
+    rng: Rng,
+    asked: u64,
+    /// Of a limit by rate: calls that it would take now, and when that was so.
+    tokens: f64,
+    at: Duration,
+    /// Calls under way.
+    busy: usize,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    Answer,
+    /// The stream breaks half way.
+    Break,
+    Fail,
+    Refuse(Duration),
+}
+
+impl Target {
+    fn verdict(&mut self, now: Duration) -> Verdict {
+        self.asked += 1;
+        let chance = self.rng.f64();
+        let fails = match &self.nature.fault {
+            Fault::Chance(share) => chance < *share,
+            Fault::Windows(windows) => {
+                windows.iter().any(|(from, until)| (*from..*until).contains(&now))
+            }
+            Fault::Slope(from, until) => {
+                let left = until.saturating_sub(now).as_secs_f64();
+                now >= *from && chance < left / (*until - *from).as_secs_f64()
+            }
+            Fault::Rate(rate, hint) => {
+                let since = (now - self.at).as_secs_f64();
+                self.tokens = (self.tokens + since * rate).min(*rate);
+                self.at = now;
+                if self.tokens < 1.0 {
+                    return Verdict::Refuse(*hint);
+                }
+                self.tokens -= 1.0;
+                false
+            }
+            Fault::Concurrency(most, hint) => {
+                if self.busy >= *most {
+                    return Verdict::Refuse(*hint);
+                }
+                false
+            }
+        };
+        if fails {
+            Verdict::Fail
+        } else if self.rng.f64() < self.nature.broken {
+            Verdict::Break
+        } else {
+            Verdict::Answer
+        }
+    }
+}
+
+/// A call that is counted as under way until it is dropped.
+struct Busy(Targets, usize);
+
+impl Busy {
+    fn new(targets: Targets, at: usize) -> Self {
+        targets.0.targets[at].lock().busy += 1;
+        Self(targets, at)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.0.targets[self.1].lock().busy -= 1;
+    }
+}
+
+impl Targets {
+    /// Those of `world`; its time begins now.
+    pub(crate) fn new(world: &World) -> Self {
+        let targets = (0..).zip(&world.targets).map(|(at, nature)| {
+            let target = Target {
+                nature: nature.clone(),
+                rng: Rng::with_seed(world.seed * 31 + at),
+                asked: 0,
+                tokens: match nature.fault {
+                    Fault::Rate(rate, _) => rate,
+                    _ => 0.0,
+                },
+                at: Duration::ZERO,
+                busy: 0,
+            };
+            Mutex::new(target)
+        });
+        Self(Arc::new(Inner {
+            first_content: world.first_content,
+            length: world.length,
+            began: Instant::now(),
+            targets: targets.collect(),
+        }))
+    }
+
+    /// How often they have been asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.0.targets.iter().map(|target| target.lock().asked).sum()
+    }
+
+    /// Asks the target that the request names; `tN` is the `N`th.
+    ///
+    /// # Errors
+    ///
+    /// What a client makes of a refusal or an error.
+    pub(crate) async fn ask(self, request: ChatRequest) -> Result<ChatResponse, Failure> {
+        let target = request.context.target.as_ref().expect("a target is named").provider();
+        let at: usize = target[1..].parse().expect("a number");
+        let now = self.0.began.elapsed();
+        let (verdict, fails_after) = {
+            let mut target = self.0.targets[at].lock();
+            (target.verdict(now), target.nature.fails_after)
+        };
+        let breaks = match verdict {
+            Verdict::Answer => false,
+            Verdict::Break => true,
+            Verdict::Fail => {
+                sleep(fails_after).await;
+                return Err(failure(StatusCode::INTERNAL_SERVER_ERROR, Duration::ZERO));
+            }
+            Verdict::Refuse(hint) => {
+                sleep(Duration::from_millis(10)).await;
+                return Err(failure(StatusCode::TOO_MANY_REQUESTS, hint));
+            }
+        };
+        let busy = Busy::new(self.clone(), at);
+        let Inner { first_content, length, .. } = *self.0;
+        if request.stream {
+            sleep(first_content).await;
+            let stream = Answer { step: 0, breaks, length, sleep: None, _busy: busy };
+            let events = Box::pin(stream) as EventStream;
+            return Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events));
+        }
+        let whole = first_content + length;
+        sleep(if breaks { whole / 2 } else { whole }).await;
+        if breaks {
+            return Err(Failure::new(Reason::Network, "connection reset before the end"));
+        }
+        let deltas = [text(), Delta::Stop(StopReason::EndTurn.into()), Delta::End];
+        let events = Box::pin(tokio_stream::iter([Ok(Event::new(deltas))])) as EventStream;
+        Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events))
+    }
+}
+
+fn text() -> Delta {
+    Delta::Text { index: 0, text: "An answer.".to_owned() }
+}
+
+fn failure(status: StatusCode, hint: Duration) -> Failure {
+    let mut headers = HeaderMap::new();
+    if !hint.is_zero() {
+        headers.insert("retry-after", HeaderValue::from(hint.as_secs()));
+    }
+    let kind =
+        if status == StatusCode::TOO_MANY_REQUESTS { "rate_limit_error" } else { "api_error" };
+    let body = format!(r#"{{"error":{{"message":"it failed","type":"{kind}"}}}}"#);
+    Failure::from_upstream(Upstream::response(status, headers, body).with_dialect(Dialect::OpenAi))
+}
+
+/// A streamed answer: content, a while, and the end or a break.
+struct Answer {
+    step: u8,
+    breaks: bool,
+    length: Duration,
+    sleep: Option<Pin<Box<tokio::time::Sleep>>>,
+    _busy: Busy,
+}
+
+impl Stream for Answer {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        this.step += 1;
+        match this.step {
+            1 => Poll::Ready(Some(Ok(Event::new([text()])))),
+            2 => {
+                let length = if this.breaks { this.length / 2 } else { this.length };
+                let sleep = this.sleep.get_or_insert_with(|| Box::pin(sleep(length)));
+                if sleep.as_mut().poll(cx).is_pending() {
+                    this.step = 1;
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(if this.breaks {
+                    Err(Failure::new(Reason::Network, "connection reset in the stream"))
+                } else {
+                    Ok(Event::new([Delta::Stop(StopReason::EndTurn.into()), Delta::End]))
+                }))
+            }
+            _ => Poll::Ready(None),
+        }
+    }
+}
