@@ -21,7 +21,7 @@ pub(super) struct Row {
 
 impl Circuit {
     /// The first content of a call has come, `after` its start. Counts only when the policy says so
-    /// ([`CircuitPolicy::content_is_success`]).
+    /// ([`CircuitPolicy::content_is_success`](super::CircuitPolicy::content_is_success)).
     pub fn first_content(
         &mut self,
         now: Moment,
