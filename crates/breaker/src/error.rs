@@ -48,4 +48,7 @@ pub enum PolicyError {
     /// A window too short to be cut in ten, or longer than a day.
     #[error("breaker policy: `window` is {0:?}; it must be between 10 ms and a day")]
     Window(Duration),
+    /// A longer row than is remembered.
+    #[error("breaker policy: `consecutive` is {0}; it must be at most 64, such as 5")]
+    Consecutive(u32),
 }

@@ -55,7 +55,7 @@
 //!
 //! | the call ended with | counts as |
 //! |---|---|
-//! | a whole answer | success; ends a row of failures |
+//! | a whole answer | success; ends the rows of calls that began before it |
 //! | `rate_limit`, `overloaded` | soft failure: in the share, never in the row; a probe that ends so has failed |
 //! | `server_error`, `timeout`, `network`, `unknown`, a panic | hard failure: in the share and in the row |
 //! | `auth`, `billing`, `model_not_found`, and what is permanent | proof: opens at once, if the key is as narrow as what is refused or missing (see [`Covers`]); else nothing |

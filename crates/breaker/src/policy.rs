@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_core::{
     KeyedPolicy, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, RecoveryTable,
-    circuit::{CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
+    circuit::{self, CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
 };
 
 use crate::PolicyError;
@@ -29,7 +29,8 @@ use crate::PolicyError;
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BreakerPolicy {
     /// Open after this many hard failures in a row; off: never for that. Throttling neither
-    /// counts nor breaks the row.
+    /// counts nor breaks the row. Calls stand in the order in which they began: one still under way
+    /// breaks the row, since failures are known before successes. At most 64.
     ///
     /// Default 5: when every second call fails by chance, five in a row come once in 32 calls; at
     /// one in five, once in 3,000. So it is a provider that is down, not one that is shaky.
@@ -210,6 +211,9 @@ impl BreakerPolicy {
         };
 
         least_one("consecutive", self.consecutive.unwrap_or(1), off)?;
+        if let Some(row) = self.consecutive.filter(|row| *row > circuit::MAX_ROW) {
+            return Err(PolicyError::Consecutive(row));
+        }
         if self.window < Duration::from_millis(10) || self.window > Duration::from_secs(86_400) {
             return Err(PolicyError::Window(self.window));
         }
@@ -272,8 +276,9 @@ mod tests {
     #[test]
     fn nonsense_is_named_by_its_field() {
         type Change = fn(&mut BreakerPolicy);
-        let table: [(&str, Change); 23] = [
+        let table: [(&str, Change); 24] = [
             ("consecutive", |p| p.consecutive = Some(0)),
+            ("consecutive", |p| p.consecutive = Some(65)),
             ("window", |p| p.window = Duration::ZERO),
             ("window", |p| p.window = Duration::from_millis(9)),
             ("window", |p| p.window = Duration::MAX),

@@ -123,11 +123,13 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     ) -> Result<Lease, Refused> {
         let admission = {
             let mut counted = self.counted.lock();
-            counted.calls += 1;
             counted.at = counted.at.max(now);
-            let moment = Moment { at: now, order: counted.calls };
+            // A call that is refused has no place in the order.
+            let moment = Moment { at: now, order: counted.calls + 1 };
             let admission = counted.circuit.admit(moment, context.alternatives == 0);
-            counted.refused += u64::from(admission.result.is_err());
+            let passes = u64::from(admission.result.is_ok());
+            counted.calls += passes;
+            counted.refused += 1 - passes;
             admission
         };
         if admission.lost > 0 {

@@ -5,7 +5,7 @@ mod support;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
-use steadfast_breaker::{BreakerHandle, CircuitBreakerLayer};
+use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, EventStream, Head};
 use steadfast_core::circuit::CircuitState;
 use steadfast_core::{Call, Dialect, Failure, Reason, Target};
@@ -55,6 +55,34 @@ async fn a_body_read_to_its_end_is_a_success() {
     let (handle, response) = answer(|| Script::new([Some(Ok("a")), Some(Ok("b")), None])).await;
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ab");
     assert_eq!(state(&handle), (CircuitState::Closed, 1, 0));
+}
+
+/// One in two streams is refused at once, the others last: what is known first is not all there is.
+#[tokio::test(start_paused = true)]
+async fn streams_under_way_break_a_row_of_failures() {
+    let policy = BreakerPolicy { failure_rate: None, ..BreakerPolicy::default() };
+    let layer = CircuitBreakerLayer::new(policy).unwrap();
+    let handle = layer.handle();
+    let service = layer.layer(service_fn(|request: Request<bool>| async move {
+        match request.into_body() {
+            true => Ok(Response::new(Full::<bytes::Bytes>::from("abc"))),
+            false => Err(network()),
+        }
+    }));
+    let call = |well| service.clone().oneshot(request(&openai()).map(|()| well));
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(call(true).await.unwrap());
+        assert!(call(false).await.is_err());
+    }
+    assert_eq!(state(&handle), (CircuitState::Closed, 20, 20));
+    for stream in streams {
+        stream.into_body().collect().await.unwrap();
+    }
+    for _ in 0..5 {
+        assert!(call(false).await.is_err());
+    }
+    assert_eq!(state(&handle).0, CircuitState::Open, "five in a row");
 }
 
 #[tokio::test(start_paused = true)]

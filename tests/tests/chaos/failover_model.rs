@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
     Failover, FaultSide, PermitKind, Reason, Scope, Target,
-    circuit::{Blame, CircuitPolicy, CircuitVerdict, Readmission, Weight},
+    circuit::{Blame, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight},
     failover::{FailoverPolicy, FailoverSnapshot, WhenExhausted},
 };
 use tokio::time::Instant;
@@ -221,10 +221,15 @@ impl Cooldowns {
         let Some(visit) = self.visits.remove(&id) else { return };
         for key in records_of(&visit.target) {
             let record = self.record(key, now);
+            // The success of a healthy target is not noted.
+            let healthy = record.row == 0
+                && record.circuit.state() == CircuitState::Closed
+                && record.circuit.row() == 0;
             if record.circuit.is_current(id) {
                 record.row = 0;
             }
-            record.end(id, now, CircuitVerdict::Success);
+            let success = CircuitVerdict::Success;
+            record.end(id, now, if healthy { CircuitVerdict::Nothing } else { success });
         }
     }
 

@@ -14,12 +14,14 @@
 //!
 //! A call that passes gets a [`Permit`] with its position in the order of calls. A call that began
 //! before the circuit last opened or closed decides nothing, however it ends: so a late failure of an
-//! outage does not end the recovery from it.
+//! outage does not end the recovery from it. Failures in a row are those of calls that began one after
+//! the other, whenever they ended: failures are known before the successes of their time.
 
 mod admit;
 mod outcome;
 mod policy;
 mod rest;
+mod row;
 mod state;
 mod window;
 
@@ -27,9 +29,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::{admit::Pending, outcome::Row, rest::Rest, window::Window};
+use self::{admit::Pending, rest::Rest, row::Row, window::Window};
 pub use self::{
     policy::{CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
+    row::MAX_ROW,
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
 };
 use crate::{Permit, PermitKind, Reason};
@@ -161,7 +164,7 @@ impl Circuit {
 
     /// Whether it is not closed, or the last calls failed: a success would change more than counts.
     pub fn is_degraded(&self) -> bool {
-        self.state != CircuitState::Closed || self.row.failures > 0
+        self.state != CircuitState::Closed || self.row.is_degraded()
     }
 
     /// Whether a probe is under way.
@@ -269,7 +272,7 @@ impl Circuit {
             calls: counts.calls,
             failures: counts.failures,
             slow: counts.slow,
-            consecutive: self.row.failures,
+            consecutive: self.row.count(),
             failed_probes: self.failed_probes,
             probe_successes: if resting { self.rest.successes } else { 0 },
             probes: self.under_way(&self.probes, now),

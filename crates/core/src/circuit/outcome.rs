@@ -6,18 +6,9 @@ use tokio::time::Instant;
 
 use super::{
     Blame, Circuit, CircuitCause, CircuitState, CircuitVerdict, Moment, Pending, Transition,
-    Weight, state,
+    Weight, row::Failures, state,
 };
 use crate::{Permit, PermitKind};
-
-/// Hard failures since the last success.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Row {
-    pub(super) failures: u32,
-    /// The witness of the first of them, and whether another witness made a later one.
-    witness: Option<u64>,
-    corroborated: bool,
-}
 
 impl Circuit {
     /// The first content of a call has come, `after` its start. Counts only when the policy says so
@@ -32,7 +23,10 @@ impl Circuit {
             return None;
         }
         match permit.kind {
-            PermitKind::Ordinary if self.is_current(permit) => self.reached(now),
+            PermitKind::Ordinary if self.is_current(permit) => {
+                self.row.succeeded(permit.order);
+                self.state.is_resting().then(|| self.close(now, CircuitCause::Recovered))
+            }
             PermitKind::Ordinary => None,
             PermitKind::Probe => {
                 self.probes.iter_mut().find(|one| one.order == permit.order)?.counted = true;
@@ -99,25 +93,33 @@ impl Circuit {
         slow: bool,
     ) -> Option<Transition> {
         let blame = match verdict {
-            CircuitVerdict::Nothing => return None,
+            CircuitVerdict::Nothing => {
+                self.row.void(permit.order);
+                return None;
+            }
             CircuitVerdict::Success => {
                 self.window.record(now.at, false, slow);
+                self.row.succeeded(permit.order);
                 if !slow && self.state.is_resting() {
-                    return self.reached(now);
+                    return Some(self.close(now, CircuitCause::Recovered));
                 }
-                self.row = Row::default();
                 None
             }
             CircuitVerdict::Failure(blame) => {
                 self.window.record(now.at, true, slow);
-                if blame.weight != Weight::Soft {
-                    self.row.add(permit.witness);
-                }
                 Some(blame)
             }
         };
+        let row = match blame {
+            Some(blame) if blame.weight == Weight::Soft => {
+                self.row.void(permit.order);
+                None
+            }
+            Some(_) => self.row.failed(permit.order, permit.witness),
+            None => None,
+        };
         let cause = match self.state {
-            CircuitState::Closed => self.cause_to_open(now.at, blame, slow)?,
+            CircuitState::Closed => self.cause_to_open(now.at, blame, row, slow)?,
             // A failed call during the rest, or after it.
             CircuitState::Open | CircuitState::HalfOpen if blame.is_some() => {
                 CircuitCause::ProbeFailed
@@ -127,26 +129,22 @@ impl Circuit {
         self.open_after(now, cause, blame)
     }
 
-    /// The target works: the rest is over.
-    fn reached(&mut self, now: Moment) -> Option<Transition> {
-        self.row = Row::default();
-        self.state.is_resting().then(|| self.close(now, CircuitCause::Recovered))
-    }
-
     /// Why the call that just ended opens the circuit, if it does.
     fn cause_to_open(
         &mut self,
         now: Instant,
         blame: Option<Blame>,
+        row: Option<Failures>,
         slow: bool,
     ) -> Option<CircuitCause> {
         if let Some(blame) = blame {
             if blame.weight == Weight::Proof {
                 return Some(CircuitCause::Proof);
             }
-            let witnessed = self.row.corroborated || !self.policy.second_witness;
-            let enough = |row| self.row.failures >= row && witnessed;
-            if blame.weight == Weight::Hard && self.policy.consecutive.is_some_and(enough) {
+            if let (Some(row), Some(enough)) = (row, self.policy.consecutive)
+                && row.count >= enough
+                && (row.corroborated || !self.policy.second_witness)
+            {
                 return Some(CircuitCause::Consecutive);
             }
         } else if !slow {
@@ -237,17 +235,6 @@ impl Circuit {
         let believed = !self.rest.hinted || now.at >= self.rest.probe_from;
         let enough = self.rest.streak >= enough.max(self.policy.successes);
         (enough && believed).then(|| self.close(now, CircuitCause::Recovered))
-    }
-}
-
-impl Row {
-    fn add(&mut self, witness: Option<u64>) {
-        match self.failures {
-            0 => self.witness = witness,
-            // A call without a witness counts as another one.
-            _ => self.corroborated |= witness.is_none() || witness != self.witness,
-        }
-        self.failures = self.failures.saturating_add(1);
     }
 }
 

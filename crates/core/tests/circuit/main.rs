@@ -72,6 +72,18 @@ fn opens_after_failures() {
                      network => closed > open consecutive network; is rest 30; refused 30",
         },
         Case {
+            name: "a call under way breaks the row, and a late end fills it",
+            policy: || CircuitPolicy { failure_rate: None, ..plain() },
+            script: "server x4; call a; server x4; is row 4; call b; server; is row 1; \
+                     b nothing; is row 5; a server => closed > open consecutive server_error",
+        },
+        Case {
+            name: "a success ends the rows of all that began before it",
+            policy: || CircuitPolicy { failure_rate: None, ..plain() },
+            script: "call a; server x4; call b; call c; b success; is row 0; a server; is row 0; \
+                     server x3; is row 3; c server; is row 4",
+        },
+        Case {
             name: "soft failures count in the rate alone",
             policy: plain,
             script: "soft x19; soft => open failure_rate; is rest 60",

@@ -3,7 +3,10 @@
 
 #![allow(dead_code, reason = "the chaos tests, which use it too, need more of it")]
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use steadfast_core::{
     PermitKind, Reason,
@@ -22,9 +25,13 @@ pub(crate) struct CircuitModel {
     generation: u64,
     /// Ordinary calls of this generation that have ended and count.
     ended: Vec<Ended>,
+    /// What the ordinary calls of this generation came to, in the order in which they ended.
+    notes: Vec<(u64, Note)>,
     failed_probes: u32,
     rest: Option<Rest>,
     calls: Vec<Call>,
+    /// Calls that have started.
+    started: u64,
     due: VecDeque<Change>,
 }
 
@@ -48,13 +55,23 @@ struct Ended {
     at: Duration,
     failed: Option<Weight>,
     slow: bool,
-    witness: Option<u64>,
+}
+
+/// What a call says about the row of failures that it stands in.
+#[derive(Clone, Copy, Debug)]
+enum Note {
+    Success,
+    /// Of this witness.
+    Failure(Option<u64>),
+    Nothing,
 }
 
 /// A call under way.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     id: u64,
+    /// Its place in the order of calls.
+    order: u64,
     kind: PermitKind,
     since: Duration,
     generation: u64,
@@ -85,9 +102,11 @@ impl CircuitModel {
             state: CircuitState::Closed,
             generation: 0,
             ended: Vec::new(),
+            notes: Vec::new(),
             failed_probes: 0,
             rest: None,
             calls: Vec::new(),
+            started: 0,
             due: VecDeque::new(),
         }
     }
@@ -128,11 +147,47 @@ impl CircuitModel {
             .unwrap_or(u32::MAX)
     }
 
-    /// Hard failures since the last success.
+    /// The hard failures in a row at the latest of them, in the order in which their calls began.
     pub(crate) fn row(&self) -> u32 {
-        let row = self.ended.iter().rev().take_while(|ended| ended.failed.is_some());
-        let hard = row.filter(|ended| ended.failed != Some(Weight::Soft));
-        u32::try_from(hard.count()).unwrap_or(u32::MAX)
+        let calls = self.remembered();
+        let latest = calls.iter().rev().find(|(_, failed)| failed.is_some());
+        latest.map_or(0, |(order, _)| self.row_of(*order).len() as u32)
+    }
+
+    /// The calls that stand in rows: failures with their witness, and those that say nothing. Calls
+    /// from before a success are forgotten, and all but the last 64.
+    fn remembered(&self) -> BTreeMap<u64, Option<Option<u64>>> {
+        let (mut calls, mut succeeded, mut latest) = (BTreeMap::new(), 0, 0);
+        for (order, note) in &self.notes {
+            match note {
+                Note::Success => {
+                    succeeded = succeeded.max(*order);
+                    calls.retain(|other, _| other > order);
+                }
+                _ if *order <= succeeded => {}
+                Note::Failure(witness) => _ = calls.insert(*order, Some(*witness)),
+                Note::Nothing => _ = calls.insert(*order, None),
+            }
+            latest = calls.keys().next_back().copied().unwrap_or(0).max(latest);
+            calls.retain(|other, _| latest - other < 64);
+        }
+        calls
+    }
+
+    /// The witnesses of the failures in a row with call `order`, the latest call first; empty when it
+    /// stands in none.
+    fn row_of(&self, order: u64) -> Vec<Option<u64>> {
+        let calls = self.remembered();
+        let mut at = order;
+        while calls.contains_key(&(at + 1)) {
+            at += 1;
+        }
+        let mut row = Vec::new();
+        while let Some(call) = calls.get(&at) {
+            row.extend(*call);
+            at -= 1;
+        }
+        row
     }
 
     /// Calls, failures and slow ones of the window: the running tenth and the nine before it.
@@ -164,7 +219,16 @@ impl CircuitModel {
     ) -> Result<PermitKind, Duration> {
         let kind = self.decide(now, lone)?;
         let (generation, lost) = (self.generation, false);
-        self.calls.push(Call { id, kind, since: now, generation, witness, lost });
+        self.started += 1;
+        self.calls.push(Call {
+            id,
+            order: self.started,
+            kind,
+            since: now,
+            generation,
+            witness,
+            lost,
+        });
         Ok(kind)
     }
 
@@ -177,7 +241,16 @@ impl CircuitModel {
             }
         }
         let (generation, witness, lost) = (self.generation, None, false);
-        self.calls.push(Call { id, kind, since: now, generation, witness, lost });
+        self.started += 1;
+        self.calls.push(Call {
+            id,
+            order: self.started,
+            kind,
+            since: now,
+            generation,
+            witness,
+            lost,
+        });
     }
 
     /// Whether the end of call `id` may decide anything.
@@ -274,7 +347,20 @@ impl CircuitModel {
     ) {
         let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = self.calls.remove(at);
-        if call.generation != self.generation || call.lost || verdict == CircuitVerdict::Nothing {
+        if call.generation != self.generation || call.lost {
+            return;
+        }
+        let note = match verdict {
+            CircuitVerdict::Success => Note::Success,
+            CircuitVerdict::Failure(blame) if blame.weight != Weight::Soft => {
+                Note::Failure(call.witness)
+            }
+            CircuitVerdict::Failure(_) | CircuitVerdict::Nothing => Note::Nothing,
+        };
+        if call.kind == PermitKind::Ordinary {
+            self.notes.push((call.order, note));
+        }
+        if verdict == CircuitVerdict::Nothing {
             return;
         }
         let slow = match (self.policy.slow, after) {
@@ -286,7 +372,7 @@ impl CircuitModel {
             _ => None,
         };
         match call.kind {
-            PermitKind::Ordinary => self.ordinary_ended(now, call.witness, blame, slow),
+            PermitKind::Ordinary => self.ordinary_ended(now, call.order, blame, slow),
             PermitKind::Probe if blame.is_none() && !slow => {
                 let successes = self.rest.as_mut().map_or(0, |rest| {
                     rest.successes += 1;
@@ -301,18 +387,12 @@ impl CircuitModel {
         }
     }
 
-    fn ordinary_ended(
-        &mut self,
-        now: Duration,
-        witness: Option<u64>,
-        blame: Option<Blame>,
-        slow: bool,
-    ) {
+    fn ordinary_ended(&mut self, now: Duration, order: u64, blame: Option<Blame>, slow: bool) {
         let failed = blame.map(|blame| blame.weight);
-        self.ended.push(Ended { at: now, failed, slow, witness });
+        self.ended.push(Ended { at: now, failed, slow });
         match self.state {
             CircuitState::Closed => {
-                if let Some(cause) = self.too_much(now, blame, slow) {
+                if let Some(cause) = self.too_much(now, order, blame, slow) {
                     self.open(now, cause, blame);
                 }
             }
@@ -325,13 +405,20 @@ impl CircuitModel {
         }
     }
 
-    fn too_much(&self, now: Duration, blame: Option<Blame>, slow: bool) -> Option<CircuitCause> {
+    fn too_much(
+        &self,
+        now: Duration,
+        order: u64,
+        blame: Option<Blame>,
+        slow: bool,
+    ) -> Option<CircuitCause> {
         let weight = blame.map(|blame| blame.weight);
         if weight == Some(Weight::Proof) {
             return Some(CircuitCause::Proof);
         }
-        let enough = self.policy.consecutive.is_some_and(|row| self.row() >= row);
-        if weight == Some(Weight::Hard) && enough && self.is_witnessed() {
+        let row = self.row_of(order);
+        let enough = self.policy.consecutive.is_some_and(|enough| row.len() >= enough as usize);
+        if weight == Some(Weight::Hard) && enough && self.is_witnessed(&row) {
             return Some(CircuitCause::Consecutive);
         }
         let (calls, failures, slows) = self.window(now);
@@ -347,12 +434,10 @@ impl CircuitModel {
     }
 
     /// Whether the failures of the row are not all of one witness.
-    fn is_witnessed(&self) -> bool {
-        let row = self.ended.iter().rev().take_while(|ended| ended.failed.is_some());
-        let mut hard: Vec<_> = row.filter(|ended| ended.failed != Some(Weight::Soft)).collect();
-        let Some(first) = hard.pop() else { return true };
-        let other = |one: &&Ended| one.witness.is_none() || one.witness != first.witness;
-        !self.policy.second_witness || hard.iter().any(other)
+    fn is_witnessed(&self, row: &[Option<u64>]) -> bool {
+        let others = row.iter().skip(1);
+        let mut others = others.filter(|witness| witness.is_none() || **witness != row[0]);
+        !self.policy.second_witness || others.next().is_some()
     }
 
     fn lone_ended(&mut self, now: Duration, blame: Option<Blame>, slow: bool) {
@@ -425,6 +510,7 @@ impl CircuitModel {
     fn close(&mut self, to: CircuitState, cause: CircuitCause) {
         self.next_generation();
         self.ended.clear();
+        self.notes.clear();
         self.failed_probes = 0;
         self.enter(to, cause, None);
     }

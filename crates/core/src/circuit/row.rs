@@ -1,0 +1,174 @@
+//! Failures in a row, in the order in which their calls began.
+
+/// The longest row of failures that a policy may ask for: so many calls are remembered, a bit each.
+pub const MAX_ROW: u32 = 64;
+
+const REMEMBERED: usize = MAX_ROW as usize;
+
+/// The last calls of a circuit by their order, not by that of their ends.
+///
+/// Failures are often known long before successes: of twenty streams that begin in a second, the one
+/// that is refused ends first. So a call that is still under way breaks a row, as a success does, and
+/// a success ends the rows of all calls that began before it.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The latest call that is noted.
+    latest: u64,
+    /// A bit for each call, `latest` the lowest: it failed.
+    failed: u64,
+    /// The same: it has ended and says nothing.
+    void: u64,
+    /// The latest call that succeeded.
+    succeeded: u64,
+    /// Who made the calls that failed, by their order.
+    witnesses: [u16; REMEMBERED],
+}
+
+/// A row of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failures {
+    pub(super) count: u32,
+    /// More than one witness has seen them.
+    pub(super) corroborated: bool,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self { latest: 0, failed: 0, void: 0, succeeded: 0, witnesses: [0; REMEMBERED] }
+    }
+}
+
+impl Row {
+    /// Call `order` has failed: the row that it stands in, if it is late for none.
+    pub(super) fn failed(&mut self, order: u64, witness: Option<u64>) -> Option<Failures> {
+        let bit = self.note(order)?;
+        self.failed |= 1 << bit;
+        self.witnesses[slot(order)] = witness.map_or(0, |witness| (witness as u16) | 1 << 15);
+        Some(self.around(bit))
+    }
+
+    /// Call `order` has succeeded.
+    #[inline]
+    pub(super) fn succeeded(&mut self, order: u64) {
+        self.succeeded = self.succeeded.max(order);
+        if self.failed | self.void != 0 {
+            // Calls that began later have lower bits.
+            let later = self.latest.saturating_sub(order);
+            let mask = if later < 64 { (1 << later) - 1 } else { u64::MAX };
+            (self.failed, self.void) = (self.failed & mask, self.void & mask);
+        }
+    }
+
+    /// Call `order` has ended and says nothing: a row goes past it.
+    pub(super) fn void(&mut self, order: u64) {
+        if let Some(bit) = self.note(order) {
+            self.void |= 1 << bit;
+        }
+    }
+
+    /// Whether any failure is remembered.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.failed != 0
+    }
+
+    /// How many failures the latest row has.
+    pub(super) fn count(&self) -> u32 {
+        match self.failed {
+            0 => 0,
+            failed => self.around(failed.trailing_zeros()).count,
+        }
+    }
+
+    /// The bit of a call; `None` when it began before a success or too long ago.
+    fn note(&mut self, order: u64) -> Option<u32> {
+        if order <= self.succeeded {
+            return None;
+        }
+        if order > self.latest {
+            let by = u32::try_from(order - self.latest).unwrap_or(u32::MAX);
+            self.failed = self.failed.checked_shl(by).unwrap_or(0);
+            self.void = self.void.checked_shl(by).unwrap_or(0);
+            self.latest = order;
+        }
+        u32::try_from(self.latest - order).ok().filter(|bit| *bit < u64::BITS)
+    }
+
+    /// The row of the failure at `bit`.
+    fn around(&self, bit: u32) -> Failures {
+        let ended = self.failed | self.void;
+        let from = bit + 1 - (!(ended << (63 - bit))).leading_zeros().min(bit + 1);
+        let until = bit + (!(ended >> bit)).trailing_zeros().min(64 - bit);
+        let mut failures = Failures { count: 0, corroborated: false };
+        let mut first = None;
+        for bit in (from..until).filter(|bit| self.failed & (1 << bit) != 0) {
+            failures.count += 1;
+            let witness = self.witnesses[slot(self.latest - u64::from(bit))];
+            let first = *first.get_or_insert(witness);
+            // A call without a witness is one by itself.
+            failures.corroborated |= failures.count > 1 && (witness == 0 || witness != first);
+        }
+        failures
+    }
+}
+
+fn slot(order: u64) -> usize {
+    (order % REMEMBERED as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(ends: &str) -> Row {
+        let mut row = Row::default();
+        for (order, end) in (1..).zip(ends.chars()) {
+            match end {
+                'x' => _ = row.failed(order, None),
+                'o' => row.succeeded(order),
+                '-' => row.void(order),
+                _ => {}
+            }
+        }
+        row
+    }
+
+    #[test]
+    fn failures_stand_in_the_order_of_their_calls() {
+        for (ends, count) in [
+            ("", 0),
+            ("x", 1),
+            ("xxx", 3),
+            ("xx.x", 1),
+            ("xx-x", 3),
+            ("--x--", 1),
+            ("xxo", 0),
+            ("xox", 1),
+            (".x.", 1),
+        ] {
+            assert_eq!(row(ends).count(), count, "{ends}");
+        }
+        let mut late = row("x.x");
+        assert_eq!(late.failed(2, None), Some(Failures { count: 3, corroborated: true }));
+        late.succeeded(2);
+        assert_eq!((late.count(), late.failed(1, None)), (1, None));
+    }
+
+    #[test]
+    fn only_the_last_calls_are_remembered() {
+        let mut long = row(&"x".repeat(200));
+        assert_eq!(long.count(), 64);
+        assert_eq!(long.failed(136, None), None);
+        assert_eq!(long.failed(1_000, None), Some(Failures { count: 1, corroborated: false }));
+        long.succeeded(1_000);
+        assert!(!long.is_degraded());
+    }
+
+    #[test]
+    fn failures_of_one_witness_are_not_corroborated() {
+        let mut row = Row::default();
+        assert_eq!(row.failed(1, Some(7)), Some(Failures { count: 1, corroborated: false }));
+        assert_eq!(row.failed(2, Some(7)), Some(Failures { count: 2, corroborated: false }));
+        assert_eq!(row.failed(4, Some(8)), Some(Failures { count: 1, corroborated: false }));
+        assert_eq!(row.failed(3, Some(7)), Some(Failures { count: 4, corroborated: true }));
+    }
+}
