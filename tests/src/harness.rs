@@ -68,24 +68,6 @@ impl Service<Request<ClientBody>> for Net {
     }
 }
 
-/// The simulator's type for a dialect.
-pub fn simulated(dialect: Dialect) -> sim::Dialect {
-    match dialect {
-        Dialect::Anthropic => sim::Dialect::Anthropic,
-        Dialect::Gemini => sim::Dialect::Gemini,
-        _ => sim::Dialect::OpenAi,
-    }
-}
-
-/// The dialect of a simulated provider.
-pub fn dialect(provider: &SimProvider) -> Dialect {
-    match provider.dialect() {
-        sim::Dialect::Anthropic => Dialect::Anthropic,
-        sim::Dialect::Gemini => Dialect::Gemini,
-        sim::Dialect::OpenAi => Dialect::OpenAi,
-    }
-}
-
 /// The model that callers of this dialect request, and that is sent to its provider.
 pub fn model(dialect: Dialect) -> &'static str {
     match dialect {
@@ -100,7 +82,7 @@ pub fn trio(
     set_up: impl Fn(Dialect, SimProviderBuilder) -> SimProviderBuilder,
 ) -> Vec<SimProvider> {
     TRIO.map(|(name, dialect)| {
-        set_up(dialect, SimProvider::builder(simulated(dialect)).with_name(name)).build()
+        set_up(dialect, SimProvider::builder(dialect).with_name(name)).build()
     })
     .into()
 }
@@ -108,7 +90,7 @@ pub fn trio(
 /// A client of these providers.
 pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
     let providers = sims.iter().map(|provider| {
-        let dialect = dialect(provider);
+        let dialect = provider.dialect();
         let version = if dialect == Dialect::OpenAi { "/v1" } else { "" };
         Provider::new(provider.name(), dialect)
             .with_base_url(format!("http://{}{version}", provider.name()))
@@ -120,7 +102,7 @@ pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
 
 /// A provider as a target: whatever model is requested, it gets one that it has.
 pub fn target(provider: &SimProvider) -> TargetSpec {
-    let dialect = dialect(provider);
+    let dialect = provider.dialect();
     TargetSpec::new(provider.name()).with_dialect(dialect).with_model("*", model(dialect))
 }
 

@@ -259,7 +259,7 @@ async fn background_calls_leave_an_overloaded_provider_alone() {
             (ErrorKind::ServerError, Priority::Background, 3),
         ] {
             let mut sims = harness::trio(|_, provider| provider);
-            sims.sort_by_key(|provider| harness::dialect(provider) != dialect);
+            sims.sort_by_key(|provider| provider.dialect() != dialect);
             sims[0].set_faults(FaultPlan::always(Fault::Error(kind.clone())));
             for spares in [0, 2] {
                 let sims = &sims[..=spares];

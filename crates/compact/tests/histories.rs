@@ -50,17 +50,12 @@ fn client(
 > + Clone
 + Send
 + 'static {
-    let spoken = match dialect {
-        Dialect::Anthropic => steadfast_sim::Dialect::Anthropic,
-        Dialect::OpenAi => steadfast_sim::Dialect::OpenAi,
-        _ => steadfast_sim::Dialect::Gemini,
-    };
     // OpenAI's models that think name their limits otherwise; what they thought is not sent back.
     let mut model = Model::new(MODEL, context, 8_192);
     if dialect == Dialect::OpenAi {
         model = model.without_thinking();
     }
-    let sim = SimProvider::builder(spoken)
+    let sim = SimProvider::builder(dialect)
         .with_models([model.without_prefill()])
         .with_journal(journal)
         .respond(|_| Some(Answer::thinking(THOUGHT).then_text("ok")))

@@ -1,7 +1,7 @@
 //! Wall-clock time for headers with a date: a fixed start that advances with tokio's clock, so a
 //! paused clock controls the dates too.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -36,25 +36,8 @@ impl WallClock {
 
 /// `2026-11-05T07:08:09Z`, rounded up to the second as the providers do.
 fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Civil date from days since 1970, by eras of 400 years that begin in March.
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        rest / 3_600,
-        rest % 3_600 / 60,
-        rest % 60
-    )
+    let almost = Duration::from_nanos(999_999_999);
+    humantime::format_rfc3339_seconds(time + almost).to_string()
 }
 
 /// A duration as Go prints it, which is what OpenAI's headers hold: `120ms`, `1.5s`, `6m0s`.
@@ -78,6 +61,8 @@ pub(crate) fn go_duration(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]

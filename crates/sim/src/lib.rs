@@ -88,8 +88,8 @@ mod wire;
 pub use answer::{Answer, Block, Cut, Sent, SentCall, Stop, Usage};
 pub use body::SimBody;
 pub use continuation::ContinuationMode;
+pub use dialect::Dialect;
 pub use dialect::overflow::Overflow;
-pub use dialect::{Dialect, UnknownDialect};
 pub use error::{SimError, SimErrorKind};
 pub use fault::{
     Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse,

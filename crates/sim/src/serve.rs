@@ -9,7 +9,7 @@ use crate::answer::{Answer, Stop, Usage};
 use crate::body::{SimBody, Step};
 use crate::clock::go_duration;
 use crate::dialect::overflow::{self, Overflow};
-use crate::dialect::{Check, Dialect, ErrorContext, Form, Refusal, Render, Route};
+use crate::dialect::{self, Check, Dialect, ErrorContext, Form, Refusal, Render, Route};
 use crate::error::{SimError, SimErrorKind};
 use crate::fault::{Fault, RawResponse};
 use crate::hash;
@@ -46,7 +46,7 @@ pub(crate) async fn serve(
     let dialect = provider.dialect;
     let path = head.uri.path();
     let query = head.uri.query().unwrap_or_default();
-    let route = dialect.route(&head.method, path);
+    let route = dialect::route(dialect, &head.method, path);
     let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
     let (model, stream) = model_and_stream(&route, json.as_ref().ok());
     let (number, fault) = match &route {
@@ -54,7 +54,7 @@ pub(crate) async fn serve(
         _ => (0, None),
     };
 
-    let key = dialect.key(&head.headers, query);
+    let key = dialect::key(dialect, &head.headers, query);
     let mut entry = Entry::new(&provider.name, head.method.as_str(), path);
     entry.number = number;
     entry.query = redacted_query(query);
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
     let mut exchange = Exchange {
         provider,
         guard: provider.journal.open(entry),
-        request_id: dialect.request_id(&mut rng),
+        request_id: dialect::request_id(dialect, &mut rng),
         rng,
         form: Form { crlf: provider.crlf, sse: dialect != Dialect::Gemini || is_sse(query) },
         key: key.clone().unwrap_or_default(),
@@ -199,9 +199,9 @@ impl Exchange<'_> {
             Fault::Empty => {
                 let dialect = self.provider.dialect;
                 let (kind, body) = if stream {
-                    (dialect.stream_type(self.form.sse), dialect.empty_stream())
+                    (dialect::stream_type(dialect, self.form.sse), dialect::empty_stream(dialect))
                 } else {
-                    (dialect.json_type(), "")
+                    (dialect::json_type(dialect), "")
                 };
                 let mut headers = self.headers();
                 set(&mut headers, header::CONTENT_TYPE, kind);
@@ -227,48 +227,54 @@ impl Exchange<'_> {
             Some(keys) => keys.iter().any(|known| known == key),
         };
         if !key.is_some_and(accepted) {
-            return Err(dialect.bad_key(key));
+            return Err(dialect::bad_key(dialect, key));
         }
         let counting = match route {
-            Route::Unknown => return Err(dialect.no_route(&head.method, head.uri.path())),
-            Route::Models => return Ok(Reply::Document(dialect.models(&provider.models))),
+            Route::Unknown => {
+                return Err(dialect::no_route(dialect, &head.method, head.uri.path()));
+            }
+            Route::Models => {
+                return Ok(Reply::Document(dialect::models(dialect, &provider.models)));
+            }
             Route::Model(name) => {
-                let model = provider.model(name).ok_or_else(|| dialect.no_model(name))?;
-                return Ok(Reply::Document(dialect.model(model)));
+                let model = provider.model(name).ok_or_else(|| dialect::no_model(dialect, name))?;
+                return Ok(Reply::Document(dialect::model(dialect, model)));
             }
             Route::Generate { .. } => false,
             Route::Count { .. } => true,
         };
-        dialect.check_headers(&head.headers)?;
-        let mut body = json.map_err(|error| dialect.bad_json(&error, raw))?;
+        dialect::check_headers(dialect, &head.headers)?;
+        let mut body = json.map_err(|error| dialect::bad_json(dialect, &error, raw))?;
         if !body.is_object() {
             let error = serde::de::Error::custom("expected an object");
-            return Err(dialect.bad_json(&error, raw));
+            return Err(dialect::bad_json(dialect, &error, raw));
         }
         if dialect == Dialect::Gemini && counting && body["generateContentRequest"].is_object() {
             body = body["generateContentRequest"].take();
         }
-        dialect.model_of(&body)?;
+        dialect::model_of(dialect, &body)?;
         if !self.known {
-            return Err(dialect.no_model(&self.model.name));
+            return Err(dialect::no_model(dialect, &self.model.name));
         }
-        dialect.check(&Check {
-            body: &body,
-            model: &self.model,
-            signer: &provider.signer,
-            refuse_unknown: provider.refuse_unknown,
-            signatures: self.model.signatures || (provider.signatures && self.model.thinking),
-            counting,
-            memory: &provider.memory,
-        })?;
+        dialect::check(
+            dialect,
+            &Check {
+                body: &body,
+                model: &self.model,
+                signer: &provider.signer,
+                refuse_unknown: provider.refuse_unknown,
+                signatures: self.model.signatures || (provider.signatures && self.model.thinking),
+                counting,
+                memory: &provider.memory,
+            },
+        )?;
         let input_tokens = count_tokens(&body) as u64;
         if counting {
-            return Ok(Reply::Document(dialect.count(input_tokens)));
+            return Ok(Reply::Document(dialect::count(dialect, input_tokens)));
         }
-        provider
-            .limiter
-            .admit(&self.key, input_tokens)
-            .map_err(|denied| dialect.limited(&denied, &self.model.name, &provider.wall))?;
+        provider.limiter.admit(&self.key, input_tokens).map_err(|denied| {
+            dialect::limited(dialect, &denied, &self.model.name, &provider.wall)
+        })?;
         let (model, stream) = model_and_stream(route, Some(&body));
         let mut request = SimRequest {
             dialect,
@@ -287,7 +293,7 @@ impl Exchange<'_> {
             include_usage: false,
             sse: self.form.sse,
         };
-        dialect.read(&mut request);
+        dialect::read(dialect, &mut request);
         Ok(Reply::Answer(Box::new(request)))
     }
 
@@ -300,7 +306,7 @@ impl Exchange<'_> {
         let mut headers = self.headers();
         let kind = match refusal.html {
             Some(_) => "text/html",
-            None => self.provider.dialect.json_type(),
+            None => dialect::json_type(self.provider.dialect),
         };
         set(&mut headers, header::CONTENT_TYPE, kind);
         for (name, value) in &refusal.headers {
@@ -325,7 +331,7 @@ impl Exchange<'_> {
 
     fn document(self, document: &Value) -> Response<SimBody> {
         let mut headers = self.headers();
-        set(&mut headers, header::CONTENT_TYPE, self.provider.dialect.json_type());
+        set(&mut headers, header::CONTENT_TYPE, dialect::json_type(self.provider.dialect));
         self.finish(200, headers, BodyBuilder::whole(document.to_string()))
     }
 
@@ -380,10 +386,10 @@ impl Exchange<'_> {
             signs: self.model.thinking || self.model.signatures,
         };
         let (mut builder, mut sent) = if request.stream {
-            let (frames, sent) = dialect.stream(&answer, &mut render);
+            let (frames, sent) = dialect::stream(dialect, &answer, &mut render);
             (BodyBuilder::stream(self.timed(frames)), sent)
         } else {
-            let (body, sent) = dialect.whole(&answer, &mut render);
+            let (body, sent) = dialect::whole(dialect, &answer, &mut render);
             let tokens = u32::try_from(sent.usage.output).unwrap_or(u32::MAX);
             let wait = provider.latency.per_token.saturating_mul(tokens);
             (BodyBuilder::whole_after(wait, body), sent)
@@ -396,8 +402,11 @@ impl Exchange<'_> {
         builder.apply(faults, &self.error_context());
 
         let mut headers = self.headers();
-        let mut kind =
-            if request.stream { dialect.stream_type(self.form.sse) } else { dialect.json_type() };
+        let mut kind = if request.stream {
+            dialect::stream_type(dialect, self.form.sse)
+        } else {
+            dialect::json_type(dialect)
+        };
         for fault in faults {
             if let Fault::ContentType(other) = fault {
                 kind = other;

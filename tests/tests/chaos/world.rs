@@ -129,7 +129,7 @@ impl World {
         let mut plans = Vec::new();
         for name in &NAMES[..rng.usize(1..=NAMES.len())] {
             let dialect = dialects[rng.usize(..3)];
-            let sim = SimProvider::builder(harness::simulated(dialect))
+            let sim = SimProvider::builder(dialect)
                 .with_name(*name)
                 .with_seed(seed)
                 .with_journal(&journal)
@@ -201,7 +201,7 @@ impl World {
 
     /// The target of a call when there is no failover.
     fn target(&self, provider: usize) -> Option<Target> {
-        let model = harness::model(harness::dialect(&self.sims[provider]));
+        let model = harness::model(self.sims[provider].dialect());
         let target = || Target::new(self.sims[provider].name()).with_model(model);
         (!self.layers.failover).then(target)
     }
@@ -297,7 +297,7 @@ impl World {
         let provider =
             self.sims.iter().zip(&self.specs).find(|(sim, _)| sim.name() == target.provider());
         provider.is_some_and(|(sim, spec)| {
-            target.model() == Some(harness::model(harness::dialect(sim)))
+            target.model() == Some(harness::model(sim.dialect()))
                 && target.credential() == spec.credentials.first().map(String::as_str)
         })
     }

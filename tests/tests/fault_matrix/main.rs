@@ -46,7 +46,7 @@ impl Pair {
             _ => Dialect::Anthropic,
         };
         let build = |name: &str, dialect, plan, words: String| {
-            SimProvider::builder(harness::simulated(dialect))
+            SimProvider::builder(dialect)
                 .with_name(name)
                 .respond(move |_| Some(Answer::text(words.clone())))
                 .with_faults(plan)

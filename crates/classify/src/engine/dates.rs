@@ -38,55 +38,19 @@ pub(crate) fn until_http_date(text: &str, now: SystemTime) -> Option<Duration> {
 }
 
 fn rfc3339(text: &str) -> Option<SystemTime> {
-    let bytes = text.as_bytes();
-    if bytes.len() < 20 || !text.is_ascii() {
-        return None;
-    }
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let part = text.get(from..to)?;
-        part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok())?
-    };
-    let shape = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
-    if shape.iter().any(|&(at, byte)| bytes[at] != byte) || !matches!(bytes[10], b'T' | b't' | b' ')
-    {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 {
-        return None;
-    }
-    let mut rest = &text[19..];
-    let mut nanos = 0;
-    if let Some(fraction) = rest.strip_prefix('.') {
-        let digits = fraction.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(fraction.len());
-        let kept = digits.min(9);
-        nanos = fraction.get(..kept)?.parse::<u64>().ok()? * 10u64.pow(9 - kept as u32);
-        rest = &fraction[digits..];
-    }
-    let offset = match rest.as_bytes() {
-        [b'Z' | b'z'] => 0,
-        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let part = |from: usize| rest.get(from..from + 2)?.parse::<i64>().ok();
-            let minutes = part(1)? * 60 + part(4)?;
-            if *sign == b'+' { minutes } else { -minutes }
+    let text = text.to_ascii_uppercase();
+    let (moment, minutes) = match text.strip_suffix('Z') {
+        Some(moment) => (moment, 0),
+        None => {
+            let (moment, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+            let (hours, minutes) = offset.split_once(':')?;
+            let (hours, minutes) = (hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?);
+            (moment, hours * 60 + minutes * if offset.starts_with('-') { -1 } else { 1 })
         }
-        _ => return None,
     };
-    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second
-        - offset * 60;
-    UNIX_EPOCH.checked_add(Duration::new(u64::try_from(seconds).ok()?, nanos as u32))
-}
-
-/// Days from 1970-01-01 in the proleptic Gregorian calendar: whole years as if they began in
-/// March, so that the leap day comes last.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
+    let at = humantime::parse_rfc3339_weak(moment).ok()?;
+    let offset = Duration::from_secs(minutes.unsigned_abs() * 60);
+    if minutes < 0 { at.checked_add(offset) } else { at.checked_sub(offset) }
 }
 
 #[cfg(test)]
@@ -107,9 +71,13 @@ mod tests {
             ("2026-11-21T13:58:39.250Z", ms(30_250)),
             ("2026-11-21T15:58:39+02:00", ms(30_000)),
             ("2026-11-21T08:28:39-05:30", ms(30_000)),
+            ("2026-11-21t13:28:39-00:30", ms(30_000)),
+            ("2026-11-21 13:58:39z", ms(30_000)),
             ("2020-01-01T00:00:00Z", ms(0)),
             ("2026-13-21T13:58:39Z", None),
             ("2026-11-21T13:58:39", None),
+            ("2026-11-21T13:58:39+0a:00", None),
+            ("2026-11-21T13:58:39é:00", None),
             ("tomorrow", None),
         ] {
             assert_eq!(until_rfc3339(text, now), expected, "{text}");

@@ -16,9 +16,7 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
         |at: SocketAddr| move |error| Exit::failed(format_args!("can not listen on {at}: {error}"));
     super::runtime().block_on(async {
         let mut servers = Vec::new();
-        for (offset, dialect) in
-            [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini].into_iter().enumerate()
-        {
+        for (offset, dialect) in Dialect::ALL.into_iter().enumerate() {
             let provider = SimProvider::builder(dialect)
                 .with_seed(args.seed)
                 .with_faults(plan.clone())

@@ -7,15 +7,13 @@ pub(crate) mod openai;
 pub(crate) mod overflow;
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::str::FromStr;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
+pub use steadfast_core::Dialect;
 
 use crate::answer::{Answer, Sent};
 use crate::clock::WallClock;
@@ -25,55 +23,6 @@ use crate::limit::Denied;
 use crate::models::Model;
 use crate::request::SimRequest;
 use crate::wire::{FaultRender, Frame};
-
-/// The API that a provider speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dialect {
-    /// OpenAI chat completions.
-    OpenAi,
-    /// Anthropic messages.
-    Anthropic,
-    /// Gemini `generateContent` and `streamGenerateContent`.
-    Gemini,
-}
-
-impl Dialect {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::OpenAi, Self::Anthropic, Self::Gemini];
-
-    /// `openai`, `anthropic` or `gemini`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenAi => "openai",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-        }
-    }
-}
-
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// A text that is not the name of a dialect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no dialect; it must be \"openai\", \"anthropic\" or \"gemini\"")]
-pub struct UnknownDialect(String);
-
-impl FromStr for Dialect {
-    type Err = UnknownDialect;
-
-    fn from_str(text: &str) -> Result<Self, UnknownDialect> {
-        Self::ALL
-            .into_iter()
-            .find(|dialect| dialect.as_str() == text)
-            .ok_or_else(|| UnknownDialect(text.to_owned()))
-    }
-}
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,116 +219,121 @@ macro_rules! dispatch {
     };
 }
 
-impl Dialect {
-    pub(crate) fn route(self, method: &Method, path: &str) -> Route {
-        dispatch!(self, routes::route(method, path))
-    }
+pub(crate) fn route(dialect: Dialect, method: &Method, path: &str) -> Route {
+    dispatch!(dialect, routes::route(method, path))
+}
 
-    /// The credential a request carries.
-    pub(crate) fn key(self, headers: &HeaderMap, query: &str) -> Option<String> {
-        dispatch!(self, routes::key(headers, query))
-    }
+/// The credential a request carries.
+pub(crate) fn key(dialect: Dialect, headers: &HeaderMap, query: &str) -> Option<String> {
+    dispatch!(dialect, routes::key(headers, query))
+}
 
-    /// The refusal of a missing (`None`) or wrong credential.
-    pub(crate) fn bad_key(self, key: Option<&str>) -> Refusal {
-        dispatch!(self, errors::bad_key(key))
-    }
+/// The refusal of a missing (`None`) or wrong credential.
+pub(crate) fn bad_key(dialect: Dialect, key: Option<&str>) -> Refusal {
+    dispatch!(dialect, errors::bad_key(key))
+}
 
-    /// Checks the headers.
-    pub(crate) fn check_headers(self, headers: &HeaderMap) -> Result<(), Refusal> {
-        dispatch!(self, routes::check_headers(headers))
-    }
+/// Checks the headers.
+pub(crate) fn check_headers(dialect: Dialect, headers: &HeaderMap) -> Result<(), Refusal> {
+    dispatch!(dialect, routes::check_headers(headers))
+}
 
-    pub(crate) fn no_route(self, method: &Method, path: &str) -> Refusal {
-        dispatch!(self, errors::no_route(method, path))
-    }
+pub(crate) fn no_route(dialect: Dialect, method: &Method, path: &str) -> Refusal {
+    dispatch!(dialect, errors::no_route(method, path))
+}
 
-    pub(crate) fn bad_json(self, error: &serde_json::Error, body: &[u8]) -> Refusal {
-        dispatch!(self, errors::bad_json(error, body))
-    }
+pub(crate) fn bad_json(dialect: Dialect, error: &serde_json::Error, body: &[u8]) -> Refusal {
+    dispatch!(dialect, errors::bad_json(error, body))
+}
 
-    pub(crate) fn no_model(self, name: &str) -> Refusal {
-        dispatch!(self, errors::no_model(name))
-    }
+pub(crate) fn no_model(dialect: Dialect, name: &str) -> Refusal {
+    dispatch!(dialect, errors::no_model(name))
+}
 
-    pub(crate) fn limited(self, denied: &Denied, model: &str, wall: &WallClock) -> Refusal {
-        dispatch!(self, errors::limited(denied, model, wall))
-    }
+pub(crate) fn limited(dialect: Dialect, denied: &Denied, model: &str, wall: &WallClock) -> Refusal {
+    dispatch!(dialect, errors::limited(denied, model, wall))
+}
 
-    /// The model that a body names. Gemini names it in the path.
-    pub(crate) fn model_of(self, body: &Value) -> Result<String, Refusal> {
-        match self {
-            Self::OpenAi => openai::rules::model_of(body),
-            Self::Anthropic => anthropic::rules::model_of(body),
-            Self::Gemini => Ok(String::new()),
-        }
+/// The model that a body names. Gemini names it in the path.
+pub(crate) fn model_of(dialect: Dialect, body: &Value) -> Result<String, Refusal> {
+    match dialect {
+        Dialect::OpenAi => openai::rules::model_of(body),
+        Dialect::Anthropic => anthropic::rules::model_of(body),
+        Dialect::Gemini => Ok(String::new()),
     }
+}
 
-    /// Everything a provider checks before it answers.
-    pub(crate) fn check(self, check: &Check<'_>) -> Result<(), Refusal> {
-        dispatch!(self, rules::check(check))
+/// Everything a provider checks before it answers.
+pub(crate) fn check(dialect: Dialect, check: &Check<'_>) -> Result<(), Refusal> {
+    dispatch!(dialect, rules::check(check))
+}
+
+/// Reads a request that passed the rules.
+pub(crate) fn read(dialect: Dialect, request: &mut SimRequest) {
+    dispatch!(dialect, read::read(request));
+}
+
+/// A whole answer.
+pub(crate) fn whole(dialect: Dialect, answer: &Answer, render: &mut Render<'_>) -> (String, Sent) {
+    dispatch!(dialect, render::whole(answer, render))
+}
+
+/// A streamed answer.
+pub(crate) fn stream(
+    dialect: Dialect,
+    answer: &Answer,
+    render: &mut Render<'_>,
+) -> (Vec<Frame>, Sent) {
+    dispatch!(dialect, render::stream(answer, render))
+}
+
+/// The body of a 200 stream without content.
+pub(crate) fn empty_stream(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi => "data: [DONE]\n\n",
+        Dialect::Anthropic | Dialect::Gemini => "",
     }
+}
 
-    /// Reads a request that passed the rules.
-    pub(crate) fn read(self, request: &mut SimRequest) {
-        dispatch!(self, read::read(request));
+pub(crate) fn models(dialect: Dialect, models: &[Model]) -> Value {
+    dispatch!(dialect, render::models(models))
+}
+
+pub(crate) fn model(dialect: Dialect, model: &Model) -> Value {
+    dispatch!(dialect, render::model(model))
+}
+
+pub(crate) fn count(dialect: Dialect, tokens: u64) -> Value {
+    match dialect {
+        Dialect::Gemini => serde_json::json!({ "totalTokens": tokens }),
+        _ => serde_json::json!({ "input_tokens": tokens }),
     }
+}
 
-    /// A whole answer.
-    pub(crate) fn whole(self, answer: &Answer, render: &mut Render<'_>) -> (String, Sent) {
-        dispatch!(self, render::whole(answer, render))
+/// A request id of this provider and its header, where it has one.
+pub(crate) fn request_id(
+    dialect: Dialect,
+    rng: &mut fastrand::Rng,
+) -> (Option<&'static str>, String) {
+    match dialect {
+        Dialect::OpenAi => (Some("x-request-id"), crate::hash::id(rng, "req_", 32)),
+        Dialect::Anthropic => (Some("request-id"), crate::hash::id(rng, "req_011C", 20)),
+        Dialect::Gemini => (None, String::new()),
     }
+}
 
-    /// A streamed answer.
-    pub(crate) fn stream(self, answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, Sent) {
-        dispatch!(self, render::stream(answer, render))
+pub(crate) fn json_type(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi | Dialect::Anthropic => "application/json",
+        Dialect::Gemini => "application/json; charset=UTF-8",
     }
+}
 
-    /// The body of a 200 stream without content.
-    pub(crate) fn empty_stream(self) -> &'static str {
-        match self {
-            Self::OpenAi => "data: [DONE]\n\n",
-            Self::Anthropic | Self::Gemini => "",
-        }
-    }
-
-    pub(crate) fn models(self, models: &[Model]) -> Value {
-        dispatch!(self, render::models(models))
-    }
-
-    pub(crate) fn model(self, model: &Model) -> Value {
-        dispatch!(self, render::model(model))
-    }
-
-    pub(crate) fn count(self, tokens: u64) -> Value {
-        match self {
-            Self::Gemini => serde_json::json!({ "totalTokens": tokens }),
-            _ => serde_json::json!({ "input_tokens": tokens }),
-        }
-    }
-
-    /// A request id of this provider and its header, where it has one.
-    pub(crate) fn request_id(self, rng: &mut fastrand::Rng) -> (Option<&'static str>, String) {
-        match self {
-            Self::OpenAi => (Some("x-request-id"), crate::hash::id(rng, "req_", 32)),
-            Self::Anthropic => (Some("request-id"), crate::hash::id(rng, "req_011C", 20)),
-            Self::Gemini => (None, String::new()),
-        }
-    }
-
-    pub(crate) fn json_type(self) -> &'static str {
-        match self {
-            Self::OpenAi | Self::Anthropic => "application/json",
-            Self::Gemini => "application/json; charset=UTF-8",
-        }
-    }
-
-    pub(crate) fn stream_type(self, sse: bool) -> &'static str {
-        match self {
-            Self::OpenAi | Self::Anthropic => "text/event-stream; charset=utf-8",
-            Self::Gemini if sse => "text/event-stream",
-            Self::Gemini => "application/json; charset=UTF-8",
-        }
+pub(crate) fn stream_type(dialect: Dialect, sse: bool) -> &'static str {
+    match dialect {
+        Dialect::OpenAi | Dialect::Anthropic => "text/event-stream; charset=utf-8",
+        Dialect::Gemini if sse => "text/event-stream",
+        Dialect::Gemini => "application/json; charset=UTF-8",
     }
 }
 
@@ -415,6 +369,11 @@ impl FaultRender for ErrorContext<'_> {
             Dialect::Gemini => if self.form.crlf { ": ping\r\n\r\n" } else { ": ping\n\n" }.into(),
         }
     }
+}
+
+/// The items of a list; none of what is no list.
+pub(crate) fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// The name of a JSON type in the providers' error messages.

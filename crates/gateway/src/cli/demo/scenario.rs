@@ -3,7 +3,6 @@
 use std::io;
 
 use steadfast::client::{Credential, Provider, Providers};
-use steadfast_core::Dialect as Spoken;
 use steadfast_sim::{
     Answer, Dialect, End, ErrorKind, Fault, FaultPlan, How, Journal, Latency, PlanRule, RateLimit,
     SimProvider, SimServer, Summaries, SummaryReply,
@@ -116,7 +115,7 @@ impl Scenario {
         for (server, given) in self.servers.iter().zip(&mut config.providers) {
             let mut provider =
                 Provider::new(given.name.as_str(), given.dialect).with_base_url(server.base_url());
-            let keys: &[(&str, &str)] = if given.dialect == Spoken::OpenAi {
+            let keys: &[(&str, &str)] = if given.dialect == Dialect::OpenAi {
                 &[("stale", "demo-stale-key"), ("good", GOOD_KEY)]
             } else {
                 &[("main", "demo-key")]

@@ -172,11 +172,8 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 sent.text.push_str(text);
                 events.start(index, &json!({"type": "text", "text": ""}));
                 for piece in answer.pieces(text) {
-                    events.delta(
-                        Kind::Content,
-                        index,
-                        &json!({"type": "text_delta", "text": piece}),
-                    );
+                    let delta = json!({"type": "text_delta", "text": piece});
+                    events.delta(Kind::Content, index, &delta);
                 }
             }
             Block::Thinking(text) => {
@@ -188,11 +185,8 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                     let delta = json!({"type": "thinking_delta", "thinking": piece});
                     events.delta(Kind::Content, index, &delta);
                 }
-                events.delta(
-                    Kind::Meta,
-                    index,
-                    &json!({"type": "signature_delta", "signature": signature}),
-                );
+                let delta = json!({"type": "signature_delta", "signature": signature});
+                events.delta(Kind::Meta, index, &delta);
             }
             Block::RedactedThinking(text) => {
                 let data = render.signer.enclose(text);
@@ -201,10 +195,8 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
             }
             Block::ToolCall { id, name, arguments } => {
                 let id = tool_id(id.as_ref(), render);
-                events.start(
-                    index,
-                    &json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-                );
+                let start = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                events.start(index, &start);
                 let delta =
                     |piece: &str| json!({"type": "input_json_delta", "partial_json": piece});
                 events.delta(Kind::Meta, index, &delta(""));

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::errors::{bad_payload, invalid, violation};
 use super::read::declarations;
 use super::{field, parts, turns};
-use crate::dialect::{Check, Dialect, Refusal, overflow};
+use crate::dialect::{Check, Dialect, Refusal, items, overflow};
 
 /// Most bytes of inline data in a request.
 const INLINE_MAX: usize = 20 * 1024 * 1024;
@@ -193,7 +193,7 @@ fn tools(body: &Value) -> Result<HashSet<&str>, Refusal> {
     let config = field(body, "toolConfig", "tool_config");
     let config = field(config, "functionCallingConfig", "function_calling_config");
     let allowed = field(config, "allowedFunctionNames", "allowed_function_names");
-    for name in allowed.as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for name in items(allowed).iter().filter_map(Value::as_str) {
         if !names.contains(name) {
             return Err(violation(
                 "tool_config.function_calling_config.allowed_function_names",
@@ -206,10 +206,8 @@ fn tools(body: &Value) -> Result<HashSet<&str>, Refusal> {
 
 /// The inline data of all parts together.
 fn payload(body: &Value) -> Result<(), Refusal> {
-    let inline: usize = body["contents"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    let inline: usize = items(&body["contents"])
+        .iter()
         .flat_map(super::read::parts)
         .filter_map(|part| field(part, "inlineData", "inline_data")["data"].as_str())
         .map(str::len)

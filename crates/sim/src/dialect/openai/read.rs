@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::request::SimRequest;
+use crate::{dialect::items, request::SimRequest};
 
 pub(crate) fn read(request: &mut SimRequest) {
     let body = &request.body;
-    let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let messages = items(&body["messages"]);
     request.last_user = messages
         .iter()
         .rev()
@@ -25,10 +25,8 @@ pub(crate) fn read(request: &mut SimRequest) {
             .map(|m| pieces_of(&m["content"]).concat())
             .collect();
     }
-    request.tools = body["tools"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    request.tools = items(&body["tools"])
+        .iter()
         .filter_map(|tool| {
             let function = &tool["function"];
             Some((function["name"].as_str()?.to_owned(), function["parameters"].clone()))
