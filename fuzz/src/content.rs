@@ -1,64 +1,15 @@
 //! The content of an answer, and writing it in every dialect.
+//!
+//! The functions that read and write answers are included from the client's tests.
 
-use bytes::Bytes;
-use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, Part};
-use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
+#[path = "../../crates/client/tests/it/codecs.rs"]
+mod codecs;
+
+use steadfast_chat::{Completion, Delta, Event, Part};
+use steadfast_client::dialect::codec;
 use steadfast_core::{Dialect, Failure};
 
-/// The same caller each time.
-pub(crate) fn caller() -> Caller {
-    let mut request = ChatRequest::user("hi").with_model("asked-model");
-    request.params.stream_usage = Some(true);
-    let mut caller = Caller::of(&request);
-    caller.created = 1_700_000_000;
-    caller.id = "0123456789abcdef".into();
-    caller
-}
-
-pub(crate) fn completion(dialect: Dialect, events: &[Event]) -> Completion {
-    let mut answer = Completion::new(Head::new(dialect));
-    events.iter().for_each(|event| answer.push(event));
-    answer
-}
-
-/// All events of a stream, and the failure if it did not end properly.
-pub(crate) fn read_stream(
-    dialect: Dialect,
-    chunks: impl IntoIterator<Item = Bytes>,
-) -> (Vec<Event>, Option<Failure>) {
-    let mut stream = StreamDecoder::new(dialect);
-    let mut events = Vec::new();
-    for chunk in chunks {
-        stream.push(chunk);
-        while let Some(read) = stream.next_event() {
-            match read {
-                Ok(event) => events.push(event),
-                Err(failure) => return (events, Some(failure)),
-            }
-        }
-    }
-    while let Some(read) = stream.finish() {
-        match read {
-            Ok(event) => events.push(event),
-            Err(failure) => return (events, Some(failure)),
-        }
-    }
-    (events, None)
-}
-
-/// The events written as a stream for a caller of the dialect `to`.
-pub(crate) fn write_stream(
-    from: Dialect,
-    to: Dialect,
-    events: &[Event],
-) -> Result<Vec<u8>, Failure> {
-    let mut encoder = StreamEncoder::new(to, &caller(), from);
-    let mut out = Vec::new();
-    for event in events {
-        out.extend_from_slice(&encoder.encode(event)?);
-    }
-    Ok(out)
-}
+pub(crate) use self::codecs::{caller, completion, read_stream, write_stream};
 
 /// The content that every dialect can express.
 #[derive(Debug, PartialEq)]

@@ -3,3 +3,4 @@
 #[cfg(feature = "gateway")]
 pub mod gateway;
 pub mod harness;
+pub mod seeds;

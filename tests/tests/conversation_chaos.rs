@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{env, num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
 use fastrand::Rng;
 use steadfast::{
@@ -20,7 +20,10 @@ use steadfast::{
     },
     timeout::{StallPolicy, StallTimeoutLayer},
 };
-use steadfast_tests::harness::{CallResult, chain, client, trio};
+use steadfast_tests::{
+    harness::{CallResult, chain, client, trio},
+    seeds,
+};
 
 /// Seeds of a default run: a few seconds.
 const SEEDS: u64 = 300;
@@ -256,20 +259,14 @@ fn check_at_rest(world: &World, seed: u64) {
 
 #[test]
 fn invariants_hold_for_broken_answers() {
-    let number = |name: &str| env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
-    let seeds = match number("STEADFAST_SEED") {
+    let seeds = match seeds::number("STEADFAST_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("STEADFAST_SEEDS").unwrap_or(SEEDS),
+        None => 0..seeds::number("STEADFAST_SEEDS").unwrap_or(SEEDS),
     };
     let many = seeds.end - seeds.start >= SEEDS;
     let mut all = Tally::default();
     for seed in seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        let tally = runtime.block_on(live(seed));
+        let tally = seeds::paused().build().unwrap().block_on(live(seed));
         all.whole += tally.whole;
         all.failed += tally.failed;
         all.resumed += tally.resumed;

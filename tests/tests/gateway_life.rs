@@ -14,7 +14,7 @@ use steadfast::sim::{
 };
 use steadfast_tests::gateway::{
     DIALECTS, Rig, RigBuilder, ask,
-    http::{HttpRequest, within},
+    http::{HttpRequest, poll_until, within},
     model, pairs, path, provider, rich_answer,
     wire_answer::WireAnswer,
 };
@@ -73,12 +73,7 @@ async fn metrics(rig: &Rig) -> BTreeMap<String, f64> {
 
 /// Waits until `holds` returns true for the metrics.
 async fn until_metrics(rig: &Rig, holds: impl Fn(&BTreeMap<String, f64>) -> bool) {
-    within(async {
-        while !holds(&metrics(rig).await) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    poll_until("the metrics are as expected", || async { holds(&metrics(rig).await) }).await;
 }
 
 fn in_flight(samples: &BTreeMap<String, f64>) -> f64 {
@@ -146,12 +141,8 @@ async fn a_shutdown_lets_open_answers_end_and_accepts_no_new_connections() {
             streams.push((caller, first, open));
         }
         rig.begin_stop();
-        within(async {
-            while TcpStream::connect(rig.addr).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        })
-        .await;
+        let refuses = || async { TcpStream::connect(rig.addr).await.is_err() };
+        poll_until("new connections are refused", refuses).await;
         for (caller, mut all, open) in streams {
             let rest = open.rest().await;
             assert!(rest.clean, "{caller} <- {speaks}");

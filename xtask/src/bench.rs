@@ -1,4 +1,5 @@
-//! What everything costs, into `docs/performance.md`.
+//! What everything costs, into `docs/performance.md`: the tables of a whole run. A run that is
+//! shorter or leaves parts out only prints.
 
 use std::{fs, path::Path, process::Command};
 
@@ -9,8 +10,12 @@ const PAGE: &str = "docs/performance.md";
 const BENCHES: [(&str, &str); 2] =
     [("layers", "steadfast-bench-layers"), ("gateway", "steadfast-bench-gateway")];
 
-/// Builds the benches once, runs them, prints the tables and puts them into the page. `rest` goes to
-/// the benches: `--quick` is a few minutes, `--peers` installs peer gateways beside ours. With `layers`
+/// The options of a bench that measure less than the page shows.
+const PARTIAL: [&str; 2] = ["--quick", "--only"];
+
+/// Builds the benches once, runs them, prints the tables and puts them into the page. `rest` goes
+/// to the benches: `--quick` is a few minutes, `--only PART,...` a part of the gateway's tables;
+/// with either the page stays as it is. `--peers` installs peer gateways beside ours. With `layers`
 /// or `gateway` among it, that one alone.
 pub(crate) fn run(rest: &[String]) -> Result<(), String> {
     let (named, options): (Vec<_>, Vec<_>) =
@@ -21,6 +26,7 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
     }
     crate::cargo("bench", &build, &[])?;
     let built = crate::target().join("release");
+    let publishes = is_published(rest);
     // Before anything is written.
     let commit = commit();
     for (mark, binary) in BENCHES {
@@ -40,9 +46,19 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
         }
         let tables = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
         println!("{tables}");
-        write(mark, &format!("{}\n\n{}", circumstances(&commit), tables.trim()))?;
+        if publishes {
+            write(mark, &format!("{}\n\n{}", circumstances(&commit), tables.trim()))?;
+        }
+    }
+    if !publishes {
+        println!("bench: {PAGE} is unchanged, because of {}", PARTIAL.join(" or "));
     }
     Ok(())
+}
+
+/// Whether the tables of a run with these arguments are those of the page.
+fn is_published(arguments: &[String]) -> bool {
+    !arguments.iter().any(|word| PARTIAL.contains(&word.as_str()))
 }
 
 /// Puts `text` between the marks of `mark`.
@@ -91,4 +107,19 @@ fn circumstances(commit: &str) -> String {
         output("rustc", &["--version"]).unwrap_or_else(unknown),
         load.split(' ').next().unwrap_or("unknown"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_run_is_published() {
+        let published = |line: &str| {
+            is_published(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert!(published("") && published("layers") && published("gateway --peers"));
+        assert!(!published("--quick") && !published("gateway --quick"));
+        assert!(!published("gateway --only memory --peers"));
+    }
 }

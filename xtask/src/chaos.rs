@@ -12,6 +12,12 @@ const SEEDS: &str = "10000";
 /// STEADFAST_SEEDS says otherwise.
 const WORLDS: &str = "10000";
 
+/// What the names of the tests begin with.
+const TESTS: &str = "invariants_hold";
+
+/// The files that they are in.
+const FILES: [&str; 2] = ["chaos", "conversation_chaos"];
+
 /// Runs them; `rest` goes to the test's own arguments.
 pub(crate) fn run(rest: &[String]) -> Result<(), String> {
     let mut args = vec![
@@ -22,13 +28,9 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
         "-p",
         "steadfast-tests",
         "--no-default-features",
-        "--test",
-        "chaos",
-        "--test",
-        "conversation_chaos",
-        "invariants_hold",
-        "--",
     ];
+    args.extend(FILES.into_iter().flat_map(|file| ["--test", file]));
+    args.extend([TESTS, "--"]);
     args.extend(rest.iter().map(String::as_str));
     let or = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.to_owned());
     let seeds = or("STEADFAST_CHAOS_SEEDS", SEEDS);
@@ -39,4 +41,22 @@ pub(crate) fn run(rest: &[String]) -> Result<(), String> {
     args.extend(["--test", "dialects", "--"]);
     args.extend(rest.iter().map(String::as_str));
     crate::cargo("chaos: broken streams", &args, &env)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace;
+
+    /// A filter that matches nothing runs no test and passes.
+    #[test]
+    fn each_file_has_a_test_of_that_name() {
+        let folder = workspace::root().join("tests/tests");
+        for file in FILES {
+            let paths = [folder.join(file).join("main.rs"), folder.join(format!("{file}.rs"))];
+            let path = paths.iter().find(|path| path.is_file()).expect(file);
+            let text = workspace::read(path).unwrap();
+            assert!(text.contains(&format!("#[test]\nfn {TESTS}")), "{}", path.display());
+        }
+    }
 }

@@ -44,7 +44,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", what: "rustfmt, check only", ci: Some(&[]), run: Run::Plain(fmt) },
     Step {
         name: "lint",
-        what: "the words check, and clippy on everything, warnings are errors",
+        what: "the words check, one name for one public type, clippy on everything, warnings are errors",
         ci: Some(&[]),
         run: Run::Plain(lint),
     },
@@ -56,7 +56,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "docs",
-        what: "rustdoc, warnings are errors; files that pages name are there",
+        what: "rustdoc, warnings are errors; files that pages name are there, events in docs/events.md",
         ci: Some(&[]),
         run: Run::Plain(docs),
     },
@@ -74,7 +74,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "msrv",
-        what: "everything builds with the oldest supported compiler",
+        what: "everything builds with the oldest supported compiler, all features on",
         ci: Some(&[]),
         run: Run::Plain(msrv::run),
     },
@@ -129,7 +129,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "bench",
-        what: "what layers and gateway cost, into docs/performance.md; `bench [layers|gateway] [--quick] [--peers]`",
+        what: "what layers and gateway cost, into docs/performance.md; `bench [layers|gateway] [--peers]`, \
+               only printed with `--quick` or `gateway --only PART,...`",
         ci: None,
         run: Run::WithArguments(bench::run),
     },

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::workspace;
 
-/// Checks the workspace with it. Without network and without the toolchain it says so and passes.
+/// Checks the workspace with it, all features on. Where the toolchain is not here and can not be
+/// installed (no rustup, or no network), it says so and passes.
 pub(crate) fn run() -> Result<(), String> {
     let manifest = workspace::read(&workspace::root().join("Cargo.toml"))?;
     let version = workspace::value(&manifest, "workspace.package", "rust-version")
@@ -19,11 +20,13 @@ pub(crate) fn run() -> Result<(), String> {
             return Ok(());
         }
     }
-    let args = ["run", version, "cargo", "check", "--workspace", "--locked"];
+    let check = ["cargo", "check", "--workspace", "--all-features", "--locked"];
     let mut command = Command::new("rustup");
     // What cargo has set for this program is the other toolchain's.
-    command.args(args).current_dir(workspace::root()).env_remove("CARGO").env_remove("RUSTC");
-    crate::run("msrv", &format!("cargo +{version} check --workspace --locked"), &mut command)
+    command.args(["run", version]).args(check);
+    command.current_dir(workspace::root()).env_remove("CARGO").env_remove("RUSTC");
+    let line = format!("cargo +{version} {}", check[1..].join(" "));
+    crate::run("msrv", &line, &mut command)
 }
 
 fn is_installed(version: &str) -> bool {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::{words, workspace};
 
-/// Names that stand for one role in each crate, or for the same idea twice: the simulator has its own
-/// dialects, usage and stops, so that it does not share a mistake with what it tests.
-const SHARED: [&str; 4] = ["Dialect", "PolicyError", "Stop", "Usage"];
+/// Names that stand for one role in each crate, or for the same idea twice: the simulator has its
+/// own usage and stops, so that it does not share a mistake with what it tests.
+const SHARED: [&str; 4] = ["PolicyError", "ResponseFuture", "Stop", "Usage"];
 
 /// Compares the types of all crates.
 pub(crate) fn run() -> Result<(), String> {
@@ -27,10 +27,16 @@ pub(crate) fn run() -> Result<(), String> {
     if twice.is_empty() { Ok(()) } else { Err(twice.join("\n")) }
 }
 
-/// The public types of a source file, outside of modules in it.
+/// The public types of a source file, outside of modules in it: those at the beginning of a line,
+/// and those indented once in a `pin_project!` that is at the beginning of a line.
 fn types(source: &str) -> impl Iterator<Item = &str> {
     let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+    let mut pinned = false;
     source.lines().filter_map(move |line| {
+        if line.starts_with(['p', '}']) {
+            pinned = line.ends_with("pin_project! {");
+        }
+        let line = if pinned { line.strip_prefix("    ").unwrap_or(line) } else { line };
         let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
         rest.split(|c: char| !c.is_alphanumeric()).next()
     })
@@ -44,5 +50,9 @@ mod tests {
     fn public_types_are_found() {
         let source = "pub struct A<T>(T);\nstruct B;\npub(crate) enum C {}\npub trait D: E {\n    pub struct F;\n";
         assert_eq!(types(source).collect::<Vec<_>>(), ["A", "D"]);
+        let source = "\
+            pin_project! {\n    /// A.\n    pub struct A<T> {\n        x: T,\n    }\n}\n\
+            mod b {\n    pub struct B;\n}\npin_project_lite::pin_project! {\n    pub struct C {\n";
+        assert_eq!(types(source).collect::<Vec<_>>(), ["A", "C"]);
     }
 }

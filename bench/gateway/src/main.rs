@@ -29,6 +29,9 @@ mod wire;
 
 use std::{path::PathBuf, process::ExitCode};
 
+/// What `--only` can select.
+const PARTS: [&str; 4] = ["whole", "streams", "memory", "instructions"];
+
 /// Every error ends the bench with its message.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -54,11 +57,12 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--peers" => options.peers = true,
                 "--gateway" => options.gateway = value()?.into(),
-                "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
+                "--only" => options.only = parts(&value()?)?,
                 other => {
                     return Err(format!(
                         "`{other}` is not known; there are --quick, --peers, --gateway PATH and \
-                         --only whole,streams,memory,instructions"
+                         --only {}",
+                        PARTS.join(",")
                     )
                     .into());
                 }
@@ -70,6 +74,17 @@ impl Options {
     /// Whether `part` is to be run.
     pub(crate) fn wants(&self, part: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == part)
+    }
+}
+
+/// The parts that a list names.
+fn parts(list: &str) -> Result<Vec<String>, Error> {
+    match list.split(',').find(|part| !PARTS.contains(part)) {
+        Some(part) => {
+            let known = PARTS.join(", ");
+            Err(format!("--only: there is no part `{part}`; there are {known}").into())
+        }
+        None => Ok(list.split(',').map(str::to_owned).collect()),
     }
 }
 
@@ -86,6 +101,20 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("steadfast-bench-gateway: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_part_is_refused_with_the_known_ones() {
+        assert_eq!(parts("memory,whole").unwrap(), ["memory", "whole"]);
+        for wrong in ["memroy", "", "memory,", "memory, whole"] {
+            let error = parts(wrong).unwrap_err().to_string();
+            assert!(error.contains("whole, streams, memory, instructions"), "{error}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use steadfast_core::circuit::MAX_ROW;
+
 /// A [`BreakerPolicy`](crate::BreakerPolicy) that makes no sense, with the field and what would be
 /// right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -49,6 +51,6 @@ pub enum PolicyError {
     #[error("breaker policy: `window` is {0:?}; it must be between 10 ms and a day")]
     Window(Duration),
     /// A longer row than is remembered.
-    #[error("breaker policy: `consecutive` is {0}; it must be at most 64, such as 5")]
+    #[error("breaker policy: `consecutive` is {0}; it must be at most {MAX_ROW}, such as 5")]
     Consecutive(u32),
 }

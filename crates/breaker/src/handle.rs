@@ -56,9 +56,9 @@ where
         self.breakers.get(key).map(|breaker| breaker.snapshot(Instant::now()))
     }
 
-    /// Refuses calls for `key` until it is [`reset`](Self::reset), except those that the panic rule
-    /// lets through. Calls under way are not touched, and decide nothing. Says whether that changed
-    /// anything.
+    /// Refuses calls for `key` until it is [`reset`](Self::reset), except the
+    /// [lone](BreakerPolicy::lone) ones. Calls under way are not touched, and decide nothing. Says
+    /// whether that changed anything.
     pub fn force_open(&self, key: &K) -> bool {
         self.steer(key, |circuit, now| circuit.force(now, CircuitState::ForcedOpen))
     }

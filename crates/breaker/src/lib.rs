@@ -61,8 +61,6 @@
 //! | `auth`, `billing`, `model_not_found`, and what is permanent | proof: opens at once, if the key is as narrow as what is refused or missing (see [`Covers`]); else nothing |
 //! | the caller's fault, a refusal of our own, a time limit that blames nobody, a dropped future or body | nothing: it frees its place and moves no counter |
 //!
-//! A success is counted at the time when the last call began, a failure when it happens.
-//!
 //! The rule behind the fourth line: a failure that [must not be retried](steadfast_core::Retry)
 //! and concerns a [model or a credential](steadfast_core::Scope) is repeated by every further call
 //! to the same model or with the same credential. One is enough to know.

@@ -84,14 +84,15 @@ pub struct BreakerPolicy {
         serde(rename = "max_cooldown_s", with = "steadfast_core::config::Seconds")
     )]
     pub max_cooldown: Duration,
-    /// The shortest rest after a permanent failure. Default an hour, ADR-012's.
+    /// The shortest rest after a permanent failure. Default an hour, about how soon a person reacts
+    /// to an alarm.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "permanent_cooldown_s", with = "steadfast_core::config::Seconds")
     )]
     pub permanent_cooldown: Duration,
     /// Where the doubling after permanent failures ends, and the longest hint believed. Default a
-    /// day, ADR-012's.
+    /// day, so that a repair is noticed within one.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "max_permanent_s", with = "steadfast_core::config::Seconds")
@@ -156,8 +157,8 @@ impl Default for BreakerPolicy {
 }
 
 impl BreakerPolicy {
-    /// ADR-012's: the first hard failure opens, and `auth`, `billing` and `model_not_found` rest
-    /// for an hour, doubling to a day.
+    /// The thresholds of a system in use: the first hard failure opens, and `auth`, `billing` and
+    /// `model_not_found` rest for an hour, doubling to a day.
     pub fn adr012() -> Self {
         Self { consecutive: Some(1), table: RecoveryTable::adr012(), ..Self::default() }
     }

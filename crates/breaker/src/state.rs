@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
-    circuit::{Circuit, CircuitState, CircuitVerdict, Moment, Refused, Transition},
+    circuit::{Circuit, CircuitState, Moment, Refused, Transition},
     time::millis,
 };
 use tokio::{sync::broadcast, time::Instant};
@@ -69,8 +69,6 @@ struct Counted {
     circuit: Circuit,
     /// Calls that have begun.
     calls: u64,
-    /// When the last of them began, something else than a plain success happened, or somebody looked.
-    at: Instant,
     /// Calls that were refused, or would have been.
     refused: u64,
 }
@@ -109,7 +107,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         Self {
             key: key.clone(),
             covers: (common.keys.covers)(key),
-            counted: Mutex::new(Counted { circuit, calls: 0, at: now, refused: 0 }),
+            counted: Mutex::new(Counted { circuit, calls: 0, refused: 0 }),
             common: common.clone(),
         }
     }
@@ -123,7 +121,6 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     ) -> Result<Lease, Refused> {
         let admission = {
             let mut counted = self.counted.lock();
-            counted.at = counted.at.max(now);
             // A call that is refused has no place in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
             let admission = counted.circuit.admit(moment, context.alternatives == 0);
@@ -196,7 +193,6 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 
     pub(crate) fn snapshot(&self, now: Instant) -> BreakerSnapshot<K> {
         let mut counted = self.counted.lock();
-        counted.at = counted.at.max(now);
         BreakerSnapshot {
             key: self.key.clone(),
             circuit: counted.circuit.snapshot(now),
@@ -304,15 +300,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
         let verdict = judge(&end.outcome, &self.common.policy, self.covers);
         let transition = {
             let mut counted = self.counted.lock();
-            // The success of a healthy target is only counted. The time of the last call does for
-            // that: to read the clock would cost a quarter of all that the layer costs.
-            let counts = verdict == CircuitVerdict::Success
-                && !counted.circuit.is_degraded()
-                && self.common.policy.slow.is_none();
-            if !counts {
-                counted.at = counted.at.max(Instant::now());
-            }
-            let now = Moment { at: counted.at, order: counted.calls };
+            let now = Moment { at: Instant::now(), order: counted.calls };
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
         };
         if let Some(transition) = &transition {

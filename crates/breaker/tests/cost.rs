@@ -12,7 +12,8 @@ use std::{
 use allocation_counter::measure;
 use steadfast_breaker::CircuitBreakerLayer;
 use steadfast_core::circuit::SlowPolicy;
-use steadfast_core::{CallContext, Failure, Reason};
+use steadfast_core::{Failure, Reason};
+use steadfast_testkit::plain_request;
 use support::*;
 use tower::{Layer, Service};
 
@@ -55,29 +56,25 @@ fn a_call_that_passes_allocates_nothing() {
         let layer = CircuitBreakerLayer::new(policy).unwrap();
         let plain = layer.clone().at_once();
         for target in [Some(openai()), None] {
-            let request = || {
-                let mut context = CallContext::new();
-                context.target.clone_from(&target);
-                PlainRequest("?", context)
-            };
+            let request = || plain_request(|context| context.target.clone_from(&target));
             let mut service = plain.layer(ReadyService);
-            // A service allocates a counter at the second call with a key.
-            call(&mut service, request()).unwrap();
+            // The first call with a key allocates its breaker.
             call(&mut service, request()).unwrap();
             // The service itself, clones of it, and new services.
-            let mut services: Vec<_> = (0..100).map(|_| plain.layer(ReadyService)).collect();
+            let calls: Vec<_> = (0..100)
+                .map(|_| (plain.layer(ReadyService), [request(), request(), request()]))
+                .collect();
             let counted = measure(|| {
-                for new in &mut services {
-                    call(&mut service, request()).unwrap();
-                    call(&mut service.clone(), request()).unwrap();
-                    call(new, request()).unwrap();
+                for (mut new, [first, second, third]) in calls {
+                    call(&mut service, first).unwrap();
+                    call(&mut service.clone(), second).unwrap();
+                    call(&mut new, third).unwrap();
                 }
             });
             assert_eq!(counted.count_total, 0);
             let mut service = layer.layer(ReadyService);
-            call(&mut service, request()).unwrap();
-            call(&mut service, request()).unwrap();
-            let counted = measure(|| call(&mut service, request()).unwrap());
+            let request = request();
+            let counted = measure(|| call(&mut service, request).unwrap());
             assert_eq!(counted.count_total, 0);
         }
     }
@@ -88,12 +85,9 @@ fn a_refusal_allocates_only_its_failure() {
     let layer = CircuitBreakerLayer::new(strict()).unwrap().at_once();
     layer.handle().trip(&Some(openai()), Reason::Overloaded, secs(1_000));
     let mut service = layer.layer(ReadyService);
-    let request = || PlainRequest("?", CallContext::new().with_target(openai()));
-    let _ = call(&mut service, request()).unwrap_err();
-    let _ = call(&mut service, request()).unwrap_err();
-    let prepared = request();
+    let request = plain_request(|context| context.target = Some(openai()));
     let mut refused = None;
-    let counted = measure(|| refused = Some(service.call(prepared)));
+    let counted = measure(|| refused = Some(service.call(request)));
     assert_eq!(counted.count_total, 0, "none before the failure is made");
     let mut context = Context::from_waker(Waker::noop());
     let mut refused = pin!(refused.unwrap());

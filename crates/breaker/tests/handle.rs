@@ -16,14 +16,14 @@ use tracing_subscriber::{Layer as _, layer::SubscriberExt};
 
 /// Answers "!", or fails with the reason that the request names.
 async fn serve(request: PlainRequest) -> Result<Reply, Failure> {
-    match request.0.parse::<Reason>() {
+    match request.text.parse::<Reason>() {
         Ok(reason) => Err(Failure::new(reason, "")),
         Err(_) => Ok("!"),
     }
 }
 
 fn fails(reason: &'static str) -> PlainRequest {
-    PlainRequest(reason, request(&openai()).1)
+    PlainRequest { text: reason, ..request(&openai()) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +62,7 @@ async fn controls_each_key() {
     assert!(handle.isolate(&key));
     assert!(!passes(&openai()).await);
     assert!(handle.forget(&key) && !handle.forget(&key));
-    assert!(passes(&openai()).await, "a service that used it before notices");
+    assert!(passes(&openai()).await, "it begins anew");
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,21 +151,19 @@ async fn keeps_a_bounded_number_of_keys() {
     assert_eq!(tripped.map(|snapshot| snapshot.circuit.state), Some(CircuitState::Open));
 }
 
-/// A service caches the breaker of the key it used last. The key is in use nevertheless, and not evicted
-/// for new ones.
 #[tokio::test(start_paused = true)]
 async fn a_busy_key_is_not_evicted_for_idle_ones() {
     let keys = KeyedPolicy { capacity: 64, idle: secs(600) };
     let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
     let handle = layer.handle();
-    let (mut busy, mut others) = (layer.layer(service_fn(serve)), layer.layer(service_fn(serve)));
-    busy.ready().await.unwrap().call(request(&openai())).await.unwrap();
+    let mut service = layer.layer(service_fn(serve));
+    service.ready().await.unwrap().call(request(&openai())).await.unwrap();
     // A breaker that was evicted starts again with generation 0.
     handle.reset(&Some(openai()));
     for tenant in 0..2_000 {
-        busy.ready().await.unwrap().call(request(&openai())).await.unwrap();
-        let target = Target::new(format!("tenant-{tenant}"));
-        others.ready().await.unwrap().call(request(&target)).await.unwrap();
+        for target in [openai(), Target::new(format!("tenant-{tenant}"))] {
+            service.ready().await.unwrap().call(request(&target)).await.unwrap();
+        }
         tokio::time::advance(secs(1)).await;
         assert_eq!(handle.get(&Some(openai())).unwrap().circuit.generation, 1);
     }

@@ -82,14 +82,14 @@ fn snapshot(handle: &BreakerHandle) -> BreakerSnapshot<Option<Target>> {
 
 /// The next call is a probe, and closes the breaker.
 macro_rules! assert_recovers {
-    ($providerle:expr, $service:expr) => {{
+    ($handle:expr, $service:expr) => {{
         assert_eq!(
-            (snapshot(&$providerle).circuit.state, snapshot(&$providerle).circuit.probes),
+            (snapshot(&$handle).circuit.state, snapshot(&$handle).circuit.probes),
             (CircuitState::HalfOpen, 0)
         );
         let response = $service.ready().await.unwrap().call(request(fine)).await.unwrap();
         response.into_body().collect().await.unwrap();
-        assert_eq!(snapshot(&$providerle).circuit.state, CircuitState::Closed);
+        assert_eq!(snapshot(&$handle).circuit.state, CircuitState::Closed);
     }};
 }
 

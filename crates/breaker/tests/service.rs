@@ -44,7 +44,7 @@ async fn passes_answers_and_refuses_without_a_call() {
 
     tokio::time::advance(secs(10)).await;
     let refused = request(&openai());
-    let log = refused.1.log.clone();
+    let log = refused.context.log.clone();
     let mut future = task::spawn(service.ready().await.unwrap().call(refused));
     let failure = assert_ready_err!(future.poll());
     assert_eq!(failure.reason(), Reason::CircuitOpen);
@@ -65,7 +65,7 @@ async fn logs_its_actions_for_each_request() {
     for (wait, answer) in [(0, Err(network())), (15, Err(network())), (60, Ok("!")), (0, Ok("!"))] {
         tokio::time::advance(secs(wait)).await;
         let request = request(&openai());
-        let log = request.1.log.clone();
+        let log = request.context.log.clone();
         let _ = call!(service, provider, request, answer);
         logs.push(log.to_string());
     }
@@ -89,17 +89,12 @@ async fn each_target_has_a_breaker_and_calls_without_one_share_one() {
     let other = openai().with_model("gpt-4o-mini");
     assert!(call!(service, provider, request(&openai()), Err(network())).is_err());
     assert_eq!(call!(service, provider, request(&other), Ok("!")).unwrap(), "!");
-    assert_eq!(
-        call!(service, provider, PlainRequest("?", CallContext::new()), Ok("!")).unwrap(),
-        "!"
-    );
+    assert_eq!(call!(service, provider, PlainRequest::default(), Ok("!")).unwrap(), "!");
     let failure = service.ready().await.unwrap().call(request(&openai())).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::CircuitOpen);
 
-    assert!(
-        call!(service, provider, PlainRequest("?", CallContext::new()), Err(network())).is_err()
-    );
-    let failure = service.ready().await.unwrap().call(PlainRequest("?", CallContext::new())).await;
+    assert!(call!(service, provider, PlainRequest::default(), Err(network())).is_err());
+    let failure = service.ready().await.unwrap().call(PlainRequest::default()).await;
     assert_eq!(failure.unwrap_err().target(), None);
     let mut states: Vec<_> =
         layer.handle().snapshot().into_iter().map(|one| (one.key, one.circuit.state)).collect();
@@ -264,7 +259,10 @@ async fn does_not_count_refusals_callers_faults_and_long_answers() {
 async fn a_few_lone_calls_pass() {
     let (mock, mut provider) = mock();
     let mut service = layer(sensitive()).layer(mock);
-    let lone = || PlainRequest("?", CallContext::recording().with_target(openai()));
+    let lone = || PlainRequest {
+        context: CallContext::recording().with_target(openai()),
+        ..PlainRequest::default()
+    };
     assert!(call!(service, provider, lone(), Err(network())).is_err());
     let failure = service.ready().await.unwrap().call(lone()).await.unwrap_err();
     assert_eq!(failure.retry_after(), Some(secs(1)));
@@ -274,7 +272,7 @@ async fn a_few_lone_calls_pass() {
     assert_eq!(failure.retry_after(), Some(secs(29)));
     for _ in 0..3 {
         let request = lone();
-        let log = request.1.log.clone();
+        let log = request.context.log.clone();
         assert_eq!(call!(service, provider, request, Ok("!")).unwrap(), "!");
         assert!(log.to_string().starts_with("breaker.probe openai/gpt-4o#main nowhere else to go"));
         tokio::time::advance(secs(1)).await;
@@ -291,7 +289,7 @@ async fn observes_only() {
     assert!(call!(service, provider, request(&openai()), Err(network())).is_err());
     for _ in 0..3 {
         let request = request(&openai());
-        let log = request.1.log.clone();
+        let log = request.context.log.clone();
         assert_eq!(call!(service, provider, request, Ok("!")).unwrap(), "!");
         assert_eq!(log.to_string(), "breaker.would_refuse openai/gpt-4o#main 30000ms");
     }
@@ -315,7 +313,7 @@ async fn observes_only() {
 async fn works_with_towers_own_layers() {
     let stack = ServiceBuilder::new().layer(layer(strict())).buffer(4).timeout(secs(5)).service(
         service_fn(|request: PlainRequest| async move {
-            match request.0 {
+            match request.text {
                 "hang" => std::future::pending::<Result<Reply, Failure>>().await,
                 "fail" => Err(Failure::new(Reason::Overloaded, "")),
                 _ => Ok("!"),
@@ -323,8 +321,8 @@ async fn works_with_towers_own_layers() {
         }),
     );
     let mut service = stack;
-    let failure =
-        service.ready().await.unwrap().call(PlainRequest("fail", request(&openai()).1)).await;
+    let failing = PlainRequest { text: "fail", ..request(&openai()) };
+    let failure = service.ready().await.unwrap().call(failing).await;
     assert_eq!(
         failure.unwrap_err().reason(),
         Reason::Overloaded,
@@ -332,8 +330,8 @@ async fn works_with_towers_own_layers() {
     );
     assert_eq!(service.ready().await.unwrap().call(request(&openai())).await.unwrap(), "!");
     // An inner timeout counts.
-    let failure =
-        service.ready().await.unwrap().call(PlainRequest("hang", request(&openai()).1)).await;
+    let hanging = PlainRequest { text: "hang", ..request(&openai()) };
+    let failure = service.ready().await.unwrap().call(hanging).await;
     assert_eq!(failure.unwrap_err().reason(), Reason::Unknown);
     let failure = service.ready().await.unwrap().call(request(&openai())).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::CircuitOpen);
@@ -341,8 +339,9 @@ async fn works_with_towers_own_layers() {
 
 #[tokio::test(start_paused = true)]
 async fn an_infallible_service_works_too() {
-    let mut service = layer(strict())
-        .layer(service_fn(|request: PlainRequest| async move { Ok::<_, Infallible>(request.0) }));
+    let mut service = layer(strict()).layer(service_fn(|request: PlainRequest| async move {
+        Ok::<_, Infallible>(request.text)
+    }));
     assert_eq!(service.ready().await.unwrap().call(request(&openai())).await.unwrap(), "?");
 }
 

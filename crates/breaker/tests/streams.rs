@@ -86,8 +86,8 @@ async fn streams_under_way_break_a_row_of_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_counts_at_the_time_of_the_last_call() {
-    for (another, left) in [(false, 0), (true, 2)] {
+async fn a_success_counts_when_its_answer_has_ended() {
+    for (another, left) in [(false, 1), (true, 2)] {
         let layer = CircuitBreakerLayer::new(strict()).unwrap();
         let handle = layer.handle();
         let mut service = layer.layer(service_fn(|_: Request<()>| async {

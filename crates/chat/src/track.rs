@@ -2,15 +2,13 @@
 
 use std::{
     fmt,
-    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use futures_core::Stream;
 use smallvec::SmallVec;
-use steadfast_core::{BufferLimits, Deadline, Failure, Lease, Track, UntilEnd};
-use tokio::time::{Sleep, sleep_until};
+use steadfast_core::{BufferLimits, Deadline, Failure, Lease, Track, UntilEnd, time::Alarm};
 
 use crate::{ChatResponse, Event, Events};
 
@@ -24,6 +22,8 @@ impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
             buffered: None,
             timer: None,
             lease: Lease::idle(),
+            waited: false,
+            exhausted: false,
             delivered: false,
             ended: false,
         })
@@ -56,7 +56,11 @@ pub struct TrackedEvents<S> {
     /// event, as most answers have, is not allocated.
     buffered: Option<SmallVec<[Event; 1]>>,
     /// Armed while there is something to wait for.
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Alarm>,
+    /// The wait for the first content is over, whether it came or not.
+    waited: bool,
+    /// The inner stream has ended, and is not polled again.
+    exhausted: bool,
     /// Idle once it has ended.
     lease: Lease,
     /// Content has been passed on.
@@ -77,6 +81,9 @@ impl<S: Events + Unpin> TrackedEvents<S> {
         limits: BufferLimits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Failure>> {
+        if self.waited {
+            return Poll::Ready(Ok(false));
+        }
         let buffered = self.buffered.get_or_insert_default();
         let mut bytes: usize = buffered.iter().map(Event::size).sum();
         let has_content = loop {
@@ -90,16 +97,18 @@ impl<S: Events + Unpin> TrackedEvents<S> {
                     }
                 }
                 Poll::Ready(Some(Err(failure))) => return Poll::Ready(Err(failure)),
-                Poll::Ready(None) => break false,
+                Poll::Ready(None) => {
+                    self.exhausted = true;
+                    break false;
+                }
                 Poll::Pending => {
-                    let until = || Deadline::after(limits.time).instant();
-                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until())));
-                    ready!(timer.as_mut().poll(cx));
+                    let alarm = || Alarm::at(Deadline::after(limits.time).instant());
+                    ready!(self.timer.get_or_insert_with(alarm).poll(cx));
                     break false;
                 }
             }
         };
-        self.timer = None;
+        (self.timer, self.waited) = (None, true);
         // `poll_event` pops from the end.
         buffered.reverse();
         Poll::Ready(Ok(has_content))
@@ -115,6 +124,9 @@ impl<S: Events + Unpin> TrackedEvents<S> {
             if event.is_some() {
                 return Poll::Ready(event.map(Ok));
             }
+        }
+        if self.exhausted {
+            return Poll::Ready(None);
         }
         Pin::new(&mut self.events).poll_next(cx)
     }

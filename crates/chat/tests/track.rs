@@ -69,13 +69,14 @@ enum Action<T> {
 
 struct Script<T> {
     actions: VecDeque<Action<T>>,
+    ended: bool,
     /// Whether the body knows its own end, as one with a content-length does.
     knows_end: bool,
 }
 
 impl<T> Script<T> {
     fn new(actions: impl IntoIterator<Item = Action<T>>) -> Self {
-        Self { actions: actions.into_iter().collect(), knows_end: false }
+        Self { actions: actions.into_iter().collect(), ended: false, knows_end: false }
     }
 
     fn next(&mut self) -> Poll<Option<Result<T, Failure>>> {
@@ -86,7 +87,11 @@ impl<T> Script<T> {
                 Poll::Pending
             }
             Some(Action::Fail) => Poll::Ready(Some(Err(Failure::new(Reason::Network, "reset")))),
-            None => Poll::Ready(None),
+            None => {
+                assert!(!self.ended, "polled after its end");
+                self.ended = true;
+                Poll::Ready(None)
+            }
         }
     }
 }
@@ -148,8 +153,21 @@ async fn wait<R>(reply: R, limits: BufferLimits) -> Result<<UntilEnd as Track<R>
 where
     UntilEnd: Track<R>,
 {
+    wait_times(1, reply, limits).await
+}
+
+async fn wait_times<R>(
+    times: usize,
+    reply: R,
+    limits: BufferLimits,
+) -> Result<<UntilEnd as Track<R>>::Tracked, Failure>
+where
+    UntilEnd: Track<R>,
+{
     let mut reply = UntilEnd.track(reply);
-    poll_fn(|cx| UntilEnd.poll_content(&mut reply, limits, cx)).await?;
+    for _ in 0..times {
+        poll_fn(|cx| UntilEnd.poll_content(&mut reply, limits, cx)).await?;
+    }
     Ok(reply)
 }
 
@@ -279,14 +297,36 @@ async fn waiting_is_bounded_in_time() {
 async fn waiting_is_bounded_in_bytes() {
     let limits = BufferLimits { bytes: 2_000, ..BufferLimits::default() };
     let pings = (0..1_000).map(|_| Action::Item(Event::new([Delta::Ping])));
-    let mut response = wait(answer(pings), limits).await.unwrap();
-    assert_eq!(drain(&mut response).await.len(), 1_000);
+    let answer = answer(pings.chain([Action::Wait]));
+    let mut waiting = task::spawn(wait(answer, limits));
+    let mut response = assert_ready!(waiting.poll()).unwrap();
+    let mut received = 0;
+    let mut next = task::spawn(poll_fn(|cx| Pin::new(&mut response).poll_next(cx)));
+    while let Poll::Ready(event) = next.poll() {
+        assert_eq!(event.unwrap().unwrap(), Event::new([Delta::Ping]));
+        received += 1;
+    }
+    assert_eq!(received, 1_000);
+}
+
+#[tokio::test]
+async fn waiting_again_reads_no_more_and_keeps_the_order() {
+    let empty = |index| Event::new([Delta::Text { index, text: "".into() }]);
+    let events: Vec<_> = (0..8).map(empty).collect();
+    // Exceeded by the second event.
+    let limits = BufferLimits { bytes: events[0].size(), ..BufferLimits::default() };
+    let answer = answer(events.iter().cloned().map(Action::Item));
+    let mut reply = wait_times(3, answer, limits).await.unwrap();
+    assert_eq!(drain(&mut reply).await, events.into_iter().map(Ok).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn an_answer_that_ends_without_content_is_passed_on() {
-    let mut response = wait(answer([start(), end()]), BufferLimits::default()).await.unwrap();
-    assert_eq!(drain(&mut response).await.len(), 2);
+    for script in [vec![start(), end()], vec![start()], vec![]] {
+        let length = script.len();
+        let mut response = wait(answer(script), BufferLimits::default()).await.unwrap();
+        assert_eq!(drain(&mut response).await.len(), length);
+    }
 }
 
 #[tokio::test]

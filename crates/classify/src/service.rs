@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast_chat::ChatResponse;
-use steadfast_core::{BoxError, Call, Failure};
+use steadfast_core::{BoxError, Call, Failure, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -24,19 +24,11 @@ pub struct Classify<S> {
     windows: Option<Windows>,
 }
 
+inner_service!(Classify<S>);
+
 impl<S> Classify<S> {
     pub(crate) fn new(inner: S, classifier: Classifier, windows: Option<Windows>) -> Self {
         Self { inner, classifier, windows }
-    }
-
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside.
-    pub fn into_inner(self) -> S {
-        self.inner
     }
 }
 

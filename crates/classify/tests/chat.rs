@@ -17,24 +17,12 @@ use steadfast_core::{
     Call, CallContext, Dialect, Failover, Failure, Reason, RecoveryTable, Retry, Target, Upstream,
     Usage,
 };
+use steadfast_testkit::{PlainRequest, plain_request};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
-/// A request type of somebody else's.
-#[derive(Clone, Debug)]
-struct PlainRequest(CallContext);
-
-impl Call for PlainRequest {
-    fn context(&self) -> &CallContext {
-        &self.0
-    }
-    fn context_mut(&mut self) -> &mut CallContext {
-        &mut self.0
-    }
-}
-
 fn ask() -> PlainRequest {
-    PlainRequest(CallContext::new().with_target(Target::new("anthropic").with_model("claude")))
+    plain_request(|context| context.target = Some(Target::new("anthropic").with_model("claude")))
 }
 
 /// Events from a list; counts how often it is polled after its end.

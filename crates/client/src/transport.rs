@@ -49,11 +49,8 @@ pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// HTTP/2 it is one. An idle one holds some 20 KB for at most a minute.
 pub const POOL_MAX_IDLE: usize = 256;
 
-/// The most header lines read of an HTTP/1 response: 100, hyper's own number, for which alone it has
-/// room without asking for memory at each response. Providers send about 40.
-pub const MAX_HEADERS: usize = 100;
-
-/// The most header bytes read of a response: 64 KiB, HTTP/1 and HTTP/2 alike.
+/// The most header bytes read of a response: 64 KiB, HTTP/1 and HTTP/2 alike. Of an HTTP/1 response at
+/// most 100 lines are read, which is hyper's own limit; providers send about 40.
 pub const MAX_HEADER_BYTES: usize = 64 * 1024;
 
 /// How often a silent HTTP/2 connection is asked whether it is alive: every 30 s, so that one that

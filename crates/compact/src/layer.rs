@@ -108,7 +108,7 @@ impl CompactionLayer {
     }
 
     /// What the layer has to know of a target, where its name is not enough. Called once for each target
-    /// and service, and again when a window is learned.
+    /// and model, and again when a window is learned.
     ///
     /// ```
     /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};
@@ -150,7 +150,7 @@ impl CompactionLayer {
     /// Remembers so many conversations, for so long. 1,024, and an hour: those that are long enough to be
     /// counted hold on to their messages, or to hashes of what was read from the wire, so that a thousand
     /// of half a megabyte are the most that a process should spend on it.
-    pub fn with_keys(self, policy: KeyedPolicy) -> Self {
+    pub fn with_conversations(self, policy: KeyedPolicy) -> Self {
         self.with(|config| config.remember = Some(policy))
     }
 

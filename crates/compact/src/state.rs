@@ -95,7 +95,7 @@ impl LayerState {
         if let Some(key) = id::key(request, &self.hasher, !self.config.keep_ambiguous) {
             let now = Instant::now();
             let found = self.conversations.get_or_insert_with(&key, now, || make(true));
-            // Two names with one hash, once in 2^64: the state is the other conversation's.
+            // On a hash collision (once in 2^64) the other conversation's is not used.
             if found.id.is_of(&request.context) {
                 return found;
             }

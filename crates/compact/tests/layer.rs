@@ -11,7 +11,7 @@ use steadfast_chat::{
 use steadfast_compact::{
     CompactionLayer, CompactionPolicy, ConversationId, Effect, TargetFacts, Tier, TokenLimits,
 };
-use steadfast_core::{CallContext, Deadline, Failure, Reason, Target};
+use steadfast_core::{CallContext, Deadline, Failure, KeyedPolicy, Reason, Target};
 use support::*;
 
 fn layer(tokens: u64) -> CompactionLayer {
@@ -125,6 +125,21 @@ async fn between_compactions_the_prefix_stays_the_same() {
     found.retain(|one| one.id == id);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].compactions, compactions as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_unused_conversations_are_forgotten() {
+    let policy = KeyedPolicy { capacity: 16, ..KeyedPolicy::default() };
+    let layer = layer(8_192).with_conversations(policy);
+    let service = stacked(&layer, &Model::fine());
+    for number in 0..40 {
+        let context = session(&format!("s{number}"));
+        ask(&service, request(talk(120, 20), context)).await.unwrap();
+    }
+    let found = layer.handle().snapshot().conversations;
+    assert!(found.len() <= policy.capacity, "{}", found.len());
+    let last = ConversationId::of(&session("s39"));
+    assert!(found.iter().any(|one| one.id == last), "{found:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! What is traced. Alone in its file: a callsite that another test reaches first, with nobody
-//! listening, may stay silent.
+//! What is traced. Alone in its file: a callsite that another test reaches first, without a
+//! subscriber, may stay disabled.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -13,12 +13,12 @@ use steadfast_core::{Failure, Reason};
 use steadfast_testkit::CapturedEvents;
 use support::*;
 
-/// The names of what was heard, without the fields.
-fn names(heard: &CapturedEvents) -> Vec<String> {
-    let lines = heard.take();
+/// The names of the captured events, none of which has text of a conversation.
+fn names(captured: &CapturedEvents) -> Vec<String> {
+    let lines = captured.take();
     for line in &lines {
         for content in ["question", "all is well", "and now", "busy"] {
-            assert!(!line.contains(content), "what is written is nobody's business: {line}");
+            assert!(!line.contains(content), "text of the conversation is traced: {line}");
         }
     }
     lines.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
@@ -26,19 +26,19 @@ fn names(heard: &CapturedEvents) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn every_action_is_traced_once_under_its_name() {
-    let heard = CapturedEvents::default();
-    let _listening = tracing::subscriber::set_default(heard.clone());
+    let captured = CapturedEvents::default();
+    let _guard = tracing::subscriber::set_default(captured.clone());
     let model = Model::fine();
 
     // Nothing to report.
     let layer = CompactionLayer::rules_only().with_targets(window(8_192));
     let service = stacked(&layer, &model);
     ask(&service, request(talk(3, 3), session("s"))).await.unwrap();
-    assert!(names(&heard).is_empty());
+    assert!(names(&captured).is_empty());
 
     // By rule.
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
-    let events = heard.take();
+    let events = captured.take();
     assert_eq!(events.len(), 1, "{events:?}");
     for field in [
         "steadfast::compact::compacted target=anthropic/claude-test",
@@ -60,9 +60,9 @@ async fn every_action_is_traced_once_under_its_name() {
     for _ in 0..3 {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
-    assert_eq!(names(&heard), ["steadfast::compact::warned"]);
+    assert_eq!(names(&captured), ["steadfast::compact::warned"]);
 
-    // A summariser that fails, until it rests.
+    // A summariser that fails, until its breaker opens.
     let broken = Model::at_once(|_, _| Err(Failure::new(Reason::Overloaded, "busy")));
     let layer = CompactionLayer::new(broken).with_targets(window(8_192));
     let service = stacked(&layer, &model);
@@ -71,7 +71,7 @@ async fn every_action_is_traced_once_under_its_name() {
         async move { ask(&service, request(talk(120, 20), session(&format!("s{number}")))).await }
     };
     one(0).await.unwrap();
-    let events = heard.take();
+    let events = captured.take();
     let degraded = "steadfast::compact::degraded target=anthropic/claude-test tenant=\"acme\" \
                     session=\"s0\" cause=\"failed\" reason=\"overloaded\"";
     assert_eq!(events[0], degraded);
@@ -79,13 +79,13 @@ async fn every_action_is_traced_once_under_its_name() {
     for number in 1..5 {
         one(number).await.unwrap();
     }
-    let events = heard.take();
+    let events = captured.take();
     assert!(
         events.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()),
         "{events:?}"
     );
     one(6).await.unwrap();
-    assert!(heard.take()[0].contains("cause=\"breaker_open\""));
+    assert!(captured.take()[0].contains("cause=\"breaker_open\""));
 
     // A refusal.
     let tight = Model::at_once(|number, _| match number {
@@ -94,7 +94,7 @@ async fn every_action_is_traced_once_under_its_name() {
     });
     let service = stacked(&CompactionLayer::rules_only().with_targets(window(100_000)), &tight);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
-    let events = heard.take();
+    let events = captured.take();
     assert!(events[0].starts_with("steadfast::compact::overflow"), "{events:?}");
     assert!(events[0].ends_with("limit=6000 requested=9000 times=1"), "{events:?}");
     assert!(events[1].starts_with("steadfast::compact::compacted"));
@@ -103,7 +103,7 @@ async fn every_action_is_traced_once_under_its_name() {
     let service = stacked(&CompactionLayer::rules_only().with_targets(window(8_192)), &model);
     let huge = vec![Message::user("why? ".repeat(20_000))];
     assert!(ask(&service, request(huge, session("s"))).await.is_err());
-    assert_eq!(names(&heard), ["steadfast::compact::too_large"]);
+    assert_eq!(names(&captured), ["steadfast::compact::too_large"]);
 
     // In the background.
     let layer = CompactionLayer::rules_only()
@@ -113,7 +113,7 @@ async fn every_action_is_traced_once_under_its_name() {
     let service = stacked(&layer, &model);
     ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let events = names(&heard);
+    let events = names(&captured);
     for name in ["deferred", "warned", "compacted"] {
         assert!(events.contains(&format!("steadfast::compact::{name}")), "{events:?}");
     }
@@ -121,7 +121,7 @@ async fn every_action_is_traced_once_under_its_name() {
     // A name that means nothing.
     let service = stacked(&CompactionLayer::rules_only().with_targets(window(8_192)), &model);
     ask(&service, request(talk(120, 20), session(" "))).await.unwrap();
-    assert_eq!(names(&heard), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
+    assert_eq!(names(&captured), ["steadfast::compact::compacted", "steadfast::compact::dropped"]);
 
     // Errors of its own.
     let layer =
@@ -131,7 +131,7 @@ async fn every_action_is_traced_once_under_its_name() {
         ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
     }
     let threw = "steadfast::compact::threw".to_owned();
-    let events = names(&heard);
+    let events = names(&captured);
     assert_eq!(events.iter().filter(|name| **name == threw).count(), 3, "{events:?}");
     assert_eq!(events.iter().filter(|name| name.ends_with("switched_off")).count(), 1);
 }

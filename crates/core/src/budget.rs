@@ -8,7 +8,9 @@ use std::{
     },
 };
 
-use crate::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, RecoveryLog};
+use crate::{
+    CallContext, Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, RecoveryLog,
+};
 
 /// The capacity of a budget and the costs of retries; plain fields.
 ///
@@ -64,6 +66,34 @@ pub struct RetryBudget {
 struct Bucket {
     policy: BudgetPolicy,
     tokens: AtomicU32,
+}
+
+/// Which budget a layer draws from.
+#[derive(Clone, Debug, Default)]
+pub enum BudgetSource {
+    /// The request's ([`CallContext::budget`]), else the layer's.
+    #[default]
+    Default,
+    /// This one, even if the request has one.
+    Own(RetryBudget),
+    /// None.
+    Unlimited,
+}
+
+impl BudgetSource {
+    /// The budget for a call with `context`; `layers` is that of the layer.
+    #[inline]
+    pub fn of<'a>(
+        &'a self,
+        context: &'a CallContext,
+        layers: &'a RetryBudget,
+    ) -> Option<&'a RetryBudget> {
+        match self {
+            Self::Default => Some(context.budget.as_ref().unwrap_or(layers)),
+            Self::Own(budget) => Some(budget),
+            Self::Unlimited => None,
+        }
+    }
 }
 
 /// What a retry spent of a [`RetryBudget`], to be put back if it helps.

@@ -91,7 +91,8 @@ impl<F, R> FirstContent<F, R> {
     ///
     /// # Errors
     ///
-    /// Unless [`poll`](Self::poll) was ready with it; then the lease counts as cancelled.
+    /// When there is no reply: before the call has answered, and after a failure. The lease then counts
+    /// as cancelled.
     #[inline]
     pub fn finish<U, E, T>(self: Pin<&mut Self>, track: &T, lease: Lease) -> Result<R, Failure>
     where

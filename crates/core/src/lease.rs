@@ -133,12 +133,6 @@ impl Lease {
         self
     }
 
-    /// Whether it still has to be notified of the first content.
-    #[inline]
-    pub const fn awaits_content(&self) -> bool {
-        matches!(self.content, Content::Awaited(_))
-    }
-
     /// Content has come; the first call counts.
     #[inline]
     pub fn content(&mut self) {

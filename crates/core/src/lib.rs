@@ -40,7 +40,7 @@ mod usage;
 
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
-    budget::{BudgetPolicy, Reservation, RetryBudget, Withdrawal},
+    budget::{BudgetPolicy, BudgetSource, Reservation, RetryBudget, Withdrawal},
     context::{Call, CallContext, Capabilities, Identity, Needs, OnUnsupported, Priority, Profile},
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},

@@ -132,11 +132,6 @@ impl RecoveryLog {
         Self(Some(Arc::new(Log { started: Instant::now(), steps: Mutex::default() })))
     }
 
-    /// Whether it keeps anything.
-    pub const fn is_enabled(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Records a step; `step` is not called when the log is disabled or full.
     pub fn record(&self, step: impl FnOnce() -> Step) {
         let Some(log) = &self.0 else { return };

@@ -9,8 +9,8 @@
 /// ```
 #[macro_export]
 macro_rules! inner_service {
-    ($service:ident<$inner:ident $(, $other:ident)*>) => {
-        impl<$inner $(, $other)*> $service<$inner $(, $other)*> {
+    ($service:ident<$inner:ident $(, $other:ident $(: $bound:path)?)*>) => {
+        impl<$inner $(, $other $(: $bound)?)*> $service<$inner $(, $other)*> {
             /// The inner service.
             pub const fn get_ref(&self) -> &$inner {
                 &self.inner

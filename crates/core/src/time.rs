@@ -26,8 +26,7 @@ impl Deadline {
 
     /// A deadline `limit` from now; thirty years from now for a limit too long to represent.
     pub fn after(limit: Duration) -> Self {
-        let now = Instant::now();
-        Self(now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(946_080_000)))
+        Self(later(Instant::now(), limit))
     }
 
     /// The instant itself.
@@ -102,6 +101,11 @@ impl fmt::Debug for Alarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Alarm").field("deadline", &self.deadline()).finish_non_exhaustive()
     }
+}
+
+/// `now + wait`, or thirty years from now when that can not be represented.
+pub fn later(now: Instant, wait: Duration) -> Instant {
+    now.checked_add(wait).unwrap_or_else(|| now + Duration::from_secs(946_080_000))
 }
 
 /// Whole milliseconds, as events and settings have them.

@@ -4,10 +4,10 @@ use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target};
+use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target, time::later};
 use tokio::time::Instant;
 
-use crate::service::Failover;
+use crate::service::FailoverState;
 
 /// The conversation of one call, and which target it was at when the call came.
 #[derive(Clone, Debug)]
@@ -15,13 +15,13 @@ pub(crate) struct Session {
     key: u64,
     /// `None` while nobody has answered it.
     pub(crate) affinity: Option<Affinity>,
-    failover: Arc<Failover>,
+    failover: Arc<FailoverState>,
 }
 
 impl Session {
     /// The conversation `context` is part of, if it is part of one.
     #[inline]
-    pub(crate) fn of(failover: &Arc<Failover>, context: &CallContext) -> Option<Self> {
+    pub(crate) fn of(failover: &Arc<FailoverState>, context: &CallContext) -> Option<Self> {
         let key = failover.sessions.key(context)?;
         let affinity = failover.sessions.find(key);
         Some(Self { key, affinity, failover: failover.clone() })
@@ -85,7 +85,7 @@ impl Sessions {
     /// `target` answered the session.
     pub(crate) fn note(&self, key: u64, target: &Target, now: Instant) {
         let entry = self.entries.get_or_insert_with(&key, now, || SessionEntry(Mutex::new(None)));
-        let until = now.checked_add(self.ttl).unwrap_or(now);
+        let until = later(now, self.ttl);
         let mut affinity = entry.0.lock();
         match &mut *affinity {
             Some(affinity) if affinity.target == *target => affinity.until = until,

@@ -450,6 +450,11 @@ impl CallState {
         last.is_some_and(|last| last.go == Failover::Forbidden)
     }
 
+    /// Whether the last failure leaves nothing to be sent.
+    pub(crate) fn is_final(&self) -> bool {
+        self.history.as_ref().is_some_and(|history| history.is_final())
+    }
+
     /// The attempt at `at` answered, or failed; whether it answered.
     pub(crate) fn ended(&mut self, at: u8, outcome: Result<(), Failure>) -> bool {
         let answered = outcome.is_ok();

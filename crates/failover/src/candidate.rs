@@ -12,7 +12,7 @@ use crate::{
     chain::TargetSpec,
     event,
     health::{Failed, ProbePermit, ordinary},
-    policy::CircuitVerdict,
+    policy::FailureVerdict,
     registry::{Cooling, HealthRegistry, Record},
     route::Route,
     select::{CandidateRest, CandidateView, Lacks},
@@ -206,7 +206,7 @@ impl Candidate {
     }
 
     fn failed(&self, failure: &Failure, permit: &Permit, log: &RecoveryLog) {
-        let CircuitVerdict { scope, blame: Some(blame), downgrade, .. } =
+        let FailureVerdict { scope, blame: Some(blame), downgrade, .. } =
             self.registry.policy.verdict(failure)
         else {
             self.rest(failure);

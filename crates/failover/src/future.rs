@@ -252,6 +252,10 @@ where
             }
             self.timer = Timer::Off;
         }
+        // A hedge whose service is not ready yet.
+        if matches!(self.todo, Todo::Ask(_)) && self.call.is_final() {
+            self.todo = Todo::Nothing;
+        }
         answered
     }
 

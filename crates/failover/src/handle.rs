@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use steadfast_core::{Scope, Target};
 use tokio::sync::watch;
 
-use crate::{chain::Chain, service::Failover, snapshot::FailoverSnapshot};
+use crate::{chain::Chain, service::FailoverState, snapshot::FailoverSnapshot};
 
 /// Looks at the targets of a layer and steers them. Cheap to clone; works from any thread.
 ///
@@ -13,11 +13,11 @@ use crate::{chain::Chain, service::Failover, snapshot::FailoverSnapshot};
 /// with a model it is that model there, with a credential that key.
 #[derive(Clone, Debug)]
 pub struct FailoverHandle {
-    failover: Arc<Failover>,
+    failover: Arc<FailoverState>,
 }
 
 impl FailoverHandle {
-    pub(crate) fn new(failover: Arc<Failover>) -> Self {
+    pub(crate) fn new(failover: Arc<FailoverState>) -> Self {
         Self { failover }
     }
 

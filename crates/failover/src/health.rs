@@ -212,7 +212,7 @@ impl Health {
         self.circuit.rest(now, wait, Reason::CircuitOpen);
     }
 
-    /// Lets one call through that is to see whether the cooldown is over; `true` where nothing cools.
+    /// Lets one call through that is to see whether the cooldown is over, where one is needed.
     pub(crate) fn acquire_probe(&mut self, now: Moment) -> ProbePermit {
         if self.circuit.resting(now.at).is_none() {
             return ProbePermit::NotNeeded;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     candidate::Candidate,
-    policy::CircuitVerdict,
+    policy::FailureVerdict,
     select::{CandidateSet, Exclusions, Floor, Skip},
 };
 
@@ -93,7 +93,7 @@ impl History {
         &mut self,
         at: u8,
         failure: Failure,
-        verdict: &CircuitVerdict,
+        verdict: &FailureVerdict,
         candidates: &[Candidate],
     ) {
         let slot = &candidates[usize::from(at)];
@@ -163,7 +163,7 @@ impl LastFailure {
 }
 
 /// Whether a failure of `slot` speaks for `other` too.
-fn affects(verdict: &CircuitVerdict, slot: &Candidate, other: &Candidate) -> bool {
+fn affects(verdict: &FailureVerdict, slot: &Candidate, other: &Candidate) -> bool {
     if slot.spec != other.spec {
         return false;
     }

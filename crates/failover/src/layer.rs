@@ -3,8 +3,7 @@
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use steadfast_core::{
-    AtOnce, BufferLimits, Failover as Direction, Needs, Reason, RecoveryTable, RetryBudget,
-    UntilEnd,
+    AtOnce, BufferLimits, Failover, Needs, Reason, RecoveryTable, RetryBudget, UntilEnd,
 };
 use tower_layer::Layer;
 
@@ -16,7 +15,7 @@ use crate::{
     policy::{FailoverPolicy, WhenExhausted},
     registry::HealthRegistry,
     route::Chains,
-    service::{CooldownFailover, Failover},
+    service::{CooldownFailover, FailoverState},
 };
 
 /// Sends each call to the first target of a [`Chain`] that is not cooling, and on to the next when
@@ -30,7 +29,7 @@ pub struct CooldownFailoverLayer<C = OneChain, T = UntilEnd> {
     settings: Settings,
     choose: C,
     track: T,
-    failover: Arc<Failover>,
+    failover: Arc<FailoverState>,
 }
 
 /// What a layer is made of; kept to make its state anew when it changes.
@@ -43,9 +42,9 @@ struct Settings {
 }
 
 impl Settings {
-    fn state(&self) -> Arc<Failover> {
+    fn state(&self) -> Arc<FailoverState> {
         let policy = self.policy.clone();
-        Arc::new(Failover {
+        Arc::new(FailoverState {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
             sessions: Sessions::new(policy.sticky, policy.sessions),
             registry: Arc::new(HealthRegistry::new(policy, self.budget.clone())),
@@ -85,7 +84,7 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     pub fn with_failover_on(self, reason: Reason) -> Self {
         self.tune(|policy| {
             let table = std::mem::take(&mut policy.table);
-            policy.table = table.with_rule(reason, |rule| rule.failover = Direction::NextTarget);
+            policy.table = table.with_rule(reason, |rule| rule.failover = Failover::NextTarget);
         })
     }
 

@@ -199,7 +199,7 @@ mod keys {
 
 /// What one failure means under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CircuitVerdict {
+pub(crate) struct FailureVerdict {
     /// Where the call may go.
     pub(crate) go: Failover,
     /// What it says something about.
@@ -247,7 +247,7 @@ impl FailoverPolicy {
         matches!(self.when_exhausted, WhenExhausted::Wait(_))
     }
 
-    pub(crate) fn verdict(&self, failure: &Failure) -> CircuitVerdict {
+    pub(crate) fn verdict(&self, failure: &Failure) -> FailureVerdict {
         let reason = failure.reason();
         let (rule, standard) = (self.table.rule(reason), reason.rule());
         let forbidden = failure.failover() == Failover::Forbidden;
@@ -280,7 +280,7 @@ impl FailoverPolicy {
                 permanent: cell(failure.is_permanent(), &standard.permanent, rule.permanent),
             }
         });
-        CircuitVerdict { go, scope, blame, downgrade }
+        FailureVerdict { go, scope, blame, downgrade }
     }
 }
 

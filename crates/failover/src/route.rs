@@ -98,8 +98,8 @@ impl Chains {
     ) -> Arc<Route> {
         let chains = self.named.read();
         let at = chains.iter().position(|named| *named.name == *name);
-        let Named { name, chain } = &chains[at.unwrap_or(0)];
-        let route = Route::new(name.clone(), chain, model, registry);
+        let named = &chains[at.unwrap_or(0)];
+        let route = Route::new(named.name.clone(), &named.chain, model, registry);
         if at.is_none() {
             // Never remembered, so that each is reported.
             event::unknown_chain(name);

@@ -31,12 +31,12 @@ pub struct CooldownFailover<S, C = OneChain, T = UntilEnd> {
     inner: S,
     choose: C,
     track: T,
-    failover: Arc<Failover>,
+    failover: Arc<FailoverState>,
 }
 
 /// What all services of a layer share.
 #[derive(Debug)]
-pub(crate) struct Failover {
+pub(crate) struct FailoverState {
     pub(crate) chains: Chains,
     pub(crate) registry: Arc<HealthRegistry>,
     pub(crate) sessions: Sessions,
@@ -45,7 +45,7 @@ pub(crate) struct Failover {
 inner_service!(CooldownFailover<S, C, T>);
 
 impl<S, C, T> CooldownFailover<S, C, T> {
-    pub(crate) fn new(inner: S, choose: C, track: T, failover: Arc<Failover>) -> Self {
+    pub(crate) fn new(inner: S, choose: C, track: T, failover: Arc<FailoverState>) -> Self {
         Self { inner, choose, track, failover }
     }
 

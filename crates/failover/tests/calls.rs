@@ -209,8 +209,7 @@ where
         });
         counted.count_total
     };
-    // The first call allocates what all share, the second what the service keeps.
-    call();
+    // The first call allocates what all share.
     call();
     call()
 }

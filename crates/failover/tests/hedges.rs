@@ -8,6 +8,7 @@ use steadfast_core::{AtOnce, BudgetPolicy, Failure, Reason, RetryBudget};
 use steadfast_failover::{CooldownFailoverLayer, OneChain, TargetSpec};
 use support::*;
 use tokio::time::{Instant, advance};
+use tower::{Layer, ServiceExt, limit::ConcurrencyLimit};
 
 fn hedging() -> CooldownFailoverLayer<OneChain, AtOnce> {
     abc().with_hedge(secs(2)).at_once()
@@ -105,6 +106,24 @@ async fn a_final_failure_ends_both() {
     let failure = send(&hedging(), &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.reason(), start.elapsed()), (Reason::Safety, secs(5)));
     assert_eq!(providers.dropped(), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hedge_that_waits_for_its_service_is_not_sent_after_a_final_failure() {
+    for (reason, calls) in
+        [(Reason::Safety, &["a"][..]), (Reason::Format, &["a"]), (Reason::ServerError, &["a", "b"])]
+    {
+        let providers = Providers::new();
+        providers.set("a", after(secs(5), fail(reason)));
+        // Not ready until the first attempt is over.
+        let service = hedging().layer(ConcurrencyLimit::new(providers.client(), 1));
+        let result = service.oneshot(PlainRequest::new()).await;
+        assert_eq!(providers.calls(), calls, "{reason}");
+        assert_eq!(
+            result.err().map(|failure| failure.reason()),
+            (calls.len() == 1).then_some(reason)
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -94,9 +94,9 @@ async fn a_panicking_probe_releases_the_permit_and_counts() {
     let providers = Providers::new();
     let layer = cooling(&providers).await;
     providers.set("a", fail_with(|| panic!("the client has a bug")));
-    let (task_layer, task_world) = (layer.clone(), providers.clone());
+    let (task_layer, task_providers) = (layer.clone(), providers.clone());
     let joined =
-        tokio::spawn(async move { send(&task_layer, &task_world, PlainRequest::new()).await })
+        tokio::spawn(async move { send(&task_layer, &task_providers, PlainRequest::new()).await })
             .await;
     assert!(joined.unwrap_err().is_panic());
     let snapshot = layer.handle().snapshot();

@@ -120,16 +120,6 @@ impl Visit for Fields<'_> {
         }
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.name(field);
-        let _ = self.writer.write_str(if value { "true" } else { "false" });
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.name(field);
-        let _ = write!(self.writer, "{value}");
-    }
-
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.name(field);
         let _ = write!(self, "{value:?}");

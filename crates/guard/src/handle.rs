@@ -109,7 +109,7 @@ impl SafetyGuardHandle {
     }
 
     /// The layer around the tools. From now on the guard's layers around models assume that every call
-    /// of a named task passes this layer, and do not read calls from histories.
+    /// of a task or session passes this layer, and do not read calls from histories.
     pub fn tool_layer(&self) -> ToolGuardLayer {
         self.tasks.set_tool_layer();
         ToolGuardLayer { guard: self.clone() }
@@ -170,13 +170,14 @@ impl SafetyGuardHandle {
     }
 
     /// The model has answered: an event, and the end of a round. It has seen all advice given before,
-    /// so that its next calls are new evidence. The layer around the model calls this itself.
+    /// so that its next calls are new evidence. The layer around the model does the same by itself;
+    /// call this only without it.
     pub fn answered<'a>(&self, task: impl Into<TaskId<'a>>) {
         self.on(&self.task(task), TaskEvent::Answer, false);
     }
 
     /// A turn of the user: loop detection starts again; the counts of the limits are kept. The layer
-    /// around the model calls this itself.
+    /// around the model does the same by itself; call this only without it.
     pub fn user_turn<'a>(&self, task: impl Into<TaskId<'a>>) {
         self.on(&self.task(task), TaskEvent::UserTurn, false);
     }
@@ -219,7 +220,8 @@ impl SafetyGuardHandle {
 
     /// The verdict on the calls in a request's history since the last turn of the user: the same that
     /// these calls would have had one by one. Stores nothing. For a process in which the tools do not
-    /// run, such as a gateway; the layer around the model calls this itself.
+    /// run, such as a gateway. The layer around the model does the same by itself; call this only
+    /// without it.
     pub fn from_history(&self, request: &ChatRequest) -> GuardVerdict {
         let (c, now) = (&self.tasks.c, Instant::now());
         let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));

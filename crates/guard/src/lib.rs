@@ -134,9 +134,9 @@
 //!
 //! # What it costs
 //!
-//! A request without a named task and without an answer in its history is not read further and costs
-//! no allocation; nor does an event without a tool call. A history is read with every request, in a
-//! time that grows with its calls; the hashes of long results are cached.
+//! A request without a task or session and without an answer in its history is not read further and
+//! costs no allocation; nor does an event without a tool call. A history is read with every request,
+//! in a time that grows with its calls; the hashes of long results are cached.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

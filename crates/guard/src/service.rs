@@ -7,7 +7,7 @@ use std::{
 };
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
-use steadfast_core::Failure;
+use steadfast_core::{Failure, inner_service};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -31,24 +31,11 @@ pub struct SafetyGuard<S> {
     tasks: Arc<Tasks>,
 }
 
+inner_service!(SafetyGuard<S>);
+
 impl<S> SafetyGuard<S> {
     pub(crate) fn new(inner: S, tasks: Arc<Tasks>) -> Self {
         Self { inner, tasks }
-    }
-
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside, to be changed.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service inside, without the guard.
-    pub fn into_inner(self) -> S {
-        self.inner
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct Compiled {
 /// What the guard needs to know about a call.
 #[derive(Debug)]
 pub(crate) struct CallFacts<'a> {
-    /// The tool, by its first name.
+    /// The tool: its [`ToolSpec::name`](crate::ToolSpec::name), or its own name in lower case when it
+    /// is not in the table.
     pub(crate) tool: Cow<'a, str>,
     pub(crate) kind: Kind,
     /// How often the task may call it.
@@ -93,7 +94,7 @@ impl Compiled {
         Ok(Self { policy, names, hasher: RandomState::default(), results })
     }
 
-    /// The tool of that name: its first name, its kind and its limit.
+    /// The tool of that name: its [`CallFacts::tool`], its kind and its limit.
     pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, Option<u32>) {
         let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             true => Cow::Owned(name.to_ascii_lowercase()),

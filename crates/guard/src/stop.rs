@@ -79,7 +79,8 @@ pub enum StopCause {
     Time(Duration),
     /// The limit of calls of one tool.
     Tool {
-        /// The tool, by its first name.
+        /// The tool: its [`ToolSpec::name`](crate::ToolSpec::name), or its own name in lower case when
+        /// it is not in the table.
         tool: Box<str>,
         /// Its limit.
         limit: u32,
@@ -148,7 +149,8 @@ pub struct SafetyStop {
     pub events: u64,
     /// Calls of tools so far.
     pub calls: u64,
-    /// Time so far; zero without a named task, since the guard then does not know when it began.
+    /// Time so far; zero without a task or session, since the guard then does not know when it
+    /// began.
     pub elapsed: Duration,
 }
 

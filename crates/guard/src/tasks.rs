@@ -67,7 +67,7 @@ pub(crate) struct Tasks {
     pub(crate) c: Compiled,
     /// By a hash of the task's name and tenant, with a random seed.
     pub(crate) keyed: Keyed<u64, Task>,
-    /// The tool layer counts the calls of named tasks: histories need not be read.
+    /// The tool layer counts the calls of tasks and sessions: histories need not be read.
     tool_layer: AtomicBool,
     pub(crate) stops: AtomicU64,
 }

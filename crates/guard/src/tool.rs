@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 use steadfast_chat::{Part, ToolCall, ToolResult};
-use steadfast_core::{Failure, Reason};
+use steadfast_core::{Failure, Reason, inner_service};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -89,6 +89,8 @@ pub struct ToolGuard<S> {
     inner: S,
     guard: SafetyGuardHandle,
 }
+
+inner_service!(ToolGuard<S>);
 
 impl<S, R> Service<R> for ToolGuard<S>
 where

@@ -172,7 +172,7 @@ fn a_turn_of_the_user_restarts_the_counts_and_advice_does_not() {
 
 /// With a search for each result among all calls, this would take minutes.
 #[test]
-fn a_history_of_many_calls_is_read_in_linear_time() {
+fn a_batch_of_many_calls_is_stopped_or_without_limits_advised() {
     const MANY: usize = 50_000;
     let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut messages = vec![Message::user("do it")];

@@ -154,7 +154,7 @@ where
                 further.deadline = context
                     .deadline
                     .map(|deadline| Box::pin(tokio::time::sleep_until(deadline.instant())));
-                let call = FurtherCall::new(self.source.service(), *request, reserved);
+                let call = FurtherCall::new(self.source.spare.get(), *request, reserved);
                 self.call = Some(Box::new(call));
             }
             (NextAction::Call(..), None) => {}

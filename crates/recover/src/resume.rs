@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use steadfast_chat::{ChatRequest, Event, ThinkingConfig};
 use steadfast_core::{
-    Attempt, Call, Dialect, Failover, Failure, FaultSide, Reason, Retry, RetryBudget, Target, Usage,
+    Attempt, BudgetSource, Call, Dialect, Failover, Failure, FaultSide, Reason, Retry, RetryBudget,
+    Target, Usage,
 };
 
 use crate::{
@@ -109,12 +110,12 @@ impl StreamResumeLayer {
     /// Draws every resume from `budget`, even if the request has one. Without this the budget of the
     /// request is used, else one of the layer's.
     pub fn with_budget(self, budget: RetryBudget) -> Self {
-        self.with(|_, options| options.budget = Budget::Own(budget))
+        self.with(|_, options| options.budget = BudgetSource::Own(budget))
     }
 
     /// Draws from no budget.
     pub fn without_budget(self) -> Self {
-        self.with(|_, options| options.budget = Budget::Unlimited)
+        self.with(|_, options| options.budget = BudgetSource::Unlimited)
     }
 }
 
@@ -126,19 +127,7 @@ pub struct ResumeOptions {
     /// Which targets accept a prefill. By default none: current models of Anthropic refuse it, those of
     /// OpenAI answer it like any other message.
     prefill: Option<Arc<AcceptsPrefill>>,
-    budget: Budget,
-}
-
-/// The budget of further calls.
-#[derive(Clone, Debug, Default)]
-enum Budget {
-    /// The request's own, else the layer's.
-    #[default]
-    Default,
-    /// This one.
-    Own(RetryBudget),
-    /// None.
-    Unlimited,
+    budget: BudgetSource,
 }
 
 impl ResumeOptions {
@@ -292,11 +281,7 @@ fn may_continue(
     if let Some(why) = answer.no_call() {
         return Err(why);
     }
-    let budget = match &shared.options.budget {
-        Budget::Unlimited => None,
-        Budget::Own(budget) => Some(budget),
-        Budget::Default => Some(answer.request.context.budget.as_ref().unwrap_or(&shared.fallback)),
-    };
+    let budget = shared.options.budget.of(&answer.request.context, &shared.fallback);
     Reserved::reserve(budget, failure.reason()).ok_or("budget")
 }
 

@@ -8,10 +8,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Failure, Reason};
+use steadfast_core::{Failure, Reason, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -36,29 +35,18 @@ pub struct Recover<S, P: Recovery> {
 #[derive(Debug)]
 pub(crate) struct Source<S, P: Recovery> {
     pub(crate) shared: Arc<RecoverState<P>>,
-    /// Cloned for further calls, under the lock.
-    service: Mutex<S>,
+    pub(crate) spare: Spare<S>,
 }
 
-impl<S: Clone, P: Recovery> Source<S, P> {
-    /// A service for a further call.
-    pub(crate) fn service(&self) -> S {
-        self.service.lock().clone()
-    }
-}
+inner_service!(Recover<S, P: Recovery>);
 
 impl<S, P: Recovery> Recover<S, P> {
     pub(crate) fn new(inner: S, shared: Arc<RecoverState<P>>) -> Self
     where
         S: Clone,
     {
-        let service = Mutex::new(inner.clone());
-        Self { inner, source: Arc::new(Source { shared, service }) }
-    }
-
-    /// The inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
+        let spare = Spare::of(&inner);
+        Self { inner, source: Arc::new(Source { shared, spare }) }
     }
 }
 
@@ -107,12 +95,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        if this.kept.is_none() {
+            return Poll::Ready(Err(polled_again()));
+        }
         let reply = ready!(this.call.poll(cx));
         let Some((request, source)) = this.kept.take() else {
-            return Poll::Ready(Err(Failure::refused_fixed(
-                Reason::Unknown,
-                "`RecoverFuture` was polled after it was ready",
-            )));
+            return Poll::Ready(Err(polled_again()));
         };
         Poll::Ready(match reply {
             Ok(reply) => {
@@ -122,6 +110,10 @@ where
             Err(error) => Err(error.into()),
         })
     }
+}
+
+fn polled_again() -> Failure {
+    Failure::refused_fixed(Reason::Unknown, "`RecoverFuture` was polled after it was ready")
 }
 
 impl<S, F, P: Recovery> fmt::Debug for RecoverFuture<S, F, P> {

@@ -349,7 +349,7 @@ async fn failures_of_answers_and_continuations() {
                     fail(Reason::Network),
                 ));
             }
-            (_, pieces) => format!("{} you", pieces.unwrap()),
+            (_, anchor) => format!("{} you", anchor.unwrap()),
         };
         Ok(script(piece(&text, StopReason::EndTurn)))
     });

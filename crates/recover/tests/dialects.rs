@@ -82,7 +82,7 @@ impl CallerReader {
     }
 }
 
-fn pieces(random: &mut fastrand::Rng, count: usize) -> String {
+fn random_text(random: &mut fastrand::Rng, count: usize) -> String {
     let mut text = String::new();
     for at in 0..count {
         for _ in 0..random.usize(1..8) {
@@ -110,10 +110,10 @@ async fn a_break_at_any_event_is_resumed_in_any_dialect() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (one, two, caller) = (dialect(&mut random), dialect(&mut random), dialect(&mut random));
         let count = random.usize(1..40);
-        let whole = pieces(&mut random, count);
+        let whole = random_text(&mut random, count);
         let mut blocks = vec![Block::Text(whole.clone())];
         if random.bool() {
-            blocks.insert(0, Block::Thinking(pieces(&mut random, 5)));
+            blocks.insert(0, Block::Thinking(random_text(&mut random, 5)));
         }
         if random.bool() {
             blocks.push(Block::Call("read", r#"{"path":"a {b}","n":[1,{"c":2}]}"#.into()));
@@ -140,9 +140,9 @@ async fn a_break_at_any_event_is_resumed_in_any_dialect() {
             }
             let rest = match (shown_text(request), requested_anchor(request)) {
                 (Some(_), Some(_)) if !faithful => "AS I WAS SAYING, THERE IS MORE.".repeat(size),
-                (Some(shown), Some(pieces)) => {
+                (Some(shown), Some(anchor)) => {
                     let end = shown.trim_end().len();
-                    format!("{pieces}{}", &text[end..])
+                    format!("{anchor}{}", &text[end..])
                 }
                 _ => text.clone(),
             };
@@ -185,7 +185,7 @@ async fn truncated_answers_are_continued_in_every_dialect() {
     for provider in Dialect::ALL {
         for caller in Dialect::ALL {
             for limit in [5, 60, 200] {
-                let whole = pieces(&mut fastrand::Rng::with_seed(limit as u64), 30);
+                let whole = random_text(&mut fastrand::Rng::with_seed(limit as u64), 30);
                 let text = whole.clone();
                 let mut model = Model::new(move |_, request| {
                     let rest = &text[shown_text(request).unwrap_or_default().len()..];

@@ -50,8 +50,8 @@ fn faithful(blocks: Vec<Block>, at: usize, size: usize, ends: bool) -> Model {
             return Ok(broken(&events, at, fail(Reason::Network)));
         }
         Ok(match (shown_text(request), requested_anchor(request)) {
-            (Some(shown), Some(pieces)) => {
-                let rest = rest(&blocks, &shown, &pieces);
+            (Some(shown), Some(anchor)) => {
+                let rest = rest(&blocks, &shown, &anchor);
                 script(stream("b", &rest, size + 3, ends, StopReason::EndTurn))
             }
             _ => script(events),
@@ -132,7 +132,7 @@ async fn a_stream_that_breaks_several_times() {
         let whole = text.clone();
         let model = Model::new(move |call, request| {
             let blocks = match (shown_text(request), requested_anchor(request)) {
-                (Some(shown), Some(pieces)) => rest(&[Block::Text(whole.clone())], &shown, &pieces),
+                (Some(shown), Some(anchor)) => rest(&[Block::Text(whole.clone())], &shown, &anchor),
                 _ => vec![Block::Text(whole.clone())],
             };
             let events = stream("x", &blocks, 9, true, StopReason::EndTurn);
@@ -317,8 +317,7 @@ async fn the_lost_part_is_estimated_and_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_it_at_any_poll_ends_everything() {
-    let budget = RetryBudget::default();
-    let layer = StreamResumeLayer::default().with_budget(budget.clone());
+    let layer = StreamResumeLayer::default();
     dropped_anywhere(&layer, || faithful(vec![Block::Text(long())], 30, 9, true)).await;
 }
 

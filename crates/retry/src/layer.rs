@@ -2,13 +2,13 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use steadfast_core::{AtOnce, Backoff, RetryBudget, UntilEnd};
+use steadfast_core::{AtOnce, Backoff, BudgetSource, RetryBudget, UntilEnd};
 use tower_layer::Layer;
 
 use crate::{
     Nudge, PolicyError, RetryBackoff, RetryHandle, RetryPolicy,
     nudge::Nudging,
-    state::{Budget, Config, RetryState},
+    state::{Config, RetryState},
 };
 
 /// Retries calls that failed for a reason that may pass.
@@ -58,7 +58,7 @@ impl RetryBackoffLayer {
     /// Only for policies known to be valid.
     fn of(policy: RetryPolicy) -> Self {
         let nudging = if policy.nudge { Nudging::BuiltIn } else { Nudging::Off };
-        let config = Config { policy, nudging, budget: Budget::Default, seed: None };
+        let config = Config { policy, nudging, budget: BudgetSource::Default, seed: None };
         Self { shared: Arc::new(RetryState::new(config)), track: UntilEnd }
     }
 }
@@ -103,12 +103,12 @@ impl<T> RetryBackoffLayer<T> {
     /// ([`CallContext::budget`](steadfast_core::CallContext::budget)), else one of the layer's,
     /// with the default of [`RetryBudget`].
     pub fn with_budget(self, budget: RetryBudget) -> Self {
-        self.with(|config| config.budget = Budget::Own(budget))
+        self.with(|config| config.budget = BudgetSource::Own(budget))
     }
 
     /// Draws from no budget: while a provider is down, every call makes all its retries.
     pub fn without_budget(self) -> Self {
-        self.with(|config| config.budget = Budget::Unlimited)
+        self.with(|config| config.budget = BudgetSource::Unlimited)
     }
 
     /// Adds a message to each retried request that can have one

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, Failure, Reason, RetryBudget};
+use steadfast_core::{BudgetSource, CallContext, Failure, Reason, RetryBudget};
 
 use crate::{
     Decision, RetryPolicy, Situation,
@@ -21,19 +21,8 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) policy: RetryPolicy,
     pub(crate) nudging: Nudging,
-    pub(crate) budget: Budget,
+    pub(crate) budget: BudgetSource,
     pub(crate) seed: Option<u64>,
-}
-
-/// Which budget retries draw from.
-#[derive(Clone, Debug)]
-pub(crate) enum Budget {
-    /// The request's, else one this layer makes.
-    Default,
-    /// This one.
-    Own(RetryBudget),
-    /// None.
-    Unlimited,
 }
 
 /// What all services of one layer share.
@@ -56,8 +45,8 @@ struct Counters {
 impl RetryState {
     pub(crate) fn new(config: Config) -> Self {
         let budget = match &config.budget {
-            Budget::Own(budget) => budget.clone(),
-            Budget::Default | Budget::Unlimited => RetryBudget::default(),
+            BudgetSource::Own(budget) => budget.clone(),
+            BudgetSource::Default | BudgetSource::Unlimited => RetryBudget::default(),
         };
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         Self { config, budget, rng: Mutex::new(rng), counters: Counters::default() }
@@ -66,11 +55,7 @@ impl RetryState {
     /// The budget a request draws from: the layer's or its own.
     #[inline]
     pub(crate) fn budget<'a>(&'a self, context: &'a CallContext) -> Option<&'a RetryBudget> {
-        match self.config.budget {
-            Budget::Unlimited => None,
-            Budget::Own(_) => Some(&self.budget),
-            Budget::Default => Some(context.budget.as_ref().unwrap_or(&self.budget)),
-        }
+        self.config.budget.of(context, &self.budget)
     }
 
     pub(crate) fn decide(&self, failure: &Failure, situation: &Situation) -> Decision {
@@ -144,7 +129,7 @@ impl RetryHandle {
             retries,
             recovered: counters.recovered.load(Ordering::Relaxed),
             gave_up: counters.gave_up.load(Ordering::Relaxed),
-            budget: (!matches!(config.budget, Budget::Unlimited)).then(|| budget.remaining()),
+            budget: (!matches!(config.budget, BudgetSource::Unlimited)).then(|| budget.remaining()),
         }
     }
 

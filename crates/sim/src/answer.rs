@@ -36,6 +36,7 @@ pub struct Answer {
     pub chunks: Option<usize>,
     /// How the model [continues](crate::continuation) this answer for a client that has only the
     /// beginning; the provider's [setting](crate::SimProviderBuilder::with_continuation) if `None`.
+    /// Its key is `goes_on`.
     #[serde(rename = "goes_on")]
     pub continuation: Option<ContinuationMode>,
     /// It never ends: after its blocks comes endless text, cut at the output limit. With a

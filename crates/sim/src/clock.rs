@@ -1,9 +1,12 @@
 //! Wall-clock time for headers with a date: a fixed start that advances with tokio's clock, so a
 //! paused clock controls the dates too.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
+
+/// The last second that can be written as a date: of the year 9999.
+const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WallClock {
@@ -16,21 +19,19 @@ impl WallClock {
         Self { epoch, since: Instant::now() }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the one place the simulator asks for the date")]
-    pub(crate) fn starting_now() -> Self {
-        Self::starting_at(SystemTime::now())
-    }
-
-    pub(crate) fn now(&self) -> SystemTime {
-        self.epoch + self.since.elapsed()
+    /// The date in `wait`; the nearest of the years 1970 to 9999, which are those that can be written.
+    fn date_in(&self, wait: Duration) -> SystemTime {
+        let last = UNIX_EPOCH + LAST_SECOND;
+        let date = self.epoch.checked_add(self.since.elapsed().saturating_add(wait));
+        date.map_or(last, |date| date.clamp(UNIX_EPOCH, last))
     }
 
     pub(crate) fn rfc3339_in(&self, wait: Duration) -> String {
-        rfc3339(self.now() + wait)
+        rfc3339(self.date_in(wait))
     }
 
     pub(crate) fn http_date_in(&self, wait: Duration) -> String {
-        httpdate::fmt_http_date(self.now() + wait)
+        httpdate::fmt_http_date(self.date_in(wait))
     }
 }
 
@@ -61,20 +62,20 @@ pub(crate) fn go_duration(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use super::*;
 
     #[test]
     fn dates_and_durations_read_as_the_providers_write_them() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (1_709_251_200, "2024-03-01T00:00:00Z"),
-            (1_793_862_489, "2026-11-05T07:08:09Z"),
+        for (seconds, nanos, text) in [
+            (0, 0, "1970-01-01T00:00:00Z"),
+            (951_782_400, 0, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, 0, "2024-02-29T23:59:59Z"),
+            (1_709_251_200, 0, "2024-03-01T00:00:00Z"),
+            (1_793_862_489, 0, "2026-11-05T07:08:09Z"),
+            (1_793_862_489, 1, "2026-11-05T07:08:10Z"),
+            (1_793_862_489, 999_999_999, "2026-11-05T07:08:10Z"),
         ] {
-            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::new(seconds, nanos)), text);
         }
         for (ms, text) in [
             (0, "0s"),
@@ -87,6 +88,17 @@ mod tests {
             (3_600_000, "1h0m0s"),
         ] {
             assert_eq!(go_duration(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn dates_that_can_not_be_written_are_the_nearest_that_can() {
+        let before = WallClock::starting_at(UNIX_EPOCH - Duration::from_secs(3_600));
+        assert_eq!(before.rfc3339_in(Duration::ZERO), "1970-01-01T00:00:00Z");
+        assert_eq!(before.http_date_in(Duration::ZERO), "Thu, 01 Jan 1970 00:00:00 GMT");
+        for wait in [LAST_SECOND + Duration::from_secs(7_200), Duration::MAX] {
+            assert_eq!(before.rfc3339_in(wait), "9999-12-31T23:59:59Z");
+            assert_eq!(before.http_date_in(wait), "Fri, 31 Dec 9999 23:59:59 GMT");
         }
     }
 }

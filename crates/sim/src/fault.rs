@@ -52,6 +52,7 @@ pub enum Fault {
     /// This answer instead of the script's; the script keeps its next one.
     Answer(Box<Answer>),
     /// If the request asks for the rest of an answer, the model continues like this.
+    /// Its key is `goes_on`.
     #[serde(rename = "goes_on")]
     Continuation(ContinuationMode),
     /// All of these, in this order.

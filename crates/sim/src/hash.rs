@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_knows_its_own_and_nothing_else() {
+    fn a_signer_verifies_its_own_and_nothing_else() {
         let ours = Signer::new("anthropic", "a", 1);
         let other = Signer::new("anthropic", "a", 2);
         let signature = ours.sign("so be it");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use steadfast_core::time::millis;
 
 use crate::Fault;
 use crate::hash;
@@ -310,7 +311,7 @@ impl PlanRule {
     }
 
     fn matches(&self, seed: u64, at: usize, o: RequestContext<'_>) -> bool {
-        let ms = u64::try_from(o.elapsed.as_millis()).unwrap_or(u64::MAX);
+        let ms = millis(o.elapsed);
         self.provider.as_deref().is_none_or(|name| name == o.provider)
             && self.model.as_deref().is_none_or(|name| match name.strip_suffix('*') {
                 Some(prefix) => o.model.starts_with(prefix),

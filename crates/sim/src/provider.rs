@@ -13,6 +13,7 @@ use http::{Request, Response};
 use http_body::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
+use steadfast_core::time::wall;
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -453,7 +454,7 @@ impl SimProviderBuilder {
             latency: self.latency,
             limiter: Limiter::new(self.limits),
             journal: self.journal.unwrap_or_default(),
-            wall: self.epoch.map_or_else(WallClock::starting_now, WallClock::starting_at),
+            wall: WallClock::starting_at(self.epoch.unwrap_or_else(wall)),
             refuse_unknown: self.refuse_unknown,
             signatures: self.signatures,
             crlf: self.line_end == LineEnd::Crlf,

@@ -25,7 +25,7 @@ use crate::wire::{BodyBuilder, Frame, Kind};
 const CREATED: u64 = 1_760_000_000;
 
 /// A request in flight.
-struct Exchange<'a> {
+struct RequestInFlight<'a> {
     provider: &'a Inner,
     guard: EntryGuard,
     request_id: (Option<&'static str>, String),
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
         &body,
     ]);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut exchange = Exchange {
+    let mut in_flight = RequestInFlight {
         provider,
         guard: provider.journal.open(entry),
         request_id: dialect::request_id(dialect, &mut rng),
@@ -87,23 +87,23 @@ pub(crate) async fn serve(
 
     let faults = fault.as_ref().map(Fault::each).unwrap_or_default();
     if let Some(before) = faults.iter().find(|fault| before_headers(fault)) {
-        exchange.guard.update(|entry| entry.fault.clone_from(&fault));
-        return exchange.fault_response(before, stream).await;
+        in_flight.guard.update(|entry| entry.fault.clone_from(&fault));
+        return in_flight.fault_response(before, stream).await;
     }
     for one in faults {
         if let Fault::Window(window) = one {
-            exchange.model.context = window.tokens;
-            exchange.model.overflow = window.overflow.unwrap_or(exchange.model.overflow);
-            exchange.guard.update(|entry| entry.fault.clone_from(&fault));
+            in_flight.model.context = window.tokens;
+            in_flight.model.overflow = window.overflow.unwrap_or(in_flight.model.overflow);
+            in_flight.guard.update(|entry| entry.fault.clone_from(&fault));
         }
     }
-    exchange.pause().await;
-    match exchange.validate(&head, &route, key.as_deref(), json, &body) {
-        Err(refusal) => Ok(exchange.refuse(&refusal)),
-        Ok(Reply::Document(document)) => Ok(exchange.document(&document)),
+    in_flight.pause().await;
+    match in_flight.validate(&head, &route, key.as_deref(), json, &body) {
+        Err(refusal) => Ok(in_flight.refuse(&refusal)),
+        Ok(Reply::Document(document)) => Ok(in_flight.document(&document)),
         Ok(Reply::Answer(request)) => {
-            exchange.guard.update(|entry| entry.fault.clone_from(&fault));
-            Ok(exchange.answer(&request, faults))
+            in_flight.guard.update(|entry| entry.fault.clone_from(&fault));
+            Ok(in_flight.answer(&request, faults))
         }
     }
 }
@@ -146,7 +146,7 @@ fn before_headers(fault: &Fault) -> bool {
     )
 }
 
-impl Exchange<'_> {
+impl RequestInFlight<'_> {
     fn error_context(&self) -> ErrorContext<'_> {
         ErrorContext {
             dialect: self.provider.dialect,

@@ -42,7 +42,7 @@ impl SummaryReply {
     /// The most output tokens of a [good](Self::Good) summary.
     pub const TOKENS: u64 = 400;
 
-    /// The answer to `asked` with at most `limit` output tokens.
+    /// The answer to `request` with at most `limit` output tokens.
     #[must_use]
     pub fn answer(&self, request: &SimRequest, limit: u64) -> Answer {
         match self {

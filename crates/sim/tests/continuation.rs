@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::conversation::{CapturedEvents, answer_to, chat, send_body, stops};
+use common::conversation::{ReceivedAnswer, answer_to, chat, send_body, stops};
 use common::model;
 use serde_json::{Value, json};
 use steadfast_sim::{
@@ -36,7 +36,7 @@ fn repeat(partial: &str) -> String {
 
 const GO_ON: &str = "Go on exactly where you were cut off. No recap.";
 
-async fn follow(provider: &SimProvider, partial: &str, how: &str, stream: bool) -> CapturedEvents {
+async fn follow(provider: &SimProvider, partial: &str, how: &str, stream: bool) -> ReceivedAnswer {
     let turns = [("user", "tell me"), ("model", partial), ("user", how)];
     let turns = if how.is_empty() { &turns[..2] } else { &turns[..] };
     answer_to(provider, &chat(provider.dialect(), turns, None, stream), stream).await
@@ -388,9 +388,9 @@ async fn a_plan_sets_the_continuation_of_one_request() {
 async fn a_responder_can_continue_an_answer() {
     for (dialect, stream) in forms() {
         let provider = provider(dialect)
-            .respond(|asked| {
+            .respond(|request| {
                 let whole = Answer::text(TEXT).continuation(ContinuationMode::Faithful);
-                let rest = whole.continue_for(asked)?;
+                let rest = whole.continue_for(request)?;
                 Some(Answer::text(format!("[{}]", rest.blocks.len())).then(rest.blocks[0].clone()))
             })
             .build();

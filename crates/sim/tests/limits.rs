@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::conversation::{CapturedEvents, answer_to, chat, stops};
+use common::conversation::{ReceivedAnswer, answer_to, chat, stops};
 use common::model;
 use steadfast_sim::tokens::pieces;
 use steadfast_sim::{
@@ -30,7 +30,7 @@ fn all() -> Vec<(Cut, &'static str)> {
 }
 
 /// What arrives of an answer cut at `limit`, computed from its pieces.
-fn expected(dialect: Dialect, stream: bool, limit: usize) -> (CapturedEvents, Option<Cut>) {
+fn expected(dialect: Dialect, stream: bool, limit: usize) -> (ReceivedAnswer, Option<Cut>) {
     let all = all();
     let kept = &all[..limit.min(all.len())];
     let join = |of: Cut| -> String {
@@ -56,7 +56,7 @@ fn expected(dialect: Dialect, stream: bool, limit: usize) -> (CapturedEvents, Op
         (false, Dialect::Anthropic) => "tool_use",
         (false, Dialect::Gemini) => "STOP",
     };
-    let received = CapturedEvents {
+    let received = ReceivedAnswer {
         text: join(Cut::Text),
         thinking: join(Cut::Thinking),
         arguments,

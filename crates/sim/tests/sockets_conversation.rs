@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::conversation::{CapturedEvents, chat, read_answer, stops};
+use common::conversation::{ReceivedAnswer, chat, read_answer, stops};
 use common::{KEY, model, path};
 use serde_json::Value;
 use steadfast_sim::{
@@ -30,7 +30,7 @@ impl Endpoint {
         over_socket(&self.server, &body.to_string(), self.stream).await
     }
 
-    async fn answer_to(&self, turns: &[(&str, &str)], max: u64) -> CapturedEvents {
+    async fn answer_to(&self, turns: &[(&str, &str)], max: u64) -> ReceivedAnswer {
         let (status, body) = self.ask(turns, max).await;
         assert_eq!(status, 200, "{body}");
         read_answer(self.dialect(), &body, self.stream)
@@ -123,13 +123,13 @@ async fn over_socket(server: &SimServer, body: &str, stream: bool) -> (u16, Stri
     }
     let mut joined = Vec::new();
     loop {
-        let endpoint = rest.windows(2).position(|two| two == b"\r\n").unwrap();
-        let size = std::str::from_utf8(&rest[..endpoint]).unwrap();
+        let end = rest.windows(2).position(|two| two == b"\r\n").unwrap();
+        let size = std::str::from_utf8(&rest[..end]).unwrap();
         let size = usize::from_str_radix(size, 16).unwrap();
         if size == 0 {
             return (status, String::from_utf8(joined).unwrap());
         }
-        joined.extend_from_slice(&rest[endpoint + 2..endpoint + 2 + size]);
-        rest = &rest[endpoint + 2 + size + 2..];
+        joined.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
     }
 }

@@ -1,5 +1,5 @@
-//! What Gemini refuses: each rule with a request that breaks it, the message, and a valid is
-//! repaired and passes.
+//! What Gemini refuses: each rule with a request that breaks it, the message, and a valid
+//! variant that passes.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 

@@ -1,5 +1,5 @@
-//! What OpenAI refuses: each rule with a request that breaks it, the message, and a valid is
-//! repaired and passes.
+//! What OpenAI refuses: each rule with a request that breaks it, the message, and a valid
+//! variant that passes.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -561,7 +561,7 @@ async fn limits_have_the_providers_headers_and_message() {
     assert_eq!(
         read.error_message(),
         "Rate limit reached for gpt-4o in organization org-sim on requests per min (RPM): Limit 3, \
-         Used 3, Requested 1. Please try again in 20s. Exchange \
+         Used 3, Requested 1. Please try again in 20s. Visit \
          https://platform.openai.com/account/rate-limits to learn more."
     );
     tokio::time::advance(std::time::Duration::from_secs(20)).await;

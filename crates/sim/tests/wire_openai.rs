@@ -99,10 +99,10 @@ async fn a_stream_frame_by_frame() {
         format!("data: {chunk}\n\n")
     };
     let delta = |delta: Value| {
-        let first = json!({
+        let choices = json!([{
             "index": 0, "delta": delta, "logprobs": null, "finish_reason": null,
-        });
-        chunk(json!([first]), Value::Null)
+        }]);
+        chunk(choices, Value::Null)
     };
     let opening = |n: usize, name: &str| {
         delta(json!({"tool_calls": [{

@@ -73,13 +73,14 @@ pub struct Stack<C = OneChain> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Handles {
-    /// What each task used, who was stopped, and more for whom an operator says so.
+    /// What each task used and which were stopped; [`extend`](SafetyGuardHandle::extend) sets a task's
+    /// counts to zero and lifts its stop.
     pub guard: SafetyGuardHandle,
     /// Which answers were cut off.
     pub continuation: ContinuationHandle,
     /// Which streams broke.
     pub resume: ResumeHandle,
-    /// Who is resting, why, and until when.
+    /// Which targets are cooling, why, and until when.
     pub failover: FailoverHandle,
     /// What was compacted, and what was spent on it.
     pub compaction: CompactionHandle,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use steadfast_core::{Call, CallContext, Failure, Reason};
+use steadfast_core::{Call, CallContext, Failure, Reason, time::millis};
 use tokio::time::Instant;
 
 /// A minimal request: a context, and a text to identify it by. It counts its clones and keeps the
@@ -76,5 +76,5 @@ pub const fn ms(ms: u64) -> Duration {
 
 /// The time since `since` in whole milliseconds, to which tokio's timers are exact.
 pub fn elapsed_ms(since: Instant) -> Duration {
-    Duration::from_millis(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX))
+    ms(millis(since.elapsed()))
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_core::Stream;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::Body;
 use steadfast_chat::{ChatResponse, Event};
 use steadfast_core::{AtOnce, Failure, UntilEnd};
@@ -54,9 +55,14 @@ where
 
     fn limited(self, clocks: Clocks) -> Self::Limited {
         const SSE: &[u8] = b"text/event-stream";
-        let sse = self.headers().get(http::header::CONTENT_TYPE).is_some_and(|kind| {
-            kind.as_bytes().get(..SSE.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(SSE))
-        });
+        let header = |name| self.headers().get(name).map(http::HeaderValue::as_bytes);
+        let plain =
+            header(CONTENT_ENCODING).is_none_or(|how| how.eq_ignore_ascii_case(b"identity"));
+        // Events are not found in compressed bytes: there, each piece is content.
+        let sse = plain
+            && header(CONTENT_TYPE)
+                .and_then(|kind| kind.get(..SSE.len()))
+                .is_some_and(|kind| kind.eq_ignore_ascii_case(SSE));
         self.map(|body| StallBody::new(body, sse, clocks))
     }
 }

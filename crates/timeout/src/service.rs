@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Deadline, Failure, UntilEnd};
+use steadfast_core::{Call, Deadline, Failure, UntilEnd, inner_service, time::later};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -27,6 +27,8 @@ pub struct Timeout<S, W = UntilEnd> {
     reach: PhantomData<fn() -> W>,
 }
 
+inner_service!(Timeout<S, W>);
+
 impl<S, W> Timeout<S, W> {
     pub(crate) const fn new(inner: S, shared: Arc<TimeoutState>) -> Self {
         Self { inner, shared, reach: PhantomData }
@@ -35,11 +37,6 @@ impl<S, W> Timeout<S, W> {
     /// A handle that reads the layer's state and resets it.
     pub fn handle(&self) -> TimeoutHandle {
         TimeoutHandle(self.shared.clone())
-    }
-
-    /// The inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
     }
 }
 
@@ -64,8 +61,7 @@ where
         if let Some(pipeline) = self.shared.limits.pipeline {
             // The only clock reading of a call that is ready at once.
             let now = Instant::now();
-            let own =
-                now.checked_add(pipeline).unwrap_or_else(|| Deadline::after(pipeline).instant());
+            let own = later(now, pipeline);
             match clocks.begin_by(now, own) {
                 Err(failure) => return ResponseFuture::refused(failure),
                 Ok(true) => request.context_mut().deadline = Some(Deadline::at(own)),

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{Timed, cut};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use steadfast_core::{Failure, Reason, TimeLimit};
@@ -64,9 +64,22 @@ async fn limited(
     kind: &'static str,
     frames: Timed<Result<Frame<Bytes>, Failure>>,
 ) -> Pin<Box<StallBody<Chunks>>> {
+    encoded(policy, kind, "identity", frames).await
+}
+
+/// The same of a body with this content-encoding.
+async fn encoded(
+    policy: StallPolicy,
+    kind: &'static str,
+    encoding: &'static str,
+    frames: Timed<Result<Frame<Bytes>, Failure>>,
+) -> Pin<Box<StallBody<Chunks>>> {
     let mut body = Some(Chunks { frames, pinned: PhantomPinned });
     let provider = service_fn(move |_: http::Request<()>| {
-        let reply = http::Response::builder().header(CONTENT_TYPE, kind).body(body.take().unwrap());
+        let reply = http::Response::builder()
+            .header(CONTENT_TYPE, kind)
+            .header(CONTENT_ENCODING, encoding)
+            .body(body.take().unwrap());
         async move { Ok::<_, Failure>(reply.unwrap()) }
     });
     let layer = StallTimeoutLayer::new(policy).unwrap();
@@ -119,6 +132,19 @@ async fn data_is_content_and_comments_and_pings_of_a_stream_are_not() {
         );
         assert_eq!(failure.time_limit(), Some(TimeLimit::Stall));
         assert_eq!(failure.is_delivered(), content, "{kind} {chunk:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_piece_of_a_compressed_stream_is_content() {
+    for (encoding, content) in [("gzip", true), ("Identity", false)] {
+        let start = Instant::now();
+        let frames =
+            frames([data(secs(100), "\u{1f}compressed"), data(secs(100), "more")]).hanging();
+        let mut body = encoded(StallPolicy::default(), SSE, encoding, frames).await;
+        let (_, failure) = read(&mut body).await;
+        assert_eq!(failure.unwrap().is_delivered(), content, "{encoding}");
+        assert_eq!(elapsed_ms(start), if content { secs(380) } else { secs(180) }, "{encoding}");
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     let nth = |n, fault| PlanRule::new(fault).nth(n);
     let overloaded = How::ErrorEvent(ErrorKind::Overloaded);
     let first = serve(
-        sim::Dialect::Anthropic,
+        Dialect::Anthropic,
         [
             nth(1, Fault::rate_limit(RateLimit::after_ms(80))),
             nth(3, Fault::break_after(0, overloaded)),
@@ -34,7 +34,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         ],
     );
     let second = serve(
-        sim::Dialect::OpenAi,
+        Dialect::OpenAi,
         [nth(2, Fault::break_after(3, How::Reset)), nth(3, Fault::Error(ErrorKind::ContentFilter))],
     );
     let (first, second) = (first.await?, second.await?);
@@ -59,7 +59,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
 }
 
 async fn serve<const N: usize>(
-    dialect: sim::Dialect,
+    dialect: Dialect,
     faults: [PlanRule; N],
 ) -> std::io::Result<SimServer> {
     let plan = faults.into_iter().fold(FaultPlan::none(), FaultPlan::rule);

@@ -17,7 +17,7 @@ use steadfast::{
     classify::ClassifyLayer,
     client::{Credential, LlmClient, Provider, Providers},
     failover::{Chain, CooldownFailoverLayer, TargetSpec},
-    sim::{self, Answer, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider, SimServer},
+    sim::{Answer, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider, SimServer},
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -28,8 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // the fourth piece of the second answer.
     let overloaded = Fault::break_after(0, How::ErrorEvent(ErrorKind::Overloaded));
     let reset = Fault::break_after(4, How::Reset);
-    let first = serve(sim::Dialect::Anthropic, PlanRule::new(overloaded).nth(1)).await?;
-    let second = serve(sim::Dialect::OpenAi, PlanRule::new(reset).nth(2)).await?;
+    let first = serve(Dialect::Anthropic, PlanRule::new(overloaded).nth(1)).await?;
+    let second = serve(Dialect::OpenAi, PlanRule::new(reset).nth(2)).await?;
     let provider = |name: &str, dialect, server: &SimServer| {
         Provider::new(name, dialect)
             .with_base_url(server.base_url())
@@ -109,7 +109,7 @@ fn question() -> ChatRequest {
     ChatRequest::user("What is it?").streaming().with_context(CallContext::recording())
 }
 
-async fn serve(dialect: sim::Dialect, rule: PlanRule) -> std::io::Result<SimServer> {
+async fn serve(dialect: Dialect, rule: PlanRule) -> std::io::Result<SimServer> {
     let provider = SimProvider::builder(dialect)
         .with_faults(FaultPlan::none().rule(rule))
         .respond(|_| Some(Answer::text(WORDS)))

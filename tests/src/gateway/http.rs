@@ -16,6 +16,21 @@ pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(TIMEOUT, future).await.expect("timed out")
 }
 
+/// Waits until `holds` returns true, by asking it again and again: for what a test can not be
+/// notified of.
+///
+/// # Panics
+///
+/// With `what` when that takes longer than anything here.
+pub async fn poll_until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let polls = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(TIMEOUT, polls).await.is_ok(), "timed out: {what}");
+}
+
 /// A request.
 #[derive(Clone, Debug)]
 pub struct HttpRequest {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast::{
     FaultSide, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerPolicy, BreakerSnapshot, BreakerTransition},
-    circuit::{Blame, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight},
+    circuit::{Blame, CircuitPolicy, CircuitVerdict, Readmission, Weight},
 };
 use tokio::time::Instant;
 
@@ -27,8 +27,6 @@ pub(crate) enum Decision {
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
     circuit: CircuitModel,
-    /// When the last call began, something else than a plain success happened, or somebody looked.
-    at: Duration,
     /// When each call in flight started.
     since: Vec<(u64, Duration)>,
 }
@@ -56,12 +54,11 @@ impl Breaker {
             lone: policy.lone,
         };
         let circuit = CircuitModel::new(circuit, now);
-        Self { policy: policy.clone(), circuit, at: now, since: Vec::new() }
+        Self { policy: policy.clone(), circuit, since: Vec::new() }
     }
 
     /// Whether a call is admitted.
     pub(crate) fn decide(&mut self, id: u64, now: Duration, alone: bool) -> Decision {
-        self.at = now;
         match self.circuit.admit(id, now, alone, None) {
             Ok(kind) => {
                 self.since.push((id, now));
@@ -88,12 +85,7 @@ impl Breaker {
             EndState::Dropped => (CircuitVerdict::Nothing, content),
             EndState::Failed(facts) => (self.verdict(facts), content),
         };
-        // The success of a healthy target counts at the time of the last call.
-        let healthy = self.circuit.state() == CircuitState::Closed && self.circuit.row() == 0;
-        if verdict != CircuitVerdict::Success || !healthy || self.policy.slow.is_some() {
-            self.at = now;
-        }
-        self.circuit.end(id, self.at, verdict, content.map(|at| at - since));
+        self.circuit.end(id, now, verdict, content.map(|at| at - since));
     }
 
     fn verdict(&self, facts: &Facts) -> CircuitVerdict {
@@ -173,7 +165,6 @@ impl Breaker {
         now: Duration,
         began: Instant,
     ) -> Option<String> {
-        self.at = now;
         let model = &self.circuit;
         let under_way = |kind| model.under_way(kind, now);
         let expected = (

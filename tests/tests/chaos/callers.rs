@@ -12,13 +12,16 @@ use steadfast::{
     CallContext, ChatRequest, ChatService, Deadline, Failure, Message, Priority, RawJson,
     RecoveryLog, Target, Tool,
 };
-use steadfast_tests::harness::CallResult;
+use steadfast_tests::{
+    harness::CallResult,
+    seeds::{chance, maybe},
+};
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tower::ServiceExt as _;
 
 use crate::{
-    chance, maybe, ms,
+    ms,
     timeline::{Timeline, TraceEvent},
 };
 

@@ -7,8 +7,7 @@ use steadfast::sim::{
     Break, Coalesce, Drip, ErrorKind, Fault, FaultPlan, FirstToken, How, PlanRule, RateLimit,
     RawResponse,
 };
-
-use crate::{chance, maybe};
+use steadfast_tests::seeds::{chance, maybe};
 
 /// A plan of up to four rules, and often slowness wherever none of them matches. With `dates`,
 /// hints may be dates.

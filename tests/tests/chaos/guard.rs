@@ -11,12 +11,10 @@ use std::{
 use fastrand::Rng;
 use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Reason};
+use steadfast_tests::seeds::chance;
 use tower_service::Service;
 
-use crate::{
-    chance,
-    timeline::{Timeline, TraceEvent, caller_of},
-};
+use crate::timeline::{Timeline, TraceEvent, caller_of};
 
 /// Refuses some callers at their first attempt, some at a later one.
 #[derive(Clone)]

@@ -10,13 +10,13 @@ use steadfast::{
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
 };
+use steadfast_tests::seeds::chance;
 use tower::ServiceExt as _;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::{
     bugs::{Bug, BuggyLayer},
-    chance,
     guard::Guard,
     net::FaultyNetwork,
     timeline::{Boundary, Tap, Timeline},

@@ -34,9 +34,10 @@ mod timeline;
 mod timers;
 mod world;
 
-use std::{collections::BTreeSet, env, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use fastrand::Rng;
+use steadfast_tests::seeds::number;
 
 use self::{
     bugs::Bug,
@@ -46,21 +47,6 @@ use self::{
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
-
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; it takes a number")))
-}
-
-/// True with this probability.
-fn chance(rng: &mut Rng, probability: f64) -> bool {
-    rng.f64() < probability
-}
-
-/// `Some` of what is made, half of the time.
-fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
-    if rng.bool() { Some(make(rng)) } else { None }
-}
 
 fn ms(rng: &mut Rng, range: impl std::ops::RangeBounds<u64>) -> Duration {
     Duration::from_millis(rng.u64(range))

@@ -19,11 +19,11 @@ use steadfast::{
     client::ClientBody,
     sim::{SimBody, SimError},
 };
-use steadfast_tests::harness::Net;
+use steadfast_tests::{harness::Net, seeds::chance};
 use tower_service::Service;
 
 use crate::{
-    chance, ms,
+    ms,
     timeline::{Timeline, TraceEvent},
 };
 

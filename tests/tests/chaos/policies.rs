@@ -11,8 +11,9 @@ use steadfast::{
     retry::RetryPolicy,
     timeout::{Floor, StallPolicy},
 };
+use steadfast_tests::seeds::{chance, maybe};
 
-use crate::{chance, maybe, ms};
+use crate::ms;
 
 pub(crate) fn retry(rng: &mut Rng) -> RetryPolicy {
     let jitter = match rng.u8(0..4) {

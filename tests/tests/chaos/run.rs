@@ -4,11 +4,7 @@ use std::{
     any::Any,
     fmt::Write as _,
     panic::{self, AssertUnwindSafe},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,6 +13,7 @@ use steadfast::{
     failover::TargetSpec,
     sim::{Entry, FaultPlan},
 };
+use steadfast_tests::seeds;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -175,25 +172,8 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 /// Seeds 1 to `seeds`, on all cores; those that failed, by their number.
 pub(crate) fn run_all(seeds: u64) -> Vec<Outcome> {
-    let (next, failed) = (AtomicU64::new(1), Mutex::new(Vec::new()));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed > seeds {
-                        return;
-                    }
-                    let outcome = run(seed, None);
-                    if !outcome.violations.is_empty() {
-                        failed.lock().push(outcome);
-                    }
-                }
-            });
-        }
+    let failed = seeds::run_all(seeds, |seed| {
+        Some(run(seed, None)).filter(|outcome| !outcome.violations.is_empty())
     });
-    let mut failed = failed.into_inner();
-    failed.sort_by_key(|outcome| outcome.seed);
-    failed
+    failed.into_iter().flatten().collect()
 }

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use steadfast_tests::seeds;
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::Runtime,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -32,9 +33,7 @@ impl Paused {
     pub(crate) fn new() -> Self {
         let parks = Arc::new(AtomicU64::new(0));
         let counter = parks.clone();
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
+        let runtime = seeds::paused()
             .on_thread_park(move || _ = counter.fetch_add(1, Ordering::Relaxed))
             .build()
             .unwrap();

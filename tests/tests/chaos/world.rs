@@ -13,7 +13,10 @@ use steadfast::{
     sim::{FaultPlan, Journal, KeyLimits, Latency, SimProvider},
     timeout::StallPolicy,
 };
-use steadfast_tests::harness::{self, CallResult, Net};
+use steadfast_tests::{
+    harness::{self, CallResult, Net},
+    seeds::{chance, maybe},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -22,10 +25,10 @@ use tokio::{
 use crate::{
     bugs::Bug,
     callers::{Caller, Ending},
-    chance, faults,
+    faults,
     invariants::{Invariant, Violations},
     layers::{Layers, Parts},
-    maybe, ms,
+    ms,
     net::FaultyNetwork,
     policies,
     timeline::{Timeline, TraceEvent},

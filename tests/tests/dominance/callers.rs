@@ -5,8 +5,8 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use fastrand::Rng;
 use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatService, Failure, Stack, Target, failover::Chain};
+use steadfast_tests::seeds;
 use tokio::{
-    runtime::Builder,
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -110,13 +110,13 @@ async fn read(response: Result<steadfast::ChatResponse, Failure>) -> bool {
     ended
 }
 
-/// Lives through a world.
+/// Runs a world.
 fn run<F, A>(world: &World, make: impl FnOnce(Targets) -> F) -> Tally
 where
     F: Fn(ChatRequest, Rng) -> A + Clone + Send + 'static,
     A: Future<Output = bool> + Send + 'static,
 {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = seeds::paused().build().unwrap();
     runtime.block_on(async {
         let targets = Targets::new(world);
         let ask = make(targets.clone());

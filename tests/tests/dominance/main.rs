@@ -1,18 +1,19 @@
-//! The first law of the defaults: whatever the targets do, the stack answers no smaller a share of
-//! the calls than the best single target, known in hindsight, asked as the official SDKs ask.
+//! A property that the defaults are to have: whatever the targets do, the stack answers no smaller
+//! a share of the calls than the best single target, known in hindsight, asked as the official SDKs
+//! ask.
 //!
-//! The defaults do not keep it yet. What is asserted is where they stand, so that no change makes
-//! them worse unnoticed: see the constants.
+//! The defaults do not have it yet. The bounds that are asserted today only stop a collapse; the
+//! result is the line that is printed.
 //!
-//! Each seed is a world: one to four targets that fail by chance, in bursts, in outages of their own
-//! or together, by a limit of rate or of concurrency, with hints that lie, or in the middle of a
-//! stream; callers that wait for their answers or do not; answers of 0.1 to 60 s. The same world is
-//! lived through once by `Stack::new(chain)` with nothing set, and once by each of its targets alone.
-//! All of it on a paused clock.
+//! Each seed is a world: one to four targets that fail by chance, in bursts, in outages of their
+//! own or together, by a limit of rate or of concurrency, with hints that lie, or in the middle of
+//! a stream; callers that wait for their answers or do not; answers of 0.1 to 60 s. Each world
+//! compares the default stack (`Stack::new(chain)`, nothing set) with each of its targets alone: it
+//! is run once with the stack, and once with each target. All of it on a paused clock.
 //!
 //! | variable | |
 //! |---|---|
-//! | `STEADFAST_WORLD=n` | one world, with what happened in it |
+//! | `STEADFAST_WORLD=n` | one world, reported in full, which has to hold by itself |
 //! | `STEADFAST_WORLDS=n` | worlds 1 to n instead of 1 to 20 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -21,13 +22,7 @@ mod callers;
 mod provider;
 mod world;
 
-use std::{
-    env,
-    sync::atomic::{AtomicU64, Ordering},
-    thread,
-};
-
-use parking_lot::Mutex;
+use steadfast_tests::seeds::{self, number};
 
 use self::{
     callers::{Tally, through_stack, through_target},
@@ -37,21 +32,16 @@ use self::{
 /// Worlds of a default run.
 const WORLDS: u64 = 20;
 
-/// The share of worlds that may fail. The law: 1 in 500.
+/// The share of worlds that may fail. The property asks for 1 in 500.
 const FAILING: f64 = 0.5;
 
-/// The mean difference of the shares, at least. The law: above zero.
+/// The mean difference of the shares, at least. The property asks for more than zero.
 const MEAN: f64 = -0.25;
 
-/// A world fails when the stack's share is this many standard errors below the best target's.
+/// A world fails when the stack's share is more standard errors than this below the best target's.
 const ERRORS: f64 = 4.0;
 
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; it takes a number")))
-}
-
-/// What came of one world.
+/// The result of one world.
 struct Compared {
     world: World,
     stack: Tally,
@@ -83,6 +73,10 @@ impl Compared {
         -self.difference() / (variance(&self.stack) + variance(self.best())).sqrt()
     }
 
+    fn failed(&self) -> bool {
+        self.below() > ERRORS
+    }
+
     fn report(&self) -> String {
         let alone: Vec<_> = self.alone.iter().map(Tally::to_string).collect();
         format!(
@@ -95,48 +89,27 @@ impl Compared {
     }
 }
 
-fn compare_all(worlds: u64) -> Vec<Compared> {
-    let (next, done) = (AtomicU64::new(1), Mutex::new(Vec::new()));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed > worlds {
-                        return;
-                    }
-                    let compared = Compared::of(seed);
-                    done.lock().push(compared);
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner();
-    done.sort_by_key(|compared| compared.world.seed);
-    done
-}
-
 #[test]
 fn the_default_stack_against_its_best_target() {
     if let Some(seed) = number("STEADFAST_WORLD") {
-        println!("{}", Compared::of(seed).report());
+        let compared = Compared::of(seed);
+        println!("{}", compared.report());
+        assert!(!compared.failed(), "{:.1} standard errors below", compared.below());
         return;
     }
     let worlds = number("STEADFAST_WORLDS").unwrap_or(WORLDS);
-    let compared = compare_all(worlds);
-    let failed: Vec<_> = compared.iter().filter(|one| one.below() > ERRORS).collect();
+    let compared = seeds::run_all(worlds, Compared::of);
+    let failed = compared.iter().filter(|one| one.failed()).count();
     let sum: f64 = compared.iter().map(Compared::difference).sum();
     let mean = sum / compared.len() as f64;
     let attempts: u64 = compared.iter().map(|one| one.stack.attempts).sum();
     let asked: u64 = compared.iter().map(|one| u64::from(one.stack.asked)).sum();
     println!(
-        "{worlds} worlds, {asked} calls, {:.2} attempts a call; {} below the best target; \
+        "{worlds} worlds, {asked} calls, {:.2} attempts a call; {failed} below the best target; \
          mean difference {:+.2} points",
         attempts as f64 / asked as f64,
-        failed.len(),
         100.0 * mean
     );
-    assert!(failed.len() as f64 <= FAILING * worlds as f64, "{} worlds fail", failed.len());
+    assert!(failed as f64 <= FAILING * worlds as f64, "{failed} worlds fail");
     assert!(mean >= MEAN, "the mean difference is {mean}");
 }

@@ -17,7 +17,7 @@ use steadfast::{
 use tokio::time::{Instant, sleep};
 use tokio_stream::Stream;
 
-use crate::world::{Fault, Nature, World};
+use crate::world::{FaultPattern, Nature, World};
 
 /// The targets of a world, and what they have been asked.
 #[derive(Clone, Debug)]
@@ -28,11 +28,11 @@ struct Inner {
     first_content: Duration,
     length: Duration,
     began: Instant,
-    targets: Vec<Mutex<Target>>,
+    targets: Vec<Mutex<TargetState>>,
 }
 
 #[derive(Debug)]
-struct Target {
+struct TargetState {
     nature: Nature,
     rng: Rng,
     asked: u64,
@@ -45,7 +45,7 @@ struct Target {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Verdict {
+enum Reaction {
     Answer,
     /// The stream breaks half way.
     Break,
@@ -53,42 +53,42 @@ enum Verdict {
     Refuse(Duration),
 }
 
-impl Target {
-    fn verdict(&mut self, now: Duration) -> Verdict {
+impl TargetState {
+    fn reaction(&mut self, now: Duration) -> Reaction {
         self.asked += 1;
         let chance = self.rng.f64();
         let fails = match &self.nature.fault {
-            Fault::Chance(share) => chance < *share,
-            Fault::Windows(windows) => {
+            FaultPattern::Chance(share) => chance < *share,
+            FaultPattern::Windows(windows) => {
                 windows.iter().any(|(from, until)| (*from..*until).contains(&now))
             }
-            Fault::Slope(from, until) => {
+            FaultPattern::Slope(from, until) => {
                 let left = until.saturating_sub(now).as_secs_f64();
                 now >= *from && chance < left / (*until - *from).as_secs_f64()
             }
-            Fault::Rate(rate, hint) => {
+            FaultPattern::Rate(rate, hint) => {
                 let since = (now - self.at).as_secs_f64();
                 self.tokens = (self.tokens + since * rate).min(*rate);
                 self.at = now;
                 if self.tokens < 1.0 {
-                    return Verdict::Refuse(*hint);
+                    return Reaction::Refuse(*hint);
                 }
                 self.tokens -= 1.0;
                 false
             }
-            Fault::Concurrency(most, hint) => {
+            FaultPattern::Concurrency(most, hint) => {
                 if self.busy >= *most {
-                    return Verdict::Refuse(*hint);
+                    return Reaction::Refuse(*hint);
                 }
                 false
             }
         };
         if fails {
-            Verdict::Fail
+            Reaction::Fail
         } else if self.rng.f64() < self.nature.broken {
-            Verdict::Break
+            Reaction::Break
         } else {
-            Verdict::Answer
+            Reaction::Answer
         }
     }
 }
@@ -113,12 +113,12 @@ impl Targets {
     /// Those of `world`; its time begins now.
     pub(crate) fn new(world: &World) -> Self {
         let targets = (0..).zip(&world.targets).map(|(at, nature)| {
-            let target = Target {
+            let target = TargetState {
                 nature: nature.clone(),
                 rng: Rng::with_seed(world.seed * 31 + at),
                 asked: 0,
                 tokens: match nature.fault {
-                    Fault::Rate(rate, _) => rate,
+                    FaultPattern::Rate(rate, _) => rate,
                     _ => 0.0,
                 },
                 at: Duration::ZERO,
@@ -148,18 +148,18 @@ impl Targets {
         let target = request.context.target.as_ref().expect("a target is named").provider();
         let at: usize = target[1..].parse().expect("a number");
         let now = self.0.began.elapsed();
-        let (verdict, fails_after) = {
+        let (reaction, fails_after) = {
             let mut target = self.0.targets[at].lock();
-            (target.verdict(now), target.nature.fails_after)
+            (target.reaction(now), target.nature.fails_after)
         };
-        let breaks = match verdict {
-            Verdict::Answer => false,
-            Verdict::Break => true,
-            Verdict::Fail => {
+        let breaks = match reaction {
+            Reaction::Answer => false,
+            Reaction::Break => true,
+            Reaction::Fail => {
                 sleep(fails_after).await;
                 return Err(failure(StatusCode::INTERNAL_SERVER_ERROR, Duration::ZERO));
             }
-            Verdict::Refuse(hint) => {
+            Reaction::Refuse(hint) => {
                 sleep(Duration::from_millis(10)).await;
                 return Err(failure(StatusCode::TOO_MANY_REQUESTS, hint));
             }
@@ -168,7 +168,7 @@ impl Targets {
         let Inner { first_content, length, .. } = *self.0;
         if request.stream {
             sleep(first_content).await;
-            let stream = Answer { step: 0, breaks, length, sleep: None, _busy: busy };
+            let stream = AnswerStream { step: 0, breaks, length, sleep: None, _busy: busy };
             let events = Box::pin(stream) as EventStream;
             return Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events));
         }
@@ -199,7 +199,7 @@ fn failure(status: StatusCode, hint: Duration) -> Failure {
 }
 
 /// A streamed answer: content, a while, and the end or a break.
-struct Answer {
+struct AnswerStream {
     step: u8,
     breaks: bool,
     length: Duration,
@@ -207,7 +207,7 @@ struct Answer {
     _busy: Busy,
 }
 
-impl Stream for Answer {
+impl Stream for AnswerStream {
     type Item = Result<Event, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -32,7 +32,7 @@ pub(crate) enum Callers {
 /// What a target does wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Nature {
-    pub(crate) fault: Fault,
+    pub(crate) fault: FaultPattern,
     /// How long until a failure is known.
     pub(crate) fails_after: Duration,
     /// The share of streams that break half way.
@@ -40,7 +40,7 @@ pub(crate) struct Nature {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum FaultPattern {
     /// Each call for itself.
     Chance(f64),
     /// Everything in these times.
@@ -79,7 +79,7 @@ impl World {
         let targets = (0..targets)
             .map(|_| {
                 let mut nature = Nature::new(&mut rng);
-                if let (Fault::Windows(windows), true) = (&mut nature.fault, shared) {
+                if let (FaultPattern::Windows(windows), true) = (&mut nature.fault, shared) {
                     *windows = vec![window];
                 }
                 nature
@@ -113,16 +113,16 @@ impl Nature {
         let fault = match rng.u8(..7) {
             0 | 1 => {
                 let shares = [0.0, 0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
-                Fault::Chance(one_of(rng, &shares))
+                FaultPattern::Chance(one_of(rng, &shares))
             }
-            2 => Fault::Windows(bursts(rng)),
-            3 => Fault::Windows(vec![outage(rng)]),
+            2 => FaultPattern::Windows(bursts(rng)),
+            3 => FaultPattern::Windows(vec![outage(rng)]),
             4 => {
                 let (from, until) = outage(rng);
-                Fault::Slope(from, until)
+                FaultPattern::Slope(from, until)
             }
-            5 => Fault::Rate(one_of(rng, &[2.0, 5.0, 10.0, 20.0]), hint),
-            _ => Fault::Concurrency(one_of(rng, &[5, 20, 50]), hint),
+            5 => FaultPattern::Rate(one_of(rng, &[2.0, 5.0, 10.0, 20.0]), hint),
+            _ => FaultPattern::Concurrency(one_of(rng, &[5, 20, 50]), hint),
         };
         Self {
             fault,

@@ -34,8 +34,8 @@ pub(crate) struct Expected {
     pub(crate) last: u64,
     /// What the caller gets.
     pub(crate) outcome: Outcome,
-    /// Whether an alarm is raised.
-    pub(crate) alarm: bool,
+    /// The reason of the alarm, if one is raised.
+    pub(crate) alarm: Option<Reason>,
 }
 
 /// What a caller gets.
@@ -57,7 +57,7 @@ impl Expected {
 }
 
 const fn expected(waits: &'static [u64], last: u64, outcome: Outcome) -> Expected {
-    Expected { waits, last, outcome, alarm: false }
+    Expected { waits, last, outcome, alarm: None }
 }
 
 /// Retries at the primary, then the spare.
@@ -66,7 +66,9 @@ const fn retried(waits: &'static [u64]) -> Expected {
 }
 
 /// No retry, the spare at once, and an alarm.
-const ACCOUNT: Expected = Expected { alarm: true, ..expected(&[], 0, Outcome::Spare) };
+const fn account(reason: Reason) -> Expected {
+    Expected { alarm: Some(reason), ..expected(&[], 0, Outcome::Spare) }
+}
 
 /// Silent for one stall limit, then the spare.
 const SILENT: Expected = expected(&[], STALL, Outcome::Spare);
@@ -106,7 +108,7 @@ pub(crate) const LINES: [Line; 19] = [
     },
     Line {
         name: "401: the operator's key is refused",
-        cell: |_, _| error(ErrorKind::Auth, ACCOUNT),
+        cell: |_, _| error(ErrorKind::Auth, account(Reason::Auth)),
     },
     Line {
         name: "400: the request is malformed",
@@ -146,7 +148,7 @@ pub(crate) const LINES: [Line; 19] = [
         cell: |dialect, _| match dialect {
             // Gemini has the same message for a quota of the day, which resets by itself.
             Dialect::Gemini => None,
-            _ => error(ErrorKind::InsufficientQuota, ACCOUNT),
+            _ => error(ErrorKind::InsufficientQuota, account(Reason::Billing)),
         },
     },
     Line { name: "headers never arrive", cell: |_, _| Some((Fault::Hang, SILENT)) },

@@ -5,15 +5,16 @@ use std::{net::SocketAddr, time::Duration};
 use fastrand::Rng;
 use serde_json::Value;
 use steadfast::sim::{self, Dialect, Entry, Sent};
-use steadfast_tests::gateway::{
-    DIALECTS, ask,
-    http::{HttpRequest, Reply},
-    model, path, question,
-    wire_answer::{WireAnswer, without_ids},
+use steadfast_tests::{
+    gateway::{
+        DIALECTS, ask,
+        http::{HttpRequest, Reply},
+        model, path, question,
+        wire_answer::{WireAnswer, without_ids},
+    },
+    seeds::{chance, maybe},
 };
 use tokio::time::{sleep, timeout};
-
-use crate::{chance, maybe};
 
 /// One caller.
 #[derive(Clone, Debug)]

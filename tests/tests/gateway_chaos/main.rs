@@ -12,18 +12,19 @@ mod faster;
 #[path = "../chaos/faults.rs"]
 mod faults;
 
-use std::{env, fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, future::ready, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use steadfast::sim::{self, Entry, FaultPlan, Latency};
-use steadfast_tests::gateway::{
-    DIALECTS, Rig, RigBuilder, http::HttpRequest, http::within, model, provider,
+use steadfast_tests::{
+    gateway::{
+        DIALECTS, Rig, RigBuilder,
+        http::{HttpRequest, poll_until, within},
+        model, provider,
+    },
+    seeds::{chance, number},
 };
-use tokio::{
-    sync::Semaphore,
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::callers::{Caller, End};
 
@@ -31,19 +32,6 @@ use self::callers::{Caller, End};
 const SEEDS: u64 = 100;
 /// How many of them run at once: most of their time is waiting.
 const AT_ONCE: usize = 12;
-
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; it takes a number")))
-}
-
-fn chance(rng: &mut Rng, probability: f64) -> bool {
-    rng.f64() < probability
-}
-
-fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
-    if rng.bool() { Some(make(rng)) } else { None }
-}
 
 /// Everything besides the providers.
 fn config(rng: &mut Rng) -> String {
@@ -110,12 +98,7 @@ async fn run(seed: u64) -> Vec<End> {
     }
 
     // The gateway notices a disconnect at its next read or write.
-    within(async {
-        while in_flight(&rig).await > 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    poll_until("no request is in flight", || async { in_flight(&rig).await == 0 }).await;
     let mut entries = Vec::new();
     for sim in &rig.sims {
         let journal = sim.provider().journal();
@@ -190,13 +173,7 @@ fn invariants_hold_over_sockets() {
 
     // The tasks of closed connections end one by one.
     let metrics = runtime.metrics();
-    let began = Instant::now();
-    runtime.block_on(async {
-        while metrics.num_alive_tasks() > 0 && began.elapsed() < Duration::from_secs(10) {
-            sleep(Duration::from_millis(5)).await;
-        }
-    });
-    assert_eq!(metrics.num_alive_tasks(), 0, "tasks still run");
+    runtime.block_on(poll_until("no task runs", || ready(metrics.num_alive_tasks() == 0)));
     drop(runtime);
     let left: Vec<_> = sockets().into_iter().filter(|name| !before.contains(name)).collect();
     assert!(left.is_empty(), "sockets are left open: {left:?}");

@@ -1,32 +1,19 @@
-//! A minimal request and reply, and a mock service.
+//! Requests and replies, and a mock service.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::{
     collections::VecDeque,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::Frame;
 use steadfast_breaker::BreakerPolicy;
 use steadfast_core::circuit::LonePolicy;
-use steadfast_core::{Call, CallContext, Failure, Reason, Target};
+use steadfast_core::{CallContext, Failure, Reason, Target};
+pub(crate) use steadfast_testkit::{PlainRequest, secs};
 use tower_test::mock;
-
-/// A minimal request.
-#[derive(Clone, Debug)]
-pub(crate) struct PlainRequest(pub(crate) &'static str, pub(crate) CallContext);
-
-impl Call for PlainRequest {
-    fn context(&self) -> &CallContext {
-        &self.1
-    }
-    fn context_mut(&mut self) -> &mut CallContext {
-        &mut self.1
-    }
-}
 
 /// A plain value.
 pub(crate) type Reply = &'static str;
@@ -38,15 +25,11 @@ pub(crate) type MockHandle = mock::Handle<PlainRequest, Reply>;
 pub(crate) fn request(target: &Target) -> PlainRequest {
     let mut context = CallContext::recording().with_target(target.clone());
     context.alternatives = 1;
-    PlainRequest("?", context)
+    PlainRequest { context, text: "?", ..PlainRequest::default() }
 }
 
 pub(crate) fn openai() -> Target {
     Target::new("openai").with_model("gpt-4o").with_credential("main")
-}
-
-pub(crate) fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
 }
 
 /// One failure opens it, for half a minute.

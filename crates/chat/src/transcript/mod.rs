@@ -40,7 +40,9 @@
 //! * What a person wrote is **never lost**: of the user's turns only blank text and what a provider
 //!   can not read (an image, a foreign block) is removed, and an image is replaced by a line of text.
 //! * What can not be repaired is in [`Repairs::unrepaired`]: a request too large for its window
-//!   ([`TranscriptRule::Size`]), and one without any message ([`TranscriptRule::FirstMessage`]).
+//!   ([`TranscriptRule::Size`]), one without any message ([`TranscriptRule::FirstMessage`]), and too
+//!   many cache marks in blocks of the dialect's own, which are never edited
+//!   ([`TranscriptRule::CacheMarks`]).
 //!
 //! # From messages to turns
 //!

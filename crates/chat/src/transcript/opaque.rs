@@ -125,7 +125,10 @@ fn unpaired<'a, H: HasMessage>(
             *is_unpaired = block.at.message < last && !answered.contains(&*block.id);
         }
     }
-    blocks.into_iter().zip(is_unpaired).filter_map(|(block, keep)| keep.then_some(block))
+    blocks
+        .into_iter()
+        .zip(is_unpaired)
+        .filter_map(|(block, is_unpaired)| is_unpaired.then_some(block))
 }
 
 /// All blocks of server tools that have an id.

@@ -72,11 +72,11 @@ fn disorder<H: HasMessage>(
     pairs: &Pairs,
     rules: &TranscriptRules,
 ) -> Option<(usize, PartIndex)> {
-    let spot_of = |call: usize| pairs.answers[call].map(|at| (call, at));
+    let result_of = |call: usize| pairs.answers[call].map(|at| (call, at));
     if rules.results_in_order
         && let Some(pair) = pairs.order.windows(2).find(|pair| pair[0] > pair[1])
     {
-        return spot_of(pair[1]);
+        return result_of(pair[1]);
     }
     if !rules.results_first || pairs.order.is_empty() {
         return None;
@@ -86,7 +86,7 @@ fn disorder<H: HasMessage>(
         let part = parts.iter().position(|part| part.as_tool_result().is_none())?;
         Some(PartIndex { message, part })
     })?;
-    pairs.order.iter().copied().filter_map(spot_of).find(|(_, at)| *at > first_other)
+    pairs.order.iter().copied().filter_map(result_of).find(|(_, at)| *at > first_other)
 }
 
 /// How one turn is repaired.

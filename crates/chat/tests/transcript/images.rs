@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use steadfast_chat::{
     ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role,
     transcript::{Position, TranscriptRule::Images, TranscriptRules},
@@ -25,17 +26,8 @@ fn image(data: &str) -> Part {
 fn png(width: u32) -> String {
     let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     bytes.extend(width.to_be_bytes());
-    bytes.extend([0, 0, 0, 1, 0, 0]);
-    let letter =
-        |n: u32| b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[n as usize];
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte));
-        for shift in [18, 12, 6, 0] {
-            text.push(char::from(letter(group >> shift & 63)));
-        }
-    }
-    text
+    bytes.extend([0, 0, 0, 1]);
+    STANDARD.encode(bytes)
 }
 
 fn count_images(request: &ChatRequest) -> usize {

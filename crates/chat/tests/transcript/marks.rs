@@ -1,13 +1,14 @@
 //! Cache marks: S12.
 
+use serde_json::json;
 use steadfast_chat::{
-    Opaque, Part, RawJson, Tool, ToolResult,
+    Message, Opaque, Part, RawJson, Role, Tool, ToolResult,
     transcript::{TranscriptRule::CacheMarks, repair},
 };
 use steadfast_core::Dialect::{Anthropic, Gemini, OpenAi};
 
 use crate::support::{
-    ANTHROPIC, CASE, Case, check, mark, messages, part, refused, repaired, request, rules,
+    ANTHROPIC, CASE, Case, check, mark, messages, opaque, part, refused, repaired, request, rules,
     unchanged,
 };
 
@@ -111,4 +112,17 @@ fn s12_marks_inside_results_and_in_opaque_blocks_count() {
     assert!(refused(&full, &rules)[0].message.contains("Found 5"));
     let repairs = repair(&mut full, &rules);
     assert_eq!((repairs.done.len(), repairs.unrepaired.len()), (1, 0), "{repairs:?}");
+}
+
+#[test]
+fn s12_opaque_blocks_keep_their_marks() {
+    let block = json!({"type": "document", "cache_control": {"type": "ephemeral"}});
+    let blocks = vec![opaque(Anthropic, "document", &block); 5];
+    let message = |last| [blocks.as_slice(), &[part(Anthropic, last)]].concat();
+    let mut history = request(vec![Message::new(Role::User, message("marked:x"))]);
+    let repairs = repair(&mut history, &rules(Anthropic));
+    assert_eq!(history.messages[0].parts(), message("unmarked:x"));
+    assert_eq!((repairs.done.len(), repairs.unrepaired.len()), (1, 1), "{repairs:?}");
+    assert_eq!(repairs.unrepaired[0].rule, CacheMarks);
+    assert!(repairs.unrepaired[0].message.contains("Found 5"), "{repairs:?}");
 }

@@ -159,7 +159,7 @@ pub(crate) fn messages(dialect: Dialect, notation: &str) -> Vec<Message> {
     notation.split(" / ").filter(|text| !text.is_empty()).map(message).collect()
 }
 
-/// One part in the notation `KIND:VALUE`; without a kind it is a text.
+/// One part in the notation `KIND:VALUE`; without a kind, which is one word, it is a text.
 pub(crate) fn part(dialect: Dialect, notation: &str) -> Part {
     let (kind, value) = notation.split_once(':').unwrap_or(("text", notation));
     let result = |id: &str, content| {
@@ -221,6 +221,9 @@ pub(crate) fn part(dialect: Dialect, notation: &str) -> Part {
         "server_result" => {
             let kind = "web_search_tool_result";
             opaque(Anthropic, kind, &json!({"type": kind, "tool_use_id": value, "content": []}))
+        }
+        _ if kind.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')) => {
+            panic!("`{kind}` in `{notation}` is no kind of part")
         }
         _ => Part::text(notation),
     }

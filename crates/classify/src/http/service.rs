@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::Body;
-use steadfast_core::{BoxError, Call, Failure};
+use steadfast_core::{BoxError, Call, Failure, inner_service};
 use tower_service::Service;
 
 use super::{ClassifiedBody, ResponseFuture};
@@ -17,19 +17,11 @@ pub struct HttpClassify<S> {
     classifier: Classifier,
 }
 
+inner_service!(HttpClassify<S>);
+
 impl<S> HttpClassify<S> {
     pub(super) fn new(inner: S, classifier: Classifier) -> Self {
         Self { inner, classifier }
-    }
-
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside.
-    pub fn into_inner(self) -> S {
-        self.inner
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn encode(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(wait) = failure.retry_after() {
         // Rounded up: coming back early only earns another refusal.
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let seconds = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
         headers.insert(header::RETRY_AFTER, seconds.into());
         if let Ok(millis) = u64::try_from(wait.as_nanos().div_ceil(1_000_000)) {
             headers.insert("retry-after-ms", millis.into());

@@ -172,12 +172,13 @@ impl<'a> Fields<'a> {
         let read = ReadMembers(list).deserialize(&mut json);
         let (fields, list_items) = match read.and_then(|read| json.end().map(|()| read)) {
             Ok(read) => read,
-            // What it is instead of an object with a list, if it is JSON at all.
-            Err(error) => {
+            // What it is instead of an object with a list, if it is JSON at all. Of repeated fields
+            // only the last has to be a list.
+            Err(_) => {
                 let all = serde_json::from_str(text).map_err(RequestError::invalid)?;
                 let mut fields = Self::read(all)?;
-                list.map(|list| fields.get(list, items)).transpose()?;
-                return Err(RequestError::invalid(error));
+                let list_items = list.map(|list| fields.get(list, items)).transpose()?.flatten();
+                (fields, list_items)
             }
         };
         // A body of fewer brackets can not nest that deep, which is counted sooner.

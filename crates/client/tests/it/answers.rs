@@ -12,7 +12,7 @@ use crate::fixtures::{
 
 /// The fields of an answer that are compared.
 #[derive(Debug, PartialEq)]
-struct PlainReply {
+struct Content {
     text: String,
     thinking: String,
     calls: Vec<(String, String)>,
@@ -25,8 +25,8 @@ struct PlainReply {
     ended: bool,
 }
 
-fn content(answer: &Completion) -> PlainReply {
-    PlainReply {
+fn content(answer: &Completion) -> Content {
+    Content {
         text: answer.text(),
         thinking: answer
             .parts
@@ -47,7 +47,7 @@ fn content(answer: &Completion) -> PlainReply {
     }
 }
 
-fn expected(dialect: Dialect) -> PlainReply {
+fn expected(dialect: Dialect) -> Content {
     let (model, ids) = match dialect {
         Dialect::Anthropic => ("claude-x", ["toolu_1", "toolu_2"].map(str::to_owned)),
         // Made from the answer's id, so that they are always the same.
@@ -59,7 +59,7 @@ fn expected(dialect: Dialect) -> PlainReply {
         }
         _ => ("gpt-x", ["call_1", "call_2"].map(str::to_owned)),
     };
-    PlainReply {
+    Content {
         text: TEXT.into(),
         thinking: "Hm, a file.".into(),
         calls: vec![("read".into(), ARGS.into()), ("list".into(), "{}".into())],

@@ -3,9 +3,12 @@
 
 use bytes::Bytes;
 use serde_json::Value;
-use steadfast_chat::{ChatRequest, Completion, Event, Head};
-use steadfast_client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, Wire, codec};
+use steadfast_chat::{ChatRequest, Event};
+use steadfast_client::dialect::{Route, Wire, codec};
 use steadfast_core::{Dialect, Failure};
+
+use crate::codecs;
+pub(crate) use crate::codecs::{caller, completion, read_stream};
 
 /// Two lines, a quote and a character beyond the first plane: what breaks naive escaping.
 pub(crate) const TEXT: &str = "Let me look.\n\"é\u{1F980}\" ";
@@ -45,60 +48,15 @@ pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// All events of a stream, and how it ended: `None` when it ended well.
-pub(crate) fn read_stream(
-    dialect: Dialect,
-    chunks: impl IntoIterator<Item = Bytes>,
-) -> (Vec<Event>, Option<Failure>) {
-    let mut stream = StreamDecoder::new(dialect);
-    let mut events = Vec::new();
-    for chunk in chunks {
-        stream.push(chunk);
-        while let Some(read) = stream.next_event() {
-            match read {
-                Ok(event) => events.push(event),
-                Err(failure) => return (events, Some(failure)),
-            }
-        }
-    }
-    while let Some(read) = stream.finish() {
-        match read {
-            Ok(event) => events.push(event),
-            Err(failure) => return (events, Some(failure)),
-        }
-    }
-    (events, None)
-}
-
 pub(crate) fn whole_stream(dialect: Dialect, text: &str) -> Vec<Event> {
     let (events, failure) = read_stream(dialect, [Bytes::copy_from_slice(text.as_bytes())]);
     assert!(failure.is_none(), "{dialect}: {failure:?}\n{text}");
     events
 }
 
-pub(crate) fn completion(dialect: Dialect, events: &[Event]) -> Completion {
-    let mut answer = Completion::new(Head::new(dialect));
-    events.iter().for_each(|event| answer.push(event));
-    answer
-}
-
-pub(crate) fn caller() -> Caller {
-    let mut request = ChatRequest::user("hi").with_model("asked-model");
-    request.params.stream_usage = Some(true);
-    let mut caller = Caller::of(&request);
-    caller.created = 1_700_000_000;
-    caller.id = "0123456789abcdef".into();
-    caller
-}
-
 /// The events of a stream of `from`, encoded for a caller of `to`.
 pub(crate) fn write_stream(from: Dialect, to: Dialect, events: &[Event]) -> String {
-    let mut encoder = StreamEncoder::new(to, &caller(), from);
-    let mut out = Vec::new();
-    for event in events {
-        out.extend_from_slice(&encoder.encode(event).unwrap());
-    }
-    String::from_utf8(out).unwrap()
+    String::from_utf8(codecs::write_stream(from, to, events).unwrap()).unwrap()
 }
 
 /// The `data:` of each frame that has some.

@@ -52,6 +52,32 @@ fn a_body_that_nests_too_deep_is_refused_with_its_position() {
 }
 
 #[test]
+fn of_a_list_that_is_repeated_the_last_one_counts() {
+    for (dialect, body) in [
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","messages":1,"messages":[{"role":"user","content":"hi"}]}"#,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","max_tokens":1,"messages":{},"messages":[{"role":"user","content":"hi"}]}"#,
+        ),
+        (
+            Dialect::Gemini,
+            r#"{"contents":"x","contents":[{"role":"user","parts":[{"text":"hi"}]}]}"#,
+        ),
+    ] {
+        assert!(encode(dialect, &decode(dialect, body)).contains("hi"), "{dialect}");
+    }
+    let last = r#"{"model":"m","messages":[],"messages":1}"#.to_owned();
+    assert!(
+        refused(Dialect::OpenAi, last)
+            .message()
+            .starts_with("messages: is a number, but has to be a list")
+    );
+}
+
+#[test]
 fn invalid_utf8_is_not_passed_on_in_unread_fields() {
     for (dialect, answer, frame) in [
         (

@@ -4,6 +4,7 @@
 
 mod answers;
 mod client;
+mod codecs;
 mod errors;
 mod fixtures;
 mod fuzzed;

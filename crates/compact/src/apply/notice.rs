@@ -43,8 +43,7 @@ impl Tier {
 pub enum Effect {
     /// The target was reached.
     Effective,
-    /// What is never changed is larger than the target: everything else was removed, and the result
-    /// is below the next compaction's trigger.
+    /// The target was not reached, but the result is below the next compaction's trigger.
     Eased,
     /// It fits the window and nothing more: the next turn will need another.
     Tight,

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_text_is_counted_in_linear_time() {
+    fn hostile_text_is_counted() {
         // Quadratic counting would take minutes for these.
         for text in [" ".repeat(60_000), "a".repeat(60_000), "\u{301}".repeat(20_000)] {
             assert!(Encoding::O200k.count(&text) > 0);

@@ -113,7 +113,7 @@ impl LayerState {
     pub(crate) fn target(&self, request: &ChatRequest) -> Arc<TargetInfo> {
         let (target, model) = (request.context.target.as_ref(), model(request));
         let key = self.hasher.hash_one((target, model, self.config.models.epoch()));
-        // Two targets with one hash, once in 2^64: the facts are the other target's.
+        // On a hash collision (once in 2^64) the other target's are not used.
         let is_it = |one: &Arc<TargetInfo>| one.target.as_ref() == target && *one.model == *model;
         if let Some(found) = self.targets.get(&key).filter(is_it) {
             return found;

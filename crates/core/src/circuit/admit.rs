@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Readmission, Refused, later};
-use crate::{Permit, PermitKind};
+use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Readmission, Refused};
+use crate::{Permit, PermitKind, time::later};
 
 /// When to try again while a probe is under way and the rest is over.
 const SOON: Duration = Duration::from_secs(1);
@@ -49,8 +49,9 @@ impl Circuit {
         Admission { result, transition, lost }
     }
 
-    /// A probe's permit for the call that began as the `now.order`th, when a probe is due and none is
-    /// out: for layers that select one of several circuits first.
+    /// A probe's permit for the call that began as the `now.order`th, when a probe is due and fewer than
+    /// [`CircuitPolicy::probes`](super::CircuitPolicy::probes) are under way: for layers that select one
+    /// of several circuits first.
     pub fn acquire_probe(&mut self, now: Moment) -> Option<Permit> {
         self.admit_some(now, false).result.ok()
     }

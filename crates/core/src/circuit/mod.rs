@@ -35,7 +35,7 @@ pub use self::{
     row::MAX_ROW,
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
 };
-use crate::{Permit, PermitKind, Reason};
+use crate::{Permit, PermitKind, Reason, time::later};
 
 /// One circuit; see the [module](self).
 #[derive(Clone, Debug)]
@@ -140,7 +140,8 @@ pub struct Resting {
 
 impl Circuit {
     /// A closed circuit.
-    pub fn new(policy: CircuitPolicy, now: Instant) -> Self {
+    pub fn new(mut policy: CircuitPolicy, now: Instant) -> Self {
+        policy.consecutive = policy.consecutive.map(|row| row.min(MAX_ROW));
         Self {
             policy,
             state: CircuitState::Closed,
@@ -354,9 +355,4 @@ impl Circuit {
         self.probes.clear();
         self.lone.clear();
     }
-}
-
-/// `now + wait`, or thirty years from now when that can not be represented.
-fn later(now: Instant, wait: Duration) -> Instant {
-    now.checked_add(wait).unwrap_or_else(|| now + Duration::from_secs(946_080_000))
 }

@@ -115,7 +115,7 @@ impl Circuit {
                 self.row.void(permit.order);
                 None
             }
-            Some(_) => self.row.failed(permit.order, permit.witness),
+            Some(_) => Some(self.row.failed(permit.order, permit.witness)),
             None => None,
         };
         let cause = match self.state {

@@ -8,8 +8,8 @@ use super::Blame;
 /// defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CircuitPolicy {
-    /// Open after this many hard failures in a row, at most [`MAX_ROW`](super::MAX_ROW); `None`: never
-    /// for that. Calls stand in the order in which they began, and one still under way breaks the row.
+    /// Open after this many hard failures in a row, [`MAX_ROW`](super::MAX_ROW) where that is less;
+    /// `None`: never for that. Calls stand in the order in which they began, and one still under way breaks the row.
     pub consecutive: Option<u32>,
     /// A row opens the circuit only with failures of two witnesses: not while one caller's request
     /// fails again and again ([`Permit::witness`](crate::Permit::witness)).

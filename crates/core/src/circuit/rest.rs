@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::later;
+use crate::time::later;
 
 /// A time in which calls are refused, and what has happened in it.
 #[derive(Clone, Copy, Debug)]

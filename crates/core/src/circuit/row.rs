@@ -39,12 +39,15 @@ impl Default for Row {
 }
 
 impl Row {
-    /// Call `order` has failed: the row that it stands in, if it is late for none.
-    pub(super) fn failed(&mut self, order: u64, witness: Option<u64>) -> Option<Failures> {
-        let bit = self.note(order)?;
+    /// Call `order` has failed: the row that it is in. One that began before a success, or too long
+    /// ago, is a row by itself and is not remembered.
+    pub(super) fn failed(&mut self, order: u64, witness: Option<u64>) -> Failures {
+        let Some(bit) = self.note(order) else {
+            return Failures { count: 1, corroborated: false };
+        };
         self.failed |= 1 << bit;
         self.witnesses[slot(order)] = witness.map_or(0, |witness| (witness as u16) | 1 << 15);
-        Some(self.around(bit))
+        self.around(bit)
     }
 
     /// Call `order` has succeeded.
@@ -148,17 +151,18 @@ mod tests {
             assert_eq!(row(ends).count(), count, "{ends}");
         }
         let mut late = row("x.x");
-        assert_eq!(late.failed(2, None), Some(Failures { count: 3, corroborated: true }));
+        assert_eq!(late.failed(2, None), Failures { count: 3, corroborated: true });
         late.succeeded(2);
-        assert_eq!((late.count(), late.failed(1, None)), (1, None));
+        assert_eq!((late.count(), late.failed(1, None).count, late.count()), (1, 1, 1));
     }
 
     #[test]
     fn only_the_last_calls_are_remembered() {
         let mut long = row(&"x".repeat(200));
         assert_eq!(long.count(), 64);
-        assert_eq!(long.failed(136, None), None);
-        assert_eq!(long.failed(1_000, None), Some(Failures { count: 1, corroborated: false }));
+        assert_eq!(long.failed(136, None), Failures { count: 1, corroborated: false });
+        assert_eq!(long.count(), 64);
+        assert_eq!(long.failed(1_000, None), Failures { count: 1, corroborated: false });
         long.succeeded(1_000);
         assert!(!long.is_degraded());
     }
@@ -166,9 +170,9 @@ mod tests {
     #[test]
     fn failures_of_one_witness_are_not_corroborated() {
         let mut row = Row::default();
-        assert_eq!(row.failed(1, Some(7)), Some(Failures { count: 1, corroborated: false }));
-        assert_eq!(row.failed(2, Some(7)), Some(Failures { count: 2, corroborated: false }));
-        assert_eq!(row.failed(4, Some(8)), Some(Failures { count: 1, corroborated: false }));
-        assert_eq!(row.failed(3, Some(7)), Some(Failures { count: 4, corroborated: true }));
+        assert_eq!(row.failed(1, Some(7)), Failures { count: 1, corroborated: false });
+        assert_eq!(row.failed(2, Some(7)), Failures { count: 2, corroborated: false });
+        assert_eq!(row.failed(4, Some(8)), Failures { count: 1, corroborated: false });
+        assert_eq!(row.failed(3, Some(7)), Failures { count: 4, corroborated: true });
     }
 }

@@ -133,7 +133,8 @@ pub struct CircuitSnapshot {
     pub failures: u64,
     /// Those of them that were slow to begin.
     pub slow: u64,
-    /// Hard failures since the last success.
+    /// Hard failures in the latest row, by the order in which their calls began; at most
+    /// [`MAX_ROW`](super::MAX_ROW).
     pub consecutive: u32,
     /// Probes that failed since it last was closed: how often the rest has grown.
     pub failed_probes: u32,

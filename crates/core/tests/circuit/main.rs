@@ -113,6 +113,16 @@ fn opens_after_failures() {
             policy: || CircuitPolicy { consecutive: Some(1), ..plain() },
             script: "server => open consecutive",
         },
+        Case {
+            name: "no longer row than is remembered",
+            policy: || CircuitPolicy { consecutive: Some(1_000), failure_rate: None, ..plain() },
+            script: "server x63; is row 63; server => open consecutive",
+        },
+        Case {
+            name: "one is enough even after the success of a later call",
+            policy: || CircuitPolicy { consecutive: Some(1), ..plain() },
+            script: "call a; call b; b success; a server => open consecutive server_error",
+        },
     ]);
 }
 

@@ -417,7 +417,9 @@ impl CircuitModel {
             return Some(CircuitCause::Proof);
         }
         let row = self.row_of(order);
-        let enough = self.policy.consecutive.is_some_and(|enough| row.len() >= enough as usize);
+        // One that comes too late for any row is one by itself.
+        let length = row.len().max(1);
+        let enough = self.policy.consecutive.is_some_and(|enough| length >= enough as usize);
         if weight == Some(Weight::Hard) && enough && self.is_witnessed(&row) {
             return Some(CircuitCause::Consecutive);
         }

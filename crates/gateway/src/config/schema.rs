@@ -341,7 +341,7 @@ pub struct RecoveryConfig {
     pub reasons: BTreeMap<Reason, RuleConfig>,
 }
 
-/// A table of what reasons mean.
+/// A table of what reasons mean. Two of them group the reasons as two systems in use do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -349,10 +349,10 @@ pub enum RecoveryPreset {
     /// Steadfast's own.
     #[default]
     Default,
-    /// Eight reasons.
+    /// Eight reasons, as one system in use distinguishes them.
     Codebuddy,
-    /// Seven, of which `auth`, `billing` and `model_not_found` cool down for an hour, doubling up to a
-    /// day.
+    /// Seven, as another one does; `auth`, `billing` and `model_not_found` cool down for an hour,
+    /// doubling up to a day.
     Adr012,
 }
 

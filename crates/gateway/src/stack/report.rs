@@ -203,6 +203,7 @@ fn text(key: &str, value: &Value) -> String {
         Value::Null => "none".into(),
         Value::Number(_) if number == Some(0.0) => "off".into(),
         Value::Number(_) if key.ends_with("_ms") => time(number.map(|ms| ms / 1_000.0)),
+        Value::Number(rate) if key.ends_with("_per_s") => rate.to_string(),
         Value::Number(_) if key.ends_with("_s") || key.starts_with("cooldown.") => time(number),
         Value::String(text) if text.starts_with("sha256:") => "sha256:***".into(),
         Value::String(text) => text.clone(),

@@ -64,7 +64,7 @@ fn kind(name: &str, schema: &Value) -> String {
     };
     match kind {
         Some("integer" | "number") if name.ends_with("_ms") => "ms",
-        Some("integer" | "number") if name.ends_with("_s") => "s",
+        Some("integer" | "number") if name.ends_with("_s") && !name.ends_with("_per_s") => "s",
         Some("integer" | "number") => "number",
         Some("boolean") => "true, false",
         Some("string") => "text",

@@ -294,8 +294,8 @@ pub fn shown_text(request: &ChatRequest) -> Option<String> {
 pub fn requested_anchor(request: &ChatRequest) -> Option<String> {
     let last = request.messages.last()?.text();
     let (_, rest) = last.split_once("exactly these:\n")?;
-    let (pieces, _) = rest.rsplit_once("\nThen go straight on")?;
-    Some(pieces.to_owned())
+    let (anchor, _) = rest.rsplit_once("\nThen go straight on")?;
+    Some(anchor.to_owned())
 }
 
 pub fn log(got: &Received) -> Vec<&'static str> {

@@ -34,9 +34,9 @@ pub fn layer(policy: RetryPolicy) -> RetryBackoffLayer<steadfast_core::AtOnce> {
 /// What happened when a request was sent to a scripted provider.
 #[derive(Debug)]
 pub struct ScriptRun {
-    /// When each attempt arrivals, since the call.
+    /// When each attempt arrived, since the call.
     pub arrivals: Vec<Duration>,
-    /// The requests as they arrivals.
+    /// The requests as they arrived.
     pub requests: Vec<PlainRequest>,
     /// When the call ended.
     pub ended: Duration,

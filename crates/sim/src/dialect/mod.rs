@@ -306,7 +306,7 @@ pub(crate) fn model(dialect: Dialect, model: &Model) -> Value {
 pub(crate) fn count(dialect: Dialect, tokens: u64) -> Value {
     match dialect {
         Dialect::Gemini => serde_json::json!({ "totalTokens": tokens }),
-        _ => serde_json::json!({ "input_tokens": tokens }),
+        Dialect::OpenAi | Dialect::Anthropic => serde_json::json!({ "input_tokens": tokens }),
     }
 }
 

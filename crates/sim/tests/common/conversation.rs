@@ -37,7 +37,7 @@ pub fn chat(dialect: Dialect, turns: &[(&str, &str)], max: Option<u64>, stream: 
 
 /// An answer as a client understands it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedEvents {
+pub struct ReceivedAnswer {
     pub text: String,
     pub thinking: String,
     pub arguments: Vec<String>,
@@ -53,15 +53,15 @@ pub async fn send_body(provider: &SimProvider, body: &Value, stream: bool) -> Re
 }
 
 /// Sends a body and reads the answer, whichever form it has.
-pub async fn answer_to(provider: &SimProvider, body: &Value, stream: bool) -> CapturedEvents {
+pub async fn answer_to(provider: &SimProvider, body: &Value, stream: bool) -> ReceivedAnswer {
     let read = send_body(provider, body, stream).await;
     assert_eq!(read.status, 200, "{}", read.text());
     read_answer(provider.dialect(), &read.text(), stream)
 }
 
-pub fn read_answer(dialect: Dialect, text: &str, stream: bool) -> CapturedEvents {
+pub fn read_answer(dialect: Dialect, text: &str, stream: bool) -> ReceivedAnswer {
     let frames = if stream { events(text) } else { vec![serde_json::from_str(text).unwrap()] };
-    let mut received = CapturedEvents::default();
+    let mut received = ReceivedAnswer::default();
     for frame in &frames {
         match dialect {
             Dialect::OpenAi => openai(&mut received, frame),
@@ -80,13 +80,13 @@ fn set(to: &mut u64, value: &Value) {
     *to = value.as_u64().unwrap_or(*to);
 }
 
-fn stop(received: &mut CapturedEvents, value: &Value) {
+fn stop(received: &mut ReceivedAnswer, value: &Value) {
     if let Some(word) = value.as_str() {
         word.clone_into(&mut received.stop);
     }
 }
 
-fn openai(received: &mut CapturedEvents, frame: &Value) {
+fn openai(received: &mut ReceivedAnswer, frame: &Value) {
     let first = &frame["choices"][0];
     for message in [&first["message"], &first["delta"]] {
         add(&mut received.text, &message["content"]);
@@ -103,7 +103,7 @@ fn openai(received: &mut CapturedEvents, frame: &Value) {
     set(&mut received.output, &frame["usage"]["completion_tokens"]);
 }
 
-fn anthropic(received: &mut CapturedEvents, frame: &Value) {
+fn anthropic(received: &mut ReceivedAnswer, frame: &Value) {
     for block in frame["content"].as_array().into_iter().flatten() {
         add(&mut received.text, &block["text"]);
         add(&mut received.thinking, &block["thinking"]);
@@ -126,7 +126,7 @@ fn anthropic(received: &mut CapturedEvents, frame: &Value) {
     set(&mut received.output, &frame["usage"]["output_tokens"]);
 }
 
-fn gemini(received: &mut CapturedEvents, frame: &Value) {
+fn gemini(received: &mut ReceivedAnswer, frame: &Value) {
     let candidate = &frame["candidates"][0];
     for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
         let to = if part["thought"] == true { &mut received.thinking } else { &mut received.text };

@@ -98,8 +98,8 @@ fn plans() -> [Action; 4] {
     ]
 }
 
-/// Makes [`CALLS`] calls at once, every third of which gets `action`: all end, and none fails unless
-/// the probe does. Afterwards the permits are released.
+/// Makes [`CALLS`] calls at once: all of them get `action` if it succeeds, otherwise every third. All
+/// end, and none fails unless the probe does. Afterwards the permits are released.
 async fn concurrent_calls<E, L, S>(
     contract: &Contract<E, L>,
     service: S,
@@ -141,7 +141,8 @@ where
     let all = async {
         while let Some(call) = calls.join_next().await {
             ended += 1;
-            if let Ok(Err(failure)) = call
+            let call = call.map_err(|panic| format!("{setup}, a call panicked: {panic}"))?;
+            if let Err(failure) = call
                 && succeeds
                 && !(contract.refuses_crowds && failure.reason().is_refusal())
             {

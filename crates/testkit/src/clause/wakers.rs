@@ -116,7 +116,8 @@ async fn quiet(
 ) -> ClauseResult {
     let started = Instant::now();
     for _ in 0..MAX_POLLS {
-        if task.poll(&mut poll).is_ready() || !task.woken(WAIT_LIMIT).await {
+        let left = WAIT_LIMIT.saturating_sub(started.elapsed());
+        if task.poll(&mut poll).is_ready() || !task.woken(left).await {
             return Ok(());
         }
         tokio::task::yield_now().await;

@@ -52,6 +52,8 @@ pub(crate) enum Flaw {
     NeedsTheNextCall,
     /// Waits for a clone while it keeps the original ready.
     WaitsForItself,
+    /// Panics when the inner call fails.
+    Panics,
     /// Polls the inner future with a waker that does nothing.
     NoWaker,
     /// Keeps the waker of the first poll.

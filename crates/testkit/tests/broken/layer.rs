@@ -237,6 +237,7 @@ where
         match call.await {
             Ok(reply) => Ok((reply, permit)),
             Err(failure) => {
+                assert!(flaw != Flaw::Panics, "{failure}");
                 if flaw == Flaw::LeaksOnError {
                     std::mem::forget(permit);
                 }

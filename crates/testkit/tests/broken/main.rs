@@ -39,6 +39,8 @@ const VIOLATIONS: &[(Flaw, &[&str])] = &[
     (Flaw::RefusesLate, &["a_refusal_calls_nothing"]),
     (Flaw::NeedsTheNextCall, &["works_in_a_concurrency_limit", "works_in_a_buffer"]),
     (Flaw::WaitsForItself, &["works_around_a_concurrency_limit", "works_around_a_buffer"]),
+    (Flaw::Panics, &["works_in_a_concurrency_limit", "works_around_a_concurrency_limit"]),
+    (Flaw::Panics, &["works_in_a_buffer", "works_around_a_buffer"]),
     (Flaw::NoWaker, &["a_waker_on_every_pending"]),
     (Flaw::StaleWaker, &["a_waker_on_every_pending"]),
     (Flaw::NoWakerInBodies, &["a_waker_on_every_pending"]),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::errors::invalid;
 use super::turns::Turn;
-use crate::dialect::{Check, Refusal, images};
+use crate::dialect::{Check, Refusal, images, items};
 
 /// Most images of a request.
 const IMAGES_MAX: usize = 100;
@@ -281,7 +281,7 @@ pub(crate) fn images(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusa
         if block["type"] == "image" {
             found.push((format!("{path}.image"), *block));
         }
-        for (n, inner) in block["content"].as_array().into_iter().flatten().enumerate() {
+        for (n, inner) in items(&block["content"]).iter().enumerate() {
             if inner["type"] == "image" {
                 found.push((format!("{path}.tool_result.content.{n}.image"), inner));
             }

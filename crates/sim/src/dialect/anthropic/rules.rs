@@ -9,7 +9,7 @@ use super::errors::{invalid, no_thread};
 use super::read::enabled;
 use super::turns::{Turn, turns};
 use super::{thinking, tools};
-use crate::dialect::{Check, Dialect, Refusal, overflow};
+use crate::dialect::{Check, Dialect, Refusal, items, overflow};
 
 /// Most blocks with a cache mark.
 const MARKS_MAX: usize = 4;
@@ -202,14 +202,14 @@ fn prefill(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal> {
 fn cache_marks(body: &Value) -> Result<(), Refusal> {
     let mut marks = Vec::new();
     for (key, part) in ["tools", "system"].into_iter().map(|key| (key, &body[key])) {
-        for (at, block) in part.as_array().into_iter().flatten().enumerate() {
+        for (at, block) in items(part).iter().enumerate() {
             marks.push((format!("{key}.{at}"), &block["cache_control"]));
         }
     }
-    for (at, message) in body["messages"].as_array().into_iter().flatten().enumerate() {
-        for (n, block) in message["content"].as_array().into_iter().flatten().enumerate() {
+    for (at, message) in items(&body["messages"]).iter().enumerate() {
+        for (n, block) in items(&message["content"]).iter().enumerate() {
             let path = format!("messages.{at}.content.{n}");
-            for (m, inner) in block["content"].as_array().into_iter().flatten().enumerate() {
+            for (m, inner) in items(&block["content"]).iter().enumerate() {
                 marks.push((format!("{path}.content.{m}"), &inner["cache_control"]));
             }
             marks.push((path, &block["cache_control"]));

@@ -102,21 +102,21 @@ fn joined(contents: &[Value]) -> Vec<Value> {
 
 /// A user turn answers exactly the calls of the model turn before it, in their order.
 fn answer(before: Option<&Value>, content: &Value) -> Result<(), Refusal> {
-    let request: Vec<&Value> = before.into_iter().flat_map(calls).collect();
+    let expected: Vec<&Value> = before.into_iter().flat_map(calls).collect();
     let given: Vec<&Value> = responses(content).collect();
-    if request.is_empty() && !given.is_empty() {
+    if expected.is_empty() && !given.is_empty() {
         return Err(invalid(
             "Please ensure that function response turn comes immediately after a function call \
              turn.",
         ));
     }
-    if request.len() != given.len() {
+    if expected.len() != given.len() {
         return Err(invalid(
             "Please ensure that the number of function response parts is equal to the number of \
              function call parts of the function call turn.",
         ));
     }
-    for (call, response) in request.iter().zip(&given) {
+    for (call, response) in expected.iter().zip(&given) {
         let other_id =
             call["id"].is_string() && response["id"].is_string() && call["id"] != response["id"];
         if call["name"] != response["name"] || other_id {

@@ -93,7 +93,7 @@ pub(crate) fn limited(denied: &Denied, model: &str, _wall: &WallClock) -> Refusa
     let message = match denied.wait {
         Some(wait) => format!(
             "Rate limit reached for {model} in organization org-sim on {per}: Limit {limit}, \
-             Used {used}, Requested {requested}. Please try again in {}. Exchange \
+             Used {used}, Requested {requested}. Please try again in {}. Visit \
              https://platform.openai.com/account/rate-limits to learn more.",
             go_duration(wait)
         ),
@@ -209,7 +209,7 @@ fn rate_limit(model: &str, hints: &RateLimit) -> Refusal {
     };
     let message = format!(
         "Rate limit reached for {model} in organization org-sim on requests per min (RPM): Limit \
-         500, Used 500, Requested 1.{again} Exchange \
+         500, Used 500, Requested 1.{again} Visit \
          https://platform.openai.com/account/rate-limits to learn more."
     );
     Refusal::new(429, "requests", message).code("rate_limit_exceeded")
