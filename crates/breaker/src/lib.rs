@@ -59,7 +59,7 @@
 //! | `rate_limit`, `overloaded` | soft failure: in the share, never in the row; a probe that ends so has failed |
 //! | `server_error`, `timeout`, `network`, `unknown`, a panic | hard failure: in the share and in the row |
 //! | `auth`, `billing`, `model_not_found`, and what is permanent | proof: opens at once, if the key is as narrow as what is refused or missing (see [`Covers`]); else nothing |
-//! | the caller's fault, a refusal of our own, a time limit that blames nobody, a dropped future or body | nothing: it frees its place and moves no counter |
+//! | the caller's fault, a refusal of our own, a time limit that blames nobody, a dropped future or body | nothing: it releases its permit and changes no count |
 //!
 //! The rule behind the fourth line: a failure that [must not be retried](steadfast_core::Retry)
 //! and concerns a [model or a credential](steadfast_core::Scope) is repeated by every further call

@@ -112,8 +112,8 @@ pub struct BreakerPolicy {
         serde(rename = "probe_lead_s", with = "steadfast_core::config::Seconds")
     )]
     pub probe_lead: Duration,
-    /// How long a probe may be out. After that it is lost: its place is given to the next, and what
-    /// it says later decides nothing.
+    /// How long a probe may be under way. After that it is lost: the next call gets its permit, and
+    /// its own outcome decides nothing.
     ///
     /// Default 600 s, the deadline of a whole call: whatever is still out then has nobody waiting
     /// for it. A limit below the longest answer of the model would lose every probe.
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named_by_its_field() {
+    fn an_invalid_policy_names_its_field() {
         type Change = fn(&mut BreakerPolicy);
         let table: [(&str, Change); 24] = [
             ("consecutive", |p| p.consecutive = Some(0)),

@@ -121,7 +121,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     ) -> Result<Lease, Refused> {
         let admission = {
             let mut counted = self.counted.lock();
-            // A call that is refused has no place in the order.
+            // A call that is refused has no position in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
             let admission = counted.circuit.admit(moment, context.alternatives == 0);
             let passes = u64::from(admission.result.is_ok());

@@ -403,7 +403,7 @@ impl CallState {
         let Selection { candidate: at, permit, alternatives, .. } = selection;
         let candidate = self.candidate(at);
         let withdrawn = self.history.as_ref().and_then(|history| history.withdrawn);
-        // Before anything can go wrong: dropped, it gives the probe's place back.
+        // Before anything can go wrong: dropping it releases the probe's permit.
         let lease =
             candidate::lease(&self.route, at, permit, self.log.clone(), self.budget(), withdrawn);
         let context = request.context_mut();

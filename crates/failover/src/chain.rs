@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_words() {
+    fn an_invalid_chain_is_refused_with_a_reason() {
         assert!(error::<&str>([]).contains("is empty"));
         assert!(error(["a", ""]).contains("target 2 of the chain has an empty provider name"));
         assert!(error(["a", "b", "a"]).contains("`a` stands in the chain twice"));

@@ -58,7 +58,7 @@ impl CallState {
         for (at, skip) in &plan.skipped {
             self.skip(*at, skip, now);
         }
-        // Its place was taken between looking and asking.
+        // Another call acquired its probe between selection and call.
         for pick in plan.order.iter().filter(|pick| pick.probe) {
             if let Some(rest) = views[usize::from(pick.slot)].rest {
                 self.skip(pick.slot, &Skip::Cooling(rest), now);

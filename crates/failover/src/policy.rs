@@ -31,7 +31,7 @@ pub struct FailoverPolicy {
         serde(rename = "probe_window_s", with = "steadfast_core::config::Seconds")
     )]
     pub probe_window: Duration,
-    /// How long a probe may be silent before another one may take its place. 180 s, the default
+    /// How long a probe may be without content before another one is made. 180 s, the default
     /// stall limit: a stream without content for so long is not going to have any.
     #[cfg_attr(
         feature = "serde",

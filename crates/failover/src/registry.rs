@@ -93,7 +93,7 @@ impl HealthRegistry {
         self.records.get(key)
     }
 
-    /// A call begins: its place in the order of calls.
+    /// A call begins: its position in the order of calls.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
@@ -239,7 +239,7 @@ impl Record {
         Some(Cooling { cooldown, probing, yields: health.yields })
     }
 
-    /// Takes the place of the probe for the call that begins at `now`.
+    /// Acquires the probe's permit for the call that begins at `now`.
     pub(crate) fn acquire_probe(&self, now: Moment) -> ProbePermit {
         if self.is_degraded() {
             self.change(|health| health.acquire_probe(now))

@@ -18,13 +18,13 @@ use tracing_subscriber::{
     fmt::{FormatFields, format::Writer},
 };
 
-/// How many lines are held while nobody reads standard error: about 2 MiB of them.
+/// How many lines are held until they are written: about 2 MiB of them.
 const LINES: usize = 8 * 1024;
 
 /// How many bytes of lines are written at once: 32 KiB, some 150 lines.
 const BLOCK: usize = 32 * 1024;
 
-/// How long lines wait for others: 50 ms, so that under load a few write calls a second do for all.
+/// How long lines wait for others, at most: 50 ms, so that under load a few write calls a second do for all.
 const DELAY: Duration = Duration::from_millis(50);
 
 /// Counts what was dropped.
@@ -46,7 +46,7 @@ pub(crate) fn start() -> WorkerGuard {
     guard
 }
 
-/// How many lines were dropped because nobody read them.
+/// How many lines were dropped, because nobody read them or more came than could be written.
 pub(crate) fn dropped() -> usize {
     DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
 }
