@@ -218,17 +218,7 @@ impl CircuitModel {
         witness: Option<u64>,
     ) -> Result<PermitKind, Duration> {
         let kind = self.decide(now, lone)?;
-        let (generation, lost) = (self.generation, false);
-        self.started += 1;
-        self.calls.push(Call {
-            id,
-            order: self.started,
-            kind,
-            since: now,
-            generation,
-            witness,
-            lost,
-        });
+        self.start(id, kind, now, witness);
         Ok(kind)
     }
 
@@ -240,17 +230,13 @@ impl CircuitModel {
                 self.enter(CircuitState::HalfOpen, CircuitCause::Rested, None);
             }
         }
-        let (generation, witness, lost) = (self.generation, None, false);
+        self.start(id, kind, now, None);
+    }
+
+    fn start(&mut self, id: u64, kind: PermitKind, since: Duration, witness: Option<u64>) {
         self.started += 1;
-        self.calls.push(Call {
-            id,
-            order: self.started,
-            kind,
-            since: now,
-            generation,
-            witness,
-            lost,
-        });
+        let (order, generation, lost) = (self.started, self.generation, false);
+        self.calls.push(Call { id, order, kind, since, generation, witness, lost });
     }
 
     /// Whether the end of call `id` may decide anything.
