@@ -153,6 +153,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_time_too_long_to_represent_does_not_end() {
+        let sessions = Sessions::new(Duration::MAX, 64);
+        let (target, year) = (Target::new("b"), Duration::from_secs(31_536_000));
+        sessions.note(1, &target, Instant::now());
+        assert!(sessions.find(1).unwrap().is_at(&target, Instant::now() + year));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn tenants_do_not_share_sessions_and_memory_is_bounded() {
         let sessions = Sessions::new(Duration::from_secs(300), 64);
         let one = sessions.key(&context("acme", "s")).unwrap();

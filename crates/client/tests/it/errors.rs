@@ -92,6 +92,9 @@ fn hints_and_whether_to_retry_are_passed_on() {
         (&"2".parse().unwrap(), &"1500".parse().unwrap())
     );
     assert!(!headers.contains_key("x-should-retry"));
+    let never = wait.with_retry_after(Some(Duration::MAX));
+    let (_, headers, _) = encoded(Dialect::OpenAi, &never);
+    assert_eq!(headers["retry-after"], u64::MAX.to_string());
     let (_, headers, _) = encoded(Dialect::Anthropic, &Failure::new(Reason::Safety, "stop"));
     assert_eq!(headers["x-should-retry"], "false");
 }
