@@ -83,8 +83,10 @@ where
                     }
                     Poll::Ready(Err(error)) => {
                         let failure = error.into();
-                        held.failure(&failure);
-                        failure
+                        match held.failure_rests(&failure) {
+                            true => failure.with_opened_circuit(),
+                            false => failure,
+                        }
                     }
                 }
             }

@@ -71,6 +71,8 @@ struct Counted {
     calls: u64,
     /// Calls that were refused, or would have been.
     refused: u64,
+    /// Failover decides who is asked; here, repetitions take turns. The first call says so.
+    takes_turns: bool,
 }
 
 impl<K> Breakers<K>
@@ -107,7 +109,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         Self {
             key: key.clone(),
             covers: (common.keys.covers)(key),
-            counted: Mutex::new(Counted { circuit, calls: 0, refused: 0 }),
+            counted: Mutex::new(Counted { circuit, calls: 0, refused: 0, takes_turns: false }),
             common: common.clone(),
         }
     }
@@ -119,15 +121,26 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         now: Instant,
         context: &CallContext,
     ) -> Result<Lease, Refused> {
-        let admission = {
+        let (admission, takes_turns) = {
             let mut counted = self.counted.lock();
+            if counted.calls == 0 && context.routed.is_some() {
+                if let Some(turns) = self.common.policy.routed_circuit() {
+                    counted.circuit.set_policy(turns);
+                    counted.takes_turns = true;
+                }
+            }
             // A call that is refused has no position in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
-            let admission = counted.circuit.admit(moment, context.alternatives == 0);
+            let admission = if counted.takes_turns {
+                let repeats = context.routed.as_ref().map_or(0, |routed| routed.repeats);
+                counted.circuit.take_turn(moment, repeats == 0)
+            } else {
+                counted.circuit.admit(moment, context.alternatives == 0)
+            };
             let passes = u64::from(admission.result.is_ok());
             counted.calls += passes;
             counted.refused += 1 - passes;
-            admission
+            (admission, counted.takes_turns)
         };
         if admission.lost > 0 {
             self.report_lost(admission.lost);
@@ -137,19 +150,29 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         }
         match admission.result {
             Ok(permit) => {
-                Ok(self.lease(Permit { witness: context.witness, ..permit }, now, context))
+                let permit = Permit { witness: context.witness, ..permit };
+                let timed = takes_turns || self.common.policy.slow.is_some();
+                Ok(self.lease(permit, timed.then_some(now), context))
             }
             Err(refused) => self.refuse(refused, context),
         }
     }
 
-    fn lease(self: Arc<Self>, permit: Permit, now: Instant, context: &CallContext) -> Lease {
+    /// A lease on this breaker, which observes the first content when the call's start is given.
+    fn lease(
+        self: Arc<Self>,
+        permit: Permit,
+        observed: Option<Instant>,
+        context: &CallContext,
+    ) -> Lease {
         if permit.kind != PermitKind::Ordinary {
             self.report_probe(&context.log, permit.kind);
         }
-        let timed = self.common.policy.slow.is_some();
         let lease = Lease::new(self, permit, context.log.clone());
-        if timed { lease.observing_content(now) } else { lease }
+        match observed {
+            Some(began) => lease.observing_content(began),
+            None => lease,
+        }
     }
 
     /// Refuses a call, or says that it would be refused.
@@ -296,15 +319,38 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 }
 
 impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
+    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
+        self.change(log, |counted, now| counted.circuit.first_content(now, &permit, after));
+    }
+
+    fn rests(&self, _: Permit) -> bool {
+        let counted = self.counted.lock();
+        counted.circuit.resting().is_some() && !counted.takes_turns
+    }
+
     fn ended(&self, end: LeaseEnd<'_>) {
         let verdict = judge(&end.outcome, &self.common.policy, self.covers);
+        self.change(end.log, |counted, now| {
+            let verdict = if counted.takes_turns { verdict.without_proof() } else { verdict };
+            counted.circuit.end(now, &end.permit, verdict, end.first_content)
+        });
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Breaker<K> {
+    /// Tells the circuit what has come of a call, and reports what that changed.
+    fn change(
+        &self,
+        log: &RecoveryLog,
+        change: impl FnOnce(&mut Counted, Moment) -> Option<Transition>,
+    ) {
         let transition = {
             let mut counted = self.counted.lock();
             let now = Moment { at: Instant::now(), order: counted.calls };
-            counted.circuit.end(now, &end.permit, verdict, end.first_content)
+            change(&mut counted, now)
         };
         if let Some(transition) = &transition {
-            self.report(transition, Some(end.log));
+            self.report(transition, Some(log));
         }
     }
 }

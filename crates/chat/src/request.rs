@@ -158,6 +158,10 @@ impl Call for ChatRequest {
         (!self.model.is_empty()).then_some(self.model.as_str())
     }
 
+    fn is_whole(&self) -> Option<bool> {
+        Some(!self.stream)
+    }
+
     fn needs(&self) -> Needs {
         let mut needs = Needs::default();
         needs.tools = !self.tools.is_empty();

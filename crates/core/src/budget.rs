@@ -34,6 +34,10 @@ pub struct BudgetPolicy {
     /// What a retry after `network` takes out. A connection that failed costs the provider nothing.
     #[cfg_attr(feature = "serde", serde(rename = "budget_network"))]
     pub network: u32,
+    /// How many retries of a call at one target are free. 2, as many as the official SDKs make by
+    /// themselves, which they leave to us.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_free"))]
+    pub free: u32,
     /// What a first attempt that succeeds puts back.
     #[cfg_attr(feature = "serde", serde(rename = "budget_refill"))]
     pub refill: u32,
@@ -41,7 +45,7 @@ pub struct BudgetPolicy {
 
 impl Default for BudgetPolicy {
     fn default() -> Self {
-        Self { capacity: 500, transient: 14, throttling: 5, network: 5, refill: 1 }
+        Self { capacity: 500, transient: 14, throttling: 5, network: 5, free: 2, refill: 1 }
     }
 }
 
@@ -180,6 +184,15 @@ impl RetryBudget {
             .map(|_| Reservation { bucket: self.bucket.clone(), cost })
     }
 
+    /// The same for the `repeat`th retry of a call at its target, counted from 1: the
+    /// [first](BudgetPolicy::free) are free.
+    pub fn reserve_retry(&self, reason: Reason, repeat: u32) -> Option<Reservation> {
+        if repeat <= self.bucket.policy.free {
+            return Some(Reservation { bucket: self.bucket.clone(), cost: 0 });
+        }
+        self.reserve(reason)
+    }
+
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
     pub fn refund(&self, withdrawal: Withdrawal) {
         self.bucket.put_back(self.refund_of(withdrawal));
@@ -194,8 +207,8 @@ impl RetryBudget {
         if withdrawal.0 == 0 && (!self.refills || self.is_full()) {
             return Lease::idle();
         }
-        let tag = self.refund_of(withdrawal);
-        let permit = Permit { tag, ..Permit::new(PermitKind::Ordinary, 0) };
+        let mut permit = Permit::new(PermitKind::Ordinary, 0);
+        permit.tag[0] = self.refund_of(withdrawal);
         Lease::new(self.bucket.clone(), permit, RecoveryLog::disabled())
     }
 
@@ -245,7 +258,7 @@ impl Bucket {
 impl Observer for Bucket {
     fn ended(&self, end: LeaseEnd<'_>) {
         if let Outcome::Success = end.outcome {
-            self.put_back(end.permit.tag);
+            self.put_back(end.permit.tag[0]);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The context of a request, and the trait of requests that layers use.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Target};
+use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target};
 
 /// What a request carries through the layers.
 ///
@@ -19,9 +19,14 @@ pub struct CallContext {
     pub attempts: u32,
     /// How many attempts the request may have in total, over all layers.
     pub max_attempts: Option<NonZeroU32>,
-    /// Targets that could still take the call if this one fails. A retry layer does not wait for a
-    /// hung target twice when there are any.
+    /// Other targets that could serve the call, whether or not they rest or have failed it: with any, a
+    /// retry layer retries little in place. Set by failover.
     pub alternatives: u32,
+    /// How long the waits of the call between its attempts may still take in all. `None`: as long as the
+    /// deadline allows.
+    pub patience: Option<Duration>,
+    /// How failover came to the target; `None` without one.
+    pub routed: Option<Routed>,
     /// How much the caller cares.
     pub priority: Priority,
     /// The budget that retries of this request draw from; a layer without one of its own uses
@@ -81,6 +86,8 @@ impl CallContext {
             attempts: 0,
             max_attempts: None,
             alternatives: 0,
+            patience: None,
+            routed: None,
             priority: Priority::Interactive,
             budget: None,
             log: RecoveryLog::disabled(),
@@ -210,6 +217,12 @@ pub trait Call {
         self.context().target.as_ref()?.model()
     }
 
+    /// Whether the answer comes whole, and not as it is made: then its silence says nothing. `None`: it is
+    /// not known.
+    fn is_whole(&self) -> Option<bool> {
+        None
+    }
+
     /// What a target has to be able to do for this request. Failover skips targets that can not.
     fn needs(&self) -> Needs {
         Needs::default()
@@ -328,8 +341,6 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,20 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (permit, after, log);
     }
 
+    /// An attempt of the call has failed and another one may follow under the same permit: reported by
+    /// a layer that makes several attempts of a call ([`Routed::failed`](crate::Routed::failed)). Must
+    /// not panic or block.
+    fn attempt_failed(&self, permit: Permit, failure: &Failure, log: &RecoveryLog) {
+        let _ = (permit, failure, log);
+    }
+
+    /// Whether what the call goes to is resting now: another attempt there would be refused, or others
+    /// are preferred to it.
+    fn rests(&self, permit: Permit) -> bool {
+        let _ = permit;
+        false
+    }
+
     /// The answer is over: called exactly once a lease, from a poll or a drop. Must not panic or block.
     fn ended(&self, end: LeaseEnd<'_>);
 }
@@ -33,7 +47,7 @@ pub struct Permit {
     /// witnesses are required. `None`: the call is a separate witness.
     pub witness: Option<u64>,
     /// Any further data of the observer.
-    pub tag: u32,
+    pub tag: [u32; 5],
 }
 
 /// Why a call was let through.
@@ -50,7 +64,7 @@ pub enum PermitKind {
 impl Permit {
     /// The permit of the call that began as the `order`th.
     pub const fn new(kind: PermitKind, order: u64) -> Self {
-        Self { kind, order, witness: None, tag: 0 }
+        Self { kind, order, witness: None, tag: [0; 5] }
     }
 }
 
@@ -164,10 +178,15 @@ impl Lease {
     }
 
     /// The answer failed.
-    pub fn failure(mut self, failure: &Failure) {
-        if let Some(observer) = self.observer.take() {
-            self.end(&*observer, Outcome::Failure(failure));
-        }
+    pub fn failure(self, failure: &Failure) {
+        self.failure_rests(failure);
+    }
+
+    /// The answer failed; whether what it went to [rests](Observer::rests) now.
+    pub fn failure_rests(mut self, failure: &Failure) -> bool {
+        let Some(observer) = self.observer.take() else { return false };
+        self.end(&*observer, Outcome::Failure(failure));
+        observer.rests(self.permit)
     }
 
     /// The caller dropped the answer; the same as dropping the lease.

@@ -31,6 +31,7 @@ mod log;
 mod macros;
 mod reason;
 mod redact;
+mod routed;
 mod spare;
 mod target;
 pub mod time;
@@ -54,6 +55,7 @@ pub use self::{
         RecoveryRule, RecoveryTable, Retry, Scope,
     },
     redact::{MAX_MESSAGE, mask, redact},
+    routed::Routed,
     spare::{Kept, Spare},
     target::Target,
     time::Deadline,

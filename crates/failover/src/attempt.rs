@@ -57,6 +57,7 @@ impl<F, R> Attempt<F, R> {
             }
             Poll::Ready(Ok(())) => {
                 *this.lease = lease;
+                this.lease.content();
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(failed)) => {

@@ -4,8 +4,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
-    Call, CallContext, Deadline, Failover, Failure, Lease, Needs, Permit, Reason, RecoveryLog,
-    Reservation, RetryBudget,
+    Call, CallContext, Deadline, Failover, Failure, Lease, Needs, Permit, PermitKind, Reason,
+    RecoveryLog, Reservation, RetryBudget, Routed, time::later,
 };
 use tokio::time::Instant;
 
@@ -16,8 +16,16 @@ use crate::{
     history::History,
     policy::{FailoverPolicy, WhenExhausted},
     route::Route,
-    select::{self, CandidateSet, CandidateView, Exclusions, Plan, Skip},
+    select::{self, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
 };
+
+/// The longest wait for a target that cools for a reason of ours: then it is asked all the same. As long as
+/// a retry waits at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A target that has answered within this time is not believed when it asks for a wait that is longer
+/// than calls take: twice the usual rate window.
+const BELIEF: Duration = Duration::from_secs(120);
 
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
 
@@ -36,6 +44,10 @@ pub(crate) struct CallState {
     max_attempts: u32,
     witness: Option<u64>,
     session: Option<Session>,
+    /// The attempt under way finds out if its target is back.
+    probing: bool,
+    /// No other target can serve the call.
+    alone: bool,
     /// It has been looked for a target to ask as well; that is done once.
     hedged: bool,
     /// Made when the first thing goes wrong.
@@ -80,6 +92,8 @@ impl CallState {
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
             witness: context.witness,
+            probing: false,
+            alone: false,
             hedged: false,
             history: None,
             route,
@@ -117,31 +131,18 @@ impl CallState {
 
     /// Where the call goes now.
     pub(crate) fn next(&mut self) -> NextAction {
-        match &self.history {
-            None => {
-                if self.attempts_left() == 0 {
-                    return self.stop(NO_ATTEMPTS);
-                }
-            }
-            Some(history) => {
-                if history.stopped.is_some() || history.is_final() {
-                    return NextAction::End;
-                }
-                if history.owed.is_some() {
-                    if self.attempts_left() == 0 {
-                        return self.stop(NO_ATTEMPTS);
-                    }
-                    if self.deadline.is_some_and(Deadline::is_past) {
-                        return self.stop("the deadline of the call has passed");
-                    }
-                }
-            }
+        if let Some(history) = &self.history
+            && (history.stopped.is_some() || history.is_final())
+        {
+            return NextAction::End;
+        }
+        if self.attempts_left() == 0 {
+            return self.stop(NO_ATTEMPTS);
+        }
+        if self.attempts() > 0 && self.deadline.is_some_and(Deadline::is_past) {
+            return self.stop("the deadline of the call has passed");
         }
         self.select()
-    }
-
-    fn may_wait(&self) -> bool {
-        self.policy().may_wait()
     }
 
     pub(crate) fn views(&self, now: Instant) -> SmallVec<[CandidateView; 4]> {
@@ -149,7 +150,9 @@ impl CallState {
     }
 
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
-        let mut exclusions = self.history.as_ref().map(|own| own.exclusions).unwrap_or_default();
+        let history = self.history.as_ref();
+        let mut exclusions = history.map(|own| own.exclusions.clone()).unwrap_or_default();
+        exclusions.strict = self.policy().when_exhausted != WhenExhausted::TrySoonest;
         if let Some(affinity) = self.affinity() {
             exclusions.preferred = (0u8..)
                 .zip(&self.route.candidates)
@@ -177,112 +180,162 @@ impl CallState {
             };
             if let Some(permit) = permit {
                 self.pass_over(&plan, planned.slot, now);
-                let selection = self.selection(&views, &plan, &exclusions, planned.slot, permit);
-                return self.ask(&views, selection, planned.probe);
+                let selection = self.selection(&views, &exclusions, planned.slot, permit);
+                return self.ask(&views, selection, planned);
             }
         }
-        self.exhausted(now, &views, &plan, exclusions)
+        self.exhausted(now, &views, &plan, &exclusions)
     }
 
     /// The first candidate, when nothing is known against any: what a plan would come to, without
     /// the time and the memory that one takes.
     fn undisputed(&self) -> Option<Selection> {
-        let Route { candidates, choosy, providers, .. } = &*self.route;
+        let Route { candidates, choosy, spares, .. } = &*self.route;
         let plain = self.history.is_none() && self.affinity().is_none() && !choosy;
         (plain && !candidates.iter().any(Candidate::is_degraded)).then(|| Selection {
             candidate: 0,
             permit: Permit { witness: self.witness, ..candidates[0].permit() },
-            alternatives: providers - 1,
+            alternatives: *spares,
             beside: 0,
-            last: candidates.len() == 1 && !self.may_wait(),
+            last: candidates.len() == 1 && !self.policy().may_wait(),
         })
     }
 
-    /// Pays for the attempt.
-    fn ask(&mut self, views: &[CandidateView], selection: Selection, probe: bool) -> NextAction {
+    /// Pays for the attempt, if it has to be paid for.
+    fn ask(
+        &mut self,
+        views: &[CandidateView],
+        selection: Selection,
+        planned: &PlannedCandidate,
+    ) -> NextAction {
         let at = selection.candidate;
-        if let Some(reason) = self.history.as_ref().and_then(|history| history.owed) {
-            if !self.withdraw(reason) {
-                self.candidate(at).release(&selection.permit);
-                return self.stop("the retry budget is used up");
-            }
-            self.history().owed = None;
+        if !self.pay(at) {
+            self.candidate(at).release(&selection.permit);
+            return self.stop("the retry budget is used up");
         }
-        if probe {
+        if planned.probe {
             event::probe(&self.log, &self.candidate(at).target);
+        }
+        if let Some(rest) = planned.insists {
+            event::insisted(&self.log, &self.candidate(at).target, rest.reason);
         }
         self.report_target(views, at);
         NextAction::Ask(selection)
     }
 
+    /// Pays for asking a target again, where it has been asked often before.
+    fn pay(&mut self, at: u8) -> bool {
+        let Some(history) = &self.history else { return true };
+        let repeats = history.repeats(at);
+        let reason = history.last.as_ref().map_or(Reason::Unknown, |last| last.failure.reason());
+        let Some(budget) = self.budget() else { return true };
+        let Some(cost) = budget.reserve_retry(reason, repeats) else { return false };
+        self.withdrawn(cost);
+        true
+    }
+
+    fn withdrawn(&mut self, cost: Reservation) {
+        let cost = cost.spend();
+        let history = self.history();
+        history.withdrawn = Some(history.withdrawn.map_or(cost, |before| before.and(cost)));
+    }
+
     fn selection(
         &self,
         views: &[CandidateView],
-        plan: &Plan,
         exclusions: &Exclusions,
         candidate: u8,
         permit: Permit,
     ) -> Selection {
-        let own = views[usize::from(candidate)].spec;
-        let mut others = CandidateSet::default();
-        for planned in &plan.order {
-            others.add(views[usize::from(planned.slot)].spec);
-        }
-        others.drop(own);
-        let last = !self.may_wait()
+        let others = (0u8..).zip(views).filter(|(at, view)| {
+            let refuses = view.rest.is_some_and(|rest| rest.refuses);
+            let stands_in = view.rank == 0 || exclusions.downgrade.has(view.spec);
+            *at != candidate && stands_in && !refuses && select::possible(views, *at, exclusions)
+        });
+        let alternatives = u32::try_from(others.count()).unwrap_or(u32::MAX);
+        let last = !self.policy().may_wait()
             && (0u8..)
                 .zip(views)
                 .all(|(at, _)| at == candidate || !select::possible(views, at, exclusions));
         let permit = Permit { witness: self.witness, ..permit };
-        Selection { candidate, permit, alternatives: others.len(), beside: 0, last }
+        Selection { candidate, permit, alternatives, beside: 0, last }
     }
 
-    /// Nothing is left that is not cooling.
+    /// Nothing is left in this round.
     fn exhausted(
         &mut self,
         now: Instant,
         views: &[CandidateView],
         plan: &Plan,
-        mut exclusions: Exclusions,
+        exclusions: &Exclusions,
     ) -> NextAction {
         let policy = self.policy();
-        let history = self.history.as_ref();
-        let waited = history.map_or(Duration::ZERO, |own| own.waited);
+        let waited = self.history.as_ref().map_or(Duration::ZERO, |own| own.waited);
         match policy.when_exhausted {
             WhenExhausted::Fail => NextAction::End,
             WhenExhausted::Wait(max) => {
-                if let Some(history) = history {
-                    exclusions.excluded.remove(history.resting);
-                }
-                match select::soonest(views, now, &exclusions, |_| true) {
+                let mut next = exclusions.clone();
+                next.next_round();
+                match select::soonest(views, now, &next) {
                     Some((at, rest)) => {
                         // It may be probed before it is back.
                         let back = if rest.probe_from > now { rest.probe_from } else { rest.until };
-                        self.wait(at, back - now, max.saturating_sub(waited))
+                        self.wait(at, back.saturating_duration_since(now), max.saturating_sub(waited))
                     }
                     None => NextAction::End,
                 }
             }
-            WhenExhausted::TrySoonest => {
-                let longest = policy.soft_wait.saturating_sub(waited);
-                if history.is_some_and(|history| history.insisted) {
-                    return NextAction::End;
-                }
-                let soonest = select::soonest(views, now, &exclusions, |rest| !rest.hinted);
-                if let Some((at, rest)) = soonest {
-                    event::insisted(&self.log, &self.candidate(at).target, rest.reason);
-                    self.history().insisted = true;
-                    self.pass_over(plan, at, now);
-                    let permit = self.candidate(at).permit();
-                    let selection = self.selection(views, plan, &exclusions, at, permit);
-                    return self.ask(views, selection, false);
-                }
-                match select::soonest(views, now, &exclusions, |_| true) {
-                    Some((at, rest)) => self.wait(at, rest.until - now, longest),
-                    None => NextAction::End,
-                }
+            WhenExhausted::TrySoonest => self.next_round(now, views, plan, exclusions, waited),
+        }
+    }
+
+    /// Goes round the candidates once more, after a pause.
+    fn next_round(
+        &mut self,
+        now: Instant,
+        views: &[CandidateView],
+        plan: &Plan,
+        exclusions: &Exclusions,
+        waited: Duration,
+    ) -> NextAction {
+        let policy = self.policy();
+        let held = |slot: u8| {
+            plan.skipped.iter().find_map(|(skipped, skip)| match skip {
+                Skip::Wait(until) if *skipped == slot => Some(*until),
+                _ => exclusions.waits.iter().find(|(at, _)| *at == slot).map(|(_, until)| *until),
+            })
+        };
+        // Those that may be asked again, and when each is free.
+        let mut free: Option<(u8, Instant, bool)> = None;
+        for (slot, view) in (0u8..).zip(views) {
+            let refuses = view.rest.is_some_and(|rest| rest.refuses);
+            let stands_in = view.rank == 0 || exclusions.downgrade.has(view.spec);
+            if refuses || !stands_in || !select::possible(views, slot, exclusions) {
+                continue;
+            }
+            let hold = held(slot).filter(|until| *until > now);
+            let alone = self.route.candidates.len() == 1;
+            let rest = view.rest.filter(|_| !alone).map(|rest| rest.until);
+            let at = hold.max(rest).unwrap_or(now).max(now);
+            if free.is_none_or(|(_, soonest, _)| at < soonest) {
+                free = Some((slot, at, hold.is_some()));
             }
         }
+        let Some((slot, at, asked_to)) = free else { return NextAction::End };
+        if self.attempts() >= policy.attempts {
+            return NextAction::End;
+        }
+        let several = self.route.providers > 1 && !asked_to;
+        let patience = if several { policy.patience.with_spare } else { policy.patience.alone };
+        // A rest is no reason to wait longer than a provider takes to recover.
+        let most = if asked_to { policy.patience.alone } else { LONGEST_PAUSE };
+        let rounds = self.history.as_ref().map_or(0, |own| own.rounds);
+        let last = self.history.as_ref().map_or(Duration::ZERO, |own| own.pause);
+        let pause = self.route.registry().pause(rounds, last);
+        let wait = pause.max(at.saturating_duration_since(now).min(most));
+        let history = self.history();
+        (history.rounds, history.pause) = (rounds + 1, pause);
+        self.wait(slot, wait, patience.saturating_sub(waited))
     }
 
     fn wait(&mut self, at: u8, wait: Duration, longest: Duration) -> NextAction {
@@ -296,21 +349,15 @@ impl CallState {
         NextAction::Wait(wait)
     }
 
-    /// The wait is over: what rested may be asked once more.
+    /// The wait is over: the next round begins.
     pub(crate) fn wake(&mut self) {
-        if !self.may_wait() {
-            return;
-        }
-        let history = self.history();
-        history.exclusions.excluded.remove(history.resting);
-        history.again.join(history.resting);
-        history.resting = CandidateSet::default();
+        self.history().exclusions.next_round();
     }
 
     /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
     pub(crate) fn hedge(&mut self, main: u8) -> Option<Selection> {
         self.hedged = true;
-        let after = self.policy().hedge?;
+        let after = self.hedge_after()?;
         if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
             return None;
         }
@@ -322,13 +369,21 @@ impl CallState {
         exclusions.exclude(&views, |view| view.spec == slow);
         let plan = select::plan(&views, now, &exclusions);
         let at = plan.order.iter().find(|planned| !planned.probe)?.slot;
-        if !self.withdraw(Reason::Timeout) {
-            event::stopped(&self.log, "the retry budget has nothing for a hedge");
-            return None;
+        // To ask another one beside a probe is to go on to it.
+        if !self.probing {
+            let cost = self.budget().map(|budget| budget.reserve(Reason::Timeout));
+            match cost {
+                Some(None) => {
+                    event::stopped(&self.log, "the retry budget has nothing for a hedge");
+                    return None;
+                }
+                Some(Some(cost)) => self.withdrawn(cost),
+                None => {}
+            }
         }
         event::hedged(&self.log, &self.candidate(at).target, after);
         let permit = self.candidate(at).permit();
-        let selection = self.selection(&views, &plan, &exclusions, at, permit);
+        let selection = self.selection(&views, &exclusions, at, permit);
         Some(Selection { last: false, beside: 1, ..selection })
     }
 
@@ -337,12 +392,14 @@ impl CallState {
         event::outrun(&self.log, &self.candidate(loser).target);
     }
 
-    fn withdraw(&mut self, reason: Reason) -> bool {
-        let Some(budget) = self.budget() else { return true };
-        let Some(taken) = budget.reserve(reason).map(Reservation::spend) else { return false };
-        let history = self.history();
-        history.withdrawn = Some(history.withdrawn.map_or(taken, |before| before.and(taken)));
-        true
+    /// After how long without content another target is asked beside the one under way.
+    pub(crate) fn hedge_after(&self) -> Option<Duration> {
+        let policy = self.policy();
+        let probe = policy.probe_hedge.filter(|_| self.probing && !self.alone);
+        match (policy.hedge, probe) {
+            (Some(usual), Some(probe)) => Some(usual.min(probe)),
+            (usual, probe) => usual.or(probe),
+        }
     }
 
     fn stop(&mut self, why: &'static str) -> NextAction {
@@ -396,16 +453,21 @@ impl CallState {
     /// When the request can not be made to fit.
     #[inline]
     pub(crate) fn prepare<Req: Call>(
-        &self,
+        &mut self,
         selection: Selection,
         request: &mut Req,
     ) -> Result<Lease, Failure> {
         let Selection { candidate: at, permit, alternatives, .. } = selection;
+        if selection.beside == 0 {
+            self.probing = permit.kind == PermitKind::Probe;
+            self.alone = alternatives == 0;
+        }
+        let patience = self.policy().patience;
         let candidate = self.candidate(at);
         let withdrawn = self.history.as_ref().and_then(|history| history.withdrawn);
         // Before anything can go wrong: dropping it releases the probe's permit.
         let lease =
-            candidate::lease(&self.route, at, permit, self.log.clone(), self.budget(), withdrawn);
+            candidate::lease(&self.route, permit, self.log.clone(), self.budget(), withdrawn);
         let context = request.context_mut();
         context.target = Some(candidate.target.clone());
         context.attempts = self.before.saturating_add(self.attempts() + selection.beside);
@@ -413,6 +475,13 @@ impl CallState {
             context.max_attempts = NonZeroU32::new(max);
         }
         context.alternatives = alternatives;
+        let history = self.history.as_ref();
+        let waited = history.map_or(Duration::ZERO, |own| own.waited);
+        let patience = if alternatives > 0 { patience.with_spare } else { patience.alone };
+        context.patience = Some(patience.saturating_sub(waited));
+        let mut routed = Routed::new(self.route.clone(), permit);
+        routed.repeats = history.map_or(0, |own| own.repeats(at));
+        context.routed = Some(routed);
         if context.budget.is_none() {
             // A success counts here; the layers below put back what they have drawn.
             context.budget = self.route.budget.as_ref().map(RetryBudget::drawing);
@@ -431,7 +500,7 @@ impl CallState {
         if selection.beside > 0 {
             return Some(attempts.saturating_add(1));
         }
-        let two = self.policy().hedge.is_some() && !self.hedged && self.route.providers > 1;
+        let two = self.hedge_after().is_some() && !self.hedged && self.route.providers > 1;
         (two && !selection.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
     }
 
@@ -479,9 +548,24 @@ impl CallState {
     /// The attempt at `at` failed; its lease knows already.
     pub(crate) fn fail(&mut self, at: u8, failure: Failure) {
         let failure = self.with_target(at, failure);
-        let verdict = self.policy().verdict(&failure);
+        let now = Instant::now();
+        let mut verdict = self.policy().verdict(&failure);
+        let hold = self.hold(at, &failure, now);
+        // It asks for a longer wait than a call has, and nothing says that it does not mean it.
+        verdict.again &= hold.is_none_or(|hold| hold - now <= self.policy().patience.alone);
         let candidates = &self.route.candidates;
-        self.history.get_or_insert_default().fail(at, failure, &verdict, candidates);
+        let history = self.history.get_or_insert_default();
+        history.fail(at, failure, &verdict, hold, candidates);
+    }
+
+    /// Until when the call leaves alone what has failed it: as long as it was asked to, or until its next
+    /// turn. A wait that is longer than calls take is not believed of a target that has answered
+    /// somebody lately.
+    fn hold(&self, at: u8, failure: &Failure, now: Instant) -> Option<Instant> {
+        let wait = failure.retry_after().filter(|wait| !wait.is_zero())?;
+        let long = wait > self.policy().patience.alone;
+        let believed = !long || !self.candidate(at).has_answered(BELIEF, now);
+        believed.then(|| later(now, wait))
     }
 
     /// `failure` with its target, when it does not say so itself.

@@ -1,17 +1,17 @@
 //! One candidate: a model with a credential of a provider, and the health records it has.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use steadfast_core::{
     Failure, Lease, LeaseEnd, Needs, Observer, Outcome, Permit, PermitKind, Profile, Reason,
-    RecoveryLog, RetryBudget, Scope, Target, Withdrawal, circuit::Moment,
+    RecoveryLog, RetryBudget, Scope, Target, Withdrawal,
 };
 use tokio::time::Instant;
 
 use crate::{
     chain::TargetSpec,
     event,
-    health::{Failed, ProbePermit, ordinary},
+    health::{Failed, FailedCall, ProbePermit},
     policy::FailureVerdict,
     registry::{Cooling, HealthRegistry, Record},
     route::Route,
@@ -22,6 +22,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) target: Target,
+    /// Its position in the route.
+    at: u8,
     /// Which provider of the chain.
     pub(crate) spec: u8,
     /// 0 for the model that was asked for, n for the nth downgrade.
@@ -84,6 +86,7 @@ impl Records {
 impl Candidate {
     pub(crate) fn new(
         spec: &TargetSpec,
+        at: u8,
         (index, rank, credential): (u8, u8, u8),
         target: Target,
         registry: &Arc<HealthRegistry>,
@@ -93,6 +96,7 @@ impl Candidate {
             foreign: spec.profile(target.clone(), true),
             records: Records::new(&target, registry),
             registry: registry.clone(),
+            at,
             spec: index,
             rank,
             credential,
@@ -121,12 +125,14 @@ impl Candidate {
                 probe_from: cooldown.probe_from,
                 probing,
                 hinted: cooldown.hinted,
+                refuses: cooldown.refuses,
                 reason: cooldown.reason,
             };
             rest = Some(rest.map_or(this, |other| other.later(this)));
             yields |= own && self.records.model.is_some_and(|model| usize::from(model) == at);
         }
         CandidateView {
+            mostly_fails: self.narrowest().mostly_fails(now),
             spec: self.spec,
             rank: self.rank,
             lacks: Lacks::of(&self.native, needs),
@@ -141,22 +147,43 @@ impl Candidate {
         self.records.all.iter().any(|record| record.is_degraded())
     }
 
+    /// What is known of this very target: the record with most parts.
+    fn narrowest(&self) -> &Record {
+        let Records { all, model, credential, both } = &self.records;
+        &all[usize::from(both.or(*model).or(*credential).unwrap_or(0))]
+    }
+
+    /// Whether anybody has got content from this very target within `time`.
+    pub(crate) fn has_answered(&self, time: Duration, now: Instant) -> bool {
+        self.registry.since_success(self.narrowest(), now).is_some_and(|since| since <= time)
+    }
+
+    /// Whether anything of it rests.
+    pub(crate) fn rests(&self) -> bool {
+        let now = Instant::now();
+        self.records.all.iter().any(|record| record.cooling(now).is_some())
+    }
+
     /// The permit of a call that goes here now.
     #[inline]
     pub(crate) fn permit(&self) -> Permit {
-        ordinary(self.registry.begin())
+        let mut permit = Permit::new(PermitKind::Ordinary, 0);
+        permit.tag[0] = u32::from(self.at);
+        for (record, order) in self.records.all.iter().zip(&mut permit.tag[1..]) {
+            // Its lowest bits say which call it is.
+            *order = record.begin() as u32;
+        }
+        permit
     }
 
     /// The same for a call that is the only probe of everything that cools here; `None` when somebody
     /// else was faster.
     pub(crate) fn probe(&self, now: Instant) -> Option<Permit> {
-        let order = self.registry.begin();
-        let now = Moment { at: now, order };
-        let mut permit = Permit::new(PermitKind::Probe, order);
+        let mut permit = Permit { kind: PermitKind::Probe, ..self.permit() };
         for (at, record) in self.records.all.iter().enumerate() {
-            match record.acquire_probe(now) {
+            match record.acquire_probe(now, record.position(permit.tag[1 + at])) {
                 ProbePermit::NotNeeded => {}
-                ProbePermit::Acquired => permit.tag |= 1 << (INDEX_BITS + at),
+                ProbePermit::Acquired => permit.tag[0] |= 1 << (INDEX_BITS + at),
                 ProbePermit::Refused => {
                     self.release(&permit);
                     return None;
@@ -168,9 +195,10 @@ impl Candidate {
 
     /// A probe is not made, or says nothing.
     pub(crate) fn release(&self, permit: &Permit) {
+        let at = Instant::now();
         for (record, permit) in self.each(permit) {
-            if permit.kind == PermitKind::Probe {
-                self.registry.release(record, &permit);
+            if permit.kind == PermitKind::Probe || record.is_degraded() {
+                record.change(at, |health, now| health.release(now, &permit));
             }
         }
     }
@@ -180,41 +208,101 @@ impl Candidate {
     fn each(&self, permit: &Permit) -> impl Iterator<Item = (&Arc<Record>, Permit)> {
         let permit = *permit;
         self.records.all.iter().enumerate().map(move |(at, record)| {
-            let probes = permit.tag & (1 << (INDEX_BITS + at)) != 0;
-            (record, if probes { permit } else { ordinary(permit.order) })
+            let probes = permit.tag[0] & (1 << (INDEX_BITS + at)) != 0;
+            let kind = if probes { PermitKind::Probe } else { PermitKind::Ordinary };
+            (record, Permit { kind, order: record.position(permit.tag[1 + at]), ..permit })
         })
+    }
+
+    /// Notes that a call has got its first content.
+    fn content(&self, permit: &Permit, log: &RecoveryLog) {
+        let at = Instant::now();
+        let nanos = self.registry.nanos(at);
+        for (record, permit) in self.each(permit) {
+            record.note_content(permit.order, nanos);
+            if record.is_degraded() {
+                self.recover(record, at, &permit, log);
+            }
+        }
+    }
+
+    #[cold]
+    fn recover(&self, record: &Record, at: Instant, permit: &Permit, log: &RecoveryLog) {
+        let narrowest = std::ptr::eq(record, self.narrowest());
+        let recovered = self.registry.change(record, at, |health, now| {
+            if narrowest {
+                health.count_call(at, false);
+            }
+            health.content(now, permit)
+        });
+        if recovered {
+            event::recovered(log, &record.key);
+        }
     }
 
     /// Notes how a call ended.
     fn ended(&self, end: &LeaseEnd<'_>) {
         match end.outcome {
             Outcome::Success => {
-                let now = Instant::now();
-                let nanos = self.registry.nanos(now);
+                let at = Instant::now();
                 for (record, permit) in self.each(&end.permit) {
-                    record.touch(nanos);
-                    if record.is_degraded() && self.registry.recover(record, now, &permit) {
-                        event::recovered(end.log, &record.key);
+                    if record.is_degraded() {
+                        self.answered(record, at, &permit);
                     }
                 }
                 return;
             }
-            Outcome::Failure(failure) => self.failed(failure, &end.permit, end.log),
+            Outcome::Failure(failure) if !failure.is_recorded() => {
+                let had_content = end.first_content.is_some();
+                self.failed(failure, &end.permit, end.log, had_content, false);
+            }
             _ => {}
         }
         self.release(&end.permit);
     }
 
-    fn failed(&self, failure: &Failure, permit: &Permit, log: &RecoveryLog) {
+    /// Notes that an answer has arrived whole.
+    #[cold]
+    fn answered(&self, record: &Record, at: Instant, permit: &Permit) {
+        let narrowest = std::ptr::eq(record, self.narrowest());
+        record.change(at, |health, now| {
+            if narrowest {
+                health.count_answer(at, false);
+            }
+            health.succeed(now, permit);
+        });
+    }
+
+    /// Notes the failure of a call, or of an attempt of it that is not the last one (`goes_on`).
+    fn failed(
+        &self,
+        failure: &Failure,
+        permit: &Permit,
+        log: &RecoveryLog,
+        had_content: bool,
+        goes_on: bool,
+    ) {
         let FailureVerdict { scope, blame: Some(blame), downgrade, .. } =
             self.registry.policy.verdict(failure)
         else {
             self.rest(failure);
             return;
         };
-        let Some(at) = self.records.blamed(scope, blame.reason) else { return };
-        let Some((record, permit)) = self.each(permit).nth(at) else { return };
-        let failed = self.registry.fail(record, &permit, blame, downgrade, failure.message());
+        let at = Instant::now();
+        self.narrowest().change(at, |health, _| match had_content {
+            true => health.count_answer(at, true),
+            false => health.count_call(at, true),
+        });
+        let Some(blamed) = self.records.blamed(scope, blame.reason) else { return };
+        let Some((record, permit)) = self.each(permit).nth(blamed) else { return };
+        let call = FailedCall {
+            blame,
+            yields: downgrade,
+            message: failure.message(),
+            had_content,
+            goes_on,
+        };
+        let failed = self.registry.change(record, at, |health, now| health.fail(now, &permit, &call));
         let for_a_person = matches!(blame.reason, Reason::Auth | Reason::Billing);
         match failed {
             Failed::Cooled { wait, fresh } => {
@@ -235,8 +323,10 @@ impl Candidate {
         let (Reason::CircuitOpen, Some(wait)) = (failure.reason(), failure.retry_after()) else {
             return;
         };
-        if let Some(at) = self.records.blamed(Scope::ModelCredential, Reason::CircuitOpen) {
-            self.registry.rest(&self.records.all[at], wait);
+        if let Some(blamed) = self.records.blamed(Scope::ModelCredential, Reason::CircuitOpen) {
+            let record = &self.records.all[blamed];
+            let at = Instant::now();
+            self.registry.change(record, at, |health, _| health.rest(at, wait));
         }
     }
 }
@@ -244,10 +334,32 @@ impl Candidate {
 /// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
 const INDEX_BITS: usize = 8;
 
+impl Route {
+    /// The candidate that a permit is for.
+    fn of(&self, permit: &Permit) -> Option<&Candidate> {
+        self.candidates.get((permit.tag[0] & ((1 << INDEX_BITS) - 1)) as usize)
+    }
+}
+
 impl Observer for Route {
+    fn first_content(&self, permit: Permit, _: Duration, log: &RecoveryLog) {
+        if let Some(candidate) = self.of(&permit) {
+            candidate.content(&permit, log);
+        }
+    }
+
+    fn attempt_failed(&self, permit: Permit, failure: &Failure, log: &RecoveryLog) {
+        if let Some(candidate) = self.of(&permit) {
+            candidate.failed(failure, &permit, log, false, true);
+        }
+    }
+
+    fn rests(&self, permit: Permit) -> bool {
+        self.of(&permit).is_some_and(Candidate::rests)
+    }
+
     fn ended(&self, end: LeaseEnd<'_>) {
-        let at = (end.permit.tag & ((1 << INDEX_BITS) - 1)) as usize;
-        if let Some(candidate) = self.candidates.get(at) {
+        if let Some(candidate) = self.of(&end.permit) {
             candidate.ended(&end);
         }
     }
@@ -262,6 +374,10 @@ struct Refunding {
 }
 
 impl Observer for Refunding {
+    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
+        self.route.first_content(permit, after, log);
+    }
+
     fn ended(&self, end: LeaseEnd<'_>) {
         if let Outcome::Success = end.outcome {
             self.budget.refund(self.withdrawal);
@@ -270,18 +386,16 @@ impl Observer for Refunding {
     }
 }
 
-/// A lease on candidate `at` of `route`. When the answer ends well it puts back into `budget` what
+/// A lease on the candidate of `route` that `permit` is for. When the answer ends well it puts back into `budget` what
 /// the failovers before it took out; a full one takes nothing back.
 #[inline]
 pub(crate) fn lease(
     route: &Arc<Route>,
-    at: u8,
     permit: Permit,
     log: RecoveryLog,
     budget: Option<&RetryBudget>,
     withdrawal: Option<Withdrawal>,
 ) -> Lease {
-    let permit = Permit { tag: permit.tag | u32::from(at), ..permit };
     let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full());
     let observer: Arc<dyn Observer> = match budget {
         None => route.clone(),
@@ -290,5 +404,5 @@ pub(crate) fn lease(
             Arc::new(Refunding { route: route.clone(), budget: budget.clone(), withdrawal })
         }
     };
-    Lease::new(observer, permit, log)
+    Lease::new(observer, permit, log).observing_content(Instant::now())
 }

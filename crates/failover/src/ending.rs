@@ -84,7 +84,7 @@ impl CallState {
             .zip(views)
             .filter(|(at, view)| view.rank == 0 && select::possible(views, *at, &exclusions))
             .filter_map(|(_, view)| view.rest)
-            .map(|rest| rest.until - now);
+            .map(|rest| rest.until.saturating_duration_since(now));
         cooling.chain(hint).min()
     }
 

@@ -268,7 +268,7 @@ where
         match &mut self.timer {
             Timer::Off => {
                 // Armed by the first wait, so a call that answers at once arms none.
-                if let Some(after) = self.call.policy().hedge
+                if let Some(after) = self.call.hedge_after()
                     && !self.hedged
                     && main.is_some()
                     && self.request.is_some()

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use steadfast_core::{Scope, Target};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{chain::Chain, service::FailoverState, snapshot::FailoverSnapshot};
 
@@ -42,7 +42,8 @@ impl FailoverHandle {
             (Some(_), Some(_)) => Scope::ModelCredential,
         };
         let registry = &self.failover.registry;
-        registry.force(&registry.record(target, scope), wait);
+        let record = registry.record(target, scope);
+        registry.change(&record, Instant::now(), |health, now| health.force(now, wait));
     }
 
     /// Forgets what happened to `target`, exactly these parts of it: it is healthy again. Call it

@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 use steadfast_core::{
-    Permit, PermitKind, Reason,
-    circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Readmission},
+    Permit, Reason,
+    circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, Window},
 };
 use tokio::time::Instant;
 
@@ -64,6 +64,9 @@ pub struct Cooldown {
     pub reason: Reason,
     /// The provider, or an operator, asked for exactly this time.
     pub hinted: bool,
+    /// No call is made before, not even one that has no other target: a key is refused, a bill unpaid, a
+    /// model gone, or an operator wants it so.
+    pub refuses: bool,
 }
 
 /// What is known of one provider, model or credential: a circuit whose rest is its cooldown, and what
@@ -74,8 +77,29 @@ pub(crate) struct Health {
     pub(crate) errors: u64,
     pub(crate) consecutive: u32,
     pub(crate) last_error: Option<LastError>,
+    /// Calls of the last minute that got content, and that did not, since something went wrong.
+    calls: Window,
+    /// Answers of the last minute that arrived whole, and that broke after their first content.
+    answers: Window,
     /// Other models of the provider may stand in while it cools.
     pub(crate) yields: bool,
+}
+
+/// Good calls that a target is taken to have had before anything was counted: so a few failures do not
+/// make it one that mostly fails.
+const BENEFIT_OF_DOUBT: u64 = 2;
+
+/// A call that failed, or one of its attempts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedCall<'a> {
+    pub(crate) blame: Blame,
+    /// Other models of the provider may stand in meanwhile.
+    pub(crate) yields: bool,
+    pub(crate) message: &'a str,
+    /// Its answer broke after its first content.
+    pub(crate) had_content: bool,
+    /// Another attempt follows under the same permit.
+    pub(crate) goes_on: bool,
 }
 
 /// What a failure changed.
@@ -94,18 +118,22 @@ pub(crate) enum Failed {
     },
 }
 
-/// The circuit of a record: the first failure opens it, and its rest is a preference between targets.
+/// The time over which shares are taken, as wide as the providers' own rate windows.
+const RATES: Duration = Duration::from_secs(60);
+
+/// The circuit of a record: its rest is a preference between targets.
 pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
     CircuitPolicy {
-        consecutive: Some(1),
+        consecutive: Some(policy.rest_after),
         second_witness: false,
-        window: Duration::from_secs(60),
+        window: RATES,
         min_calls: u32::MAX,
         failure_rate: None,
         slow: None,
-        content_is_success: false,
+        content_is_success: true,
         cooldown: Duration::ZERO,
-        growth: 1.0,
+        first_rest: policy.first_rest,
+        growth: policy.rest_growth,
         max_cooldown: policy.longest_hint,
         permanent_cooldown: policy.permanent,
         max_permanent: policy.permanent_cap,
@@ -113,8 +141,8 @@ pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
         probe_limit: policy.probe_limit,
         probes: 1,
         successes: 1,
-        recovery: Readmission::Everyone,
         lone: None,
+        turns: None,
     }
 }
 
@@ -125,19 +153,31 @@ impl Health {
             errors: 0,
             consecutive: 0,
             last_error: None,
+            calls: Window::new(RATES, now),
+            answers: Window::new(RATES, now),
             yields: false,
         }
     }
 
-    /// The cooldown, while it lasts.
-    pub(crate) fn cooling(&self, now: Instant) -> Option<Cooldown> {
-        let rest = self.circuit.resting(now)?;
-        Some(Cooldown {
-            until: rest.until,
-            probe_from: rest.probe_from,
-            reason: rest.reason.unwrap_or(Reason::Cooling),
-            hinted: rest.hinted,
+    /// The cooldown, until a call has seen that it is over.
+    pub(crate) fn cooling(&self) -> Option<Cooldown> {
+        let Resting { until, probe_from, hinted, refuses, reason, .. } = self.circuit.resting()?;
+        let reason = reason.unwrap_or(Reason::Cooling);
+        Some(Cooldown { until, probe_from, reason, hinted, refuses })
+    }
+
+    /// Whether less than half of the last minute's calls got content, or less than half of its answers
+    /// arrived whole. A few of unknown outcome are taken to have been good.
+    pub(crate) fn mostly_fails(&mut self, now: Instant) -> bool {
+        [&mut self.calls, &mut self.answers].into_iter().any(|window| {
+            let counts = window.counts(now);
+            counts.failures > counts.calls - counts.failures + BENEFIT_OF_DOUBT
         })
+    }
+
+    /// Whether it has state that must not be evicted.
+    pub(crate) fn is_worth_keeping(&self, now: Instant) -> bool {
+        self.circuit.is_worth_keeping(now)
     }
 
     /// Whether a call is under way that sees whether it is well again.
@@ -146,29 +186,45 @@ impl Health {
     }
 
     /// Whether a success would change anything but its own time.
-    pub(crate) fn is_degraded(&self) -> bool {
+    pub(crate) fn is_degraded(&mut self, now: Instant) -> bool {
+        self.consecutive > 0
+            || self.circuit.is_degraded()
+            || self.calls.counts(now).failures > 0
+            || self.answers.counts(now).failures > 0
+    }
+
+    fn is_unwell(&self) -> bool {
         self.consecutive > 0 || self.circuit.is_degraded()
+    }
+
+    /// What has been seen of calls without the lock.
+    pub(crate) fn note_success(&mut self, order: u64) {
+        self.circuit.note_success(order);
+    }
+
+    /// A call of this very target has got content, or failed before.
+    pub(crate) fn count_call(&mut self, now: Instant, failed: bool) {
+        self.calls.record(now, failed, false);
+    }
+
+    /// An answer of this very target has arrived whole, or broken.
+    pub(crate) fn count_answer(&mut self, now: Instant, broke: bool) {
+        self.answers.record(now, broke, false);
     }
 
     pub(crate) fn status(&self, policy: &FailoverPolicy) -> Status {
         if self.consecutive >= policy.down_after.max(1) || self.circuit.is_permanent() {
             Status::Down
-        } else if self.is_degraded() {
+        } else if self.is_unwell() {
             Status::Degraded
         } else {
             Status::Healthy
         }
     }
 
-    /// A call has failed. `yields` says that other models of the provider may stand in meanwhile.
-    pub(crate) fn fail(
-        &mut self,
-        now: Moment,
-        permit: &Permit,
-        blame: Blame,
-        yields: bool,
-        message: &str,
-    ) -> Failed {
+    /// A call has failed, or one of its attempts.
+    pub(crate) fn fail(&mut self, now: Moment, permit: &Permit, failed: &FailedCall<'_>) -> Failed {
+        let FailedCall { blame, yields, message, had_content, goes_on } = *failed;
         self.errors += 1;
         let (reason, at) = (blame.reason, now.at);
         match &mut self.last_error {
@@ -176,14 +232,20 @@ impl Health {
             Some(last) if *last.message == *message => (last.reason, last.at) = (reason, at),
             last => *last = Some(LastError { reason, message: message.into(), at }),
         }
-        let cooled = self.circuit.resting(at).is_some();
+        let cooled = self.circuit.resting().is_some();
         let late = !self.circuit.is_current(permit);
         if late && !cooled {
             // It has recovered since, or has had its rest.
             return Failed::Late;
         }
         self.consecutive = self.consecutive.saturating_add(1);
-        match self.circuit.end(now, permit, CircuitVerdict::Failure(blame), None) {
+        let transition = if goes_on {
+            self.circuit.attempt_failed(now, permit, blame)
+        } else {
+            let content = had_content.then_some(Duration::ZERO);
+            self.circuit.end(now, permit, CircuitVerdict::Failure(blame), content)
+        };
+        match transition {
             Some(transition) => {
                 self.yields = yields;
                 let until = transition.until.unwrap_or(at);
@@ -194,12 +256,18 @@ impl Health {
         }
     }
 
-    /// A call has succeeded; whether that ended a cooldown.
-    pub(crate) fn succeed(&mut self, now: Moment, permit: &Permit) -> bool {
+    /// A call has got content; whether that ended a cooldown.
+    pub(crate) fn content(&mut self, now: Moment, permit: &Permit) -> bool {
         if self.circuit.is_current(permit) {
             self.consecutive = 0;
         }
-        self.circuit.end(now, permit, CircuitVerdict::Success, None).is_some()
+        self.circuit.first_content(now, permit, Duration::ZERO).is_some()
+    }
+
+    /// An answer has arrived whole.
+    pub(crate) fn succeed(&mut self, now: Moment, permit: &Permit) -> bool {
+        let content = Some(Duration::ZERO);
+        self.circuit.end(now, permit, CircuitVerdict::Success, content).is_some()
     }
 
     /// A call is over and says nothing.
@@ -214,7 +282,7 @@ impl Health {
 
     /// Lets one call through that is to see whether the cooldown is over, where one is needed.
     pub(crate) fn acquire_probe(&mut self, now: Moment) -> ProbePermit {
-        if self.circuit.resting(now.at).is_none() {
+        if self.circuit.resting().is_none() {
             return ProbePermit::NotNeeded;
         }
         match self.circuit.acquire_probe(now) {
@@ -232,6 +300,8 @@ impl Health {
     pub(crate) fn reset(&mut self, now: Moment) {
         self.circuit.reset(now);
         (self.errors, self.consecutive, self.last_error, self.yields) = (0, 0, None, false);
+        self.calls.clear();
+        self.answers.clear();
     }
 }
 
@@ -244,9 +314,4 @@ pub(crate) enum ProbePermit {
     Acquired,
     /// It is too early, or somebody else is the probe.
     Refused,
-}
-
-/// The permit of a call as a record sees it that it did not probe.
-pub(crate) const fn ordinary(order: u64) -> Permit {
-    Permit::new(PermitKind::Ordinary, order)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use steadfast_core::{Attempt, Failover, Failure, Reason, Scope, Usage, Withdrawal};
+use steadfast_core::{Attempt, Failover, Failure, Scope, Usage, Withdrawal};
 use tokio::time::Instant;
 
 use crate::{
@@ -16,10 +16,12 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) exclusions: Exclusions,
-    /// Excluded by failures that made something cool: may be asked again after a wait.
-    pub(crate) resting: CandidateSet,
-    /// Were asked again after a wait; not a third time.
-    pub(crate) again: CandidateSet,
+    /// How often each candidate's target was asked.
+    asked: SmallVec<[(u8, u32); 2]>,
+    /// All waits together, here and in the layers below.
+    pub(crate) waited: Duration,
+    /// Further rounds over the candidates.
+    pub(crate) rounds: u32,
     /// In the trail as skipped.
     pub(crate) passed: CandidateSet,
     /// What was tried and skipped, in order.
@@ -27,12 +29,9 @@ pub(crate) struct History {
     pub(crate) last: Option<LastFailure>,
     /// How many times a provider was asked.
     pub(crate) attempts: u32,
-    /// The failure that the next attempt has to be paid for.
-    pub(crate) owed: Option<Reason>,
     pub(crate) withdrawn: Option<Withdrawal>,
-    pub(crate) waited: Duration,
-    /// A cooling target was asked all the same; once is enough.
-    pub(crate) insisted: bool,
+    /// What the last wait was, from which the next one grows.
+    pub(crate) pause: Duration,
     /// The shortest wait that failures asked for which made nothing cool.
     pub(crate) hint: Option<Duration>,
     pub(crate) usage: Option<Usage>,
@@ -88,17 +87,32 @@ impl History {
         }
     }
 
-    /// Notes that the attempt at `at` failed, and rules out what it speaks for.
+    /// How often candidate `at` was asked.
+    pub(crate) fn repeats(&self, at: u8) -> u32 {
+        self.asked.iter().find(|(asked, _)| *asked == at).map_or(0, |(_, times)| *times)
+    }
+
+    fn count(&mut self, at: u8, attempts: u32) {
+        match self.asked.iter_mut().find(|(asked, _)| *asked == at) {
+            Some((_, times)) => *times = times.saturating_add(attempts),
+            None => self.asked.push((at, attempts)),
+        }
+    }
+
+    /// Notes that the attempt at `at` failed, and rules out what it speaks for; `hold` says until when
+    /// the call leaves that alone.
     pub(crate) fn fail(
         &mut self,
         at: u8,
         failure: Failure,
         verdict: &FailureVerdict,
+        hold: Option<Instant>,
         candidates: &[Candidate],
     ) {
         let slot = &candidates[usize::from(at)];
         self.attempts = self.attempts.saturating_add(failure.attempts());
-        self.owed = Some(failure.reason());
+        self.count(at, failure.attempts());
+        self.waited = self.waited.saturating_add(failure.waited());
         if let Some(usage) = failure.usage() {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
@@ -121,10 +135,15 @@ impl History {
         }
         for (other, candidate) in (0u8..).zip(candidates) {
             if other == at || affects(verdict, slot, candidate) {
-                let first = !self.again.has(other) && !self.exclusions.excluded.has(other);
+                let first = !self.exclusions.excluded.has(other);
                 self.exclusions.excluded.add(other);
-                if first && verdict.blame.is_some() {
-                    self.resting.add(other);
+                if !verdict.again {
+                    self.exclusions.again.drop(other);
+                } else if first {
+                    self.exclusions.again.add(other);
+                }
+                if let Some(hold) = hold {
+                    self.exclusions.hold(other, hold);
                 }
             }
         }

@@ -39,6 +39,7 @@ struct Settings {
     others: Vec<(Arc<str>, Chain)>,
     policy: FailoverPolicy,
     budget: Option<RetryBudget>,
+    seed: Option<u64>,
 }
 
 impl Settings {
@@ -47,7 +48,7 @@ impl Settings {
         Arc::new(FailoverState {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
             sessions: Sessions::new(policy.sticky, policy.sessions),
-            registry: Arc::new(HealthRegistry::new(policy, self.budget.clone())),
+            registry: Arc::new(HealthRegistry::new(policy, self.budget.clone(), self.seed)),
         })
     }
 }
@@ -56,7 +57,7 @@ impl CooldownFailoverLayer {
     /// A layer over `chain`, with the numbers of [`FailoverPolicy::default`].
     pub fn new(chain: Chain) -> Self {
         let policy = FailoverPolicy::default();
-        let settings = Settings { chain, others: Vec::new(), policy, budget: None };
+        let settings = Settings { chain, others: Vec::new(), policy, budget: None, seed: None };
         let failover = settings.state();
         Self { settings, choose: OneChain, track: UntilEnd, failover }
     }
@@ -128,6 +129,11 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     /// Draws from the call's own budget alone, when it brings one.
     pub fn without_budget(self) -> Self {
         self.with(|settings| settings.budget = None)
+    }
+
+    /// Draws the jitter of pauses from this seed, so that the same failures give the same waits.
+    pub fn with_seed(self, seed: u64) -> Self {
+        self.with(|settings| settings.seed = Some(seed))
     }
 
     /// Adds a chain that [`with_chain_for`](Self::with_chain_for) can choose, or replaces the one of that

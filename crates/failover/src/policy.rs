@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use steadfast_core::{
-    BufferLimits, Failover, Failure, FaultSide, Reason, RecoveryTable, Scope, TimeLimit,
+    Backoff, BufferLimits, Failover, Failure, FaultSide, Reason, RecoveryTable, Retry, Scope,
+    TimeLimit,
     circuit::{Blame, Weight},
 };
 
@@ -57,17 +58,37 @@ pub struct FailoverPolicy {
         serde(rename = "longest_hint_s", with = "steadfast_core::config::Seconds")
     )]
     pub longest_hint: Duration,
-    /// What happens when every target is cooling.
-    #[cfg_attr(feature = "serde", serde(flatten))]
-    pub when_exhausted: WhenExhausted,
-    /// The longest wait a provider asked for that [`try_soonest`](WhenExhausted::TrySoonest) waits
-    /// out. 20 s, what
-    /// a retry in place waits: long enough for a token window, short enough for a person.
+    /// Failures in a row after which a target cools down; calls stand in the order in which they began. 2:
+    /// one is an accident. A refused key, an unpaid bill and a missing model cool at once.
+    pub rest_after: u32,
+    /// How long the first cooldown takes where the reason's is longer. 2 s: most failures are over by
+    /// then. Off: the whole cooldown at once.
     #[cfg_attr(
         feature = "serde",
-        serde(rename = "soft_wait_ms", with = "steadfast_core::config::Millis")
+        serde(rename = "first_rest_ms", with = "steadfast_core::config::Millis")
     )]
-    pub soft_wait: Duration,
+    pub first_rest: Option<Duration>,
+    /// By how much a cooldown is longer than the one before, when a probe has failed, up to the
+    /// reason's. 1.5: a minute is reached after nine probes and four minutes.
+    pub rest_growth: f64,
+    /// What happens when every target is cooling, or has failed the call.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub when_exhausted: WhenExhausted,
+    /// How long a call waits in all for its targets, from its first failure on.
+    pub patience: Patience,
+    /// The most attempts of a call that goes round its targets again. 10, as many as one target alone is
+    /// retried.
+    pub attempts: u32,
+    /// The waits before each further round: from 250 ms,
+    /// doubling to 8 s, up to a quarter added.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub pause: Backoff,
+    /// After how long without content the next target is asked beside one that is being probed. 5 s.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_hedge_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub probe_hedge: Option<Duration>,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.
     #[cfg_attr(
@@ -101,8 +122,14 @@ impl Default for FailoverPolicy {
             permanent: Duration::from_secs(3_600),
             permanent_cap: Duration::from_secs(24 * 3_600),
             longest_hint: Duration::from_secs(24 * 3_600),
+            rest_after: 2,
+            first_rest: Some(Duration::from_secs(2)),
+            rest_growth: 1.5,
             when_exhausted: WhenExhausted::default(),
-            soft_wait: Duration::from_secs(20),
+            patience: Patience::default(),
+            attempts: 10,
+            pause: pause(),
+            probe_hedge: Some(Duration::from_secs(5)),
             sticky: Duration::from_secs(300),
             sessions: 4_096,
             downgrade_on_overload: false,
@@ -110,6 +137,39 @@ impl Default for FailoverPolicy {
             buffer: BufferLimits::default(),
         }
     }
+}
+
+/// How long a call waits in all for its targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Patience {
+    /// Where there are several providers. 30 s: as long as a person waits for a spare.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "with_spare_s", with = "steadfast_core::config::Seconds")
+    )]
+    pub with_spare: Duration,
+    /// Where there is one, and where all have asked us to wait. 60 s, as wide as the providers' rate
+    /// windows.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "alone_s", with = "steadfast_core::config::Seconds")
+    )]
+    pub alone: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { with_spare: Duration::from_secs(30), alone: Duration::from_secs(60) }
+    }
+}
+
+/// The default waits between rounds.
+fn pause() -> Backoff {
+    let (base, cap) = (Duration::from_millis(250), Duration::from_secs(8));
+    Backoff::new(base, cap).unwrap_or_default()
 }
 
 /// What happens when every target that could take a call is cooling. Never more than the call's
@@ -125,13 +185,14 @@ pub enum WhenExhausted {
     /// The call waits for the first target to come back, if that is within this time; all its
     /// waits together are no longer.
     Wait(Duration),
-    /// The target that comes back first is asked all the same. The default: a cooldown is a
-    /// preference between targets, and with nothing left to prefer, a call that may succeed is
-    /// better than one that can not. What a dead provider then costs is bounded by the breaker and
-    /// the budget.
+    /// Those that cool are asked all the same, the one that comes back first before the others, and then
+    /// the call goes round its targets again, with growing [pauses](FailoverPolicy::pause). The default:
+    /// a cooldown is a preference between targets, and with nothing left to prefer, a call that may
+    /// succeed is better than one that can not. What a dead provider then costs is bounded by the breaker
+    /// and the budget.
     ///
-    /// A wait that a provider *asked* for is not cut short: a short one
-    /// ([`FailoverPolicy::soft_wait`]) is waited out, a longer one fails the call with that hint.
+    /// A wait that a provider *asked* this call for is not cut short. A target with a refused key or
+    /// an unpaid bill is not asked, nor is a missing model.
     #[default]
     TrySoonest,
 }
@@ -208,6 +269,8 @@ pub(crate) struct FailureVerdict {
     pub(crate) blame: Option<Blame>,
     /// The provider's other models may do.
     pub(crate) downgrade: bool,
+    /// The same call may be made again later, at the same target.
+    pub(crate) again: bool,
 }
 
 /// `own`, unless the operator changed the reason's cell in the table.
@@ -227,6 +290,8 @@ impl FailoverPolicy {
             ("probe_limit", self.probe_limit.is_zero()),
             ("permanent", self.permanent.is_zero()),
             ("longest_hint", self.longest_hint.is_zero()),
+            ("rest_after", self.rest_after == 0),
+            ("attempts", self.attempts == 0),
             ("when_exhausted", self.when_exhausted == WhenExhausted::Wait(Duration::ZERO)),
             ("sessions", self.sessions == 0),
             ("buffer", self.buffer.bytes == 0 || self.buffer.time.is_zero()),
@@ -244,7 +309,7 @@ impl FailoverPolicy {
 
     /// Whether a target that has failed may be asked again after a wait.
     pub(crate) fn may_wait(&self) -> bool {
-        matches!(self.when_exhausted, WhenExhausted::Wait(_))
+        self.when_exhausted != WhenExhausted::Fail
     }
 
     pub(crate) fn verdict(&self, failure: &Failure) -> FailureVerdict {
@@ -268,19 +333,28 @@ impl FailoverPolicy {
             && fault == FaultSide::Provider
             && failure.time_limit().is_none_or(TimeLimit::blames_provider)
             && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
+        let permanent = cell(failure.is_permanent(), &standard.permanent, rule.permanent);
+        let narrow = matches!(scope, Scope::Model | Scope::Credential | Scope::ModelCredential);
+        // Asking again is in vain until a person has changed something.
+        let proves =
+            permanent || (narrow && failure.retry() == Retry::No && !reason.is_throttling());
+        let refused = reason == Reason::CircuitOpen && failure.retry_after().is_some();
+        // Not worth a retry in place for the length of its hint alone.
+        let long = failure.retry_after().is_some_and(|hint| hint > self.patience.alone);
+        let passes = failure.retry() == Retry::Yes || (reason.is_throttling() && long);
+        let again = refused || (passes && failure.time_limit().is_none());
         let blame = blamed.then(|| {
             let hint = failure.retry_after().filter(|hint| !hint.is_zero());
             Blame {
-                // One failure is enough to prefer another target for a while.
-                weight: Weight::Hard,
+                weight: if proves { Weight::Proof } else { Weight::Hard },
                 reason,
                 cooldown: hint
                     .map_or(rule.cooldown.unwrap_or_default(), |hint| hint.min(self.longest_hint)),
                 hinted: hint.is_some(),
-                permanent: cell(failure.is_permanent(), &standard.permanent, rule.permanent),
+                permanent,
             }
         });
-        FailureVerdict { go, scope, blame, downgrade }
+        FailureVerdict { go, scope, blame, downgrade, again }
     }
 }
 

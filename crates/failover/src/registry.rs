@@ -10,26 +10,25 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    Keep, Keyed, KeyedPolicy, Permit, RetryBudget, Scope, Target,
-    circuit::{Blame, Moment},
+    Keep, Keyed, KeyedPolicy, RetryBudget, Scope, Target,
+    circuit::Moment,
 };
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    health::{Cooldown, Failed, Health, ProbePermit},
+    health::{Cooldown, Health, ProbePermit},
     policy::FailoverPolicy,
     snapshot::{FailoverSnapshot, TargetHealth},
 };
 
-/// Health records, and the order of calls that they share.
+/// Health records.
 #[derive(Debug)]
 pub(crate) struct HealthRegistry {
     pub(crate) policy: FailoverPolicy,
     /// What every target after the first is paid from.
     pub(crate) budget: Option<RetryBudget>,
     records: Keyed<Target, Record>,
-    /// Calls that have begun.
-    calls: AtomicU64,
+    rng: Mutex<fastrand::Rng>,
     epoch: Instant,
     watch: watch::Sender<FailoverSnapshot>,
 }
@@ -42,6 +41,10 @@ pub(crate) struct Record {
     health: Mutex<Health>,
     /// Something is wrong with it: a call looks at a healthy target without a lock.
     is_degraded: AtomicBool,
+    /// Calls that have begun.
+    begun: AtomicU64,
+    /// The latest of them that is known to have got content.
+    succeeded: AtomicU64,
     /// The last success, in nanoseconds since the registry's epoch; 0: none.
     success: AtomicU64,
 }
@@ -60,17 +63,22 @@ impl Keep for Record {
     fn keep(&self, now: Instant) -> bool {
         // Providers and credentials are as many as are configured; models come from callers.
         matches!(self.scope, Scope::Provider | Scope::Credential)
-            || self.health.lock().cooling(now).is_some()
+            || self.health.lock().is_worth_keeping(now)
     }
 }
 
 impl HealthRegistry {
-    pub(crate) fn new(policy: FailoverPolicy, budget: Option<RetryBudget>) -> Self {
+    pub(crate) fn new(
+        policy: FailoverPolicy,
+        budget: Option<RetryBudget>,
+        seed: Option<u64>,
+    ) -> Self {
+        let rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         Self {
             policy,
             budget,
             records: Keyed::new(KeyedPolicy::default()),
-            calls: AtomicU64::new(0),
+            rng: Mutex::new(rng),
             epoch: Instant::now(),
             watch: watch::Sender::new(FailoverSnapshot::default()),
         }
@@ -84,6 +92,8 @@ impl HealthRegistry {
             scope,
             health: Mutex::new(Health::new(&self.policy, now)),
             is_degraded: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
             success: AtomicU64::new(0),
         })
     }
@@ -93,54 +103,16 @@ impl HealthRegistry {
         self.records.get(key)
     }
 
-    /// A call begins: its position in the order of calls.
-    #[inline]
-    pub(crate) fn begin(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn moment(&self, at: Instant) -> Moment {
-        Moment { at, order: self.calls.load(Ordering::Relaxed) }
-    }
-
-    pub(crate) fn fail(
+    /// Changes what is known of `record`, and shows it to whoever watches.
+    pub(crate) fn change<T>(
         &self,
         record: &Record,
-        permit: &Permit,
-        blame: Blame,
-        yields: bool,
-        message: &str,
-    ) -> Failed {
-        let now = self.moment(Instant::now());
-        let failed = record.change(|health| health.fail(now, permit, blame, yields, message));
+        at: Instant,
+        change: impl FnOnce(&mut Health, Moment) -> T,
+    ) -> T {
+        let out = record.change(at, change);
         self.publish();
-        failed
-    }
-
-    /// It can not be asked for `wait`, for no fault of its own.
-    pub(crate) fn rest(&self, record: &Record, wait: Duration) {
-        record.change(|health| health.rest(Instant::now(), wait));
-        self.publish();
-    }
-
-    /// Notes a success of what is degraded; whether that ended a cooldown.
-    #[cold]
-    pub(crate) fn recover(&self, record: &Record, at: Instant, permit: &Permit) -> bool {
-        let now = self.moment(at);
-        let recovered = record.change(|health| health.succeed(now, permit));
-        self.publish();
-        recovered
-    }
-
-    pub(crate) fn release(&self, record: &Record, permit: &Permit) {
-        let now = self.moment(Instant::now());
-        record.change(|health| health.release(now, permit));
-    }
-
-    pub(crate) fn force(&self, record: &Record, wait: Duration) {
-        let now = self.moment(Instant::now());
-        record.change(|health| health.force(now, wait));
-        self.publish();
+        out
     }
 
     /// Forgets what happened to `key`; whether anything is known of it.
@@ -159,9 +131,8 @@ impl HealthRegistry {
     }
 
     fn clear(&self, record: &Record) {
-        let now = self.moment(Instant::now());
         record.success.store(0, Ordering::Relaxed);
-        record.change(|health| health.reset(now));
+        record.change(Instant::now(), |health, now| health.reset(now));
     }
 
     /// Drops the records that `keep` does not want. Calls under way keep theirs and change nothing
@@ -185,7 +156,7 @@ impl HealthRegistry {
                     errors: health.errors,
                     last_error: health.last_error.clone(),
                     last_success: self.instant(&record.success),
-                    cooling: health.cooling(now),
+                    cooling: health.cooling(),
                     probing: health.probing(now),
                     scope: record.scope,
                     target: record.key.clone(),
@@ -209,6 +180,16 @@ impl HealthRegistry {
         }
     }
 
+    /// The pause before the next round, after `rounds` and a pause of `last`.
+    pub(crate) fn pause(&self, rounds: u32, last: Duration) -> Duration {
+        self.policy.pause.delay(rounds, last, &mut self.rng.lock())
+    }
+
+    /// How long ago anybody got content of `record`.
+    pub(crate) fn since_success(&self, record: &Record, now: Instant) -> Option<Duration> {
+        self.instant(&record.success).map(|at| now.saturating_duration_since(at))
+    }
+
     /// Since the registry's epoch.
     pub(crate) fn nanos(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.epoch).as_nanos();
@@ -224,6 +205,20 @@ impl HealthRegistry {
 }
 
 impl Record {
+    /// A call begins: its position in the order of calls.
+    #[inline]
+    pub(crate) fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The position whose lowest bits are `order`, of a call that has begun.
+    #[inline]
+    pub(crate) fn position(&self, order: u32) -> u64 {
+        let latest = self.begun.load(Ordering::Relaxed);
+        // The lowest bits are enough: so many calls are not under way.
+        latest.saturating_sub(u64::from((latest as u32).wrapping_sub(order)))
+    }
+
     #[inline]
     pub(crate) fn is_degraded(&self) -> bool {
         self.is_degraded.load(Ordering::Relaxed)
@@ -235,22 +230,34 @@ impl Record {
             return None;
         }
         let health = self.health.lock();
-        let (cooldown, probing) = (health.cooling(now)?, health.probing(now));
+        let (cooldown, probing) = (health.cooling()?, health.probing(now));
         Some(Cooling { cooldown, probing, yields: health.yields })
     }
 
-    /// Acquires the probe's permit for the call that begins at `now`.
-    pub(crate) fn acquire_probe(&self, now: Moment) -> ProbePermit {
+    /// Whether most of what it was asked lately has failed.
+    pub(crate) fn mostly_fails(&self, now: Instant) -> bool {
+        self.is_degraded() && self.health.lock().mostly_fails(now)
+    }
+
+    /// Acquires the probe's permit for the call that begins as the `order`th.
+    pub(crate) fn acquire_probe(&self, at: Instant, order: u64) -> ProbePermit {
         if self.is_degraded() {
-            self.change(|health| health.acquire_probe(now))
+            self.change(at, |health, _| health.acquire_probe(Moment { at, order }))
         } else {
             ProbePermit::NotNeeded
         }
     }
 
-    /// Notes a success. A tenth of a second is exact enough, and keeps busy threads from fighting
+    /// Notes that the call that began as the `order`th has got content.
+    #[inline]
+    pub(crate) fn note_content(&self, order: u64, nanos: u64) {
+        self.succeeded.fetch_max(order, Ordering::Relaxed);
+        self.touch(nanos);
+    }
+
+    /// Notes the time of a success. A tenth of a second is exact enough, and keeps busy threads from fighting
     /// over one cache line.
-    pub(crate) fn touch(&self, nanos: u64) {
+    fn touch(&self, nanos: u64) {
         const TENTH: u64 = 100_000_000;
         let known = self.success.load(Ordering::Relaxed);
         if known == 0 || nanos.saturating_sub(known) >= TENTH {
@@ -259,10 +266,15 @@ impl Record {
     }
 
     /// Changes the health, and what can be seen of it without the lock.
-    fn change<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
+    pub(crate) fn change<T>(
+        &self,
+        at: Instant,
+        change: impl FnOnce(&mut Health, Moment) -> T,
+    ) -> T {
         let mut health = self.health.lock();
-        let out = change(&mut health);
-        self.is_degraded.store(health.is_degraded(), Ordering::Relaxed);
+        health.note_success(self.succeeded.load(Ordering::Relaxed));
+        let out = change(&mut health, Moment { at, order: self.begun.load(Ordering::Relaxed) });
+        self.is_degraded.store(health.is_degraded(at), Ordering::Relaxed);
         out
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Route {
     pub(crate) budget: Option<RetryBudget>,
     /// Some candidate can do less than everything, so the request's needs matter.
     pub(crate) choosy: bool,
+    /// How many candidates there are beside the first one, without downgrades.
+    pub(crate) spares: u32,
     /// How many providers the candidates are of.
     pub(crate) providers: u32,
     /// What it is for; two may have the same key.
@@ -187,7 +189,9 @@ impl Route {
                 let target = model.map_or(provider.clone(), |model| provider.with_model(model));
                 let mut add = |credential, target| {
                     let position = (index, rank, credential);
-                    candidates.push(Candidate::new(spec, position, target, registry));
+                    // As many as fit, by `MAX_CANDIDATES`.
+                    let at = u8::try_from(candidates.len()).unwrap_or(u8::MAX);
+                    candidates.push(Candidate::new(spec, at, position, target, registry));
                 };
                 if spec.credentials.is_empty() {
                     add(0, target);
@@ -200,6 +204,7 @@ impl Route {
         }
         Self {
             choosy: candidates.iter().any(Candidate::is_choosy),
+            spares: candidates.iter().filter(|candidate: &&Candidate| candidate.rank == 0).count() as u32 - 1,
             providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
             budget: registry.budget.clone(),

@@ -22,6 +22,8 @@ pub(crate) struct CandidateView {
     pub(crate) window: Option<u64>,
     /// Until when it cools, when it does.
     pub(crate) rest: Option<CandidateRest>,
+    /// Most of what it was asked lately has failed.
+    pub(crate) mostly_fails: bool,
     /// Its model is cooling for a reason that lets the provider's next model stand in.
     pub(crate) yields: bool,
 }
@@ -34,15 +36,23 @@ pub(crate) struct CandidateRest {
     pub(crate) probing: bool,
     /// The provider asked for it.
     pub(crate) hinted: bool,
+    /// Not even a call without another target is made.
+    pub(crate) refuses: bool,
     pub(crate) reason: Reason,
 }
 
 /// What has happened to the request so far rules out or asks for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Exclusions {
     /// Candidates that have failed this request, by themselves or with their model, credential or
     /// provider.
     pub(crate) excluded: CandidateSet,
+    /// Those of them that may be asked again in another round.
+    pub(crate) again: CandidateSet,
+    /// Candidates that this call was asked to leave alone, and until when.
+    pub(crate) waits: SmallVec<[(u8, Instant); 2]>,
+    /// A cooling candidate is not asked, even when no other is left.
+    pub(crate) strict: bool,
     /// Providers whose downgrades may stand in for this request.
     pub(crate) downgrade: CandidateSet,
     /// The window that is needed, after one was too small.
@@ -72,12 +82,16 @@ pub(crate) struct PlannedCandidate {
     pub(crate) slot: u8,
     /// It is cooling: only as a probe, if there is none yet.
     pub(crate) probe: bool,
+    /// It is cooling, and asked because no other is left.
+    pub(crate) insists: Option<CandidateRest>,
 }
 
 /// Why a candidate is passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skip {
     Cooling(CandidateRest),
+    /// This call was asked to wait until then.
+    Wait(Instant),
     Lacks(Lacks),
     /// Its window is not known to be large enough.
     Window(Floor),
@@ -160,6 +174,7 @@ impl Skip {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Skip::Cooling(rest) => rest.reason,
+            Skip::Wait(_) => Reason::Cooling,
             Skip::Lacks(lacks) => lacks.reason(),
             Skip::Window(_) => Reason::ContextOverflow,
         }
@@ -171,6 +186,10 @@ impl Skip {
                 let left = rest.until.saturating_duration_since(now);
                 format!("cooling for {:.1} s more after {}", left.as_secs_f64(), rest.reason).into()
             }
+            Skip::Wait(until) => {
+                let left = until.saturating_duration_since(now);
+                format!("it asked for a wait of {:.1} s more", left.as_secs_f64()).into()
+            }
             Skip::Lacks(lacks) => lacks.text().into(),
             Skip::Window(_) => "its window is not known to be large enough".into(),
         }
@@ -178,6 +197,26 @@ impl Skip {
 }
 
 impl Exclusions {
+    /// Until when this call leaves candidate `slot` alone, while it does.
+    fn wait(&self, slot: u8, now: Instant) -> Option<Instant> {
+        let until = self.waits.iter().find(|(waiting, _)| *waiting == slot)?.1;
+        (until > now).then_some(until)
+    }
+
+    /// Leaves candidate `slot` alone until then.
+    pub(crate) fn hold(&mut self, slot: u8, until: Instant) {
+        match self.waits.iter_mut().find(|(waiting, _)| *waiting == slot) {
+            Some(wait) => wait.1 = wait.1.max(until),
+            None => self.waits.push((slot, until)),
+        }
+    }
+
+    /// A new round: what failed the call and may be asked again is asked again.
+    pub(crate) fn next_round(&mut self) {
+        self.excluded.remove(self.again);
+        self.again = CandidateSet::default();
+    }
+
     /// Rules out what `which` says.
     pub(crate) fn exclude(
         &mut self,
@@ -205,31 +244,46 @@ pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusion
     for (slot, view) in numbered(views) {
         match admit(views, slot, view, now, exclusions, required) {
             None => {}
-            Some(Ok(probe)) => plan.order.push(PlannedCandidate { slot, probe }),
+            Some(Ok((probe, insists))) => {
+                plan.order.push(PlannedCandidate { slot, probe, insists });
+            }
             Some(Err(skip)) => plan.skipped.push((slot, skip)),
         }
     }
-    // A session stays where it is while that does not cool.
+    // Those that mostly fail come after the others, and those that cool come last, the first to be
+    // back before the others.
+    plan.order.sort_by_key(|pick| {
+        let view = &views[usize::from(pick.slot)];
+        let behind = view.mostly_fails && !pick.probe;
+        (pick.insists.map(|rest| rest.until), behind)
+    });
+    // A session stays where it is while that is well.
     if let Some(preferred) = exclusions.preferred
-        && let Some(at) = plan.order.iter().position(|pick| pick.slot == preferred && !pick.probe)
+        && let Some(at) = plan.order.iter().position(|pick| pick.slot == preferred)
+        && plan.order[at].is_well(views)
     {
         plan.order[..=at].rotate_right(1);
     }
     plan
 }
 
-/// The cooling candidate that comes back first, of those that `wanted` wants.
+impl PlannedCandidate {
+    fn is_well(&self, views: &[CandidateView]) -> bool {
+        !self.probe && self.insists.is_none() && !views[usize::from(self.slot)].mostly_fails
+    }
+}
+
+/// The cooling candidate that comes back first.
 pub(crate) fn soonest(
     views: &[CandidateView],
     now: Instant,
     exclusions: &Exclusions,
-    wanted: impl Fn(&CandidateRest) -> bool,
 ) -> Option<(u8, CandidateRest)> {
     plan(views, now, exclusions)
         .skipped
         .into_iter()
         .filter_map(|(slot, skip)| match skip {
-            Skip::Cooling(rest) if wanted(&rest) => Some((slot, rest)),
+            Skip::Cooling(rest) => Some((slot, rest)),
             _ => None,
         })
         .min_by_key(|(slot, rest)| (rest.until, *slot))
@@ -238,7 +292,7 @@ pub(crate) fn soonest(
 /// Whether candidate `slot` could take the request at another time: it is not ruled out for good.
 pub(crate) fn possible(views: &[CandidateView], slot: u8, exclusions: &Exclusions) -> bool {
     let view = &views[usize::from(slot)];
-    !exclusions.excluded.has(slot)
+    (!exclusions.excluded.has(slot) || exclusions.again.has(slot))
         && !(view.lacks & required(views)).any()
         && exclusions.floor.is_none_or(|floor| floor.fits(view.window))
 }
@@ -251,7 +305,7 @@ fn admit(
     now: Instant,
     exclusions: &Exclusions,
     required: Lacks,
-) -> Option<Result<bool, Skip>> {
+) -> Option<Result<(bool, Option<CandidateRest>), Skip>> {
     if exclusions.excluded.has(slot) || !may_stand_in(views, view, exclusions) {
         return None;
     }
@@ -264,15 +318,14 @@ fn admit(
     {
         return Some(Err(Skip::Window(floor)));
     }
+    if let Some(until) = exclusions.wait(slot, now) {
+        return Some(Err(Skip::Wait(until)));
+    }
     Some(match view.rest {
-        Some(rest) if rest.until > now => {
-            if rest.probe_from <= now && !rest.probing {
-                Ok(true)
-            } else {
-                Err(Skip::Cooling(rest))
-            }
-        }
-        _ => Ok(false),
+        None => Ok((false, None)),
+        Some(rest) if rest.probe_from <= now && !rest.probing => Ok((true, None)),
+        Some(rest) if exclusions.strict || rest.refuses => Err(Skip::Cooling(rest)),
+        Some(rest) => Ok((false, Some(rest))),
     })
 }
 
@@ -317,6 +370,7 @@ impl CandidateRest {
             probe_from: self.probe_from.max(other.probe_from),
             probing: self.probing || other.probing,
             hinted: self.hinted || other.hinted,
+            refuses: self.refuses || other.refuses,
             ..later
         }
     }

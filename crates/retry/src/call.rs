@@ -14,7 +14,7 @@ use steadfast_core::{
 };
 use tower_service::Service;
 
-use crate::{Decision, GiveUp, Nudge, Situation, event, state::RetryState};
+use crate::{Decision, GiveUp, Nudge, Situation, decide::FailureKind, event, state::RetryState};
 
 /// The state of one call over its attempts.
 pub(crate) struct CallState<S, Req> {
@@ -30,8 +30,14 @@ pub(crate) struct CallState<S, Req> {
     retries: u32,
     /// Overloads in a row.
     overloaded: u32,
-    /// The wait before the attempt under way.
+    /// Attempts that met one of our own time limits.
+    hangs: u32,
+    /// The last failure of an attempt.
+    last: Option<Failure>,
+    /// All waits together.
     waited: Duration,
+    /// The wait before the attempt under way.
+    last_wait: Duration,
     /// What the retries so far have cost.
     spent: Withdrawal,
     /// The retry that has been decided and not been sent yet.
@@ -42,6 +48,8 @@ pub(crate) struct CallState<S, Req> {
 struct PendingRetry {
     cost: Option<Reservation>,
     nudge: Option<Cow<'static, str>>,
+    /// Why; taken once a provider has been asked.
+    reason: Option<Reason>,
 }
 
 /// What follows a failed attempt.
@@ -70,7 +78,10 @@ impl<S, Req: Call + Clone> CallState<S, Req> {
             calls: 0,
             retries: 0,
             overloaded: 0,
+            hangs: 0,
+            last: None,
             waited: Duration::ZERO,
+            last_wait: Duration::ZERO,
             spent: Withdrawal::default(),
             pending_retry: PendingRetry::default(),
         }
@@ -84,8 +95,9 @@ impl<S, Req: Call> CallState<S, Req> {
 
     /// Its answer has content: the lease that refunds its retries when the answer ends successfully.
     #[inline]
-    pub(crate) fn answered(&self) -> Lease {
+    pub(crate) fn answered(&mut self) -> Lease {
         if self.retries > 0 {
+            self.count_retry();
             self.shared.recovered();
         }
         let budget = self.shared.budget(self.kept.context());
@@ -97,45 +109,99 @@ impl<S, Req: Call> CallState<S, Req> {
         &mut self,
         AttemptFailure { failure, had_reply }: AttemptFailure,
     ) -> NextAction {
+        if failure.attempts() == 0 && self.last.is_some() {
+            return self.refused(&failure);
+        }
+        self.count_retry();
         self.calls = self.calls.saturating_add(failure.attempts());
-        self.overloaded =
-            if failure.reason() == Reason::Overloaded { self.overloaded + 1 } else { 0 };
+        let kind = FailureKind::of(&failure);
+        self.overloaded = if kind == FailureKind::Overloaded { self.overloaded + 1 } else { 0 };
+        self.hangs += u32::from(kind == FailureKind::Hang);
+        let context = self.kept.context();
+        let failure = match &context.routed {
+            Some(routed) if failure.attempts() > 0 => routed.failed(failure, &context.log),
+            _ => failure,
+        };
         match self.decide(&failure) {
             Ok((wait, cost)) => {
-                self.waited = wait;
+                self.last_wait = wait;
+                self.waited += wait;
                 self.retries += 1;
-                self.shared.retried(failure.reason());
                 event::retried(self.kept.context(), &failure, self.retries, wait);
-                let nudge = Nudge::new(self.retries, failure.reason(), had_reply);
-                let nudge = self.shared.nudge(&nudge);
-                self.pending_retry = PendingRetry { cost, nudge };
+                let reason = failure.reason();
+                let nudge = self.shared.nudge(&Nudge::new(self.retries, reason, had_reply));
+                self.pending_retry = PendingRetry { cost, nudge, reason: Some(reason) };
+                self.last = Some(failure);
                 NextAction::Retry(wait)
             }
-            Err(why) => {
-                if self.retries > 0 || why.is_ours() {
-                    self.shared.gave_up();
-                    event::gave_up(self.kept.context(), &failure, self.retries, why);
-                }
-                let failure = failure.with_attempts(self.calls);
-                NextAction::GiveUp(match why {
-                    GiveUp::Overloaded => failure.with_wants_fallback(),
-                    _ => failure,
-                })
+            Err(why) => self.give_up(failure, why),
+        }
+    }
+
+    /// A retry was refused before a provider was asked. Where the call has nowhere else to go it waits for
+    /// its turn; else it ends with what it was retried for.
+    fn refused(&mut self, refusal: &Failure) -> NextAction {
+        let context = self.kept.context();
+        let wait = refusal.retry_after().filter(|_| {
+            refusal.reason() == Reason::CircuitOpen
+                && context.routed.is_some()
+                && context.alternatives == 0
+        });
+        if let Some(wait) = wait {
+            // Many wait for the same turn.
+            let wait = self.shared.part_of(wait);
+            let ends = context.deadline.is_some_and(|deadline| wait >= deadline.remaining());
+            if !ends && self.patience_left().is_none_or(|left| wait <= left) {
+                self.waited += wait;
+                return NextAction::Retry(wait);
             }
         }
+        self.retries -= 1;
+        match self.last.take() {
+            Some(failure) => self.give_up(failure, GiveUp::Refused),
+            None => NextAction::GiveUp(still_refused()),
+        }
+    }
+
+    fn give_up(&mut self, failure: Failure, why: GiveUp) -> NextAction {
+        if self.retries > 0 || why.is_ours() {
+            self.shared.gave_up();
+            event::gave_up(self.kept.context(), &failure, self.retries, why);
+        }
+        let failure = failure.with_attempts(self.calls).with_waited(self.waited);
+        NextAction::GiveUp(match why {
+            GiveUp::Overloaded => failure.with_wants_fallback(),
+            _ => failure,
+        })
+    }
+
+    /// The retry under way has asked a provider.
+    fn count_retry(&mut self) {
+        if let Some(reason) = self.pending_retry.reason.take() {
+            self.shared.retried(reason);
+        }
+    }
+
+    /// What is left of the time that the call may wait.
+    fn patience_left(&self) -> Option<Duration> {
+        Some(self.kept.context().patience?.saturating_sub(self.waited))
     }
 
     /// How long to wait before a retry, and what it costs.
     fn decide(&self, failure: &Failure) -> Result<(Duration, Option<Reservation>), GiveUp> {
         let context = self.kept.context();
+        let routed = context.routed.as_ref().filter(|_| context.alternatives > 0);
         let situation = Situation {
             retries: self.retries,
             attempts_left: self.attempts_left(),
             alternatives: context.alternatives,
+            rests: routed.is_some_and(|routed| routed.is_probe() || routed.rests()),
             priority: context.priority,
             time_left: context.deadline.map(Deadline::remaining),
+            patience: self.patience_left(),
             overloaded: self.overloaded,
-            waited: self.waited,
+            hangs: self.hangs,
+            waited: self.last_wait,
         };
         let wait = match self.shared.decide(failure, &situation) {
             Decision::Retry(wait) => wait,
@@ -144,9 +210,18 @@ impl<S, Req: Call> CallState<S, Req> {
         if let Kept::Context(_) = self.kept {
             return Err(GiveUp::AttemptsSpent);
         }
-        let reserve = |budget: &RetryBudget| budget.reserve(failure.reason()).ok_or(GiveUp::Budget);
+        let repeat = self.repeats() + 1;
+        let reserve = |budget: &RetryBudget| {
+            budget.reserve_retry(failure.reason(), repeat).ok_or(GiveUp::Budget)
+        };
         let cost = self.shared.budget(context).map(reserve).transpose()?;
         Ok((wait, cost))
+    }
+
+    /// How often the call has asked its target again.
+    fn repeats(&self) -> u32 {
+        let before = self.kept.context().routed.as_ref().map_or(0, |routed| routed.repeats);
+        before.saturating_add(self.retries)
     }
 
     fn attempts(&self) -> u32 {
@@ -174,19 +249,29 @@ where
             // The service can take no more calls.
             return Poll::Ready(Err(error.into().with_attempts(self.calls)));
         }
-        let PendingRetry { cost, nudge } = std::mem::take(&mut self.pending_retry);
-        self.spent = self.spent.and(cost.map(Reservation::spend).unwrap_or_default());
-        let last = self.retries >= self.shared.config.policy.retries || self.attempts_left() <= 1;
+        let PendingRetry { cost, nudge, .. } = &mut self.pending_retry;
+        let cost = cost.take().map(Reservation::spend).unwrap_or_default();
+        // Kept: a call that is out of turn is sent again.
+        let nudge = nudge.clone();
+        self.spent = self.spent.and(cost);
+        // Where calls take turns, it may be sent again.
+        let takes_turns = self.kept.context().routed.is_some();
+        let most = self.shared.config.policy.retries;
+        let last = !takes_turns && (self.retries >= most || self.attempts_left() <= 1);
         let request = match &self.kept {
             Kept::Request(request) if !last => Some(request.clone()),
             _ => self.kept.take_last(),
         };
-        let attempts = self.attempts();
+        let (attempts, repeats) = (self.attempts(), self.repeats());
         let (Some(mut request), Some(service)) = (request, &mut self.service) else {
             let text = "a retry was due after the request had been sent for the last time";
             return Poll::Ready(Err(Failure::refused_fixed(Reason::Unknown, text)));
         };
-        request.context_mut().attempts = attempts;
+        let context = request.context_mut();
+        context.attempts = attempts;
+        if let Some(routed) = &mut context.routed {
+            routed.repeats = repeats;
+        }
         if let Some(text) = &nudge
             && request.nudge(text)
         {
@@ -194,6 +279,11 @@ where
         }
         Poll::Ready(Ok(service.call(request)))
     }
+}
+
+fn still_refused() -> Failure {
+    let text = "a retry was refused after it had been given up";
+    Failure::refused_fixed(Reason::Unknown, text)
 }
 
 impl<S, Req> fmt::Debug for CallState<S, Req> {

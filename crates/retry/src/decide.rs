@@ -15,12 +15,19 @@ pub struct Situation {
     pub attempts_left: u32,
     /// Other targets that could take the call.
     pub alternatives: u32,
+    /// The call is better made elsewhere: its target rests, or it was to find out if the target still
+    /// has to.
+    pub rests: bool,
     /// The priority of the call.
     pub priority: Priority,
     /// What is left of the deadline; `None` when there is none.
     pub time_left: Option<Duration>,
+    /// What is left of the time that the waits of the call may take; `None` without a limit.
+    pub patience: Option<Duration>,
     /// How many `overloaded` there have been in a row, this one included.
     pub overloaded: u32,
+    /// How many attempts have met one of our own time limits, this one included.
+    pub hangs: u32,
     /// The wait before the attempt that failed; zero for the first.
     pub waited: Duration,
 }
@@ -32,9 +39,12 @@ impl Default for Situation {
             retries: 0,
             attempts_left: u32::MAX,
             alternatives: 0,
+            rests: false,
             priority: Priority::Interactive,
             time_left: None,
+            patience: None,
             overloaded: 0,
+            hangs: 0,
             waited: Duration::ZERO,
         }
     }
@@ -70,14 +80,16 @@ pub enum GiveUp {
     RetriesSpent,
     /// No attempts left, counted over all layers.
     AttemptsSpent,
-    /// A timeout, and another target could take the call.
+    /// One of our own time limits, and another target could take the call.
     HangElsewhere,
-    /// The provider asks for a wait that is longer than `failover_wait`, and another target could
-    /// take the call.
+    /// The provider throttles us and asks for no wait, or for one that is longer than `failover_wait`,
+    /// and another target could take the call.
     HintElsewhere,
+    /// The target rests, and another one could take the call.
+    Resting,
     /// The provider asks for a wait that is longer than the policy allows.
     HintTooLong,
-    /// The wait would last until the deadline.
+    /// The wait would last until the deadline, or the call has waited as long as it may.
     NoTime,
     /// The retry budget is empty.
     Budget,
@@ -97,6 +109,7 @@ impl GiveUp {
             GiveUp::AttemptsSpent => "attempts_spent",
             GiveUp::HangElsewhere => "hang_elsewhere",
             GiveUp::HintElsewhere => "hint_elsewhere",
+            GiveUp::Resting => "resting",
             GiveUp::HintTooLong => "hint_too_long",
             GiveUp::NoTime => "no_time",
             GiveUp::Budget => "budget",
@@ -113,6 +126,7 @@ impl GiveUp {
                 | GiveUp::AttemptsSpent
                 | GiveUp::HangElsewhere
                 | GiveUp::HintElsewhere
+                | GiveUp::Resting
                 | GiveUp::HintTooLong
                 | GiveUp::NoTime
                 | GiveUp::Budget
@@ -147,39 +161,101 @@ impl RetryPolicy {
         rng: &mut fastrand::Rng,
     ) -> Result<Duration, GiveUp> {
         check(failure)?;
-        let reason = failure.reason();
-        if reason == Reason::Overloaded {
-            if situation.priority == Priority::Background {
-                return Err(GiveUp::Background);
-            }
-            if self.overloaded_limit > 0 && situation.overloaded >= self.overloaded_limit {
-                return Err(GiveUp::Overloaded);
-            }
+        let kind = FailureKind::of(failure);
+        if kind == FailureKind::Overloaded && situation.priority == Priority::Background {
+            return Err(GiveUp::Background);
         }
-        if situation.retries >= self.retries {
+        // A hint of zero is no hint.
+        let hint = failure.retry_after().filter(|hint| !hint.is_zero());
+        let most = match situation.alternatives {
+            0 => self.retries_alone(kind, situation),
+            _ => self.retries_with_spare(kind, hint, failure, situation)?,
+        };
+        if situation.retries >= most.min(self.retries) {
             return Err(GiveUp::RetriesSpent);
         }
         if situation.attempts_left == 0 {
             return Err(GiveUp::AttemptsSpent);
         }
-        let elsewhere = situation.alternatives > 0;
-        if reason == Reason::Timeout && elsewhere {
-            return Err(GiveUp::HangElsewhere);
-        }
-        // A hint of zero is no hint.
-        let wait = match failure.retry_after().filter(|hint| !hint.is_zero()) {
+        let (wait, least) = match hint {
             Some(hint) if hint > self.max_wait => return Err(GiveUp::HintTooLong),
-            Some(hint) if hint > self.failover_wait && elsewhere => {
-                return Err(GiveUp::HintElsewhere);
+            Some(hint) => (self.backoff.spread(hint, rng), hint),
+            None => {
+                let wait = self.backoff.delay(situation.retries, situation.waited, rng);
+                (wait, wait)
             }
-            Some(hint) => self.backoff.spread(hint, rng),
-            None => self.backoff.delay(situation.retries, situation.waited, rng),
         };
         // A wait that ends at the deadline leaves no time for the attempt.
-        if situation.time_left.is_some_and(|left| wait >= left) {
+        if situation.time_left.is_some_and(|left| wait >= left)
+            || situation.patience.is_some_and(|left| least > left)
+        {
             return Err(GiveUp::NoTime);
         }
         Ok(wait)
+    }
+
+    /// How often a call is retried that no other target can serve.
+    fn retries_alone(&self, kind: FailureKind, situation: &Situation) -> u32 {
+        match kind {
+            FailureKind::Hang if situation.hangs > self.retries_after_hang => 0,
+            _ => self.retries,
+        }
+    }
+
+    /// How often a call is retried in place that another target can serve.
+    fn retries_with_spare(
+        &self,
+        kind: FailureKind,
+        hint: Option<Duration>,
+        failure: &Failure,
+        situation: &Situation,
+    ) -> Result<u32, GiveUp> {
+        if situation.rests || failure.opened_circuit() {
+            return Err(GiveUp::Resting);
+        }
+        Ok(match kind {
+            FailureKind::Hang => return Err(GiveUp::HangElsewhere),
+            FailureKind::Throttled => match hint {
+                Some(hint) if hint <= self.failover_wait => 1,
+                _ => return Err(GiveUp::HintElsewhere),
+            },
+            FailureKind::Overloaded if self.overloaded_limit > 0 => {
+                if situation.overloaded >= self.overloaded_limit {
+                    return Err(GiveUp::Overloaded);
+                }
+                self.overloaded_limit - 1
+            }
+            FailureKind::Overloaded => self.retries,
+            FailureKind::Other => self.retries_with_spare,
+        })
+    }
+}
+
+/// What came, as far as retries go by it; the status outranks what we make of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// One of our own time limits.
+    Hang,
+    Throttled,
+    Overloaded,
+    Other,
+}
+
+impl FailureKind {
+    pub(crate) fn of(failure: &Failure) -> Self {
+        if failure.time_limit().is_some() {
+            return Self::Hang;
+        }
+        match failure.status().map(|status| status.as_u16()) {
+            Some(429) => Self::Throttled,
+            Some(498 | 503 | 529) => Self::Overloaded,
+            Some(500..) => Self::Other,
+            _ => match failure.reason() {
+                Reason::RateLimit => Self::Throttled,
+                Reason::Overloaded => Self::Overloaded,
+                _ => Self::Other,
+            },
+        }
     }
 }
 

@@ -40,6 +40,11 @@ impl RetryBackoffLayer {
         Self::of(RetryPolicy::transient())
     }
 
+    /// [`RetryPolicy::in_stack`]: for a stack whose failover goes round the targets.
+    pub fn in_stack() -> Self {
+        Self::of(RetryPolicy::in_stack())
+    }
+
     /// [`RetryPolicy::stream`]: for streams that a user watches.
     pub fn stream() -> Self {
         Self::of(RetryPolicy::stream())

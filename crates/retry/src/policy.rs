@@ -22,8 +22,17 @@ use crate::PolicyError;
 #[cfg_attr(feature = "serde", serde(default))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RetryPolicy {
-    /// The most retries of a call; 0 for none. The first attempt is not counted.
+    /// The most retries of a call that no other target can serve; 0 for none. The first attempt is not
+    /// counted.
     pub retries: u32,
+    /// The most retries of a call that another target can serve. 1: it costs half a second, which is where
+    /// we put the price of the prompt cache that a change of target throws away. What a provider without
+    /// capacity gets is [`overloaded_limit`](Self::overloaded_limit), what a throttled one gets is
+    /// [`failover_wait`](Self::failover_wait).
+    pub retries_with_spare: u32,
+    /// The most retries after one of our own time limits, when no other target can serve the call; with
+    /// one, there are none. 1: a hang has cost its whole limit already.
+    pub retries_after_hang: u32,
     /// The wait before each retry, when the provider named none.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub backoff: Backoff,
@@ -35,15 +44,17 @@ pub struct RetryPolicy {
     )]
     pub max_wait: Duration,
     /// The longest wait a provider may ask for while another target could take the call; at most
-    /// [`max_wait`](Self::max_wait). 20 s: up to that, waiting is cheaper than the prompt cache
-    /// that a change of provider throws away.
+    /// [`max_wait`](Self::max_wait). It is waited once. 1 s: up to that, waiting is cheaper than the
+    /// prompt cache that a change of provider throws away. Without a hint, a throttled provider is left
+    /// at once.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "failover_wait_ms", with = "steadfast_core::config::Millis")
     )]
     pub failover_wait: Duration,
-    /// How many `overloaded` in a row end the retries with a failure that asks for a fallback model; 0
-    /// for no such limit. 3: a provider without capacity for three waits usually has none for minutes.
+    /// How many `overloaded` in a row end the retries with a failure that asks for a fallback model, when
+    /// another target can serve the call; 0 for no such limit. 3: a provider without capacity for three
+    /// waits usually has none for minutes.
     pub overloaded_limit: u32,
     /// Whether a retried request gets a short message that says why it is sent again: a
     /// [`nudge`](crate::Nudge).
@@ -67,13 +78,21 @@ impl RetryPolicy {
     pub fn transient() -> Self {
         Self {
             retries: 10,
+            retries_with_spare: 1,
+            retries_after_hang: 1,
             backoff: Backoff::default(),
             max_wait: Duration::from_secs(60),
-            failover_wait: Duration::from_secs(20),
+            failover_wait: Duration::from_secs(1),
             overloaded_limit: 3,
             nudge: false,
             buffer: BufferLimits::default(),
         }
+    }
+
+    /// For a stack whose failover goes round the targets: [`transient`](Self::transient), with waits of at
+    /// most 10 s, since a call waits half a minute or a minute in all.
+    pub fn in_stack() -> Self {
+        Self { backoff: capped(10_000), ..Self::transient() }
     }
 
     /// For streams that a user watches: 2 retries after 1.5 s and 3 s (6 s would follow), with a
@@ -136,6 +155,12 @@ impl RetryPolicy {
 fn from(base_ms: u64) -> Backoff {
     let default = Backoff::default();
     Backoff::new(Duration::from_millis(base_ms), default.cap()).unwrap_or(default)
+}
+
+/// The default backoff with another cap. Only for caps above the default base.
+fn capped(cap_ms: u64) -> Backoff {
+    let default = Backoff::default();
+    Backoff::new(default.base(), Duration::from_millis(cap_ms)).unwrap_or(default)
 }
 
 #[cfg(test)]

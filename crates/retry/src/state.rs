@@ -62,6 +62,11 @@ impl RetryState {
         self.config.policy.decide(failure, situation, &mut self.rng.lock())
     }
 
+    /// Between half of `wait` and all of it.
+    pub(crate) fn part_of(&self, wait: std::time::Duration) -> std::time::Duration {
+        wait.mul_f64(0.5 + self.rng.lock().f64() / 2.0)
+    }
+
     pub(crate) fn nudge(&self, nudge: &Nudge) -> Option<std::borrow::Cow<'static, str>> {
         self.config.nudging.text(nudge)
     }

@@ -112,7 +112,7 @@ impl<C> Stack<C> {
             resume: StreamResumeLayer::default().with_budget(budget.drawing()),
             failover: failover.with_budget(budget.clone()),
             compaction: CompactionLayer::rules_only(),
-            retry: RetryBackoffLayer::transient().with_budget(budget.drawing()),
+            retry: RetryBackoffLayer::in_stack().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
             classify: ClassifyLayer::default(),

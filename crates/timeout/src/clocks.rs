@@ -41,13 +41,19 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// The clocks of a call that will be made, under the caller's deadline if there is one.
+    /// The clocks of a call that will be made, under the caller's deadline if there is one; `is_whole` when
+    /// its answer is silent until it is complete.
     #[inline]
-    pub(crate) fn new(shared: Arc<TimeoutState>, context: &CallContext) -> Self {
+    pub(crate) fn new(shared: Arc<TimeoutState>, context: &CallContext, is_whole: bool) -> Self {
         let deadline = context.deadline.map(Deadline::instant);
         Self {
             shared,
-            times: Times { is_retry: context.attempts > 0, deadline, ..Times::default() },
+            times: Times {
+                is_retry: context.attempts > 0,
+                is_whole,
+                deadline,
+                ..Times::default()
+            },
             is_callers: true,
             fresh: false,
             delivered: false,

@@ -36,6 +36,8 @@ pub(crate) struct Times {
     pub(crate) content: bool,
     /// It is not the first attempt of its request.
     pub(crate) is_retry: bool,
+    /// Its answer comes whole, so that nothing can be concluded from its silence.
+    pub(crate) is_whole: bool,
     /// When the call must be over.
     pub(crate) deadline: Option<Instant>,
     /// The end of the window over which the rate is measured.
@@ -54,17 +56,18 @@ impl Times {
     /// count against the provider, then the more specific ones.
     pub(crate) fn due(&self, limits: &TimeLimits) -> Option<Due> {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
-        let Self { started, progress, content, is_retry, deadline, window } = *self;
-        let first_content = limits.first_content.filter(|_| !content);
+        let Self { started, progress, content, is_retry, is_whole, deadline, window } = *self;
+        let first_content = limits.first_content.filter(|_| !content && !is_whole);
         // Once there is content, this limit would break a healthy stream.
-        let attempt = limits.attempt.filter(|_| is_retry && !content);
+        let attempt = limits.attempt.filter(|_| is_retry && !content && !is_whole);
+        let stall = limits.stall.filter(|_| !is_whole);
         [
             (deadline, TimeLimit::Pipeline),
             (after(started, limits.makespan), TimeLimit::Makespan),
             (after(started, attempt), TimeLimit::Attempt),
             (window, TimeLimit::Throughput),
             (after(started, first_content), TimeLimit::FirstContent),
-            (after(progress.or(started), limits.stall), TimeLimit::Stall),
+            (after(progress.or(started), stall), TimeLimit::Stall),
         ]
         .into_iter()
         .filter_map(|(at, limit)| at.map(|at| Due { at, limit }))

@@ -57,7 +57,8 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let mut clocks = Clocks::new(self.shared.clone(), request.context());
+        let is_whole = request.is_whole().unwrap_or(false);
+        let mut clocks = Clocks::new(self.shared.clone(), request.context(), is_whole);
         if let Some(pipeline) = self.shared.limits.pipeline {
             // The only clock reading of a call that is ready at once.
             let now = Instant::now();

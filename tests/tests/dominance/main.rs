@@ -110,6 +110,9 @@ fn the_default_stack_against_its_best_target() {
         attempts as f64 / asked as f64,
         100.0 * mean
     );
+    for one in compared.iter().filter(|one| one.failed()) {
+        println!("{:.1} standard errors below: {}", one.below(), one.report());
+    }
     assert!(failed as f64 <= FAILING * worlds as f64, "{failed} worlds fail");
     assert!(mean >= MEAN, "the mean difference is {mean}");
 }

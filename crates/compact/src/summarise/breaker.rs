@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use steadfast_core::{
     Lease, LeaseEnd, Observer, Outcome, PermitKind, Reason, RecoveryLog,
     circuit::{
-        Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, Moment, Readmission,
+        Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, Moment,
         Transition, Weight,
     },
 };
@@ -39,6 +39,7 @@ impl SummariserBreaker {
             slow: None,
             content_is_success: false,
             cooldown: policy.rest,
+            first_rest: None,
             growth: 1.0,
             max_cooldown: policy.rest,
             permanent_cooldown: policy.rest,
@@ -47,8 +48,8 @@ impl SummariserBreaker {
             probe_limit: policy.probe,
             probes: 1,
             successes: 1,
-            recovery: Readmission::Probes,
             lone: None,
+            turns: None,
         };
         let circuit = Circuit::new(circuit, Instant::now());
         Self { rest: policy.rest, counted: Mutex::new(Counted { circuit, calls: 0 }) }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Readmission, Refused};
+use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Refused};
 use crate::{Permit, PermitKind, time::later};
 
 /// When to try again while a probe is under way and the rest is over.
@@ -24,7 +24,7 @@ impl Circuit {
     /// target.
     #[inline]
     pub fn admit(&mut self, now: Moment, lone: bool) -> Admission {
-        if self.passes_all(now.at) {
+        if self.passes_all() {
             let result = Ok(Permit::new(PermitKind::Ordinary, now.order));
             return Admission { result, transition: None, lost: 0 };
         }
@@ -56,15 +56,32 @@ impl Circuit {
         self.admit_some(now, false).result.ok()
     }
 
-    #[inline]
-    fn passes_all(&self, now: Instant) -> bool {
-        match self.state {
-            CircuitState::Closed | CircuitState::ForcedClosed => true,
-            CircuitState::Open | CircuitState::HalfOpen => {
-                self.policy.recovery == Readmission::Everyone && now >= self.rest.until
+    /// Checks whether the call that began as the `now.order`th may pass where an open circuit refuses
+    /// nobody for good: the first attempt of a call at its target (`first`) always passes, and those
+    /// that repeat it take turns, by [`CircuitPolicy::turns`](super::CircuitPolicy::turns). Any success
+    /// closes the circuit, and then all pass.
+    pub fn take_turn(&mut self, now: Moment, first: bool) -> Admission {
+        let open = self.state.is_resting() && !first;
+        let forced = matches!(self.state, CircuitState::ForcedOpen | CircuitState::Isolated);
+        let turn = self.policy.turns.map_or(Duration::ZERO, |every| {
+            later(self.rest.last_lone, every).saturating_duration_since(now.at)
+        });
+        let result = if forced {
+            Err(Refused { wait: self.wait(now.at, false), because: self.last_reason })
+        } else if open && !turn.is_zero() {
+            Err(Refused { wait: turn, because: self.last_reason })
+        } else {
+            if open {
+                self.rest.last_lone = now.at;
             }
-            CircuitState::ForcedOpen | CircuitState::Isolated => false,
-        }
+            Ok(Permit::new(PermitKind::Ordinary, now.order))
+        };
+        Admission { result, transition: None, lost: 0 }
+    }
+
+    #[inline]
+    fn passes_all(&self) -> bool {
+        matches!(self.state, CircuitState::Closed | CircuitState::ForcedClosed)
     }
 
     fn try_probe(&mut self, now: Moment) -> Option<Permit> {

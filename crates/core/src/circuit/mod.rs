@@ -29,9 +29,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::{admit::Pending, rest::Rest, row::Row, window::Window};
+use self::{admit::Pending, rest::Rest, row::Row};
 pub use self::{
-    policy::{CircuitPolicy, LonePolicy, Readmission, SlowPolicy},
+    window::{Counts, Window},
+    policy::{CircuitPolicy, LonePolicy, SlowPolicy},
     row::MAX_ROW,
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
 };
@@ -75,6 +76,19 @@ pub enum CircuitVerdict {
     Failure(Blame),
     /// Nothing: the caller's fault, a cancelled call, a refusal of our own.
     Nothing,
+}
+
+impl CircuitVerdict {
+    /// The same, where a failure is no proof by itself: for circuits below something that knows better.
+    #[must_use]
+    pub fn without_proof(self) -> Self {
+        match self {
+            Self::Failure(blame) if blame.weight == Weight::Proof => {
+                Self::Failure(Blame { weight: Weight::Hard, ..blame })
+            }
+            verdict => verdict,
+        }
+    }
 }
 
 /// A failure that counts.
@@ -136,6 +150,8 @@ pub struct Resting {
     pub reason: Option<Reason>,
     /// The provider, or an operator, asked for exactly this time.
     pub hinted: bool,
+    /// Asking before the probe is in vain: after a failure that is proof by itself, or by an operator.
+    pub refuses: bool,
 }
 
 impl Circuit {
@@ -158,6 +174,12 @@ impl Circuit {
         }
     }
 
+    /// Goes by another policy from now on; what has been counted is kept.
+    pub fn set_policy(&mut self, policy: CircuitPolicy) {
+        self.policy = policy;
+        self.policy.consecutive = policy.consecutive.map(|row| row.min(MAX_ROW));
+    }
+
     /// The policy in force.
     pub fn policy(&self) -> &CircuitPolicy {
         &self.policy
@@ -174,14 +196,13 @@ impl Circuit {
     }
 
     /// Why and until when it rests, while it does.
-    pub fn resting(&self, now: Instant) -> Option<Resting> {
-        let is_resting = self.state.is_resting()
-            && (now < self.rest.until || self.policy.recovery == Readmission::Probes);
-        is_resting.then_some(Resting {
+    pub fn resting(&self) -> Option<Resting> {
+        self.state.is_resting().then_some(Resting {
             until: self.rest.until,
             probe_from: self.rest.probe_from,
             reason: self.last_reason,
             hinted: self.rest.hinted,
+            refuses: self.rest.refuses,
         })
     }
 
@@ -222,6 +243,7 @@ impl Circuit {
             }
             CircuitState::Open | CircuitState::HalfOpen => {
                 self.rest.lengthen(now.at, cooldown, true, self.policy.probe_lead);
+                self.rest.refuses = true;
                 None
             }
             CircuitState::ForcedOpen | CircuitState::ForcedClosed | CircuitState::Isolated => None,
@@ -234,7 +256,7 @@ impl Circuit {
         if wait.is_zero() || !(self.state.is_resting() || self.state == CircuitState::Closed) {
             return;
         }
-        if self.resting(now).is_none() {
+        if self.resting().is_none() {
             self.rest = Rest::none(now);
             self.last_reason = Some(reason);
         }
@@ -321,6 +343,7 @@ impl Circuit {
         let hinted = if kept { self.rest.hinted } else { blame.is_some_and(|blame| blame.hinted) };
         self.rest = Rest::new(now.at, until, hinted, self.policy.probe_lead);
         self.rest.permanent = blame.is_some_and(|blame| blame.permanent);
+        self.rest.refuses = blame.is_some_and(|blame| blame.weight == Weight::Proof);
         self.last_reason = blame.map(|blame| blame.reason);
         self.new_generation(now);
         self.enter(CircuitState::Open, cause, now.at)
@@ -329,7 +352,7 @@ impl Circuit {
     fn close(&mut self, now: Moment, cause: CircuitCause) -> Transition {
         self.new_generation(now);
         self.window.clear();
-        self.row = Row::default();
+        self.row = Row::after(now.order);
         self.failed_probes = 0;
         self.enter(CircuitState::Closed, cause, now.at)
     }

@@ -39,6 +39,26 @@ impl Circuit {
         }
     }
 
+    /// An attempt of a call has failed, and the call goes on with its permit: so a probe decides nothing
+    /// yet.
+    pub fn attempt_failed(
+        &mut self,
+        now: Moment,
+        permit: &Permit,
+        blame: Blame,
+    ) -> Option<Transition> {
+        match permit.kind {
+            PermitKind::Ordinary => self.end(now, permit, CircuitVerdict::Failure(blame), None),
+            PermitKind::Probe | PermitKind::Lone => None,
+        }
+    }
+
+    /// The call that began as the `order`th has succeeded, which was not reported when it did: for
+    /// layers that look at a healthy circuit without its lock.
+    pub fn note_success(&mut self, order: u64) {
+        self.row.succeeded(order);
+    }
+
     /// A call has ended; `first_content` is the time to its first content, when it is known.
     pub fn end(
         &mut self,
@@ -49,8 +69,15 @@ impl Circuit {
     ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
         match permit.kind {
-            // A call from before the last change decides nothing.
-            PermitKind::Ordinary if !self.is_current(permit) => None,
+            // A call from before the last change decides nothing; it is only known what it came to.
+            PermitKind::Ordinary if !self.is_current(permit) => {
+                if let CircuitVerdict::Failure(blame) = verdict
+                    && blame.weight != Weight::Soft
+                {
+                    self.row.failed(permit.order, permit.witness);
+                }
+                None
+            }
             PermitKind::Ordinary => {
                 let verdict = self.with_content(verdict, first_content.is_some());
                 self.ordinary_ended(now, permit, verdict, slow)
@@ -120,9 +147,15 @@ impl Circuit {
         };
         let cause = match self.state {
             CircuitState::Closed => self.cause_to_open(now.at, blame, row, slow)?,
-            // A failed call during the rest, or after it.
-            CircuitState::Open | CircuitState::HalfOpen if blame.is_some() => {
-                CircuitCause::ProbeFailed
+            CircuitState::Open | CircuitState::HalfOpen => {
+                if let Some(blame) = blame {
+                    self.failed_in_rest(now.at, blame);
+                }
+                // Half as many as open it, so that it does not open and close with each call.
+                let enough = self.policy.consecutive.unwrap_or(0).div_ceil(2);
+                let broken = row.is_some_and(|row| row.count < enough);
+                return (self.policy.turns.is_some() && broken)
+                    .then(|| self.close(now, CircuitCause::Recovered));
             }
             _ => return None,
         };
@@ -213,19 +246,25 @@ impl Circuit {
                 self.rest.streak = 0;
                 None
             }
-            // Without a hint, or proof, the failure changes nothing.
             CircuitVerdict::Failure(blame) => {
                 self.rest.streak = 0;
-                let lead = self.policy.probe_lead;
-                if blame.hinted {
-                    self.rest.lengthen(now.at, blame.cooldown, true, lead);
-                }
-                if blame.weight == Weight::Proof {
-                    let (base, _) = self.policy.bounds(Some(blame));
-                    self.rest.lengthen(now.at, base, false, lead);
-                }
+                self.failed_in_rest(now.at, blame);
                 None
             }
+        }
+    }
+
+    /// A call that is no probe has failed while the circuit rests. Without a hint, or proof, that
+    /// changes nothing.
+    fn failed_in_rest(&mut self, now: Instant, blame: Blame) {
+        let lead = self.policy.probe_lead;
+        if blame.hinted {
+            self.rest.lengthen(now, blame.cooldown, true, lead);
+        }
+        if blame.weight == Weight::Proof {
+            let (base, _) = self.policy.bounds(Some(blame));
+            self.rest.lengthen(now, base, false, lead);
+            self.rest.refuses = true;
         }
     }
 

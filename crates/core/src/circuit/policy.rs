@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Blame;
+use super::{Blame, Weight};
 
 /// When a circuit opens, for how long, and when it closes; plain fields. Each layer has its own
 /// defaults.
@@ -27,6 +27,10 @@ pub struct CircuitPolicy {
     pub content_is_success: bool,
     /// How long to rest without a failure: after slow calls.
     pub cooldown: Duration,
+    /// How long the first rest after failures in a row takes, where the reason's cooldown is longer: it
+    /// then grows with each failed probe up to that. `None`: the whole cooldown at once, as after a hint
+    /// and after a failure that is proof by itself.
+    pub first_rest: Option<Duration>,
     /// By how much a rest is longer than the one before, when a probe has failed; 1 for no growth.
     pub growth: f64,
     /// Where that growth ends. A cooldown or hint beyond it is kept, and does not grow.
@@ -44,19 +48,12 @@ pub struct CircuitPolicy {
     pub probes: u32,
     /// Probes that must succeed before it closes.
     pub successes: u32,
-    /// Who may pass when the rest is over.
-    pub recovery: Readmission,
     /// The lone calls, without another target, that pass nevertheless; `None`: none.
     pub lone: Option<LonePolicy>,
-}
-
-/// Who may pass when the rest is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readmission {
-    /// Probes, until they have succeeded.
-    Probes,
-    /// Everyone: the rest is a preference between several, not a verdict.
-    Everyone,
+    /// Something else decides who is asked. An open circuit then refuses no first attempt, those that
+    /// repeat one take turns, one each this time ([`take_turn`](super::Circuit::take_turn)), and it
+    /// closes when its latest row is broken: by a success, or by calls under way.
+    pub turns: Option<Duration>,
 }
 
 /// When calls are too slow to begin.
@@ -122,7 +119,12 @@ impl CircuitPolicy {
             Some(blame) if blame.permanent => {
                 (blame.cooldown.max(self.permanent_cooldown), self.max_permanent)
             }
-            Some(blame) => (blame.cooldown, self.max_cooldown),
+            Some(blame) => match self.first_rest {
+                Some(first) if !blame.hinted && blame.weight != Weight::Proof => {
+                    (first.min(blame.cooldown), blame.cooldown)
+                }
+                _ => (blame.cooldown, self.max_cooldown),
+            },
         }
     }
 }

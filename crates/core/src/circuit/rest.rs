@@ -19,6 +19,8 @@ pub(super) struct Rest {
     pub(super) unprobed: bool,
     /// It follows a failure that does not pass by itself.
     pub(super) permanent: bool,
+    /// Asking before the probe is in vain.
+    pub(super) refuses: bool,
     /// Probes that succeeded.
     pub(super) successes: u32,
     /// Lone calls that succeeded since one failed.
@@ -41,6 +43,7 @@ impl Rest {
             hinted,
             unprobed: false,
             permanent: false,
+            refuses: false,
             successes: 0,
             streak: 0,
             last_lone: since,

@@ -39,6 +39,11 @@ impl Default for Row {
 }
 
 impl Row {
+    /// No call is remembered that began as the `order`th or before.
+    pub(super) fn after(order: u64) -> Self {
+        Self { succeeded: order, ..Self::default() }
+    }
+
     /// Call `order` has failed: the row that it is in. One that began before a success, or too long
     /// ago, is a row by itself and is not remembered.
     pub(super) fn failed(&mut self, order: u64, witness: Option<u64>) -> Failures {

@@ -9,17 +9,20 @@ pub(super) const BUCKETS: usize = 10;
 
 /// The counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) calls: u64,
-    pub(super) failures: u64,
-    pub(super) slow: u64,
+pub struct Counts {
+    /// Calls that ended in it.
+    pub calls: u64,
+    /// Those of them that failed.
+    pub failures: u64,
+    /// Those of them that were slow to begin.
+    pub slow: u64,
 }
 
 /// Counts over a window of time that slides by a tenth of its width: at any moment it holds the
 /// piece that is running and the nine before it. It slides with the clock and not with the calls,
 /// so an old failure is gone after the window whether calls came or not.
 #[derive(Clone, Debug)]
-pub(super) struct Window {
+pub struct Window {
     epoch: Instant,
     /// Nanoseconds in a bucket.
     width: u64,
@@ -38,7 +41,7 @@ struct Bucket {
 
 impl Window {
     /// An empty window of `length`, which is at least [`BUCKETS`] nanoseconds.
-    pub(super) fn new(length: Duration, now: Instant) -> Self {
+    pub fn new(length: Duration, now: Instant) -> Self {
         let width = (nanos(length) / BUCKETS as u64).max(1);
         Self {
             epoch: now,
@@ -50,7 +53,7 @@ impl Window {
     }
 
     /// Counts a call.
-    pub(super) fn record(&mut self, now: Instant, failed: bool, slow: bool) {
+    pub fn record(&mut self, now: Instant, failed: bool, slow: bool) {
         self.slide(now);
         let bucket = &mut self.buckets[(self.head % BUCKETS as u64) as usize];
         bucket.calls = bucket.calls.saturating_add(1);
@@ -59,7 +62,7 @@ impl Window {
     }
 
     /// What the window holds at `now`.
-    pub(super) fn counts(&mut self, now: Instant) -> Counts {
+    pub fn counts(&mut self, now: Instant) -> Counts {
         self.slide(now);
         self.buckets.iter().fold(Counts::default(), |sum, bucket| Counts {
             calls: sum.calls + u64::from(bucket.calls),
@@ -69,7 +72,7 @@ impl Window {
     }
 
     /// Empties all buckets.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.buckets = Default::default();
     }
 

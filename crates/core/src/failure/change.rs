@@ -99,6 +99,24 @@ impl Failure {
         self
     }
 
+    /// Marks that what is known of the target includes this failure.
+    pub fn with_recorded(mut self) -> Self {
+        self.0.recorded = true;
+        self
+    }
+
+    /// Marks that a circuit breaker refuses the same call from now on.
+    pub fn with_opened_circuit(mut self) -> Self {
+        self.0.opened_circuit = true;
+        self
+    }
+
+    /// Sets how long the call has waited between its attempts.
+    pub fn with_waited(mut self, waited: Duration) -> Self {
+        self.0.waited = waited;
+        self
+    }
+
     /// Sets the reason of the earlier failure that caused a refusal of our own.
     pub fn with_because(mut self, because: Option<Reason>) -> Self {
         self.0.because = because;

@@ -46,7 +46,10 @@ struct Inner {
     permanent: bool,
     wants_fallback: bool,
     delivered: bool,
+    recorded: bool,
+    opened_circuit: bool,
     attempts: u32,
+    waited: Duration,
     retry_after: Option<Duration>,
     status: Option<StatusCode>,
     limit: Option<TimeLimit>,
@@ -90,7 +93,10 @@ impl Failure {
             permanent: rule.permanent,
             wants_fallback: false,
             delivered: false,
+            recorded: false,
+            opened_circuit: false,
             attempts: 1,
+            waited: Duration::ZERO,
             retry_after: None,
             status: None,
             limit: None,
@@ -173,6 +179,21 @@ impl Failure {
     /// Content had reached the caller when it failed: the call can not be made again unnoticed.
     pub fn is_delivered(&self) -> bool {
         self.0.delivered
+    }
+
+    /// What is known of the target includes this failure already.
+    pub fn is_recorded(&self) -> bool {
+        self.0.recorded
+    }
+
+    /// A circuit breaker is open since this failure, or was before: the same call would be refused there.
+    pub fn opened_circuit(&self) -> bool {
+        self.0.opened_circuit
+    }
+
+    /// How long the call has waited between its attempts, in the layer that returned this.
+    pub fn waited(&self) -> Duration {
+        self.0.waited
     }
 
     /// How long the provider, or our own limit, asked to wait.

@@ -1,0 +1,54 @@
+//! How failover came to a target, for the layers below it.
+
+use std::{fmt, sync::Arc};
+
+use crate::{Failure, Observer, Permit, PermitKind, RecoveryLog};
+
+/// How failover came to the target of a call.
+///
+/// Failover decides which target is asked and when. The layers below it go by that: a breaker does not
+/// refuse what failover has selected, and a retry layer reports each failed attempt at once, so that what
+/// is known of the target does not wait for the last one.
+#[derive(Clone)]
+pub struct Routed {
+    /// How often the call has asked this target before.
+    pub repeats: u32,
+    observer: Arc<dyn Observer>,
+    permit: Permit,
+}
+
+impl Routed {
+    /// A call that is asking its target for the first time, under a permit of `observer`.
+    pub fn new(observer: Arc<dyn Observer>, permit: Permit) -> Self {
+        Self { repeats: 0, observer, permit }
+    }
+
+    /// Whether the call finds out if a resting target works again.
+    pub fn is_probe(&self) -> bool {
+        self.permit.kind == PermitKind::Probe
+    }
+
+    /// Reports a failed attempt. The failure is [marked](Failure::is_recorded), so that the end of the
+    /// call does not report it again.
+    pub fn failed(&self, failure: Failure, log: &RecoveryLog) -> Failure {
+        if failure.is_recorded() {
+            return failure;
+        }
+        self.observer.attempt_failed(self.permit, &failure, log);
+        failure.with_recorded()
+    }
+
+    /// Whether the target is resting now, so that the call is better made elsewhere.
+    pub fn rests(&self) -> bool {
+        self.observer.rests(self.permit)
+    }
+}
+
+impl fmt::Debug for Routed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routed")
+            .field("repeats", &self.repeats)
+            .field("permit", &self.permit)
+            .finish_non_exhaustive()
+    }
+}
