@@ -188,6 +188,7 @@ impl BreakerPolicy {
         CircuitPolicy {
             consecutive: self.consecutive,
             second_witness: false,
+            trusted_for: Duration::ZERO,
             window: self.window,
             min_calls: self.min_calls,
             failure_rate: self.failure_rate,
@@ -213,6 +214,7 @@ impl BreakerPolicy {
         let dead = self.dead?;
         Some(CircuitPolicy {
             consecutive: Some(dead),
+            second_witness: true,
             failure_rate: None,
             slow: None,
             content_is_success: true,

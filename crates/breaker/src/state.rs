@@ -133,7 +133,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             let moment = Moment { at: now, order: counted.calls + 1 };
             let admission = if counted.takes_turns {
                 let repeats = context.routed.as_ref().map_or(0, |routed| routed.repeats);
-                counted.circuit.take_turn(moment, repeats == 0)
+                counted.circuit.take_turn(moment, repeats == 0, context.witness)
             } else {
                 counted.circuit.admit(moment, context.alternatives == 0)
             };

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::{Message, ModelName, Part, SharedParams, SharedVec, Tool};
-use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile};
+use crate::{Media, MediaSource, Message, ModelName, Part, SharedParams, SharedVec, Tool};
+use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile, PromptDigest};
 
 /// A conversation to be continued by a model. Cheap to clone.
 ///
@@ -156,6 +156,28 @@ impl Call for ChatRequest {
 
     fn model(&self) -> Option<&str> {
         (!self.model.is_empty()).then_some(self.model.as_str())
+    }
+
+    /// Of the last turn of a user, or of its tool results.
+    fn prompt_digest(&self) -> Option<u64> {
+        let turn = self.messages.iter().rfind(|message| message.role() == crate::Role::User)?;
+        let mut digest = PromptDigest::default();
+        for part in turn.parts() {
+            match part {
+                Part::Text(text) => digest.add(text.text.as_bytes()),
+                Part::ToolResult(result) => {
+                    digest.add(result.id.as_bytes());
+                    for part in &result.content {
+                        digest.add(part.as_text().unwrap_or_default().as_bytes());
+                    }
+                }
+                Part::Media(Media { source: MediaSource::Base64 { data, .. }, .. }) => {
+                    digest.add(data.as_bytes());
+                }
+                _ => {}
+            }
+        }
+        Some(digest.finish())
     }
 
     fn is_whole(&self) -> Option<bool> {

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target};
+use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target, Witness};
 
 /// What a request carries through the layers.
 ///
@@ -34,9 +34,9 @@ pub struct CallContext {
     pub budget: Option<RetryBudget>,
     /// What the layers did; disabled by default.
     pub log: RecoveryLog,
-    /// Identifies the caller when failures are counted: where a circuit opens only after failures of
-    /// two witnesses, those of one witness count once. `None`: the call is a separate witness.
-    pub witness: Option<u64>,
+    /// The caller as far as failures are concerned: where a target rests only after failures of two
+    /// witnesses, those of one count once. Failover sets it when it is not known.
+    pub witness: Witness,
     /// Who calls. Behind a pointer, because most layers do not read it.
     identity: Option<Arc<Identity>>,
 }
@@ -91,7 +91,7 @@ impl CallContext {
             priority: Priority::Interactive,
             budget: None,
             log: RecoveryLog::disabled(),
-            witness: None,
+            witness: Witness::NONE,
             identity: None,
         }
     }
@@ -220,6 +220,12 @@ pub trait Call {
     /// Whether the answer comes whole, and not as it is made: then its silence says nothing. `None`: it is
     /// not known.
     fn is_whole(&self) -> Option<bool> {
+        None
+    }
+
+    /// A digest of what is asked, such as the last turn of a user, so that a prompt which fails wherever it
+    /// goes is recognised. `None`: this kind of request has none.
+    fn prompt_digest(&self) -> Option<u64> {
         None
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{Failure, RecoveryLog};
+use crate::{Failure, RecoveryLog, Witness};
 
 /// State that hands out leases and learns how each ended.
 ///
@@ -43,9 +43,9 @@ pub struct Permit {
     pub kind: PermitKind,
     /// Its position in the order in which calls began, from 1.
     pub order: u64,
-    /// Identifies the caller when failures are counted: failures of one witness count once where two
-    /// witnesses are required. `None`: the call is a separate witness.
-    pub witness: Option<u64>,
+    /// The caller as far as failures are concerned: those of one witness count once where two are
+    /// required.
+    pub witness: Witness,
     /// Any further data of the observer.
     pub tag: [u32; 5],
 }
@@ -64,7 +64,7 @@ pub enum PermitKind {
 impl Permit {
     /// The permit of the call that began as the `order`th.
     pub const fn new(kind: PermitKind, order: u64) -> Self {
-        Self { kind, order, witness: None, tag: [0; 5] }
+        Self { kind, order, witness: Witness::NONE, tag: [0; 5] }
     }
 }
 

@@ -38,6 +38,7 @@ pub mod time;
 mod track;
 mod upstream;
 mod usage;
+mod witness;
 
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
@@ -62,4 +63,5 @@ pub use self::{
     track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
     upstream::Upstream,
     usage::Usage,
+    witness::{PromptDigest, Witness},
 };

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 use steadfast_core::{
     Call, CallContext, Deadline, Failover, Failure, Lease, Needs, Permit, PermitKind, Reason,
-    RecoveryLog, Reservation, RetryBudget, Routed, time::later,
+    RecoveryLog, Reservation, RetryBudget, Routed, Witness, time::later,
 };
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ pub(crate) struct CallState {
     before: u32,
     /// The most attempts it may have in all.
     max_attempts: u32,
-    witness: Option<u64>,
+    witness: Witness,
     session: Option<Session>,
     /// The attempt under way finds out if its target is back.
     probing: bool,
@@ -80,6 +80,7 @@ impl CallState {
     pub(crate) fn new(
         route: Arc<Route>,
         context: &CallContext,
+        witness: Witness,
         needs: Needs,
         session: Option<Session>,
     ) -> Self {
@@ -91,7 +92,7 @@ impl CallState {
             deadline: context.deadline,
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
-            witness: context.witness,
+            witness,
             probing: false,
             alone: false,
             hedged: false,
@@ -146,7 +147,7 @@ impl CallState {
     }
 
     pub(crate) fn views(&self, now: Instant) -> SmallVec<[CandidateView; 4]> {
-        self.route.candidates.iter().map(|candidate| candidate.view(&self.needs, now)).collect()
+        self.route.candidates.iter().map(|candidate| candidate.view(&self.needs, self.witness, now)).collect()
     }
 
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
@@ -175,8 +176,8 @@ impl CallState {
         for planned in &plan.order {
             let candidate = self.candidate(planned.slot);
             let permit = match planned.probe {
-                false => Some(candidate.permit()),
-                true => candidate.probe(now),
+                false => Some(candidate.permit(self.witness)),
+                true => candidate.probe(self.witness, now),
             };
             if let Some(permit) = permit {
                 self.pass_over(&plan, planned.slot, now);
@@ -194,7 +195,7 @@ impl CallState {
         let plain = self.history.is_none() && self.affinity().is_none() && !choosy;
         (plain && !candidates.iter().any(Candidate::is_degraded)).then(|| Selection {
             candidate: 0,
-            permit: Permit { witness: self.witness, ..candidates[0].permit() },
+            permit: candidates[0].permit(self.witness),
             alternatives: *spares,
             beside: 0,
             last: candidates.len() == 1 && !self.policy().may_wait(),
@@ -257,7 +258,6 @@ impl CallState {
             && (0u8..)
                 .zip(views)
                 .all(|(at, _)| at == candidate || !select::possible(views, at, exclusions));
-        let permit = Permit { witness: self.witness, ..permit };
         Selection { candidate, permit, alternatives, beside: 0, last }
     }
 
@@ -382,7 +382,7 @@ impl CallState {
             }
         }
         event::hedged(&self.log, &self.candidate(at).target, after);
-        let permit = self.candidate(at).permit();
+        let permit = self.candidate(at).permit(self.witness);
         let selection = self.selection(&views, &exclusions, at, permit);
         Some(Selection { last: false, beside: 1, ..selection })
     }
@@ -475,6 +475,7 @@ impl CallState {
             context.max_attempts = NonZeroU32::new(max);
         }
         context.alternatives = alternatives;
+        context.witness = permit.witness;
         let history = self.history.as_ref();
         let waited = history.map_or(Duration::ZERO, |own| own.waited);
         let patience = if alternatives > 0 { patience.with_spare } else { patience.alone };

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use steadfast_core::{
     Failure, Lease, LeaseEnd, Needs, Observer, Outcome, Permit, PermitKind, Profile, Reason,
     RecoveryLog, RetryBudget, Scope, Target, Withdrawal,
+    Witness,
 };
 use tokio::time::Instant;
 
@@ -113,11 +114,11 @@ impl Candidate {
         !self.native.can.vision || !self.native.can.tools || self.native.can.window.is_some()
     }
 
-    pub(crate) fn view(&self, needs: &Needs, now: Instant) -> CandidateView {
+    pub(crate) fn view(&self, needs: &Needs, witness: Witness, now: Instant) -> CandidateView {
         let mut rest: Option<CandidateRest> = None;
         let mut yields = false;
         for (at, record) in self.records.all.iter().enumerate() {
-            let Some(Cooling { cooldown, probing, yields: own }) = record.cooling(now) else {
+            let Some(Cooling { cooldown, probing, yields: own }) = record.cooling(witness, now) else {
                 continue;
             };
             let this = CandidateRest {
@@ -155,31 +156,35 @@ impl Candidate {
 
     /// Whether anybody has got content from this very target within `time`.
     pub(crate) fn has_answered(&self, time: Duration, now: Instant) -> bool {
-        self.registry.since_success(self.narrowest(), now).is_some_and(|since| since <= time)
+        let last = self.narrowest().last_success();
+        last.is_some_and(|last| now.saturating_duration_since(last) <= time)
     }
 
     /// Whether anything of it rests.
-    pub(crate) fn rests(&self) -> bool {
+    pub(crate) fn rests(&self, witness: Witness) -> bool {
         let now = Instant::now();
-        self.records.all.iter().any(|record| record.cooling(now).is_some())
+        self.records.all.iter().any(|record| record.cooling(witness, now).is_some())
     }
 
     /// The permit of a call that goes here now.
     #[inline]
-    pub(crate) fn permit(&self) -> Permit {
+    pub(crate) fn permit(&self, witness: Witness) -> Permit {
         let mut permit = Permit::new(PermitKind::Ordinary, 0);
         permit.tag[0] = u32::from(self.at);
+        permit.witness = witness;
         for (record, order) in self.records.all.iter().zip(&mut permit.tag[1..]) {
             // Its lowest bits say which call it is.
-            *order = record.begin() as u32;
+            let begun = record.begin();
+            *order = begun as u32;
+            record.began(begun, witness);
         }
         permit
     }
 
     /// The same for a call that is the only probe of everything that cools here; `None` when somebody
     /// else was faster.
-    pub(crate) fn probe(&self, now: Instant) -> Option<Permit> {
-        let mut permit = Permit { kind: PermitKind::Probe, ..self.permit() };
+    pub(crate) fn probe(&self, witness: Witness, now: Instant) -> Option<Permit> {
+        let mut permit = Permit { kind: PermitKind::Probe, ..self.permit(witness) };
         for (at, record) in self.records.all.iter().enumerate() {
             match record.acquire_probe(now, record.position(permit.tag[1 + at])) {
                 ProbePermit::NotNeeded => {}
@@ -217,9 +222,8 @@ impl Candidate {
     /// Notes that a call has got its first content.
     fn content(&self, permit: &Permit, log: &RecoveryLog) {
         let at = Instant::now();
-        let nanos = self.registry.nanos(at);
         for (record, permit) in self.each(permit) {
-            record.note_content(permit.order, nanos);
+            record.note_content(permit.order, at);
             if record.is_degraded() {
                 self.recover(record, at, &permit, log);
             }
@@ -355,7 +359,7 @@ impl Observer for Route {
     }
 
     fn rests(&self, permit: Permit) -> bool {
-        self.of(&permit).is_some_and(Candidate::rests)
+        self.of(&permit).is_some_and(|candidate| candidate.rests(permit.witness))
     }
 
     fn ended(&self, end: LeaseEnd<'_>) {

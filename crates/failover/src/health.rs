@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use steadfast_core::{
-    Permit, Reason,
+    Permit, Reason, Witness,
     circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, Window},
 };
 use tokio::time::Instant;
@@ -69,6 +69,14 @@ pub struct Cooldown {
     pub refuses: bool,
 }
 
+impl Cooldown {
+    fn new(rest: Resting) -> Self {
+        let Resting { until, probe_from, hinted, refuses, reason, .. } = rest;
+        let reason = reason.unwrap_or(Reason::Cooling);
+        Self { until, probe_from, reason, hinted, refuses }
+    }
+}
+
 /// What is known of one provider, model or credential: a circuit whose rest is its cooldown, and what
 /// is shown of it.
 #[derive(Debug)]
@@ -125,7 +133,8 @@ const RATES: Duration = Duration::from_secs(60);
 pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
     CircuitPolicy {
         consecutive: Some(policy.rest_after),
-        second_witness: false,
+        second_witness: true,
+        trusted_for: policy.trusted_for,
         window: RATES,
         min_calls: u32::MAX,
         failure_rate: None,
@@ -159,11 +168,19 @@ impl Health {
         }
     }
 
-    /// The cooldown, until a call has seen that it is over.
+    /// The cooldown for everybody, until a call has seen that it is over.
     pub(crate) fn cooling(&self) -> Option<Cooldown> {
-        let Resting { until, probe_from, hinted, refuses, reason, .. } = self.circuit.resting()?;
-        let reason = reason.unwrap_or(Reason::Cooling);
-        Some(Cooldown { until, probe_from, reason, hinted, refuses })
+        self.circuit.resting().map(Cooldown::new)
+    }
+
+    /// The cooldown for one witness.
+    pub(crate) fn cooling_for(&self, witness: Witness, now: Instant) -> Option<Cooldown> {
+        self.circuit.resting_for(witness, now).map(Cooldown::new)
+    }
+
+    /// A call begins.
+    pub(crate) fn began(&mut self, permit: &Permit) {
+        self.circuit.began(permit);
     }
 
     /// Whether less than half of the last minute's calls got content, or less than half of its answers
@@ -198,8 +215,8 @@ impl Health {
     }
 
     /// What has been seen of calls without the lock.
-    pub(crate) fn note_success(&mut self, order: u64) {
-        self.circuit.note_success(order);
+    pub(crate) fn note_success(&mut self, order: u64, at: Option<Instant>) {
+        self.circuit.note_success(order, at);
     }
 
     /// A call of this very target has got content, or failed before.

@@ -71,6 +71,14 @@ pub struct FailoverPolicy {
     /// By how much a cooldown is longer than the one before, when a probe has failed, up to the
     /// reason's. 1.5: a minute is reached after nine probes and four minutes.
     pub rest_growth: f64,
+    /// A refused key, an unpaid bill or a missing model makes its target cool for all at once, unless the
+    /// target has answered somebody within this time: then only on a second witness. 10 min: it takes a
+    /// person to change a key.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "trusted_for_s", with = "steadfast_core::config::Seconds")
+    )]
+    pub trusted_for: Duration,
     /// What happens when every target is cooling, or has failed the call.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub when_exhausted: WhenExhausted,
@@ -125,6 +133,7 @@ impl Default for FailoverPolicy {
             rest_after: 2,
             first_rest: Some(Duration::from_secs(2)),
             rest_growth: 1.5,
+            trusted_for: Duration::from_secs(600),
             when_exhausted: WhenExhausted::default(),
             patience: Patience::default(),
             attempts: 10,

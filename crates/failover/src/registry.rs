@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    Keep, Keyed, KeyedPolicy, RetryBudget, Scope, Target,
+    Keep, Keyed, KeyedPolicy, Permit, PermitKind, RetryBudget, Scope, Target, Witness,
     circuit::Moment,
 };
 use tokio::{sync::watch, time::Instant};
@@ -45,8 +45,9 @@ pub(crate) struct Record {
     begun: AtomicU64,
     /// The latest of them that is known to have got content.
     succeeded: AtomicU64,
-    /// The last success, in nanoseconds since the registry's epoch; 0: none.
+    /// The last success, in nanoseconds since `epoch`; 0: none.
     success: AtomicU64,
+    epoch: Instant,
 }
 
 /// A record that cools.
@@ -95,6 +96,7 @@ impl HealthRegistry {
             begun: AtomicU64::new(0),
             succeeded: AtomicU64::new(0),
             success: AtomicU64::new(0),
+            epoch: self.epoch,
         })
     }
 
@@ -155,7 +157,7 @@ impl HealthRegistry {
                     consecutive: health.consecutive,
                     errors: health.errors,
                     last_error: health.last_error.clone(),
-                    last_success: self.instant(&record.success),
+                    last_success: record.last_success(),
                     cooling: health.cooling(),
                     probing: health.probing(now),
                     scope: record.scope,
@@ -185,30 +187,30 @@ impl HealthRegistry {
         self.policy.pause.delay(rounds, last, &mut self.rng.lock())
     }
 
-    /// How long ago anybody got content of `record`.
-    pub(crate) fn since_success(&self, record: &Record, now: Instant) -> Option<Duration> {
-        self.instant(&record.success).map(|at| now.saturating_duration_since(at))
-    }
+}
 
-    /// Since the registry's epoch.
-    pub(crate) fn nanos(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.epoch).as_nanos();
-        u64::try_from(since).unwrap_or(u64::MAX).max(1)
-    }
-
-    fn instant(&self, nanos: &AtomicU64) -> Option<Instant> {
-        match nanos.load(Ordering::Relaxed) {
+impl Record {
+    /// When anybody last got content of it.
+    pub(crate) fn last_success(&self) -> Option<Instant> {
+        match self.success.load(Ordering::Relaxed) {
             0 => None,
             nanos => self.epoch.checked_add(Duration::from_nanos(nanos)),
         }
     }
-}
 
-impl Record {
     /// A call begins: its position in the order of calls.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes the beginning of a call while something is wrong.
+    #[inline]
+    pub(crate) fn began(&self, order: u64, witness: Witness) {
+        if self.is_degraded() {
+            let permit = Permit { witness, ..Permit::new(PermitKind::Ordinary, order) };
+            self.health.lock().began(&permit);
+        }
     }
 
     /// The position whose lowest bits are `order`, of a call that has begun.
@@ -224,13 +226,13 @@ impl Record {
         self.is_degraded.load(Ordering::Relaxed)
     }
 
-    /// The cooldown at `now`, while it lasts.
-    pub(crate) fn cooling(&self, now: Instant) -> Option<Cooling> {
+    /// The cooldown for `witness` at `now`, while it lasts.
+    pub(crate) fn cooling(&self, witness: Witness, now: Instant) -> Option<Cooling> {
         if !self.is_degraded() {
             return None;
         }
         let health = self.health.lock();
-        let (cooldown, probing) = (health.cooling()?, health.probing(now));
+        let (cooldown, probing) = (health.cooling_for(witness, now)?, health.probing(now));
         Some(Cooling { cooldown, probing, yields: health.yields })
     }
 
@@ -250,9 +252,10 @@ impl Record {
 
     /// Notes that the call that began as the `order`th has got content.
     #[inline]
-    pub(crate) fn note_content(&self, order: u64, nanos: u64) {
+    pub(crate) fn note_content(&self, order: u64, at: Instant) {
         self.succeeded.fetch_max(order, Ordering::Relaxed);
-        self.touch(nanos);
+        let since = at.saturating_duration_since(self.epoch).as_nanos();
+        self.touch(u64::try_from(since).unwrap_or(u64::MAX).max(1));
     }
 
     /// Notes the time of a success. A tenth of a second is exact enough, and keeps busy threads from fighting
@@ -272,7 +275,7 @@ impl Record {
         change: impl FnOnce(&mut Health, Moment) -> T,
     ) -> T {
         let mut health = self.health.lock();
-        health.note_success(self.succeeded.load(Ordering::Relaxed));
+        health.note_success(self.succeeded.load(Ordering::Relaxed), self.last_success());
         let out = change(&mut health, Moment { at, order: self.begun.load(Ordering::Relaxed) });
         self.is_degraded.store(health.is_degraded(at), Ordering::Relaxed);
         out

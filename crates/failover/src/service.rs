@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Needs, Track, UntilEnd, inner_service};
+use steadfast_core::{Call, Failure, Needs, Track, UntilEnd, Witness, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -83,7 +83,12 @@ where
         }
         let needs = needs.unwrap_or_else(Needs::default);
         let session = Session::of(failover, request.context());
-        let call = CallState::new(route, request.context(), needs, session);
+        let context = request.context();
+        let witness = match context.witness.is_known() {
+            true => context.witness,
+            false => Witness::new(context, request.prompt_digest()),
+        };
+        let call = CallState::new(route, context, witness, needs, session);
         let clone = inner.clone();
         let ready = mem::replace(inner, clone);
         ResponseFuture::new(ready, request, call, track.clone())

@@ -15,7 +15,7 @@ use tower::{ServiceExt as _, service_fn};
 
 use crate::{
     provider::Targets,
-    world::{Callers, END, World},
+    world::{Callers, END, Identity, World},
 };
 
 /// What the calls of one run came to.
@@ -110,6 +110,21 @@ async fn read(response: Result<steadfast::ChatResponse, Failure>) -> bool {
     ended
 }
 
+impl Identity {
+    fn request(self, mut rng: Rng) -> ChatRequest {
+        let prompt = match self {
+            Identity::OnePrompt => "hello".to_owned(),
+            _ => rng.u64(..).to_string(),
+        };
+        let mut request = ChatRequest::user(prompt).with_model("m");
+        if let Identity::Sessions(sessions) = self {
+            let session = rng.u32(..sessions).to_string();
+            request.context = request.context.with_session(session);
+        }
+        request
+    }
+}
+
 /// Runs a world.
 fn run<F, A>(world: &World, make: impl FnOnce(Targets) -> F) -> Tally
 where
@@ -122,7 +137,7 @@ where
         let ask = make(targets.clone());
         let tally = Arc::new(Mutex::new(Tally::default()));
         let own = world.first_content + world.length;
-        let streamed = world.streamed;
+        let (streamed, identity) = (world.streamed, world.identity);
         let one = {
             let tally = tally.clone();
             move |rng: Rng| {
@@ -130,7 +145,7 @@ where
                 async move {
                     tally.lock().asked += 1;
                     let began = Instant::now();
-                    let request = ChatRequest::user("hello").with_model("m");
+                    let request = identity.request(rng.clone());
                     let request = if streamed { request.streaming() } else { request };
                     if ask(request, rng).await {
                         let mut tally = tally.lock();

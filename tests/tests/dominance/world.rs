@@ -18,6 +18,18 @@ pub(crate) struct World {
     /// From there to the end.
     pub(crate) length: Duration,
     pub(crate) streamed: bool,
+    pub(crate) identity: Identity,
+}
+
+/// As whom callers are known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Identity {
+    /// All ask the same.
+    OnePrompt,
+    /// So many sessions.
+    Sessions(u32),
+    /// Each asks something else.
+    Unknown,
 }
 
 /// How calls arrive.
@@ -96,6 +108,11 @@ impl World {
             first_content: secs(one_of(&mut rng, &[0.05, 0.5, 2.0])),
             length: secs(one_of(&mut rng, &[0.1, 1.0, 5.0, 20.0, 60.0])),
             streamed: rng.f64() < 0.6,
+            identity: match rng.u8(..3) {
+                0 => Identity::OnePrompt,
+                1 => Identity::Sessions(one_of(&mut rng, &[1, 4, 32])),
+                _ => Identity::Unknown,
+            },
         }
     }
 }

@@ -33,6 +33,7 @@ impl SummariserBreaker {
         let circuit = CircuitPolicy {
             consecutive: Some(policy.failures),
             second_witness: false,
+            trusted_for: Duration::ZERO,
             window: Duration::from_secs(60),
             min_calls: u32::MAX,
             failure_rate: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Admission, Circuit, CircuitCause, CircuitState, Moment, Refused};
-use crate::{Permit, PermitKind, time::later};
+use crate::{Permit, PermitKind, Witness, time::later};
 
 /// When to try again while a probe is under way and the rest is over.
 const SOON: Duration = Duration::from_secs(1);
@@ -60,21 +60,31 @@ impl Circuit {
     /// nobody for good: the first attempt of a call at its target (`first`) always passes, and those
     /// that repeat it take turns, by [`CircuitPolicy::turns`](super::CircuitPolicy::turns). Any success
     /// closes the circuit, and then all pass.
-    pub fn take_turn(&mut self, now: Moment, first: bool) -> Admission {
+    ///
+    /// Where only one witness has failed so often, that one takes turns with itself.
+    pub fn take_turn(&mut self, now: Moment, first: bool, witness: Witness) -> Admission {
         let open = self.state.is_resting() && !first;
         let forced = matches!(self.state, CircuitState::ForcedOpen | CircuitState::Isolated);
-        let turn = self.policy.turns.map_or(Duration::ZERO, |every| {
+        let every = self.policy.turns.unwrap_or_default();
+        let dead = self.policy.consecutive.unwrap_or(u32::MAX);
+        let turn = if open {
             later(self.rest.last_lone, every).saturating_duration_since(now.at)
-        });
+        } else if first {
+            Duration::ZERO
+        } else {
+            self.own.turn(witness, now.at, dead, every)
+        };
         let result = if forced {
             Err(Refused { wait: self.wait(now.at, false), because: self.last_reason })
-        } else if open && !turn.is_zero() {
+        } else if !turn.is_zero() {
             Err(Refused { wait: turn, because: self.last_reason })
         } else {
             if open {
                 self.rest.last_lone = now.at;
             }
-            Ok(Permit::new(PermitKind::Ordinary, now.order))
+            let permit = Permit { witness, ..Permit::new(PermitKind::Ordinary, now.order) };
+            self.began(&permit);
+            Ok(permit)
         };
         Admission { result, transition: None, lost: 0 }
     }

@@ -19,6 +19,7 @@
 
 mod admit;
 mod outcome;
+mod own;
 mod policy;
 mod rest;
 mod row;
@@ -29,14 +30,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::{admit::Pending, rest::Rest, row::Row};
+use self::{admit::Pending, own::Own, rest::Rest, row::Row};
 pub use self::{
     window::{Counts, Window},
     policy::{CircuitPolicy, LonePolicy, SlowPolicy},
     row::MAX_ROW,
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
 };
-use crate::{Permit, PermitKind, Reason, time::later};
+use crate::{Permit, PermitKind, Reason, Witness, time::later};
 
 /// One circuit; see the [module](self).
 #[derive(Clone, Debug)]
@@ -50,6 +51,9 @@ pub struct Circuit {
     generation: u64,
     window: Window,
     row: Row,
+    /// Failures that rest the target for their own witness alone.
+    own: Own,
+    last_success: Option<Instant>,
     failed_probes: u32,
     last_reason: Option<Reason>,
     /// The current or the last rest; meaningless before the first.
@@ -166,6 +170,8 @@ impl Circuit {
             generation: 0,
             window: Window::new(policy.window, now),
             row: Row::default(),
+            own: Own::default(),
+            last_success: None,
             failed_probes: 0,
             last_reason: None,
             rest: Rest::none(now),
@@ -187,7 +193,7 @@ impl Circuit {
 
     /// Whether it is not closed, or the last calls failed: a success would change more than counts.
     pub fn is_degraded(&self) -> bool {
-        self.state != CircuitState::Closed || self.row.is_degraded()
+        self.state != CircuitState::Closed || self.row.is_degraded() || !self.own.is_empty()
     }
 
     /// Whether a probe is under way.
@@ -204,6 +210,18 @@ impl Circuit {
             hinted: self.rest.hinted,
             refuses: self.rest.refuses,
         })
+    }
+
+    /// The same for one witness, for whom alone it may be resting.
+    pub fn resting_for(&self, witness: Witness, now: Instant) -> Option<Resting> {
+        let own = || self.own.resting(witness, now).filter(|_| self.state == CircuitState::Closed);
+        self.resting().or_else(own)
+    }
+
+    /// Notes that a call has begun, so that failures on both sides of it are no row of its witness. Needs
+    /// to be called only while the circuit [is degraded](Self::is_degraded).
+    pub fn began(&mut self, permit: &Permit) {
+        self.own.began(permit.witness, permit.order);
     }
 
     /// Whether the end of that call may decide anything: it began after the last change, or is a probe
@@ -280,6 +298,7 @@ impl Circuit {
     pub fn reset(&mut self, now: Moment) -> Option<Transition> {
         let changes = self.state != CircuitState::Closed;
         let transition = self.close(now, CircuitCause::Manual);
+        self.own.clear();
         changes.then_some(transition)
     }
 

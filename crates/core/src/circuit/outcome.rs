@@ -22,6 +22,8 @@ impl Circuit {
         if !self.policy.content_is_success || self.is_slow(Some(after)) {
             return None;
         }
+        self.last_success = Some(now.at);
+        self.own.succeeded(permit.witness, permit.order);
         match permit.kind {
             PermitKind::Ordinary if self.is_current(permit) => {
                 self.row.succeeded(permit.order);
@@ -53,10 +55,11 @@ impl Circuit {
         }
     }
 
-    /// The call that began as the `order`th has succeeded, which was not reported when it did: for
-    /// layers that look at a healthy circuit without its lock.
-    pub fn note_success(&mut self, order: u64) {
+    /// The call that began as the `order`th has succeeded, the latest of all at `at`, which was not
+    /// reported when it did: for layers that look at a healthy circuit without its lock.
+    pub fn note_success(&mut self, order: u64, at: Option<Instant>) {
         self.row.succeeded(order);
+        self.last_success = self.last_success.max(at);
     }
 
     /// A call has ended; `first_content` is the time to its first content, when it is known.
@@ -68,6 +71,14 @@ impl Circuit {
         first_content: Option<Duration>,
     ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
+        match verdict {
+            CircuitVerdict::Success => {
+                self.last_success = Some(now.at);
+                self.own.succeeded(permit.witness, permit.order);
+            }
+            CircuitVerdict::Nothing => self.own.void(permit.witness, permit.order),
+            CircuitVerdict::Failure(_) => {}
+        }
         match permit.kind {
             // A call from before the last change decides nothing; it is only known what it came to.
             PermitKind::Ordinary if !self.is_current(permit) => {
@@ -146,7 +157,7 @@ impl Circuit {
             None => None,
         };
         let cause = match self.state {
-            CircuitState::Closed => self.cause_to_open(now.at, blame, row, slow)?,
+            CircuitState::Closed => self.cause_to_open(now.at, permit, blame, row, slow)?,
             CircuitState::Open | CircuitState::HalfOpen => {
                 if let Some(blame) = blame {
                     self.failed_in_rest(now.at, blame);
@@ -166,19 +177,27 @@ impl Circuit {
     fn cause_to_open(
         &mut self,
         now: Instant,
+        permit: &Permit,
         blame: Option<Blame>,
         row: Option<Failures>,
         slow: bool,
     ) -> Option<CircuitCause> {
         if let Some(blame) = blame {
-            if blame.weight == Weight::Proof {
+            let corroborated =
+                row.is_some_and(|row| row.corroborated) || !self.policy.second_witness;
+            let proves = blame.weight == Weight::Proof;
+            if proves && (corroborated || !self.is_trusted(now)) {
                 return Some(CircuitCause::Proof);
             }
             if let (Some(row), Some(enough)) = (row, self.policy.consecutive)
                 && row.count >= enough
-                && (row.corroborated || !self.policy.second_witness)
+                && corroborated
             {
                 return Some(CircuitCause::Consecutive);
+            }
+            if row.is_some() && self.policy.second_witness {
+                let (order, witness) = (permit.order, permit.witness);
+                self.own.failed(now, order, witness, blame, proves, &self.policy);
             }
         } else if !slow {
             return None;
@@ -196,6 +215,12 @@ impl Circuit {
         slow_rate
             .is_some_and(|policy| reached(counts.slow, policy.rate))
             .then_some(CircuitCause::SlowRate)
+    }
+
+    /// Whether a call has succeeded lately, so that one caller's word is not enough.
+    fn is_trusted(&self, now: Instant) -> bool {
+        let since = self.last_success.map(|at| now.saturating_duration_since(at));
+        since.is_some_and(|since| since < self.policy.trusted_for)
     }
 
     fn probe_ended(

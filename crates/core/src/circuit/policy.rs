@@ -11,9 +11,12 @@ pub struct CircuitPolicy {
     /// Open after this many hard failures in a row, [`MAX_ROW`](super::MAX_ROW) where that is less;
     /// `None`: never for that. Calls stand in the order in which they began, and one still under way breaks the row.
     pub consecutive: Option<u32>,
-    /// A row opens the circuit only with failures of two witnesses: not while one caller's request
-    /// fails again and again ([`Permit::witness`](crate::Permit::witness)).
+    /// A row opens the circuit only with failures of two witnesses ([`Permit::witness`](crate::Permit::witness)).
+    /// While one caller's request fails again and again, the target rests for that one alone.
     pub second_witness: bool,
+    /// Where a second witness is required, a failure that is proof by itself requires one too when a call
+    /// has succeeded within this time.
+    pub trusted_for: Duration,
     /// The time over which rates are taken; it slides in tenths.
     pub window: Duration,
     /// No rate is taken of fewer calls than this.

@@ -1,5 +1,7 @@
 //! Failures in a row, in the order in which their calls began.
 
+use crate::Witness;
+
 /// The longest row of failures that a policy may ask for: so many calls are remembered, a bit each.
 pub const MAX_ROW: u32 = 64;
 
@@ -21,7 +23,7 @@ pub(super) struct Row {
     /// The latest call that succeeded.
     succeeded: u64,
     /// Who made the calls that failed, by their order.
-    witnesses: [u16; REMEMBERED],
+    witnesses: [Witness; REMEMBERED],
 }
 
 /// A row of failures.
@@ -34,7 +36,7 @@ pub(super) struct Failures {
 
 impl Default for Row {
     fn default() -> Self {
-        Self { latest: 0, failed: 0, void: 0, succeeded: 0, witnesses: [0; REMEMBERED] }
+        Self { latest: 0, failed: 0, void: 0, succeeded: 0, witnesses: [Witness::NONE; REMEMBERED] }
     }
 }
 
@@ -46,12 +48,12 @@ impl Row {
 
     /// Call `order` has failed: the row that it is in. One that began before a success, or too long
     /// ago, is a row by itself and is not remembered.
-    pub(super) fn failed(&mut self, order: u64, witness: Option<u64>) -> Failures {
+    pub(super) fn failed(&mut self, order: u64, witness: Witness) -> Failures {
         let Some(bit) = self.note(order) else {
             return Failures { count: 1, corroborated: false };
         };
         self.failed |= 1 << bit;
-        self.witnesses[slot(order)] = witness.map_or(0, |witness| (witness as u16) | 1 << 15);
+        self.witnesses[slot(order)] = witness;
         self.around(bit)
     }
 
@@ -112,8 +114,7 @@ impl Row {
             failures.count += 1;
             let witness = self.witnesses[slot(self.latest - u64::from(bit))];
             let first = *first.get_or_insert(witness);
-            // A call without a witness is one by itself.
-            failures.corroborated |= failures.count > 1 && (witness == 0 || witness != first);
+            failures.corroborated |= failures.count > 1 && !witness.is_same(first);
         }
         failures
     }
