@@ -80,9 +80,11 @@ impl Circuit {
             CircuitVerdict::Failure(_) => {}
         }
         match permit.kind {
-            // A call from before the last change decides nothing; it is only known what it came to.
+            // A call from before the last change decides nothing. Where an open circuit lasts as long as
+            // its row, it is in there.
             PermitKind::Ordinary if !self.is_current(permit) => {
                 if let CircuitVerdict::Failure(blame) = verdict
+                    && self.policy.turns.is_some()
                     && blame.weight != Weight::Soft
                 {
                     self.row.failed(permit.order, permit.witness);

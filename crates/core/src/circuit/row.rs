@@ -127,12 +127,17 @@ fn slot(order: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CallContext;
+
+    fn by(session: &str) -> Witness {
+        Witness::new(&CallContext::new().with_session(session), None)
+    }
 
     fn row(ends: &str) -> Row {
         let mut row = Row::default();
         for (order, end) in (1..).zip(ends.chars()) {
             match end {
-                'x' => _ = row.failed(order, None),
+                'x' => _ = row.failed(order, Witness::NONE),
                 'o' => row.succeeded(order),
                 '-' => row.void(order),
                 _ => {}
@@ -157,18 +162,18 @@ mod tests {
             assert_eq!(row(ends).count(), count, "{ends}");
         }
         let mut late = row("x.x");
-        assert_eq!(late.failed(2, None), Failures { count: 3, corroborated: true });
+        assert_eq!(late.failed(2, Witness::NONE), Failures { count: 3, corroborated: true });
         late.succeeded(2);
-        assert_eq!((late.count(), late.failed(1, None).count, late.count()), (1, 1, 1));
+        assert_eq!((late.count(), late.failed(1, Witness::NONE).count, late.count()), (1, 1, 1));
     }
 
     #[test]
     fn only_the_last_calls_are_remembered() {
         let mut long = row(&"x".repeat(200));
         assert_eq!(long.count(), 64);
-        assert_eq!(long.failed(136, None), Failures { count: 1, corroborated: false });
+        assert_eq!(long.failed(136, Witness::NONE), Failures { count: 1, corroborated: false });
         assert_eq!(long.count(), 64);
-        assert_eq!(long.failed(1_000, None), Failures { count: 1, corroborated: false });
+        assert_eq!(long.failed(1_000, Witness::NONE), Failures { count: 1, corroborated: false });
         long.succeeded(1_000);
         assert!(!long.is_degraded());
     }
@@ -176,9 +181,9 @@ mod tests {
     #[test]
     fn failures_of_one_witness_are_not_corroborated() {
         let mut row = Row::default();
-        assert_eq!(row.failed(1, Some(7)), Failures { count: 1, corroborated: false });
-        assert_eq!(row.failed(2, Some(7)), Failures { count: 2, corroborated: false });
-        assert_eq!(row.failed(4, Some(8)), Failures { count: 1, corroborated: false });
-        assert_eq!(row.failed(3, Some(7)), Failures { count: 4, corroborated: true });
+        assert_eq!(row.failed(1, by("7")), Failures { count: 1, corroborated: false });
+        assert_eq!(row.failed(2, by("7")), Failures { count: 2, corroborated: false });
+        assert_eq!(row.failed(4, by("8")), Failures { count: 1, corroborated: false });
+        assert_eq!(row.failed(3, by("7")), Failures { count: 4, corroborated: true });
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use script::{Case, Rig, blame, run, secs, verdict};
 use steadfast_core::{
     PermitKind, Reason,
-    circuit::{Blame, CircuitPolicy, CircuitVerdict, LonePolicy, Readmission, SlowPolicy, Weight},
+    circuit::{Blame, CircuitPolicy, CircuitVerdict, LonePolicy, SlowPolicy, Weight},
 };
 
 /// The circuit breaker's numbers without lone calls: what most cases need.
@@ -17,12 +17,14 @@ fn plain() -> CircuitPolicy {
     CircuitPolicy {
         consecutive: Some(5),
         second_witness: false,
+        trusted_for: Duration::ZERO,
         window: secs(60),
         min_calls: 20,
         failure_rate: Some(0.5),
         slow: None,
         content_is_success: false,
         cooldown: secs(30),
+        first_rest: None,
         growth: 2.0,
         max_cooldown: secs(900),
         permanent_cooldown: secs(3_600),
@@ -31,8 +33,8 @@ fn plain() -> CircuitPolicy {
         probe_limit: secs(600),
         probes: 1,
         successes: 1,
-        recovery: Readmission::Probes,
         lone: None,
+        turns: None,
     }
 }
 
@@ -49,15 +51,35 @@ fn with_witnesses() -> CircuitPolicy {
     CircuitPolicy { second_witness: true, failure_rate: None, ..plain() }
 }
 
-/// Failover's numbers: the first failure opens it, and rests are a preference.
+/// One failure opens it, and rests do not grow.
 fn cooling() -> CircuitPolicy {
     CircuitPolicy {
         consecutive: Some(1),
         failure_rate: None,
         growth: 1.0,
         probe_limit: secs(180),
-        recovery: Readmission::Everyone,
         ..plain()
+    }
+}
+
+/// Failover's numbers: rests are short and grow, and one caller's failures are its own.
+fn preference() -> CircuitPolicy {
+    CircuitPolicy {
+        consecutive: Some(2),
+        first_rest: Some(secs(2)),
+        growth: 1.5,
+        trusted_for: secs(600),
+        ..with_witnesses()
+    }
+}
+
+/// A breaker's below failover: repetitions take turns.
+fn turns() -> CircuitPolicy {
+    CircuitPolicy {
+        consecutive: Some(4),
+        content_is_success: true,
+        turns: Some(secs(1)),
+        ..with_witnesses()
     }
 }
 
@@ -214,19 +236,20 @@ fn rests_are_never_shortened() {
         Case {
             name: "permanent ones double to a day and start over after a success",
             policy: cooling,
-            script: "permanent => open; is permanent yes; is left 3600; wait 3600; \
-                     permanent => open; is permanent yes; is left 7200; wait 7200; \
-                     permanent => open; is permanent yes; is left 14400; wait 14400; \
-                     permanent => open; is permanent yes; is left 28800; wait 28800; \
-                     permanent => open; is permanent yes; is left 57600; wait 57600; \
-                     permanent => open; is permanent yes; is left 86400; wait 86400; \
-                     permanent => open; is permanent yes; is left 86400; wait 86400; \
-                     success => closed; permanent => open; is left 3600",
+            script: "permanent => open; is permanent yes; is left 3600; wait 3600; probe a; \
+                     a permanent => open; is permanent yes; is left 7200; wait 7200; probe a; \
+                     a permanent => open; is permanent yes; is left 14400; wait 14400; probe a; \
+                     a permanent => open; is left 28800; wait 28800; probe a; \
+                     a permanent => open; is left 57600; wait 57600; probe a; \
+                     a permanent => open; is permanent yes; is left 86400; wait 86400; probe a; \
+                     a permanent => open; is permanent yes; is left 86400; wait 86400; probe a; \
+                     a success => closed; permanent => open; is left 3600",
         },
         Case {
             name: "earlier failures that were not permanent do not lengthen a permanent rest",
             policy: cooling,
-            script: "[network => open, wait 30] x5; permanent => open; is left 3600",
+            script: "network => open; [wait 30, probe a, a network => open] x5; wait 30; probe a; \
+                     a permanent => open; is left 3600",
         },
         Case {
             name: "calls that were under way together lengthen it once",
@@ -243,6 +266,139 @@ fn rests_are_never_shortened() {
             name: "a cooldown of zero counts the failure and rests for no time",
             policy: cooling,
             script: "hard:network:0; is left none; is row 1",
+        },
+        Case {
+            name: "where the first one is short it grows up to the reason's own",
+            policy: preference,
+            script: "network by 1; network by 2 => open; is rest 2; \
+                     [wait probe, probe a, a network => open] x5; is rest 15.1875; \
+                     [wait rest, probe a, a network => open] x9; is rest 30",
+        },
+        Case {
+            name: "a hint and a proof are not shortened",
+            policy: preference,
+            script: "server by 1; hard:auth:9 by 1; proof by 2 => open proof; is rest 600; reset => closed; \
+                     server by 1; server by 2 => open; is rest 2; send a; a hint:40; is rest 40",
+        },
+        Case {
+            name: "what is called meanwhile says nothing by failing, and all by a success",
+            policy: preference,
+            script: "network by 1; network by 2 => open; send a; send b; send c; a network; \
+                     b server; is rest 2; is failed_probes 0; c success => closed recovered",
+        },
+        Case {
+            name: "proof during a rest refuses from then on",
+            policy: preference,
+            script: "network by 1; network by 2 => open; is refuses no; send a; a proof; \
+                     is refuses yes; is rest 600",
+        },
+    ]);
+}
+
+#[test]
+fn one_witness_is_rested_alone() {
+    run(&[
+        Case {
+            name: "after its own row, for longer each time, until it succeeds",
+            policy: preference,
+            script: "server by 7; is rested none by 7; server by 7; is rested 2 by 7; \
+                     is rested none by 8; is state closed; wait 2; is rested none by 7; \
+                     server by 7; is rested 3 by 7; wait 3; server by 7; is rested 4.5 by 7; \
+                     send a by 7; a success; is rested none by 7; server by 7; is rested none by 7",
+        },
+        Case {
+            name: "calls of others are no part of its row; its own calls under way break it",
+            policy: preference,
+            script: "server by 7; success x3; server by 7; is rested 2 by 7; reset; \
+                     server by 7; send a by 7; server by 7; is rested none by 7; a server; \
+                     is rested 2 by 7",
+        },
+        Case {
+            name: "a call without a witness has no rest of its own",
+            policy: || CircuitPolicy { consecutive: Some(3), ..preference() },
+            script: "server by none x2; is rested none by none; server by none => open",
+        },
+        Case {
+            name: "only so many are remembered",
+            policy: preference,
+            script: "[server by 1, success] x3; is rested 2 by 1; server by 2; success; server by 3; \
+                     success; server by 4; success; server by 5; success; server by 6; success; \
+                     server by 7; success; server by 8; success; server by 9; success; server by 10; \
+                     success; server by 11; success; server by 12; success; server by 13; success; \
+                     server by 14; success; server by 15; success; server by 16; success; \
+                     is rested 2 by 1; server by 17; is rested none by 1",
+        },
+        Case {
+            name: "the word of one is not enough against a key that has just worked",
+            policy: preference,
+            script: "success; wait 599; proof by 7; is state closed; is rested 600 by 7; \
+                     is rested none by 8; proof by 8 => open proof",
+        },
+        Case {
+            name: "after a while it is",
+            policy: preference,
+            script: "success; wait 600; proof by 7 => open proof",
+        },
+    ]);
+}
+
+#[test]
+fn repetitions_take_turns_where_something_else_decides() {
+    run(&[
+        Case {
+            name: "first attempts pass, repetitions one a second, a success opens the way for all",
+            policy: turns,
+            script: "server by 1; server by 2 x2; first a by 1; a server => open; first b by 3; \
+                     no turn 1 by 1; wait 0.4; no turn 0.6 by 1; wait 0.6; turn d by 1; \
+                     no turn 1 by 2; b network; d network; first c by 3; c content 1 => closed recovered; \
+                     turn e by 1; turn f by 1",
+        },
+        Case {
+            name: "one witness takes turns with itself",
+            policy: turns,
+            script: "server by 7 x4; is state closed; no turn 1 by 7; turn a by 8; turn b by 8; wait 1; \
+                     turn c by 7; no turn 1 by 7; first d by 7; d content 1; turn e by 7; turn f by 7",
+        },
+        Case {
+            name: "it closes when calls under way break the row",
+            policy: turns,
+            script: "server by 1 x3; server by 2 => open; first a by 1; first b by 3; b server => closed; \
+                     turn c by 1; turn d by 1",
+        },
+        Case {
+            name: "what was under way when it opened joins the row, and does not close it",
+            policy: turns,
+            script: "first late by 5; server by 1; server by 2; server by 3; server by 4 => open; late server; \
+                     first b by 3; b server; is state open; is row 6",
+        },
+        Case {
+            name: "an operator's word holds for first attempts too",
+            policy: turns,
+            script: "force forced_open => closed > forced_open; no turn 30 by 1; reset => closed; \
+                     turn a by 1",
+        },
+    ]);
+}
+
+#[test]
+fn an_attempt_that_fails_counts_at_once() {
+    run(&[
+        Case {
+            name: "in the row of its call, once",
+            policy: plain,
+            script: "call a; a again server; is row 1; a again server; is row 1; a server; is row 1; \
+                     is failures 3",
+        },
+        Case {
+            name: "and is forgotten when the call succeeds in the end",
+            policy: plain,
+            script: "server x3; call a; a again server; is row 4; a success; is row 0",
+        },
+        Case {
+            name: "a probe's decides nothing yet",
+            policy: plain,
+            script: "open network; wait 30; probe a; a again server; is state half_open; \
+                     a success => closed",
         },
     ]);
 }
@@ -319,11 +475,11 @@ fn probes_decide() {
                      c success; is state half_open",
         },
         Case {
-            name: "where a rest is a preference, everybody passes after it, and any success closes",
+            name: "a rest lasts until somebody has seen that it is over",
             policy: cooling,
-            script: "open server; is left 60; wait 60; is left none; call a; call b; \
-                     a server => open > open probe_failed; is left 60; b success; send c; \
-                     c success => closed; is left none",
+            script: "open server; is left 60; wait 60; is left 0; probe a; refused 1; \
+                     a server => half_open > open probe_failed; is left 60; wait 500; is left 0; \
+                     probe b; b success => closed; is left none",
         },
     ]);
 }

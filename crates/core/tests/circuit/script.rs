@@ -9,13 +9,17 @@
 //! | `open network` | ordinary calls with this verdict until the circuit opens |
 //! | `call a`, `probe a`, `lone a`, `reserve a` | admits a call of this kind under a name |
 //! | `probe a lost 1` | the same, when a lost call makes room |
-//! | `send a` | an ordinary call without permission of the circuit |
+//! | `send a`, `send a by 7` | an ordinary call without permission of the circuit |
+//! | `turn a by 7`, `no turn 1 by 7` | a repetition that has its turn, or has to wait for it |
+//! | `first a by 7` | the first attempt of a call where repetitions take turns |
+//! | `a again server` | an attempt fails, and the call goes on |
 //! | `a success`, `a success took 11` | ends the oldest call of that name; the last one can end twice |
 //! | `a content 1` | its first content, after so many seconds |
 //! | `refused 30`, `lone refused 1`, `no reserve` | a call, a lone call, a reservation is refused |
 //! | `force isolated`, `reset`, `trip overloaded 1`, `rest overloaded 1` | what a handle does |
 //! | `wait 30`, `wait rest`, `wait probe` | moves the time, to the end of the rest, to the next probe |
 //! | `is row 4` | checks a [`value`](Rig::value) |
+//! | `is rested 2 by 7` | how long it rests for a witness, in seconds from now |
 //! | `soft x20`, `[lone a, a success] x3` | steps several times |
 //!
 //! A step that changes the state ends with ` => ` and the change, `closed > open consecutive network`
@@ -27,7 +31,7 @@ use std::{
 };
 
 use steadfast_core::{
-    Permit, PermitKind, Reason,
+    CallContext, Permit, PermitKind, Reason, Witness,
     circuit::{
         Blame, Circuit, CircuitPolicy, CircuitSnapshot, CircuitState, CircuitVerdict, Moment,
         Transition, Weight,
@@ -68,6 +72,14 @@ pub(crate) fn secs(secs: u64) -> Duration {
 
 fn time(text: &str) -> Duration {
     Duration::from_secs_f64(text.parse().unwrap())
+}
+
+/// The witness with this session; `none` for a call that is one of its own.
+fn witness(session: &str) -> Witness {
+    match session {
+        "none" => Witness::NONE,
+        session => Witness::new(&CallContext::new().with_session(session), None),
+    }
 }
 
 pub(crate) fn blame(weight: Weight, reason: Reason, cooldown: Duration) -> Blame {
@@ -204,6 +216,11 @@ impl Rig {
             ["wait", "probe"] => self.now = self.snapshot().probe_from.unwrap(),
             ["wait", seconds] => self.now += time(seconds),
             ["open", text] => self.open(verdict(text)),
+            ["is", "rested", expected, "by", by] => {
+                let rest = self.circuit.resting_for(witness(by), self.now);
+                let left = rest.map(|rest| (rest.until - self.now).as_secs_f64().to_string());
+                assert_eq!(left.as_deref().unwrap_or("none"), expected, "{}", self.at);
+            }
             ["is", name, ref expected @ ..] => {
                 assert_eq!(self.value(name), expected.join(" "), "{}", self.at);
             }
@@ -225,6 +242,29 @@ impl Rig {
             ["send", name] => {
                 let permit = Permit::new(PermitKind::Ordinary, self.begin().order);
                 self.started(name, permit);
+            }
+            ["send", name, "by", by] => {
+                let order = self.begin().order;
+                let permit =
+                    Permit { witness: witness(by), ..Permit::new(PermitKind::Ordinary, order) };
+                self.circuit.began(&permit);
+                self.started(name, permit);
+            }
+            [kind @ ("turn" | "first"), name, "by", by] => {
+                let now = self.begin();
+                let admission = self.circuit.take_turn(now, kind == "first", witness(by));
+                let permit = admission.result.expect(&self.at);
+                self.started(name, permit);
+            }
+            ["no", "turn", wait, "by", by] => {
+                let now = Moment { order: self.order + 1, ..self.moment() };
+                let refused = self.circuit.take_turn(now, false, witness(by)).result;
+                assert_eq!(refused.map_err(|it| it.wait), Err(time(wait)), "{}", self.at);
+            }
+            [call, "again", text] => {
+                let permit = self.calls[call][0];
+                let CircuitVerdict::Failure(blame) = verdict(text) else { panic!("{}", self.at) };
+                return self.circuit.attempt_failed(self.moment(), &permit, blame);
             }
             [kind @ ("call" | "probe" | "lone"), name] => {
                 let permit = self.admitted(match kind {
@@ -265,9 +305,10 @@ impl Rig {
                 let content = Some(time(content));
                 return self.circuit.end(self.moment(), &permit, verdict(text), content);
             }
-            [text, "by", witness] => {
-                let witness = witness.parse().ok();
-                let permit = Permit { witness, ..self.admitted(PermitKind::Ordinary) };
+            [text, "by", by] => {
+                let permit =
+                    Permit { witness: witness(by), ..self.admitted(PermitKind::Ordinary) };
+                self.circuit.began(&permit);
                 return self.end(permit, verdict(text));
             }
             [call, "content", after] => {
@@ -302,14 +343,17 @@ impl Rig {
             // The end of the rest, in seconds from now.
             "rest" => (it.until.unwrap() - self.now).as_secs_f64().to_string(),
             // The same, while no call is admitted.
-            "left" => match self.circuit.resting(self.now) {
-                Some(resting) => (resting.until - self.now).as_secs_f64().to_string(),
+            "left" => match self.circuit.resting() {
+                Some(resting) => {
+                    resting.until.saturating_duration_since(self.now).as_secs_f64().to_string()
+                }
                 None => "none".to_owned(),
             },
-            "reason" => match self.circuit.resting(self.now) {
+            "reason" => match self.circuit.resting() {
                 Some(resting) => resting.reason.map_or("none", Reason::as_str).to_owned(),
                 None => "none".to_owned(),
             },
+            "refuses" => yes(self.circuit.resting().is_some_and(|resting| resting.refuses)),
             "permanent" => yes(self.circuit.is_permanent()),
             "probing" => yes(self.circuit.is_probing(self.now)),
             _ => panic!("{}: no such value", self.at),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steadfast_core::{
-    Permit, PermitKind, Reason,
+    CallContext, Permit, PermitKind, Reason, Witness,
     circuit::{
         Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, LonePolicy, Moment,
-        Readmission, SlowPolicy, Transition, Weight,
+        SlowPolicy, Transition, Weight,
     },
 };
 use tokio::time::Instant;
@@ -57,6 +57,10 @@ fn run(policy: CircuitPolicy, ops: impl IntoIterator<Item = Op>) -> Result<(), T
                 prop_assert_eq!(got.map(|permit| permit.kind), expected);
                 // A call that does not pass has no place in the order.
                 order -= u64::from(got.is_err());
+                let by = |witness: u64| {
+                    Witness::new(&CallContext::new().with_session(witness.to_string()), None)
+                };
+                let witness = witness.map_or(Witness::NONE, by);
                 calls.extend(got.ok().map(|permit| Permit { witness, ..permit }));
             }
             Op::End { which, verdict, first_content } => {
@@ -129,21 +133,23 @@ fn policies() -> impl Strategy<Value = CircuitPolicy> {
         proptest::option::of((50u64..400, 0.2f64..1.0)),
         (1u32..4, 1u32..4, 0u64..2_000, 500u64..5_000),
         proptest::option::of((1u32..3, 10u64..1_000, 1u32..4)),
-        (any::<bool>(), any::<bool>()),
+        (any::<bool>(), proptest::option::of(50u64..1_500), 0u64..3_000),
     )
         .prop_map(
-            |(row, window, min_calls, failure_rate, slow, probing, lone, (grows, probes_alone))| {
+            |(row, window, min_calls, failure_rate, slow, probing, lone, (grows, first_rest, trusted))| {
                 let ms = Duration::from_millis;
                 let (probes, successes, lead, limit) = probing;
                 CircuitPolicy {
                     consecutive: row.0,
                     second_witness: row.1,
+                    trusted_for: ms(trusted),
                     window: ms(window),
                     min_calls,
                     failure_rate,
                     slow: slow.map(|(after, rate)| SlowPolicy { after: ms(after), rate }),
                     content_is_success: false,
                     cooldown: ms(700),
+                    first_rest: first_rest.map(ms),
                     growth: if grows { 2.0 } else { 1.0 },
                     max_cooldown: ms(4_000),
                     permanent_cooldown: ms(5_000),
@@ -152,16 +158,12 @@ fn policies() -> impl Strategy<Value = CircuitPolicy> {
                     successes,
                     probe_lead: ms(lead),
                     probe_limit: ms(limit),
-                    recovery: if probes_alone {
-                        Readmission::Probes
-                    } else {
-                        Readmission::Everyone
-                    },
                     lone: lone.map(|(at_once, every, successes)| LonePolicy {
                         at_once,
                         every: ms(every),
                         successes,
                     }),
+                    turns: None,
                 }
             },
         )

@@ -11,7 +11,7 @@ use std::{
 use steadfast_core::{
     PermitKind, Reason,
     circuit::{
-        Blame, CircuitCause, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight,
+        Blame, CircuitCause, CircuitPolicy, CircuitState, CircuitVerdict, Weight,
     },
 };
 
@@ -32,6 +32,7 @@ pub(crate) struct CircuitModel {
     calls: Vec<Call>,
     /// Calls that have started.
     started: u64,
+    last_success: Option<Duration>,
     due: VecDeque<Change>,
 }
 
@@ -96,6 +97,7 @@ impl CircuitModel {
     /// A closed circuit, created at `now`.
     pub(crate) fn new(policy: CircuitPolicy, now: Duration) -> Self {
         assert!(!policy.content_is_success, "the model judges at the end");
+        assert!(policy.turns.is_none(), "the model knows of no turns");
         Self {
             policy,
             created: now,
@@ -107,6 +109,7 @@ impl CircuitModel {
             rest: None,
             calls: Vec::new(),
             started: 0,
+            last_success: None,
             due: VecDeque::new(),
         }
     }
@@ -247,9 +250,7 @@ impl CircuitModel {
 
     /// It can not be called for `wait`, and has not failed.
     pub(crate) fn rest_for(&mut self, now: Duration, wait: Duration) {
-        let resting = self.rest.filter(|rest| {
-            self.is_resting() && (now < rest.until || self.policy.recovery == Readmission::Probes)
-        });
+        let resting = self.rest.filter(|_| self.is_resting());
         let mut rest = resting.unwrap_or(Rest::new(now, now));
         // No probe before its end: it would be refused.
         if now + wait > rest.until {
@@ -269,13 +270,8 @@ impl CircuitModel {
     }
 
     fn decide(&mut self, now: Duration, lone: bool) -> Result<PermitKind, Duration> {
-        let over = |rest: &Rest| now >= rest.until && self.policy.recovery == Readmission::Everyone;
-        match self.state {
-            CircuitState::Closed | CircuitState::ForcedClosed => return Ok(PermitKind::Ordinary),
-            _ if self.is_resting() && self.rest.as_ref().is_some_and(over) => {
-                return Ok(PermitKind::Ordinary);
-            }
-            _ => {}
+        if matches!(self.state, CircuitState::Closed | CircuitState::ForcedClosed) {
+            return Ok(PermitKind::Ordinary);
         }
         self.give_up_lost(now);
         if self.state == CircuitState::Open
@@ -333,6 +329,9 @@ impl CircuitModel {
     ) {
         let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = self.calls.remove(at);
+        if verdict == CircuitVerdict::Success {
+            self.last_success = Some(now);
+        }
         if call.generation != self.generation || call.lost {
             return;
         }
@@ -383,7 +382,7 @@ impl CircuitModel {
                 }
             }
             CircuitState::Open | CircuitState::HalfOpen => match blame {
-                Some(blame) => self.open(now, CircuitCause::ProbeFailed, Some(blame)),
+                Some(blame) => self.failed_in_rest(now, blame),
                 None if !slow => self.close(CircuitState::Closed, CircuitCause::Recovered),
                 None => {}
             },
@@ -399,10 +398,12 @@ impl CircuitModel {
         slow: bool,
     ) -> Option<CircuitCause> {
         let weight = blame.map(|blame| blame.weight);
-        if weight == Some(Weight::Proof) {
+        let row = self.row_of(order);
+        let since = self.last_success.map(|at| now - at);
+        let trusted = since.is_some_and(|since| since < self.policy.trusted_for);
+        if weight == Some(Weight::Proof) && (!trusted || self.is_witnessed(&row)) {
             return Some(CircuitCause::Proof);
         }
-        let row = self.row_of(order);
         // One that comes too late for any row is one by itself.
         let length = row.len().max(1);
         let enough = self.policy.consecutive.is_some_and(|enough| length >= enough as usize);
@@ -436,22 +437,29 @@ impl CircuitModel {
         match blame {
             None if !slow => rest.streak += 1,
             None => rest.streak = 0,
-            Some(blame) => {
-                rest.streak = 0;
-                if blame.hinted {
-                    rest.until = rest.until.max(now + blame.cooldown);
-                    rest.hinted = true;
-                }
-                if blame.weight == Weight::Proof {
-                    rest.until = rest.until.max(now + self.shortest(Some(blame)).0);
-                }
-            }
+            Some(_) => rest.streak = 0,
         }
         self.rest = Some(rest);
+        if let Some(blame) = blame {
+            self.failed_in_rest(now, blame);
+        }
         let enough = self.policy.lone.map_or(1, |lone| lone.successes).max(self.policy.successes);
         let believed = !rest.hinted || now >= self.probe_from(&rest);
         if rest.streak > 0 && rest.streak >= enough && believed {
             self.close(CircuitState::Closed, CircuitCause::Recovered);
+        }
+    }
+
+    /// A call that is no probe has failed in a rest.
+    fn failed_in_rest(&mut self, now: Duration, blame: Blame) {
+        let proof = self.shortest(Some(blame)).0;
+        let Some(rest) = &mut self.rest else { return };
+        if blame.hinted {
+            rest.until = rest.until.max(now + blame.cooldown);
+            rest.hinted = true;
+        }
+        if blame.weight == Weight::Proof {
+            rest.until = rest.until.max(now + proof);
         }
     }
 
@@ -463,7 +471,12 @@ impl CircuitModel {
             Some(blame) if blame.permanent => {
                 (blame.cooldown.max(policy.permanent_cooldown), policy.max_permanent)
             }
-            Some(blame) => (blame.cooldown, policy.max_cooldown),
+            Some(blame) => match policy.first_rest {
+                Some(first) if !blame.hinted && blame.weight != Weight::Proof => {
+                    (first.min(blame.cooldown), blame.cooldown)
+                }
+                _ => (blame.cooldown, policy.max_cooldown),
+            },
         }
     }
 
