@@ -3,7 +3,7 @@
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Reason, RecoveryLog, Step, Target, Window, circuit::CircuitState};
 
-use crate::{CompactionReport, Degraded, Effect, TooLarge};
+use crate::{CompactionReport, Degraded, Effect, TooLarge, decide::Remedy};
 
 /// What an event is about.
 #[derive(Clone, Copy)]
@@ -88,6 +88,15 @@ pub(crate) fn overflow(about: About<'_>, window: Window, times: u32) {
     about.log.record(|| step().with_target(about.target));
 }
 
+/// The provider refused a request, which is repaired and sent once more.
+pub(crate) fn repaired(about: About<'_>, remedy: Remedy, why: Reason) {
+    let (remedy, reason) = (remedy.as_str(), why.as_str());
+    event!(about, WARN "repaired" "a request that the provider refused is repaired and sent again",
+        remedy, reason);
+    let step = || Step::new("compact", "repaired").with_reason(why).with_detail(remedy);
+    about.log.record(|| step().with_target(about.target));
+}
+
 /// What is never changed is too large.
 pub(crate) fn too_large(about: About<'_>, error: &TooLarge) {
     let TooLarge { before, floor, required, limit, .. } = *error;
@@ -131,13 +140,14 @@ pub(crate) fn dropped(about: About<'_>, why: &'static str) {
     about.step("dropped", || why.to_owned());
 }
 
-/// The summariser's breaker changed.
-pub(crate) fn summariser(state: CircuitState) {
-    let state = state.as_str();
+/// The summariser's breaker of a tenant changed.
+pub(crate) fn summariser(tenant: &str, state: CircuitState) {
+    let (tenant, state) = (Some(tenant).filter(|tenant| !tenant.is_empty()), state.as_str());
     tracing::event!(
         name: "steadfast::compact::summariser",
         target: "steadfast::compact",
         tracing::Level::WARN,
+        tenant,
         state,
         "the breaker of the summariser changed"
     );

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::{
     body::CompactionEvents,
-    decide::{CallState, NextAction, Refusals, compact_refused, is_overflow, refused_compacted},
+    decide::{CallState, NextAction, Refusals, Remedy, refused_compacted, remedied},
     resend::{KeptRequest, polled_twice},
     state::LayerState,
 };
@@ -92,19 +92,26 @@ where
     }
 }
 
-/// Compacts a request that was refused as too large, and makes a service ready to send it again.
+/// Applies `remedy` to a request that was refused, and makes a service ready to send it again.
 async fn prepare_resend<S>(
     layer: Arc<LayerState>,
     mut service: S,
     kept: KeptRequest,
     failure: Failure,
     refusals: Refusals,
+    remedy: Remedy,
 ) -> Result<(S, ChatRequest, CallState), Failure>
 where
     S: Service<ChatRequest, Error: Into<Failure>>,
 {
-    let (request, state) = compact_refused(&layer, kept, failure, refusals).await?;
-    poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+    let asked = refusals.asked();
+    let resend = remedied(&layer, &kept, failure, remedy, refusals.times(remedy)).await;
+    let (request, state) = resend.map_err(|failure| failure.with_attempts(asked))?;
+    poll_fn(|cx| service.poll_ready(cx)).await.map_err(|error| {
+        let failure: Failure = error.into();
+        let attempts = asked.saturating_add(failure.attempts());
+        failure.with_attempts(attempts)
+    })?;
     Ok((service, request, state))
 }
 
@@ -140,11 +147,18 @@ where
                         (Err(failed), _) => failed.failure,
                         (Ok(()), Some(kept)) => {
                             let mut answer = call.finish(&UntilEnd, Lease::idle())?;
-                            answer.head.attempts = this.refusals.attempts(answer.head.attempts);
+                            let context = &kept.request.context;
+                            answer.head.attempts =
+                                this.refusals.attempts(context, answer.head.attempts);
                             if let Some(notice) = kept.state.notice.take() {
                                 notice.put(&mut answer.head);
                             }
                             let observer = kept.state.observer.take();
+                            if let Some(observer) =
+                                observer.as_ref().filter(|_| kept.state.shows_success)
+                            {
+                                observer.answered();
+                            }
                             let observer = observer.map(|observer| (this.layer.clone(), observer));
                             *this.kept = None;
                             let events = |events| CompactionEvents::new(events, observer);
@@ -158,16 +172,19 @@ where
             // A call that failed is dropped before another is made.
             this.state.set(State::Done);
             let Some(mut kept) = this.kept.take() else { return Poll::Ready(Err(polled_twice())) };
-            refused_compacted(this.layer, &kept, &failure);
-            if !is_overflow(&failure) || this.layer.config.off {
-                let attempts = this.refusals.attempts(failure.attempts());
+            this.refusals.count(&mut kept.request.context, &failure);
+            let remedy = match this.layer.config.off {
+                true => None,
+                false => this.refusals.remedy(&kept.request, &failure),
+            };
+            let Some(remedy) = remedy else {
+                refused_compacted(this.layer, &kept, &failure);
+                let attempts = this.refusals.asked();
                 return Poll::Ready(Err(failure.with_attempts(attempts)));
-            }
-            if !this.refusals.may_resend(&mut kept.request, &failure) {
-                return Poll::Ready(Err(failure.with_attempts(this.refusals.attempts(0))));
-            }
+            };
             let (layer, service) = (this.layer.clone(), this.spare.get());
-            let work = Box::pin(prepare_resend(layer, service, kept, failure, *this.refusals));
+            let refusals = *this.refusals;
+            let work = Box::pin(prepare_resend(layer, service, kept, failure, refusals, remedy));
             this.state.set(State::Preparing { work });
         }
     }

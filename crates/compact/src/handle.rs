@@ -31,6 +31,9 @@ pub struct CompactionCounts {
     pub ineffective: u64,
     /// Requests that a provider refused as too large and that were compacted again.
     pub overflows: u64,
+    /// Requests that a provider refused for their bytes, their media or their transcript, and that were
+    /// repaired and sent again.
+    pub repaired: u64,
     /// Requests that could not be made to fit.
     pub too_large: u64,
 }
@@ -41,8 +44,10 @@ pub struct CompactionCounts {
 pub struct CompactionSnapshot {
     /// What was done since the layer was made or reset.
     pub counts: CompactionCounts,
-    /// Whether the summariser may be called.
-    pub summariser: CircuitState,
+    /// The tenants for whom the summariser's breaker is not closed, and its state.
+    pub breakers: Vec<(Box<str>, CircuitState)>,
+    /// The windows that providers have stated in the last hour, by model.
+    pub learned: Vec<(Box<str>, u64)>,
     /// The conversations that are kept, in no order.
     pub conversations: Vec<ConversationSnapshot>,
     /// What tenants have spent on summaries in the last hour and the last day, in tokens; those that
@@ -64,7 +69,7 @@ pub struct ConversationSnapshot {
     pub saved: u64,
     /// Compactions in a row that did not help.
     pub ineffective: u32,
-    /// Internal errors of the layer.
+    /// Internal errors of the layer, since an answer to a compacted request.
     pub throws: u32,
     /// It is not compacted any more, after internal errors.
     pub is_off: bool,
@@ -76,10 +81,11 @@ impl CompactionHandle {
     /// What the layer has done, and what it remembers.
     pub fn snapshot(&self) -> CompactionSnapshot {
         let now = Instant::now();
-        let tenants = self.0.tenants.entries().into_iter();
-        let spent = tenants.map(|(name, tenant)| {
+        let tenants = self.0.tenants.entries();
+        let breakers = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.breaker.state()));
+        let spent = tenants.iter().map(|(name, tenant)| {
             let (hour, day) = tenant.spent(now);
-            (name, hour, day)
+            (name.clone(), hour, day)
         });
         let conversations = self.0.conversations.entries().into_iter().map(|(_, one)| {
             let snapshot = one.state.lock().snapshot.clone();
@@ -87,7 +93,8 @@ impl CompactionHandle {
         });
         CompactionSnapshot {
             counts: *self.0.counts.lock(),
-            summariser: self.0.breaker.state(),
+            breakers: breakers.filter(|(_, state)| *state != CircuitState::Closed).collect(),
+            learned: self.models().all_learned(),
             conversations: conversations.collect(),
             spent: spent.filter(|(_, hour, day)| (*hour, *day) != (0, 0)).collect(),
         }
@@ -98,6 +105,12 @@ impl CompactionHandle {
     pub fn spent(&self, tenant: Option<&str>) -> (u64, u64) {
         let tenant = self.0.tenants.get(&tenant.unwrap_or_default().into());
         tenant.map_or((0, 0), |tenant| tenant.spent(Instant::now()))
+    }
+
+    /// Whether the summariser may be called for a tenant. `None` for calls without one.
+    pub fn summariser(&self, tenant: Option<&str>) -> CircuitState {
+        let tenant = self.0.tenants.get(&tenant.unwrap_or_default().into());
+        tenant.map_or(CircuitState::Closed, |tenant| tenant.breaker.state())
     }
 
     /// The windows it goes by.
@@ -111,11 +124,19 @@ impl CompactionHandle {
         self.forget_where(|one| one.id == *id)
     }
 
-    /// Forgets all conversations, closes the summariser's breaker, and counts from zero. What tenants
-    /// have spent is kept.
+    /// Forgets the window that a provider stated of a model: requests are measured against what was known
+    /// of it before. Returns whether there was one. Without this it is forgotten after an hour.
+    pub fn forget_learned(&self, model: &str) -> bool {
+        self.models().forget(model)
+    }
+
+    /// Forgets all conversations, closes the summariser's breakers, and counts from zero. What tenants
+    /// have spent and what was learned of models is kept.
     pub fn reset(&self) {
         self.forget_where(|_| true);
-        self.0.breaker.reset();
+        for (_, tenant) in self.0.tenants.entries() {
+            tenant.breaker.reset();
+        }
         *self.0.counts.lock() = CompactionCounts::default();
     }
 

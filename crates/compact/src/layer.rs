@@ -108,7 +108,9 @@ impl CompactionLayer {
     }
 
     /// What the layer has to know of a target, where its name is not enough. Called once for each target
-    /// and model, and again when a window is learned.
+    /// and model, and again when a window is learned. For requests that name no target, as those of a
+    /// service without failover, it is called with one whose provider is empty and whose model is the
+    /// request's.
     ///
     /// ```
     /// use steadfast_compact::{CompactionLayer, TokenLimits, TargetFacts};

@@ -81,9 +81,22 @@
 //! layer: the provider decides.
 //!
 //! A summary that is unusable ([`Unusable`]), not finished in [`time`](SummaryPolicy::time) or not
-//! permitted (by the summariser's [breaker](CompactionSnapshot::summariser), by the
-//! [tenant's cap](SpendPolicy)) is not requested again: tiers 1 and 4 are used instead, and
-//! [`Notice::degraded`] has the reason.
+//! permitted (by the summariser's [breaker](CompactionHandle::summariser) for the tenant, by the
+//! [tenant's cap](SpendPolicy)) is not requested again in the same call: tiers 1 and 4 are used instead,
+//! and [`Notice::degraded`] has the reason. Retries in the summariser's own layers are cut short: once an
+//! attempt has failed, a caller waits [`patience`](SummaryPolicy::patience) longer. They are known by
+//! the recovery log of the summariser's requests.
+//!
+//! # Other refusals
+//!
+//! Three more refusals are repaired, once each in a call, and nothing of them shows when that helps; a
+//! second refusal is passed on:
+//!
+//! | the provider refuses | |
+//! |---|---|
+//! | its bytes | the largest results and media become markers, until half of the bytes are gone; the rest is compacted where these are too few |
+//! | an image or another medium | it becomes a marker: the one that [`transcript`](steadfast_chat::transcript)'s rules find fault with, else all; not where another target may read it |
+//! | its transcript, where those rules find fault with it, too | it is [repaired](steadfast_chat::transcript::repair) |
 //!
 //! # Conversations
 //!
@@ -100,7 +113,8 @@
 //!
 //! After three compactions in a row that did not help, a conversation is not summarised any more; after
 //! three internal errors (a panic in a closure it was given, a result that is not valid or that the
-//! provider refuses) it is not compacted any more, and every answer reports that.
+//! provider refuses) without an answer to a compacted request between, it is not compacted any more, and
+//! every answer reports that.
 //!
 //! # What it costs
 //!
@@ -124,7 +138,7 @@
 //! | module | |
 //! |---|---|
 //! | `measure` | counting tokens: schemes, calibration, limits of models and targets |
-//! | `decide` | when to compact and how far, the plan of a cut, the compaction of one request |
+//! | `decide` | when to compact and how far, the plan of a cut, the compaction of one request, what a refusal calls for |
 //! | `summarise` | calls of a summariser: prompts, budget, breaker |
 //! | `apply` | markers, summaries as messages, facts kept by rule, what is reported |
 //! | `state` | the state of the layer and of each conversation |
@@ -173,7 +187,8 @@
 //! # What is never changed
 //!
 //! Instructions, pinned messages, the user's current request, and the most recent messages (four,
-//! and the calls that go with their results). Calls and results go together or stay together.
+//! and the calls that go with their results). Calls and results go together or stay together. Only media
+//! that a provider refused become markers wherever they are.
 //!
 //! # What is sent
 //!

@@ -18,8 +18,8 @@ use crate::{
 /// [`CompactionLayer`](crate::CompactionLayer).
 ///
 /// The first call is the inner service's, which is ready; one that is compacted first takes that
-/// ready service with it. A request that was refused as too large is sent again with a clone, polled
-/// ready before.
+/// ready service with it. A request that was refused and can be repaired is sent again with a clone,
+/// polled ready before.
 #[derive(Clone, Debug)]
 #[must_use = "services do nothing unless called"]
 pub struct Compaction<S> {

@@ -18,7 +18,7 @@ use crate::{
     handle::{CompactionCounts, ConversationSnapshot},
     id,
     measure::TargetInfo,
-    summarise::{Summariser, SummariserBreaker, Tenant},
+    summarise::{Summariser, Tenant},
 };
 
 /// Conversations that are kept by default.
@@ -49,7 +49,6 @@ pub(crate) struct Config {
 /// What all services of one layer share.
 pub(crate) struct LayerState {
     pub(crate) config: Config,
-    pub(crate) breaker: Arc<SummariserBreaker>,
     pub(crate) tenants: Keyed<Box<str>, Tenant>,
     pub(crate) conversations: Keyed<u64, Conversation>,
     pub(crate) targets: Keyed<u64, TargetInfo>,
@@ -63,7 +62,6 @@ impl LayerState {
     pub(crate) fn new(config: Config) -> Self {
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         Self {
-            breaker: Arc::new(SummariserBreaker::new(config.summaries)),
             tenants: Keyed::new(KeyedPolicy::default()),
             conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
             targets: Keyed::new(KeyedPolicy::default()),

@@ -3,7 +3,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use steadfast_chat::{
     ChatRequest, Event, Message, Role, transcript::TranscriptRules, transcript::validate,
@@ -411,6 +417,36 @@ async fn internal_errors_switch_it_off_and_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_internal_errors_in_a_row_switch_it_off() {
+    let model = Model::fine();
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = broken.clone();
+    let layer = layer(8_192).with_pins(move |_| {
+        assert!(!is_broken.load(Ordering::Relaxed), "a pin that can not be decided");
+        false
+    });
+    let service = stacked(&layer, &model);
+    let conversation = || layer.handle().snapshot().conversations.remove(0);
+    let mut list = talk(120, 20);
+    for _ in 0..3 {
+        for throws in 1..=2 {
+            ask(&service, request(list.clone(), session("s"))).await.unwrap();
+            assert_eq!(conversation().throws, throws);
+        }
+        broken.store(false, Ordering::Relaxed);
+        let answer = ask(&service, request(list.clone(), session("s"))).await.unwrap();
+        assert_eq!((notice(&answer).reports.len(), conversation().throws), (1, 0));
+        broken.store(true, Ordering::Relaxed);
+        // So long that it is compacted again.
+        list.extend(talk(120, 20).into_iter().skip(1));
+    }
+    for throws in 1..=3 {
+        ask(&service, request(list.clone(), session("s"))).await.unwrap();
+        assert_eq!((conversation().throws, conversation().is_off), (throws, throws == 3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_result_that_the_provider_refuses_is_forgotten() {
     let model = Model::at_once(|_, request| {
         let is_compacted = request.messages.iter().any(|one| one.text().contains("[Summary of"));
@@ -445,6 +481,48 @@ async fn each_target_has_a_window_of_its_own() {
         let _ = answer;
         assert_eq!(model.last().messages.len() < list.len(), is_compacted, "{provider}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_target_has_the_window_of_its_model() {
+    let model = Model::fine();
+    let layer = CompactionLayer::rules_only().with_targets(|target: &Target| {
+        let is_small = target.provider().is_empty() && target.model() == Some(MODEL);
+        let window = if is_small { 8_192 } else { 200_000 };
+        TargetFacts::default().with_limits(TokenLimits::new(window))
+    });
+    let service = stacked(&layer, &model);
+    let list = talk(120, 20);
+    for (name, is_compacted) in [(MODEL, true), ("another", false)] {
+        let context = CallContext::new().with_session("s");
+        ask(&service, request(list.clone(), context).with_model(name)).await.unwrap();
+        assert_eq!(model.last().messages.len() < list.len(), is_compacted, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_a_provider_stated_refuses_for_an_hour_or_until_it_is_forgotten() {
+    let model = Model::at_once(|number, _| match number {
+        0 | 2 => Err(overflow(Some(2_000), None)),
+        _ => Ok(say("ok")),
+    });
+    let layer = CompactionLayer::rules_only().with_counter(four_bytes());
+    let service = stacked(&layer, &model);
+    let handle = layer.handle();
+    let one = async || {
+        let asked = request(vec![Message::user("why? ".repeat(4_000))], session("s"));
+        ask(&service, asked).await.map_err(|failure| failure.attempts()).map(drop)
+    };
+    assert_eq!(one().await, Err(1), "the provider refuses it, and nothing can be removed");
+    tokio::time::advance(Duration::from_secs(3_599)).await;
+    assert_eq!((one().await, model.calls()), (Err(0), 1), "it is not asked again");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(one().await, Ok(()));
+    assert_eq!(one().await, Err(1));
+    assert_eq!(handle.snapshot().learned, [(Box::<str>::from(MODEL), 2_000)]);
+    assert!(handle.forget_learned(MODEL) && !handle.forget_learned(MODEL));
+    assert_eq!(one().await, Ok(()));
+    assert!(handle.snapshot().learned.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
 use steadfast_compact::{CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable};
-use steadfast_core::{Failure, Priority, Reason, Usage, circuit::CircuitState};
+use steadfast_core::{Failure, Priority, Reason, Step, Usage, circuit::CircuitState};
 use support::*;
 use tokio::time::Instant;
 
@@ -206,11 +206,11 @@ async fn five_failures_open_its_breaker_for_a_minute_and_a_probe_follows() {
         (notice.reports[0].tier, notice.degraded)
     };
     for number in 0..5 {
-        assert_eq!(layer.handle().snapshot().summariser, CircuitState::Closed);
+        assert_eq!(layer.handle().summariser(Some("acme")), CircuitState::Closed);
         let failed = Some(Degraded::Failed(Reason::ServerError));
         assert_eq!(tier(&format!("s{number}")).await, (Tier::Fallback, failed));
     }
-    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Open);
+    assert_eq!(layer.handle().summariser(Some("acme")), CircuitState::Open);
     assert_eq!(tier("s5").await, (Tier::Fallback, Some(Degraded::BreakerOpen)));
     assert_eq!(failing.calls(), 5, "nobody was asked");
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -218,8 +218,108 @@ async fn five_failures_open_its_breaker_for_a_minute_and_a_probe_follows() {
     assert_eq!(tier("s7").await.1, Some(Degraded::BreakerOpen), "one was enough");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(tier("s8").await, (Tier::Summary, None));
-    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Closed);
+    assert_eq!(layer.handle().summariser(Some("acme")), CircuitState::Closed);
     assert_eq!(tier("s9").await, (Tier::Summary, None));
+}
+
+/// A summariser whose own layers try again after the first attempt, which takes 3 s, has failed; and
+/// what comes of it, 31 s later.
+fn retrying(outcome: fn() -> Reply) -> Model {
+    Model::new(move |_, request| async move {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        for wait in [1, 2, 4, 8, 16].map(Duration::from_secs) {
+            let retried = Step::new("retry", "retried").with_reason(Reason::ServerError);
+            request.context.log.record(|| retried.with_wait(wait));
+            tokio::time::sleep(wait).await;
+        }
+        outcome()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summariser_that_fails_holds_a_caller_for_five_seconds_more() {
+    let summariser = retrying(|| Err(Failure::new(Reason::ServerError, "broken")));
+    let layer = layer(&summariser);
+    let began = Instant::now();
+    let notice = notice(&turn(&layer, "s").await.unwrap());
+    assert_eq!(began.elapsed(), Duration::from_secs(3 + 5));
+    assert_eq!(notice.degraded, Some(Degraded::Failed(Reason::ServerError)));
+    assert_eq!(notice.reports[0].tier, Tier::Fallback);
+    assert_eq!((summariser.calls(), summariser.running()), (1, 0));
+    assert_eq!(layer.handle().spent(Some("acme")), (0, 0), "a failure costs nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summariser_that_is_slow_and_works_has_its_time() {
+    let slow = Model::new(|_, request| async move {
+        // What failed before this call is no failure of it.
+        let earlier = Step::new("failover", "insisted").with_reason(Reason::Overloaded);
+        request.context.log.record(|| earlier);
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        Ok(say("The record."))
+    });
+    let layer = layer(&slow);
+    let began = Instant::now();
+    assert_eq!(notice(&turn(&layer, "s").await.unwrap()).reports[0].tier, Tier::Summary);
+    assert_eq!(began.elapsed(), Duration::from_secs(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_background_nobody_waits_for_retries() {
+    let layer = CompactionLayer::new(retrying(|| Ok(say("The record."))))
+        .with_targets(window(14_000))
+        .with_counter(four_bytes())
+        .with_deferred(true);
+    let model = Model::fine();
+    let service = stacked(&layer, &model);
+    let mut list = talk(120, 20);
+    ask(&service, request(list.clone(), session("s"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    list.push(Message::assistant("ok"));
+    list.push(Message::user("go on"));
+    ask(&service, request(list, session("s"))).await.unwrap();
+    assert!(model.last().messages.iter().any(|one| one.text().contains("The record.")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summariser_that_failed_is_not_asked_again_in_the_same_call() {
+    let summariser = Model::at_once(|_, _| Err(Failure::new(Reason::Overloaded, "busy")));
+    let model = Model::at_once(|number, _| match number {
+        0 => Err(overflow(None, None)),
+        _ => Ok(say("ok")),
+    });
+    let service = stacked(&layer(&summariser), &model);
+    ask(&service, request(talk(120, 20), session("s"))).await.unwrap();
+    assert_eq!((summariser.calls(), model.calls()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_breaker_is_the_tenants_own_and_its_numbers_are_the_policys() {
+    let summariser = Model::at_once(|_, request| match request.context.tenant() {
+        Some("acme") => Err(Failure::new(Reason::ServerError, "broken")),
+        _ => Ok(say("The record.")),
+    });
+    let mut policy = SummaryPolicy::default();
+    (policy.failures, policy.rest) = (2, Duration::from_secs(90));
+    let layer = layer(&summariser).with_summaries(policy).unwrap();
+    let handle = layer.handle();
+    for number in 0..2 {
+        assert_eq!(handle.summariser(Some("acme")), CircuitState::Closed);
+        turn(&layer, &format!("s{number}")).await.unwrap();
+    }
+    assert_eq!(handle.snapshot().breakers, [(Box::<str>::from("acme"), CircuitState::Open)]);
+    assert_eq!(handle.summariser(Some("umbrella")), CircuitState::Closed);
+    let other = request(talk(120, 20), session("t").with_tenant("umbrella"));
+    let answer = ask(&stacked(&layer, &Model::fine()), other).await.unwrap();
+    assert_eq!(notice(&answer).reports[0].tier, Tier::Summary, "another tenant is summarised");
+
+    tokio::time::advance(Duration::from_secs(89)).await;
+    assert_eq!(notice(&turn(&layer, "s2").await.unwrap()).degraded, Some(Degraded::BreakerOpen));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    turn(&layer, "s3").await.unwrap();
+    assert_eq!(summariser.calls(), 4, "the probe");
+    handle.reset();
+    assert!(handle.snapshot().breakers.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +339,7 @@ async fn the_probe_has_thirty_seconds() {
     let answer = turn(&layer, "s").await.unwrap();
     assert_eq!(notice(&answer).degraded, Some(Degraded::TimedOut));
     assert_eq!(began.elapsed(), Duration::from_secs(30));
-    assert_eq!(layer.handle().snapshot().summariser, CircuitState::Open);
+    assert_eq!(layer.handle().summariser(Some("acme")), CircuitState::Open);
 }
 
 #[tokio::test(start_paused = true)]
@@ -261,7 +361,7 @@ async fn a_tenants_cap_holds_and_unused_tokens_are_returned() {
     assert!((2..5).contains(&summaries), "{summaries}");
     assert_eq!(handle.spent(Some("acme")).0, summaries * 5_020);
     assert_eq!(handle.spent(Some("umbrella")), (0, 0));
-    assert_eq!(handle.snapshot().summariser, CircuitState::Closed, "that is not its fault");
+    assert_eq!(handle.summariser(Some("acme")), CircuitState::Closed, "that is not its fault");
     tokio::time::advance(Duration::from_secs(3_661)).await;
     assert_eq!(notice(&turn(&layer, "afterwards").await.unwrap()).degraded, None);
     // Zero is no cap.
@@ -312,7 +412,7 @@ async fn a_dropped_call_frees_everything() {
         assert_eq!(summariser.running(), 0);
         assert_eq!(handle.spent(Some("acme")), (0, 0));
         assert!(!handle.snapshot().conversations[0].is_busy);
-        assert_eq!(handle.snapshot().summariser, CircuitState::Closed);
+        assert_eq!(handle.summariser(Some("acme")), CircuitState::Closed);
         assert_eq!(model.calls(), 0);
     }
 }

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_chat::Message;
+use steadfast_chat::{Message, Part, Role};
 use steadfast_compact::CompactionLayer;
 use steadfast_core::{Failure, Reason};
 use steadfast_testkit::CapturedEvents;
@@ -81,7 +81,8 @@ async fn every_action_is_traced_once_under_its_name() {
     }
     let events = captured.take();
     assert!(
-        events.contains(&"steadfast::compact::summariser state=\"open\"".to_owned()),
+        events
+            .contains(&"steadfast::compact::summariser tenant=\"acme\" state=\"open\"".to_owned()),
         "{events:?}"
     );
     one(6).await.unwrap();
@@ -98,6 +99,19 @@ async fn every_action_is_traced_once_under_its_name() {
     assert!(events[0].starts_with("steadfast::compact::overflow"), "{events:?}");
     assert!(events[0].ends_with("limit=6000 requested=9000 times=1"), "{events:?}");
     assert!(events[1].starts_with("steadfast::compact::compacted"));
+
+    // A refusal that is repaired.
+    let model_of_text = Model::at_once(|number, _| match number {
+        0 => Err(Failure::new(Reason::Format, "Could not process image")),
+        _ => Ok(say("ok")),
+    });
+    let service = stacked(&CompactionLayer::rules_only(), &model_of_text);
+    let picture = vec![Message::new(Role::User, vec![Part::image("image/png", "AAAA")])];
+    ask(&service, request(picture, session("s"))).await.unwrap();
+    let events = captured.take();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].starts_with("steadfast::compact::repaired"), "{events:?}");
+    assert!(events[0].ends_with("remedy=\"omit_media\" reason=\"format\""), "{events:?}");
 
     // What can not fit.
     let service = stacked(&CompactionLayer::rules_only().with_targets(window(8_192)), &model);

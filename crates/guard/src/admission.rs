@@ -69,7 +69,7 @@ impl Admission {
     }
 
     fn edit(&mut self, c: &Compiled, block: u32, name: &str) {
-        let Some(limit) = c.policy.limits.edits_per_file else { return };
+        let Some(limit) = self.state.limits(c).edits_per_file else { return };
         let edits = u32::try_from(self.edits.len()).unwrap_or(u32::MAX);
         // All of them may be edits of the file with the most edits so far.
         self.holding |= self.state.files.most.saturating_add(edits) >= limit;

@@ -9,6 +9,7 @@ const NAMES: &str = include_str!("../data/names.txt");
 
 /// Lists in which names are looked up.
 pub(crate) static TRIVIAL_RESULTS: LazyLock<Vec<&str>> = LazyLock::new(|| list("trivial_results"));
+pub(crate) static OUTPUT_FRAMES: LazyLock<Vec<&str>> = LazyLock::new(|| list("output_frames"));
 pub(crate) static TEMPORARY_PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| list("temporary_paths"));
 pub(crate) static ID_PREFIXES: LazyLock<Vec<&str>> = LazyLock::new(|| list("id_prefixes"));
 pub(crate) static TIME_UNITS: LazyLock<Vec<&str>> = LazyLock::new(|| list("time_units"));
@@ -42,7 +43,7 @@ pub(crate) fn tools() -> Vec<ToolSpec> {
 fn tool(line: &str) -> Option<ToolSpec> {
     let mut fields = line.split_whitespace();
     let mut tool = ToolSpec::new(fields.next()?, Kind::named(fields.next()?)?);
-    tool.limit = match fields.next()? {
+    tool.usual = match fields.next()? {
         "-" => None,
         limit => Some(limit.parse().ok()?),
     };

@@ -15,7 +15,7 @@ pub(crate) fn stopped(task: TaskId<'_>, stop: &SafetyStop, inside: bool, log: &R
         cause = stop.cause.as_str(),
         events = stop.events,
         calls = stop.calls,
-        elapsed_ms = millis(stop.elapsed),
+        elapsed_ms = stop.elapsed.map(millis),
         inside,
         "the safety guard stopped a task"
     );

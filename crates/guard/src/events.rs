@@ -26,6 +26,8 @@ use crate::{
 pub(crate) struct Guarded {
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) task: Option<Arc<Task>>,
+    /// Whether the caller named the task.
+    pub(crate) named: bool,
     /// When the task began, if that is known.
     pub(crate) began: Option<Instant>,
     /// The tool layer counts the calls of the answer, so they are not counted here.
@@ -46,7 +48,7 @@ impl Guarded {
 
     /// The stop when the time limit is exceeded.
     fn late(&mut self) -> Option<SafetyStop> {
-        let (began, limit) = (self.began?, self.tasks.c.policy.limits.time?);
+        let (began, limit) = (self.began?, self.tasks.c.policy.limits_of(self.named).time?);
         let now = Instant::now();
         let is_late = |began: Instant| began.checked_add(limit).is_some_and(|until| now > until);
         if is_late(began) {
@@ -58,7 +60,7 @@ impl Guarded {
 
     /// A stop for something in the answer itself.
     fn stop(&self, cause: StopCause) -> SafetyStop {
-        self.read(|state| state.stop(cause, Instant::now()))
+        self.read(|state| state.stop(&self.tasks.c, cause, Instant::now()))
     }
 
     fn read<T>(&self, read: impl FnOnce(&TaskState) -> T) -> T {
@@ -71,7 +73,7 @@ impl Guarded {
 
     /// The state of a task in which this answer is the first event.
     fn first(&self) -> Box<TaskState> {
-        let mut state = Box::new(TaskState::new(self.began));
+        let mut state = Box::new(TaskState::new(self.began, self.named));
         state.on(&self.tasks.c, TaskEvent::Answer, Instant::now());
         state
     }

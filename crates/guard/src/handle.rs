@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::{
     Advice, GuardPolicy, MARK, PolicyError, SafetyGuardLayer, SafetyStop, TaskId, ToolGuardLayer,
     event, history,
+    known::Counting,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
     tasks::{Task, Tasks},
@@ -72,7 +73,7 @@ pub struct TaskSnapshot {
     pub events: u64,
     /// Calls of tools so far.
     pub calls: u64,
-    /// Calls of each tool, by name; empty when the task is read from histories.
+    /// Calls of each tool, by name.
     pub tools: Vec<(Box<str>, u32)>,
     /// Since it began or was extended.
     pub elapsed: Duration,
@@ -143,7 +144,7 @@ impl SafetyGuardHandle {
         let (c, now) = (&self.tasks.c, Instant::now());
         match self.tasks.get(task.into()) {
             Some(task) => task.state.lock().check(c, &c.call(call), now),
-            None => TaskState::new(Some(now)).check(c, &c.call(call), now),
+            None => TaskState::new(Some(now), true).check(c, &c.call(call), now),
         }
     }
 
@@ -204,13 +205,13 @@ impl SafetyGuardHandle {
 
     /// The state of a task, if it is known.
     pub fn get<'a>(&self, task: impl Into<TaskId<'a>>) -> Option<TaskSnapshot> {
-        Some(self.tasks.get(task.into())?.snapshot(Instant::now()))
+        Some(self.tasks.get(task.into())?.snapshot(&self.tasks.c, Instant::now()))
     }
 
     /// The state of every task, in no order.
     pub fn snapshot(&self) -> Vec<TaskSnapshot> {
         let (now, all) = (Instant::now(), self.tasks.keyed.entries());
-        all.iter().map(|(_, task)| task.snapshot(now)).collect()
+        all.iter().map(|(_, task)| task.snapshot(&self.tasks.c, now)).collect()
     }
 
     /// How many stops there have been.
@@ -219,13 +220,14 @@ impl SafetyGuardHandle {
     }
 
     /// The verdict on the calls in a request's history since the last turn of the user: the same that
-    /// these calls would have had one by one. Stores nothing. For a process in which the tools do not
-    /// run, such as a gateway. The layer around the model does the same by itself; call this only
-    /// without it.
+    /// these calls would have had one by one, with the limits of a named task if the request names one.
+    /// Stores nothing. For a process in which the tools do not run, such as a gateway. The layer around
+    /// the model does the same by itself; call this only without it.
     pub fn from_history(&self, request: &ChatRequest) -> GuardVerdict {
         let (c, now) = (&self.tasks.c, Instant::now());
-        let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));
-        history::feed(c, turn, 0, &mut state, now, |_, _, _, _| {});
+        let mut state = TaskState::new(None, request.context.task().is_some());
+        let turn = history::last_turn(&request.messages);
+        history::feed(c, turn, |_| Counting::New, &mut state, now, |_, _, _, _| {});
         let stop = state.on(c, TaskEvent::Ask, now);
         // Only the most important advice is reported.
         let advice = state.pending.into_iter().max_by_key(Advice::weight);

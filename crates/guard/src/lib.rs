@@ -1,8 +1,9 @@
-//! Hard limits and loop detection for agents.
+//! Loop detection and limits for agents.
 //!
 //! An agent in a loop does not fail: it continues, and costs money. [`SafetyGuardLayer`] stops such a
-//! task, at hard limits and when it loops, with a failure that no layer retries or with a last answer
-//! that says so. One [`SafetyGuardHandle`] serves the model, the tools and the operator.
+//! task when it loops, and a task that has limits at its limits: with a failure that no layer retries, or
+//! with a last answer that says so. One [`SafetyGuardHandle`] serves the model, the tools and the
+//! operator.
 //!
 //! ```
 //! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role};
@@ -30,7 +31,7 @@
 //! }
 //! let stopped = llm.clone().oneshot(ChatRequest::new(messages.clone())).await.unwrap_err();
 //! assert_eq!(stopped.reason(), Reason::Safety);
-//! assert!(stopped.message().contains("Events processed: 15 | Tool calls: 5 | Elapsed: 0s"));
+//! assert!(stopped.message().contains("Events processed: 15 | Tool calls: 5"));
 //!
 //! // After a turn of the user it may continue.
 //! messages.push(Message::user("look into b.rs instead"));
@@ -42,9 +43,13 @@
 //!
 //! # Limits
 //!
-//! A limit of n allows exactly n; all of them are data ([`TaskLimits`], [`ToolSpec`]).
+//! Healthy agents edit one file ten times and call one tool a hundred times, so by default only loops
+//! stop anybody. A caller that names a task ([`CallContext::task`](steadfast_core::CallContext::task))
+//! wants it bounded: it has the limits [`GuardPolicy::named`], over all its conversations. Tasks that
+//! nobody named have [`GuardPolicy::limits`], which are none, and [`GuardPolicy::codebuddy`] has the same
+//! numbers for everybody. All of them are data ([`TaskLimits`], [`ToolSpec`]).
 //!
-//! | limit | default |
+//! | limit | of a named task |
 //! |---|---|
 //! | events: answers of the model, calls, results | 2,000 |
 //! | tool calls | 400 |
@@ -57,9 +62,12 @@
 //! | `web_search` | 8 |
 //! | edits of one file | 4 |
 //!
-//! The result of an allowed call is allowed too, even when the call was the last event. Other names
-//! of a tool (`Edit`, `str_replace`, `apply_patch`) are counted with it. The agent can not lift a
-//! limit; an operator can, with [`SafetyGuardHandle::extend`].
+//! A limit of n allows exactly n. The listed tools have their numbers where any tool has one
+//! ([`TaskLimits::per_tool`]); a tool's own [`limit`](ToolSpec::limit) is everybody's. The result of an
+//! allowed call is allowed too, even when the call was the last event. Other names of a tool (`Edit`,
+//! `str_replace`, `apply_patch`) are counted with it. The message of a stop names the key that raises
+//! the limit ([`SafetyStop::key`]). The agent can not lift a limit; an operator can, with
+//! [`SafetyGuardHandle::extend`].
 //!
 //! # Loops
 //!
@@ -70,15 +78,15 @@
 //! | two or three calls in turn, unchanged results | 3 cycles | 4 |
 //! | one tool, the same result to different arguments | at 5 | at 8 |
 //! | the same sentence in one answer, outside code and tables | | at 10 of the last 64 |
-//! | edits of one file | at its limit | beyond |
 //!
-//! What counts is whether anything changes. Calls are the same whatever the order of keys and the
+//! What counts is whether anything changes. An edit with new text that succeeds is progress, however
+//! often its file was edited. Calls are the same whatever the order of keys and the
 //! spelling of a path; results are the same whatever their ids, times and temporary paths; but every
 //! digit of an argument counts, so paging through a file is progress. Counts restart after a turn of
-//! the user, after a successful call that changes something or may have ([`Kind`]), and after many new
-//! results ([`LoopRules::forget_after`]). Polls may find nothing new four times as often, and are
-//! advised how long to wait. A stop needs new evidence after the advice: a batch of calls, however
-//! long, is only advised.
+//! the user, after a successful call that changes something or may have ([`Kind`]), after a poll that
+//! found a change, and after many new results ([`LoopRules::forget_after`]). Polls may find nothing new
+//! four times as often, and are advised how long to wait. A stop and further advice need new evidence
+//! after the advice: a batch of calls, however long, is advised once.
 //!
 //! Advice is appended as the last message, so that a cached prefix stays valid, or added to the tool's
 //! result. It begins with [`MARK`], like every message of the guard, and counts neither as a turn of
@@ -86,11 +94,14 @@
 //!
 //! # What a task is, and where its calls are counted
 //!
-//! | the request's context has | a task is | what is available |
+//! | the request's context has | a task is | its limits |
 //! |---|---|---|
-//! | a task | that, over all its turns | limits, time, operator's `extend` |
-//! | a session | what happens since the user's last turn | the same |
-//! | neither | what happens since the user's last turn, by the request's history | limits without time |
+//! | a task | that, over all its turns and conversations | [`named`](GuardPolicy::named) |
+//! | a session | what happens since the user's last turn | [`limits`](GuardPolicy::limits) |
+//! | neither | what happens since the user's last turn, by the request's history | the same, without time |
+//!
+//! The first two are known to the operator ([`SafetyGuardHandle::extend`]). Who calls the handle with a
+//! name has named a task, unless the model's requests have it as their session.
 //!
 //! A task is identified by its name and its tenant ([`TaskId`]): tasks of two tenants with one name
 //! are different tasks.
@@ -100,10 +111,14 @@
 //! A call beyond a limit is then answered with a failed result that says why.
 //!
 //! Where they run elsewhere, as behind a gateway, nothing more is needed: the guard reads calls and
-//! results from each request's history and comes to the same verdicts, without any state. The calls of
-//! an answer are counted as they stream: one beyond a limit is replaced by text that says so, and
+//! results from each request's history and comes to the same verdicts. Loops need no state for that.
+//! Of a named task the guard remembers which answers it has counted, so that a history that is sent
+//! again counts once, and several conversations add up. It knows a conversation by its session, else by
+//! the user's first message: a client that replaces that, to shorten its history, names its session. The
+//! calls of an answer are counted as they stream: one beyond a limit is replaced by text that says so, and
 //! those before it are let through. So the caller runs no more than the limit, and each call that it
-//! received has its result. An edit that may be beyond its file's limit is held back until its file is
+//! received has its result. Calls that another conversation of the task is just receiving are counted
+//! with its next request. An edit that may be beyond its file's limit is held back until its file is
 //! known.
 //!
 //! # Where to put this layer
@@ -149,7 +164,9 @@ pub mod future;
 mod handle;
 mod history;
 mod json;
+mod known;
 mod layer;
+mod limits;
 mod path;
 mod policy;
 mod progress;
@@ -169,7 +186,8 @@ pub use self::{
     events::GuardEvents,
     handle::{GuardVerdict, SafetyGuardHandle, TaskSnapshot},
     layer::SafetyGuardLayer,
-    policy::{GuardPolicy, LoopRules, StopAs, Strikes, TaskLimits},
+    limits::TaskLimits,
+    policy::{GuardPolicy, LoopRules, StopAs, Strikes},
     replay::Replayed,
     service::SafetyGuard,
     stop::{Advice, LoopRule, MARK, SafetyStop, StopCause},

@@ -66,6 +66,9 @@ fn normal(path: &str) -> String {
     }
 }
 
+/// How a patch begins.
+pub(crate) const PATCH: &str = "*** Begin Patch";
+
 /// The files that a patch names, in the forms `*** Update File: a.rs` and `+++ b/a.rs`.
 pub(crate) fn in_patch<'a>(patch: &'a str) -> impl Iterator<Item = &'a str> + 'a {
     patch.lines().filter_map(|line| {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::KeyedPolicy;
 
 use crate::{
-    Kind, PolicyError, ToolSpec,
+    Kind, PolicyError, TaskLimits, ToolSpec,
     data::{self, strings},
     repeat, tools,
 };
@@ -19,12 +19,17 @@ use crate::{
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct GuardPolicy {
-    /// The limits of a task.
+    /// The limits of every task that nobody named: by default there are none.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub limits: TaskLimits,
+    /// The limits of a task that its caller named
+    /// ([`CallContext::task`](steadfast_core::CallContext::task)), in all its conversations together. In
+    /// a configuration what is not set here is as in `[guard]`, where that sets it. 0: off.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::named"))]
+    pub named: TaskLimits,
     /// The known tools, with their other names, kinds and limits. A tool that is not in the table is of
-    /// the kind [`other`](Kind::Other) and has the limit [`per_tool`](TaskLimits::per_tool). Those of a
-    /// configuration are added; their names are removed from the built-in table.
+    /// the kind [`other`](Kind::Other). Those of a configuration are added; their names are removed from
+    /// the built-in table, with its kind and limit.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "tools::read"))]
     pub tools: Vec<ToolSpec>,
     /// What counts as a loop.
@@ -50,53 +55,6 @@ pub struct GuardPolicy {
     pub error_prefixes: Vec<String>,
     /// How many tasks are kept.
     pub tasks: KeyedPolicy,
-}
-
-/// The limits of a task. A limit of n allows exactly n; `None` is no limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct TaskLimits {
-    /// Events: an answer of the model, a call of a tool, a result of one. 2,000: five for each of
-    /// the 400 calls, where three are usual.
-    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
-    pub events: Option<u64>,
-    /// Calls of tools. 400: healthy sessions have hundreds of calls, not thousands.
-    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
-    pub calls: Option<u64>,
-    /// From the task's first request on. 10 minutes: after that a person should check.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "time_s", with = "steadfast_core::config::Seconds")
-    )]
-    pub time: Option<Duration>,
-    /// Calls of one tool, unless the table of tools has another limit. 20.
-    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
-    pub per_tool: Option<u32>,
-    /// Edits of one file. 4: the edit after that is usually the one that undoes the first.
-    #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
-    pub edits_per_file: Option<u32>,
-}
-
-impl Default for TaskLimits {
-    fn default() -> Self {
-        Self {
-            events: Some(2_000),
-            calls: Some(400),
-            time: Some(Duration::from_secs(600)),
-            per_tool: Some(20),
-            edits_per_file: Some(4),
-        }
-    }
-}
-
-impl TaskLimits {
-    /// No limit at all; the tools of a policy's table keep their own.
-    pub const fn off() -> Self {
-        Self { events: None, calls: None, time: None, per_tool: None, edits_per_file: None }
-    }
 }
 
 /// When a rule advises and when it stops.
@@ -202,6 +160,7 @@ impl Default for GuardPolicy {
     fn default() -> Self {
         Self {
             limits: TaskLimits::default(),
+            named: TaskLimits::codebuddy(),
             tools: data::tools(),
             rules: LoopRules::default(),
             stop_as: StopAs::default(),
@@ -216,17 +175,22 @@ impl Default for GuardPolicy {
 }
 
 impl GuardPolicy {
-    /// No limits and no rules.
-    pub fn off() -> Self {
-        let (limits, rules) = (TaskLimits::off(), LoopRules::off());
-        Self { limits, tools: Vec::new(), rules, ..Self::default() }
+    /// The preset `codebuddy`: the limits that by default only a named task has are everybody's. A task
+    /// that nobody named is what happens since the user's last turn.
+    pub fn codebuddy() -> Self {
+        Self { limits: TaskLimits::codebuddy(), ..Self::default() }
     }
 
-    /// Loop detection only: all limits are off except that of edits of one file.
+    /// No limits and no rules.
+    pub fn off() -> Self {
+        let rules = LoopRules::off();
+        Self { tools: Vec::new(), rules, ..Self::default() }.loops_only()
+    }
+
+    /// Loop detection only: nobody has a limit that counts, not even a named task.
     #[must_use]
     pub fn loops_only(mut self) -> Self {
-        self.limits =
-            TaskLimits { edits_per_file: self.limits.edits_per_file, ..TaskLimits::off() };
+        (self.limits, self.named) = (TaskLimits::default(), TaskLimits::default());
         for tool in &mut self.tools {
             tool.limit = None;
         }
@@ -240,7 +204,7 @@ impl GuardPolicy {
     /// use steadfast_guard::{GuardPolicy, Kind};
     ///
     /// let mut policy = GuardPolicy::default();
-    /// policy.tool_mut("bash").limit = Some(50); // run_terminal_command, by another name
+    /// policy.tool_mut("bash").limit = Some(50); // run_terminal_command, for everybody
     /// let deploy = policy.tool_mut("deploy");
     /// (deploy.kind, deploy.limit) = (Kind::Mutating, Some(1));
     /// assert!(policy.validate().is_ok());
@@ -287,6 +251,8 @@ impl GuardPolicy {
             ("rules.forget_after", rules.forget_after == 0, ""),
             ("limits.events", self.limits.events == Some(0), off),
             ("limits.time", self.limits.time == Some(Duration::ZERO), off),
+            ("named.events", self.named.events == Some(0), off),
+            ("named.time", self.named.time == Some(Duration::ZERO), off),
             ("tasks.capacity", self.tasks.capacity == 0, ""),
             ("tasks.idle", self.tasks.idle.is_zero(), ""),
         ] {
@@ -302,8 +268,22 @@ impl GuardPolicy {
 #[cfg(feature = "serde")]
 mod keys {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use serde_json::{Map, Value};
 
-    use super::{GuardPolicy, Strikes};
+    use super::{GuardPolicy, Strikes, TaskLimits};
+
+    /// The limits of named tasks: those that are not written keep their defaults.
+    pub(super) fn named<'de, D>(deserializer: D) -> Result<TaskLimits, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let mut limits = serde_json::to_value(TaskLimits::codebuddy()).map_err(D::Error::custom)?;
+        let written = Map::<String, Value>::deserialize(deserializer)?;
+        if let Value::Object(limits) = &mut limits {
+            limits.extend(written);
+        }
+        TaskLimits::deserialize(limits).map_err(D::Error::custom)
+    }
 
     /// `[ADVISE, STOP]`, or `[]` for a rule that is off.
     pub(super) struct AdviseStop;

@@ -66,11 +66,13 @@ pub(crate) struct Progress {
     pairs: Seen,
     /// Tools with their results.
     answers: Seen,
+    /// Polls, whatever their results.
+    polls: Seen,
     /// New pairs so far.
     news: u32,
     /// New answers so far.
     new_answers: u32,
-    /// Calls that changed something, or may have.
+    /// Calls that changed something, or may have, and polls that found a change.
     barrier: u32,
     /// Those of them that were new.
     new_barrier: u32,
@@ -113,7 +115,9 @@ impl Progress {
             && !result.failed
             && new
             && (result.trivial || self.answers.get(answer).is_none());
-        self.barrier = self.barrier.wrapping_add(u32::from(changed || may_have));
+        // What is waited for makes progress.
+        let found_change = poll && self.polled(facts.signature) && new && !result.failed;
+        self.barrier = self.barrier.wrapping_add(u32::from(changed || may_have || found_change));
         self.new_barrier = self.new_barrier.wrapping_add(u32::from(changed && new));
 
         // A repeated change does not restart its own count.
@@ -140,6 +144,11 @@ impl Progress {
             found = wait(rules, count).map_or(Finding::Fine, Finding::Wait);
         }
         found
+    }
+
+    /// Whether there was this poll before.
+    fn polled(&mut self, signature: u64) -> bool {
+        self.polls.count(signature, 0, 0, u32::MAX).count > 1
     }
 
     /// Detects two or three calls in turn.
@@ -172,11 +181,12 @@ impl Progress {
 
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
-        self.pairs.len() + self.answers.len()
+        self.pairs.len() + self.answers.len() + self.polls.len()
     }
 }
 
-/// The finding for `count`. A stop needs advice that the model has seen before this call.
+/// The finding for `count`. A stop needs advice that the model has seen before this call, and so does
+/// further advice: the calls of one answer were made before the model saw any.
 fn strike(
     rule: LoopRule,
     strikes: Option<Strikes>,
@@ -189,11 +199,15 @@ fn strike(
     if count < strikes.warn {
         return Finding::Fine;
     }
-    if *warned == 0 {
-        *warned = round + 1;
-    } else if count >= strikes.stop && round + 1 > *warned {
+    let now = round.saturating_add(1);
+    if *warned == now {
+        return Finding::Fine;
+    }
+    let advised = *warned > 0;
+    if advised && count >= strikes.stop {
         return Finding::Stop(rule, count);
     }
+    *warned = now;
     Finding::Warn(rule, count)
 }
 
@@ -222,7 +236,7 @@ struct Entry {
     barrier: u32,
     /// The number of new pairs when it was last seen.
     news: u32,
-    /// One more than the round in which advice was given; 0 for none.
+    /// One more than the round in which advice was last given; 0 for none.
     warned: u32,
 }
 
@@ -266,9 +280,11 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::ToolLimits;
 
     fn facts(tool: &'static str, signature: u64, kind: Kind) -> CallFacts<'static> {
-        CallFacts { tool: tool.into(), kind, limit: None, signature, files: Vec::new() }
+        let limits = ToolLimits::default();
+        CallFacts { tool: tool.into(), kind, limits, signature, files: Vec::new() }
     }
 
     fn returned(hash: u64) -> ResultFacts {
@@ -306,6 +322,11 @@ mod tests {
         cycle.repeat(times)
     }
 
+    /// A call that waits, and after each a poll.
+    fn poll_between(found: impl Fn(u64) -> u64) -> Vec<(&'static str, u64)> {
+        (0..40).flat_map(|at| [("s", 1), ("p", 100 + found(at))]).collect()
+    }
+
     #[test]
     fn each_rule_warns_and_stops_at_its_counts() {
         for (what, calls, wanted) in [
@@ -329,6 +350,8 @@ mod tests {
             ("the same change", again(&[("m", 1)], 9), (Some(3), Some(5))),
             ("two changes in turn", again(&[("m1", 1), ("m2", 2)], 9), (Some(6), Some(8))),
             ("build, edit", again(&[("a", 1), ("m", 2)], 2), (None, None)),
+            ("wait, new text", poll_between(|at| at), (None, None)),
+            ("wait, the same text", poll_between(|_| 0), (Some(5), Some(9))),
         ] {
             assert_eq!(marks(&calls), wanted, "{what}");
         }
@@ -396,7 +419,7 @@ mod tests {
         progress.answered();
         let batch: Vec<_> =
             (0..9).map(|_| progress.observe(&rules, &call, returned(1)).weight()).collect();
-        assert_eq!(batch, [0, 0, 2, 2, 2, 2, 2, 2, 2], "the model has not seen the advice");
+        assert_eq!(batch, [0, 0, 2, 0, 0, 0, 0, 0, 0], "the model has not seen the advice");
         progress.answered();
         assert_eq!(progress.observe(&rules, &call, returned(2)), Finding::Fine, "a new result");
         assert_eq!(progress.observe(&rules, &call, returned(1)).weight(), 3);

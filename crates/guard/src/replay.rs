@@ -3,7 +3,7 @@
 use steadfast_chat::ChatRequest;
 use tokio::time::Instant;
 
-use crate::{Advice, GuardVerdict, SafetyGuardHandle, history, state::TaskState};
+use crate::{Advice, GuardVerdict, SafetyGuardHandle, history, known::Counting, state::TaskState};
 
 /// One call of a recorded conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,9 @@ impl GuardVerdict {
 
 impl SafetyGuardHandle {
     /// What the guard would have decided on each call of a recorded conversation: one verdict a call,
-    /// in order. The whole conversation is one task; time is not counted, since a recording has none.
+    /// in order. The whole conversation is one named task, whatever the request's context; time is not
+    /// counted, since a recording has none. A policy that is
+    /// [`loops_only`](crate::GuardPolicy::loops_only) shows what happens to a task that nobody named.
     /// After a stop every call is stopped; after one for a loop, until the next turn of the user.
     /// Stores nothing.
     ///
@@ -61,11 +63,11 @@ impl SafetyGuardHandle {
     pub fn replay(&self, request: &ChatRequest) -> Vec<Replayed> {
         let mut replayed: Vec<Replayed> = Vec::new();
         let mut stopped = false;
-        let (c, mut state) = (&self.tasks().c, TaskState::default());
+        let (c, mut state) = (&self.tasks().c, TaskState::new(None, true));
         history::feed(
             c,
             &request.messages,
-            0,
+            |_| Counting::New,
             &mut state,
             Instant::now(),
             |number, call, is_result, verdict| {

@@ -16,6 +16,7 @@ use crate::{
     events::{GuardEvents, Guarded},
     future::{Refused, ResponseFuture},
     history,
+    known::Counting,
     state::{TaskEvent, TaskState},
     tasks::Tasks,
 };
@@ -63,47 +64,37 @@ where
 /// Whether the model may be called, and what its answer is checked with. Adds advice to the request.
 fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<Refused>> {
     let (c, now) = (&tasks.c, Instant::now());
-    // A named task continues over the user's turns, a session's task ends with each.
-    let per_turn = request.context.task().is_none();
+    let named = request.context.task().is_some();
     let task = TaskId::of(&request.context).map(|id| tasks.task(id, now));
-    let user_speaks = history::ends_with_user(request);
     let tool_layer = tasks.has_tool_layer() && task.is_some();
-    let mut began = None;
-    let (mut messages, mut skip) = (history::last_turn(&request.messages), 0);
-    let mut seen = None;
-    if let Some(task) = &task {
-        let mut state = task.state.lock();
-        if per_turn && user_speaks {
-            *state = TaskState::new(Some(now));
-        }
-        began = state.began;
-        if tool_layer {
-            // Its calls are counted by the tool layer.
-            if user_speaks {
+    // The state counts the answer to this request. It is kept only if it is not empty.
+    let (verdict, advice, began, state) = match &task {
+        Some(task) => {
+            let mut state = task.state.lock();
+            let user_speaks = history::ends_with_user(request);
+            if user_speaks && !named {
+                // A named task continues over the user's turns, a session's task ends with each.
+                *state = TaskState::new(Some(now), named);
+            }
+            state.named = named;
+            if !tool_layer {
+                history::read(c, request, &mut state, now);
+            } else if user_speaks {
+                // Its calls are counted by the tool layer.
                 state.on(c, TaskEvent::UserTurn, now);
             }
-            seen = Some((state.on(c, TaskEvent::Ask, now), state.pending.clone(), None));
-        } else {
-            let (all, before_turn) = history::answers(request);
-            (messages, skip) = (&request.messages, state.skips(all, before_turn, per_turn));
+            let verdict = state.on(c, TaskEvent::Ask, now);
+            let counts = (!tool_layer && state.events > 0).then(|| Box::new(state.counts()));
+            (verdict, state.pending.clone(), state.began, counts)
         }
-    }
-    let (verdict, advice, state) = seen.unwrap_or_else(|| {
-        // Its calls are read from the request.
-        let mut read = TaskState::new(began);
-        history::feed(c, messages, skip, &mut read, now, |_, _, _, _| {});
-        let verdict = read.on(c, TaskEvent::Ask, now);
-        if let Some(task) = &task {
-            task.state.lock().record(&read);
+        None => {
+            let (mut state, turn) = (TaskState::default(), history::last_turn(&request.messages));
+            history::feed(c, turn, |_| Counting::New, &mut state, now, |_, _, _, _| {});
+            let verdict = state.on(c, TaskEvent::Ask, now);
+            let advice = std::mem::take(&mut state.pending);
+            (verdict, advice, None, (state.events > 0).then(|| Box::new(state)))
         }
-        let advice = std::mem::take(&mut read.pending);
-        // Counts the answer to this request. The state is kept only if it is not empty.
-        let state = (read.events > 0).then(|| {
-            read.on(c, TaskEvent::Answer, now);
-            Box::new(read)
-        });
-        (verdict, advice, state)
-    });
+    };
     let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
     let log = request.context.log.clone();
     if let GuardVerdict::Stop(stop) = verdict {
@@ -112,7 +103,11 @@ fn admit(tasks: &Arc<Tasks>, request: &mut ChatRequest) -> Result<Guarded, Box<R
         return Err(Box::new(Refused { stop, stop_as, dialect, stream, log }));
     }
     advise(id, &advice, request);
-    Ok(Guarded { tasks: tasks.clone(), task, began, tool_layer, state, log })
+    let state = state.map(|mut state| {
+        state.on(c, TaskEvent::Answer, now);
+        state
+    });
+    Ok(Guarded { tasks: tasks.clone(), task, named, began, tool_layer, state, log })
 }
 
 /// Appends advice as the last message: the messages before it are unchanged, for prompt caches.

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::{
     GuardPolicy, Kind, PolicyError,
-    data::TRIVIAL_RESULTS,
+    data::{OUTPUT_FRAMES, TRIVIAL_RESULTS},
     json::{self, Reading},
-    path::{canonical, in_patch},
-    tools,
+    path::{PATCH, canonical, in_patch},
+    tools::{self, ToolLimits},
     volatile::stable,
 };
 
@@ -39,8 +39,8 @@ pub(crate) struct CallFacts<'a> {
     /// is not in the table.
     pub(crate) tool: Cow<'a, str>,
     pub(crate) kind: Kind,
-    /// How often the task may call it.
-    pub(crate) limit: Option<u32>,
+    /// How often a task may call it.
+    pub(crate) limits: ToolLimits,
     /// Equal for equal calls.
     pub(crate) signature: u64,
     /// The files it changes, each in one spelling.
@@ -49,8 +49,8 @@ pub(crate) struct CallFacts<'a> {
 
 impl<'a> CallFacts<'a> {
     /// What is known about a call before its arguments are.
-    pub(crate) fn named((tool, kind, limit): (Cow<'a, str>, Kind, Option<u32>)) -> Self {
-        Self { tool, kind, limit, signature: 0, files: Vec::new() }
+    pub(crate) fn named((tool, kind, limits): (Cow<'a, str>, Kind, ToolLimits)) -> Self {
+        Self { tool, kind, limits, signature: 0, files: Vec::new() }
     }
 
     pub(crate) fn tool_hash(&self) -> u64 {
@@ -94,8 +94,8 @@ impl Compiled {
         Ok(Self { policy, names, hasher: RandomState::default(), results })
     }
 
-    /// The tool of that name: its [`CallFacts::tool`], its kind and its limit.
-    pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, Option<u32>) {
+    /// The tool of that name: its [`CallFacts::tool`], its kind and its limits.
+    pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, ToolLimits) {
         let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             true => Cow::Owned(name.to_ascii_lowercase()),
             false => Cow::Borrowed(name),
@@ -103,16 +103,15 @@ impl Compiled {
         match self.names.get(lower.as_ref()) {
             Some(at) => {
                 let spec = &self.policy.tools[*at];
-                let limit = spec.limit.or(self.policy.limits.per_tool);
-                (Cow::Borrowed(spec.name.as_str()), spec.kind, limit)
+                (Cow::Borrowed(spec.name.as_str()), spec.kind, spec.limits())
             }
-            None => (lower, Kind::Other, self.policy.limits.per_tool),
+            None => (lower, Kind::Other, ToolLimits::default()),
         }
     }
 
     /// The facts of a call.
     pub(crate) fn call<'a>(&'a self, call: &'a ToolCall) -> CallFacts<'a> {
-        let (tool, kind, limit) = self.tool(&call.name);
+        let (tool, kind, limits) = self.tool(&call.name);
         let mut hash = self.hasher.build_hasher();
         tool.hash(&mut hash);
         let arguments = call.arguments.trim();
@@ -127,7 +126,11 @@ impl Compiled {
             Kind::Edit => self.files(&call.arguments),
             _ => Vec::new(),
         };
-        CallFacts { tool, kind, limit, signature, files }
+        // A shell that is given a patch edits. Its edits have no limit: their files are known too late to
+        // refuse the call.
+        let edits = kind == Kind::Other && call.arguments.contains(PATCH);
+        let kind = if edits { Kind::Edit } else { kind };
+        CallFacts { tool, kind, limits, signature, files }
     }
 
     /// The files that a call with these arguments changes.
@@ -223,8 +226,38 @@ impl Compiled {
     }
 }
 
+/// Whether a result has almost no content, however it is framed.
 fn is_trivial(text: &str) -> bool {
-    text.len() < SHORT || TRIVIAL_RESULTS.iter().any(|known| text.eq_ignore_ascii_case(known))
+    // Longer than any frame.
+    if text.len() >= LONG {
+        return false;
+    }
+    let json = text.starts_with(['{', '[']).then(|| serde_json::from_str(text).ok()).flatten();
+    let length: usize = match &json {
+        Some(json) => json_content(json),
+        None => text.lines().map(content).sum(),
+    };
+    length < SHORT
+}
+
+/// The length of a line, unless it is part of a frame or says that there is nothing.
+fn content(line: &str) -> usize {
+    let line = line.trim();
+    let begins =
+        |frame: &&str| line.get(..frame.len()).is_some_and(|head| head.eq_ignore_ascii_case(frame));
+    let is_nothing = TRIVIAL_RESULTS.iter().any(|known| line.eq_ignore_ascii_case(known))
+        || OUTPUT_FRAMES.iter().any(begins);
+    if is_nothing { 0 } else { line.len() }
+}
+
+/// The length of all texts in it: numbers and flags alone say little, and others are other results.
+fn json_content(json: &Value) -> usize {
+    match json {
+        Value::String(text) => text.lines().map(content).sum(),
+        Value::Array(items) => items.iter().map(json_content).sum(),
+        Value::Object(fields) => fields.values().map(json_content).sum(),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
@@ -299,10 +332,29 @@ mod tests {
         let c = compiled();
         assert!(c.result(&result("Error: no such file")).failed);
         assert!(!c.result(&result("no error")).failed);
-        for text in ["", "  ", "[]", "No matches found", "ok", "42"] {
+        for text in [
+            "",
+            "  ",
+            "[]",
+            "No matches found",
+            "No files found",
+            "ok",
+            "42",
+            "Exit code: 0\nWall time: 0.1 seconds\nOutput:\n",
+            r#"{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}"#,
+            r#"{"matches":[],"truncated":false}"#,
+        ] {
             assert!(c.result(&result(text)).trivial, "{text:?}");
         }
-        assert!(!c.result(&result("the file is empty")).trivial);
+        for text in [
+            "the file is empty",
+            "a.rs\nb.rs\nc.rs",
+            "Exit code: 0\nWall time: 0.1 seconds\nOutput:\na.rs b.rs c.rs\n",
+            r#"{"output":"a.rs b.rs c.rs","metadata":{"exit_code":0}}"#,
+            "{ this is no JSON }",
+        ] {
+            assert!(!c.result(&result(text)).trivial, "{text:?}");
+        }
         assert!(c.result(&ToolResult::default()).trivial);
     }
 
@@ -314,5 +366,9 @@ mod tests {
         let bare = "*** Begin Patch\n*** Update File: c.rs\n";
         assert_eq!(c.call(&call("apply_patch", bare)).files, ["c.rs"]);
         assert!(c.call(&call("read", r#"{"path":"a"}"#)).files.is_empty(), "it edits nothing");
+        let shell =
+            r#"{"command":["bash","-lc","apply_patch <<'EOF'\n*** Begin Patch\n*** End Patch"]}"#;
+        assert_eq!(c.call(&call("shell", shell)).kind, Kind::Edit);
+        assert_eq!(c.call(&call("shell", r#"{"command":["ls"]}"#)).kind, Kind::Other);
     }
 }

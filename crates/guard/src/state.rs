@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::{
     Advice, GuardVerdict, Kind, SafetyStop, StopCause, TaskLimits,
+    known::KnownAnswers,
     progress::{Finding, Progress, wait},
     signature::{CallFacts, Compiled, ResultFacts},
 };
@@ -49,56 +50,64 @@ pub(crate) struct TaskState {
     pub(crate) files: CountByName,
     /// `None` when it is not known.
     pub(crate) began: Option<Instant>,
+    /// Whether its caller named it; other tasks have other limits.
+    pub(crate) named: bool,
     progress: Progress,
     pub(crate) stopped: Option<StopCause>,
     /// Advice for the model's next answer.
     pub(crate) pending: Vec<Advice>,
-    /// Answers in the history before the task began; `None` before it was first read.
-    before: Option<usize>,
-    /// Answers so far are not counted.
-    extended: bool,
+    /// What was counted of histories.
+    pub(crate) known: KnownAnswers,
+    /// The events are known: they are not counted again, only loops are detected.
+    pub(crate) is_known: bool,
 }
 
 impl TaskState {
-    pub(crate) fn new(began: Option<Instant>) -> Self {
-        Self { began, ..Self::default() }
+    pub(crate) fn new(began: Option<Instant>, named: bool) -> Self {
+        Self { began, named, ..Self::default() }
     }
 
     /// An operator resets all counts of the task.
     pub(crate) fn extend(&mut self, now: Instant) {
-        *self = Self { before: self.before, extended: true, ..Self::new(Some(now)) };
+        let mut known = std::mem::take(&mut self.known);
+        known.extend();
+        *self = Self { known, ..Self::new(Some(now), self.named) };
     }
 
-    /// How many of the `all` answers in a history do not belong to this task; `before_turn` of them are
-    /// before the user's last turn, with which a `per_turn` task begins.
-    pub(crate) fn skips(&mut self, all: usize, before_turn: usize, per_turn: bool) -> usize {
-        let before = match self.before {
-            _ if std::mem::take(&mut self.extended) => all,
-            Some(before) if before <= all && per_turn => before.max(before_turn),
-            Some(before) if before <= all => before,
-            // The first request, or the conversation was shortened meanwhile.
-            _ => before_turn,
-        };
-        self.before = Some(before);
-        before
+    /// A copy of its counts, in which the calls of an answer are counted as it streams.
+    pub(crate) fn counts(&self) -> Self {
+        Self {
+            events: self.events,
+            calls: self.calls,
+            tools: self.tools.clone(),
+            files: self.files.clone(),
+            stopped: self.stopped.clone(),
+            ..Self::new(self.began, self.named)
+        }
     }
 
-    /// Stores what was read from a history.
-    pub(crate) fn record(&mut self, read: &Self) {
-        (self.events, self.calls, self.stopped) = (read.events, read.calls, read.stopped.clone());
+    /// A history was read, and the next one will contain all of it again.
+    pub(crate) fn end_of_history(&mut self) {
+        self.progress = Progress::default();
     }
 
-    pub(crate) fn elapsed(&self, now: Instant) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+    pub(crate) fn limits<'c>(&self, c: &'c Compiled) -> &'c TaskLimits {
+        c.policy.limits_of(self.named)
     }
 
-    pub(crate) fn stop(&self, cause: StopCause, now: Instant) -> SafetyStop {
-        SafetyStop { cause, events: self.events, calls: self.calls, elapsed: self.elapsed(now) }
+    /// `None` when it is not known when it began.
+    pub(crate) fn elapsed(&self, now: Instant) -> Option<Duration> {
+        Some(now.saturating_duration_since(self.began?))
+    }
+
+    pub(crate) fn stop(&self, c: &Compiled, cause: StopCause, now: Instant) -> SafetyStop {
+        let (key, elapsed) = (c.policy.key(self.named, &cause), self.elapsed(now));
+        SafetyStop { cause, key, events: self.events, calls: self.calls, elapsed }
     }
 
     /// The stop of the task, if it is stopped.
-    pub(crate) fn stopped(&self, now: Instant) -> Option<SafetyStop> {
-        self.stopped.clone().map(|cause| self.stop(cause, now))
+    pub(crate) fn stopped(&self, c: &Compiled, now: Instant) -> Option<SafetyStop> {
+        self.stopped.clone().map(|cause| self.stop(c, cause, now))
     }
 
     /// Calls of each tool, in the order of their names.
@@ -118,25 +127,25 @@ impl TaskState {
     ) -> Result<(), SafetyStop> {
         let allowed = match &self.stopped {
             Some(cause) => Err(cause.clone()),
-            None => self.allow_call(&c.policy.limits, facts, now),
+            None => self.allow_call(self.limits(c), facts, now),
         };
-        allowed.map_err(|cause| self.stop(cause, now))
+        allowed.map_err(|cause| self.stop(c, cause, now))
     }
 
     /// Applies `event` and returns the verdict: the first event that is not allowed stops the task.
     /// Advice is pending until the model answers.
     pub(crate) fn on(&mut self, c: &Compiled, event: TaskEvent<'_>, now: Instant) -> GuardVerdict {
-        let limits = &c.policy.limits;
+        let limits = self.limits(c);
         match event {
             // Changes nothing except that a stop is kept.
             TaskEvent::Ask => {
                 if self.stopped.is_none() {
                     self.stopped = self.allow_event(limits, now).err();
                 }
-                self.stopped(now).map_or(GuardVerdict::Fine, GuardVerdict::Stop)
+                self.stopped(c, now).map_or(GuardVerdict::Fine, GuardVerdict::Stop)
             }
             TaskEvent::Answer => {
-                self.events = self.events.saturating_add(1);
+                self.count_event();
                 self.progress.answered();
                 self.pending.clear();
                 GuardVerdict::Fine
@@ -148,29 +157,34 @@ impl TaskState {
                 self.stopped.take_if(|cause| matches!(cause, StopCause::Loop { .. }));
                 GuardVerdict::Fine
             }
+            TaskEvent::Call(facts) if self.is_known => self.advise_last_edits(limits, &facts.files),
             TaskEvent::Call(facts) => match self.check(c, facts, now) {
                 Ok(()) => {
-                    self.events = self.events.saturating_add(1);
+                    self.count_event();
                     self.calls = self.calls.saturating_add(1);
                     self.tools.add(&facts.tool);
                     self.edit(limits, &facts.files)
                 }
-                Err(stop) => self.halt(stop.cause, now),
+                Err(stop) => self.halt(c, stop.cause, now),
             },
             TaskEvent::Edit(files) => match self.allow_edits(limits, files) {
                 Ok(()) => self.edit(limits, files),
-                Err(cause) => self.halt(cause, now),
+                Err(cause) => self.halt(c, cause, now),
             },
             TaskEvent::Result(facts, result) => {
-                self.events = self.events.saturating_add(1);
+                self.count_event();
                 self.check_progress(c, facts, result, now)
             }
         }
     }
 
-    fn halt(&mut self, cause: StopCause, now: Instant) -> GuardVerdict {
+    fn count_event(&mut self) {
+        self.events = self.events.saturating_add(u64::from(!self.is_known));
+    }
+
+    fn halt(&mut self, c: &Compiled, cause: StopCause, now: Instant) -> GuardVerdict {
         self.stopped.get_or_insert(cause.clone());
-        GuardVerdict::Stop(self.stop(cause, now))
+        GuardVerdict::Stop(self.stop(c, cause, now))
     }
 
     /// Whether a call with this result is progress.
@@ -192,18 +206,24 @@ impl TaskState {
                 Some(Advice::Loop { rule, tool: tool(), count, wait })
             }
             Finding::Stop(rule, count) => {
-                self.halt(StopCause::Loop { rule, tool: tool(), count }, now);
+                self.halt(c, StopCause::Loop { rule, tool: tool(), count }, now);
                 None
             }
         };
         let advised = advice.map_or(GuardVerdict::Fine, |advice| self.advise(advice));
-        self.stopped(now).map_or(advised, GuardVerdict::Stop)
+        self.stopped(c, now).map_or(advised, GuardVerdict::Stop)
     }
 
     fn edit(&mut self, limits: &TaskLimits, files: &[String]) -> GuardVerdict {
-        let mut verdict = GuardVerdict::Fine;
         for file in files {
             self.files.add(file);
+        }
+        self.advise_last_edits(limits, files)
+    }
+
+    fn advise_last_edits(&mut self, limits: &TaskLimits, files: &[String]) -> GuardVerdict {
+        let mut verdict = GuardVerdict::Fine;
+        for file in files {
             if let Some(limit) = limits.edits_per_file
                 && self.files.of(file) == limit
             {
@@ -214,6 +234,9 @@ impl TaskState {
     }
 
     fn advise(&mut self, advice: Advice) -> GuardVerdict {
+        if self.pending.contains(&advice) {
+            return GuardVerdict::Warn(advice);
+        }
         if self.pending.len() < MAX_ADVICE {
             self.pending.push(advice.clone());
         } else if let Some(least) = self.pending.iter_mut().min_by_key(|advice| advice.weight())
@@ -227,8 +250,8 @@ impl TaskState {
 
     /// Whether one more event is allowed.
     fn allow_event(&self, limits: &TaskLimits, now: Instant) -> Result<(), StopCause> {
-        if let Some(most) = limits.time
-            && self.elapsed(now) > most
+        if let (Some(most), Some(elapsed)) = (limits.time, self.elapsed(now))
+            && elapsed > most
         {
             return Err(StopCause::Time(most));
         }
@@ -250,7 +273,7 @@ impl TaskState {
         {
             return Err(StopCause::Calls(most));
         }
-        if let Some(limit) = facts.limit
+        if let Some(limit) = facts.limits.with(limits.per_tool)
             && self.tools.of(&facts.tool) >= limit
         {
             return Err(StopCause::Tool { tool: facts.tool.as_ref().into(), limit });

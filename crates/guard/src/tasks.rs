@@ -112,7 +112,8 @@ impl Tasks {
         self.keyed.get_or_insert_with(&self.c.hash(id), now, || Task {
             tenant: id.tenant.map(shown),
             name: shown(id.name),
-            state: Mutex::new(TaskState::new(Some(now))),
+            // Until a request shows that it is a session.
+            state: Mutex::new(TaskState::new(Some(now), true)),
         })
     }
 
@@ -138,7 +139,7 @@ impl Task {
         TaskId { tenant: self.tenant.as_deref(), name: &self.name }
     }
 
-    pub(crate) fn snapshot(&self, now: Instant) -> TaskSnapshot {
+    pub(crate) fn snapshot(&self, c: &Compiled, now: Instant) -> TaskSnapshot {
         let state = self.state.lock();
         TaskSnapshot {
             tenant: self.tenant.clone(),
@@ -146,8 +147,8 @@ impl Task {
             events: state.events,
             calls: state.calls,
             tools: state.by_tool(),
-            elapsed: state.elapsed(now),
-            stop: state.stopped(now),
+            elapsed: state.elapsed(now).unwrap_or_default(),
+            stop: state.stopped(c, now),
         }
     }
 }

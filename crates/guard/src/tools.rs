@@ -47,9 +47,32 @@ pub struct ToolSpec {
     pub aliases: Vec<String>,
     /// What it changes.
     pub kind: Kind,
-    /// How often a task may call it, 0 for never. The default is
-    /// [`per_tool`](crate::TaskLimits::per_tool).
+    /// How often a task may call it, 0 for never: any task, named or not. Without it the limit is
+    /// [`per_tool`](crate::TaskLimits::per_tool), where that is set.
     pub limit: Option<u32>,
+    /// Its limit in place of [`per_tool`](crate::TaskLimits::per_tool), where that is set: of the
+    /// built-in tools.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) usual: Option<u32>,
+}
+
+/// The limits of one tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ToolLimits {
+    own: Option<u32>,
+    usual: Option<u32>,
+}
+
+impl ToolLimits {
+    /// How often a task may call it that may call one tool `per_tool` times.
+    pub(crate) fn with(self, per_tool: Option<u32>) -> Option<u32> {
+        self.own.or(per_tool.map(|any| self.usual.unwrap_or(any)))
+    }
+
+    /// Whether it is another than that of any tool.
+    pub(crate) const fn is_own(self) -> bool {
+        self.own.is_some() || self.usual.is_some()
+    }
 }
 
 impl ToolSpec {
@@ -69,6 +92,10 @@ impl ToolSpec {
     pub fn is_called(&self, name: &str) -> bool {
         let mut names = std::iter::once(&self.name).chain(&self.aliases);
         names.any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    pub(crate) const fn limits(&self) -> ToolLimits {
+        ToolLimits { own: self.limit, usual: self.usual }
     }
 
     /// With a limit of its own.

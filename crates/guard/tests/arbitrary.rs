@@ -76,9 +76,11 @@ fn policy(stop_as: StopAs, tight: bool) -> GuardPolicy {
     let mut policy = GuardPolicy::default();
     policy.stop_as = stop_as;
     if tight {
-        policy.limits.calls = Some(3);
-        policy.limits.per_tool = Some(2);
-        policy.limits.edits_per_file = Some(1);
+        for limits in [&mut policy.limits, &mut policy.named] {
+            limits.calls = Some(3);
+            limits.per_tool = Some(2);
+            limits.edits_per_file = Some(1);
+        }
         policy.rules.repeated_text = Some(3);
     }
     policy

@@ -101,18 +101,15 @@ async fn every_limit_of_calls_lets_exactly_n_through() {
         for setup in SETUPS {
             for batch in [1, 2, 5] {
                 let case = format!("{n}, {setup:?}, {batch} at a time");
-                let mut all = without_limits();
-                all.limits.calls = Some(n.into());
+                let all = limited(|limits| limits.calls = Some(n.into()));
                 assert_eq!(agent(all, setup, batch, "x").await.calls, n as usize, "calls: {case}");
-                let mut one = without_limits();
-                one.limits.per_tool = Some(n);
+                let one = limited(|limits| limits.per_tool = Some(n));
                 assert_eq!(agent(one, setup, batch, "x").await.calls, n as usize, "tool: {case}");
                 let mut own = without_limits();
                 own.tool_mut("grep").limit = Some(n);
                 let calls = agent(own, setup, batch, "Grep_Search").await.calls;
                 assert_eq!(calls, n as usize, "the limit of a tool, by another name: {case}");
-                let mut file = without_limits();
-                file.limits.edits_per_file = Some(n);
+                let file = limited(|limits| limits.edits_per_file = Some(n));
                 let calls = agent(file, setup, batch, "Edit").await.calls;
                 assert_eq!(calls, n as usize, "a file: {case}");
             }
@@ -124,8 +121,7 @@ async fn every_limit_of_calls_lets_exactly_n_through() {
 async fn a_limit_of_events_lets_exactly_n_through_and_every_call_has_its_result() {
     for n in 1..=30_u64 {
         for setup in SETUPS {
-            let mut policy = without_limits();
-            policy.limits.events = Some(n);
+            let policy = limited(|limits| limits.events = Some(n));
             let Allowed { answers, calls, results } = agent(policy, setup, 1, "x").await;
             let events = (answers + calls + results) as u64;
             // A call that is the last event has its result too.
@@ -138,26 +134,21 @@ async fn a_limit_of_events_lets_exactly_n_through_and_every_call_has_its_result(
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_zero_allows_no_call() {
     for setup in SETUPS {
-        for policy in [
-            {
-                let mut policy = without_limits();
-                policy.limits.calls = Some(0);
-                policy
-            },
-            {
-                let mut policy = without_limits();
-                policy.tool_mut("x").limit = Some(0);
-                policy
-            },
-        ] {
+        for policy in [limited(|limits| limits.calls = Some(0)), {
+            let mut policy = without_limits();
+            policy.tool_mut("x").limit = Some(0);
+            policy
+        }] {
             assert_eq!(agent(policy, setup, 2, "x").await.calls, 0, "{setup:?}");
         }
     }
 }
 
-/// The defaults, each reached by a task that reaches no other.
+/// The limits of named tasks, each reached by a task that reaches no other; the preset has them for
+/// everybody.
 #[tokio::test(start_paused = true)]
-async fn the_defaults_are_as_documented() {
+async fn the_limits_of_named_tasks_are_as_documented() {
+    assert_eq!(GuardPolicy::codebuddy().limits, GuardPolicy::default().named);
     let guard = SafetyGuardHandle::default();
     let call = |at: usize| {
         tool_run(&format!("tool_{}", at / 20), &format!(r#"{{"n":{at}}}"#), "").call("")
@@ -169,7 +160,7 @@ async fn the_defaults_are_as_documented() {
     assert_eq!(guard.get(TASK).unwrap().calls, 400);
 
     let mut policy = GuardPolicy::default();
-    (policy.limits.calls, policy.limits.per_tool) = (None, None);
+    (policy.named.calls, policy.named.per_tool) = (None, None);
     let guard = SafetyGuardHandle::new(policy).unwrap();
     for at in 0..2_000 {
         assert!(guard.check_call(TASK, &call(at)).is_ok(), "{at}");
@@ -246,10 +237,8 @@ async fn tasks_of_two_tenants_with_one_name_are_different() {
 /// The allocations of a call, and the memory of its task, do not grow with the number of calls.
 #[test]
 fn a_hundred_thousand_calls_later_a_call_allocates_no_more() {
-    let mut policy = without_limits();
-    policy.limits.time = None;
     // Counts of files, names and everything else are kept.
-    policy.limits.edits_per_file = Some(u32::MAX);
+    let policy = limited(|limits| limits.edits_per_file = Some(u32::MAX));
     let guard = SafetyGuardHandle::new(policy).unwrap();
     let call = |at: u32| {
         let path = format!("src/{at:07}/{}.rs", at % 97);

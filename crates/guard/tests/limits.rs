@@ -58,15 +58,13 @@ fn names_of_one_tool_are_counted_together() {
 
 #[test]
 fn limits_of_calls_and_events_are_exact() {
-    let mut policy = without_limits();
-    policy.limits.calls = Some(12);
+    let policy = limited(|limits| limits.calls = Some(12));
     assert_eq!(outcome_of(&policy, &different("x", 12)), TraceOutcome::default());
     let more = outcome_of(&policy, &different("x", 15));
     assert_eq!((more.stopped, more.cause), (Some(13), Some(StopCause::Calls(12))));
 
     // A round is an answer, a call and a result; the next answer is one more.
-    policy = without_limits();
-    policy.limits.events = Some(13);
+    let policy = limited(|limits| limits.events = Some(13));
     let guard = SafetyGuardHandle::new(policy).unwrap();
     assert_eq!(guard.from_history(&request(&different("x", 4))), GuardVerdict::Fine);
     let GuardVerdict::Stop(stop) = guard.from_history(&request(&different("x", 5))) else {
@@ -92,7 +90,7 @@ fn edits_of_a_file_are_counted_over_all_spellings() {
     assert_eq!(more.stopped, Some(5));
     assert_eq!(more.cause, Some(StopCause::File { file: "src/a.rs".into(), limit: 4 }));
     let guard = SafetyGuardHandle::default();
-    let GuardVerdict::Warn(advice) = guard.from_history(&request(&one_by_one(edits[..4].to_vec())))
+    let GuardVerdict::Warn(advice) = guard.from_history(&named(&one_by_one(edits[..4].to_vec())))
     else {
         panic!("advice comes before the stop")
     };
@@ -113,6 +111,7 @@ async fn the_limit_of_time_is_exact() {
     let failure = llm.clone().oneshot(ask()).await.unwrap_err();
     assert_eq!(failure.reason(), Reason::Safety);
     assert!(failure.message().contains("Elapsed: 10m 0s"), "{failure}");
+    assert!(failure.message().contains("can raise `guard.named.time_s`"), "{failure}");
     assert!(guard.would_allow(TASK, &call).is_err());
     assert_eq!(model.calls(), 2);
     assert!(guard.extend(TASK));
@@ -196,7 +195,8 @@ async fn a_caller_runs_exactly_what_the_limit_allows() {
                     .collect();
                 let calls: Vec<_> = calls.iter().map(|call| (tool, call.as_str())).collect();
                 let model = Model::default().answers_with(calling(&calls));
-                let llm = SafetyGuardHandle::default().layer().layer(model);
+                let guard = SafetyGuardHandle::new(GuardPolicy::codebuddy()).unwrap();
+                let llm = guard.layer().layer(model);
                 let answer = match llm.oneshot(request(&rounds)).await {
                     Ok(answer) => answer.collect().await,
                     Err(failure) => Err(failure),
@@ -234,7 +234,7 @@ fn invalid_policies_are_refused() {
     assert!(GuardPolicy::default().validate().is_ok());
     // Each error names the field, and what would be valid.
     type Change = fn(&mut GuardPolicy);
-    let cases: [(Change, &str, &str); 13] = [
+    let cases: [(Change, &str, &str); 15] = [
         (
             |p| p.rules.same_result = Some(Strikes::new(3, 3)),
             "rules.same_result",
@@ -248,6 +248,8 @@ fn invalid_policies_are_refused() {
         (|p| p.rules.poll_factor = 0, "rules.poll_factor", "at least 1"),
         (|p| p.rules.forget_after = 0, "rules.forget_after", "at least 1"),
         (|p| p.limits.events = Some(0), "limits.events", "leave it out"),
+        (|p| p.named.events = Some(0), "named.events", "leave it out"),
+        (|p| p.named.time = Some(Duration::ZERO), "named.time", "leave it out"),
         (|p| p.tasks.capacity = 0, "tasks.capacity", "at least 1"),
         (|p| p.tasks.idle = Duration::ZERO, "tasks.idle", "at least 1"),
         (|p| p.tools.push(ToolSpec::default()), "tools[14].name", "has no name"),

@@ -89,7 +89,7 @@ fn healthy_sessions_are_never_stopped() {
     }
 }
 
-/// Four hundred calls, with the default limits.
+/// Four hundred calls, with the limits of a named task.
 #[test]
 fn a_long_varied_session_is_never_stopped() {
     let mut rounds = Vec::new();
@@ -121,7 +121,8 @@ fn only_the_most_important_advice_is_given() {
     let guard = SafetyGuardHandle::default();
     assert!(matches!(
         guard.from_history(&request(&vec![batch; 2])),
-        GuardVerdict::Warn(Advice::Loop { rule: LoopRule::SameResult, count: 4, .. })
+        // The model has not seen it yet when the fourth call was made.
+        GuardVerdict::Warn(Advice::Loop { rule: LoopRule::SameResult, count: 3, .. })
     ));
 }
 
@@ -172,7 +173,7 @@ fn a_turn_of_the_user_restarts_the_counts_and_advice_does_not() {
 
 /// With a search for each result among all calls, this would take minutes.
 #[test]
-fn a_batch_of_many_calls_is_stopped_or_without_limits_advised() {
+fn a_batch_of_many_calls_is_advised_or_with_limits_stopped() {
     const MANY: usize = 50_000;
     let same = tool_run("read_file", r#"{"path":"a"}"#, "unchanged");
     let mut messages = vec![Message::user("do it")];
@@ -184,9 +185,9 @@ fn a_batch_of_many_calls_is_stopped_or_without_limits_advised() {
         messages.push(Message::new(Role::Tool, vec![result]));
     }
     let request = steadfast_chat::ChatRequest::new(messages);
-    let guard = SafetyGuardHandle::default();
+    let guard = SafetyGuardHandle::new(GuardPolicy::codebuddy()).unwrap();
     assert!(matches!(guard.from_history(&request), GuardVerdict::Stop(stop) if stop.calls == 20));
-    let guard = SafetyGuardHandle::new(without_limits()).unwrap();
+    let guard = SafetyGuardHandle::default();
     assert!(
         matches!(guard.from_history(&request), GuardVerdict::Warn(_)),
         "a batch is only advised"

@@ -32,7 +32,7 @@ use tower::{
 fn too_many() -> ChatRequest {
     let calls =
         (0..4).map(|at| tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
-    request(&one_by_one(calls)).with_context(CallContext::recording())
+    request(&one_by_one(calls)).with_context(CallContext::recording().with_task(TASK))
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ async fn a_stop_inside_an_answer_is_not_retried_either() {
         .service(model.clone());
     let three =
         (0..3).map(|at| tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "it is gone"));
-    let failure = match service.oneshot(request(&one_by_one(three))).await {
+    let failure = match service.oneshot(named(&one_by_one(three))).await {
         Ok(answer) => answer.collect().await.unwrap_err(),
         Err(failure) => failure,
     };
@@ -198,8 +198,8 @@ async fn a_stop_is_final_in_the_whole_stack() {
                 }
                 let llm = stack(&guard, &model, worst);
                 let log = RecoveryLog::enabled();
-                let mut request =
-                    sent.clone().with_context(CallContext::new().with_log(log.clone()));
+                let context = CallContext::new().with_task(TASK).with_log(log.clone());
+                let mut request = sent.clone().with_context(context);
                 request.stream = stream;
                 let before = tokio::time::Instant::now();
                 let answer = llm.clone().oneshot(request).await;

@@ -98,35 +98,42 @@ impl Case {
 
     /// The message of the stop.
     fn message(self) -> String {
-        let (what, counts) = match self {
+        let (what, counts, key) = match self {
             Case::Request => (
                 "the agent goes in circles: the same call of `read_file` returned the same result 5 \
                  times",
-                "Events processed: 15 | Tool calls: 5 | Elapsed: 0s",
+                "Events processed: 15 | Tool calls: 5",
+                "`guard.loops.same_result`",
             ),
             Case::Repeats => (
                 "the answer goes in circles: the same text came 10 times",
-                "Events processed: 1 | Tool calls: 0 | Elapsed: 0s",
+                "Events processed: 1 | Tool calls: 0",
+                "`guard.loops.repeated_text`",
             ),
             Case::Late => (
                 "the task has used its time of 10m 0s",
                 "Events processed: 1 | Tool calls: 0 | Elapsed: 13m 20s",
+                "`guard.time_s`",
             ),
             Case::Call => (
                 "the task has used its 3 calls of `delete_file`",
-                "Events processed: 10 | Tool calls: 3 | Elapsed: 0s",
+                "Events processed: 10 | Tool calls: 3",
+                "the `limit` of `delete_file` in `guard.tools`",
             ),
             Case::SecondCall => (
                 "the task has used its 3 calls of `delete_file`",
-                "Events processed: 8 | Tool calls: 3 | Elapsed: 0s",
+                "Events processed: 8 | Tool calls: 3",
+                "the `limit` of `delete_file` in `guard.tools`",
             ),
             Case::Edit => (
                 "the task has used its 4 edits of `a`",
-                "Events processed: 14 | Tool calls: 5 | Elapsed: 0s",
+                "Events processed: 14 | Tool calls: 5",
+                "`guard.edits_per_file`",
             ),
         };
         format!(
-            "Safety limit reached: {what}.\n{counts}\nPlease review the work so far before going on."
+            "Safety limit reached: {what}.\n{counts}\nPlease review the work so far before going on; \
+             an operator can raise {key}."
         )
     }
 
@@ -154,7 +161,7 @@ type Reply = Result<(Head, Vec<Result<Event, Failure>>), Failure>;
 
 /// What the guard returns.
 async fn ask(case: Case, stop_as: StopAs, source: Dialect, stream: bool) -> Reply {
-    let mut policy = GuardPolicy::default();
+    let mut policy = GuardPolicy::codebuddy();
     policy.stop_as = stop_as;
     let guard = SafetyGuardHandle::new(policy).unwrap();
     let shown = match stream {

@@ -101,6 +101,13 @@ impl Calls {
         self.all.iter().any(|call| call.block == block && !call.is_whole())
     }
 
+    /// The first block of the calls that are not complete, and how many calls they are.
+    pub(crate) fn cut(&self) -> Option<(u32, u32)> {
+        let cut = || self.all.iter().filter(|call| !call.is_whole());
+        let first = cut().map(|call| call.block).min()?;
+        Some((first, u32::try_from(cut().count()).unwrap_or(u32::MAX)))
+    }
+
     /// Bytes of the arguments of calls that are not complete.
     pub(crate) fn cut_bytes(&self) -> usize {
         let bytes = |call: &Call| match call.arguments {

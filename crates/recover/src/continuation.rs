@@ -34,6 +34,10 @@ pub type ContinuedEvents<S, E> = RecoveredEvents<S, E, ContinuationPolicy>;
 /// Reads and resets the counters of a [`ContinuationLayer`].
 pub type ContinuationHandle = RecoverHandle<ContinuationPolicy>;
 
+/// The header by which a request asks, with the value `1`, to have its answer continued beyond an output
+/// limit of its own. It goes to no provider.
+pub const CONTINUE: &str = "x-steadfast-continue";
+
 /// How cut-off answers are continued. Limits are in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -48,7 +52,10 @@ pub struct ContinuationPolicy {
     pub little: u64,
     /// The number of poor continuations in a row after which there are no more; 0 for no such limit.
     pub poor_in_a_row: u32,
-    /// A request that asks for fewer tokens than this is not continued.
+    /// Whether an answer is continued, and its limit raised, beyond an output limit that the caller set.
+    /// Otherwise it ends there, unless the request has the header `x-steadfast-continue: 1`.
+    pub when_callers_limit: bool,
+    /// With `when_callers_limit`: an answer to a request for fewer tokens than this is not continued.
     pub least: u64,
     /// Holds back a streamed answer until its stop reason is known, so that the output limit can be
     /// raised for it too.
@@ -60,14 +67,16 @@ pub struct ContinuationPolicy {
 impl Default for ContinuationPolicy {
     /// 64,000: the most that current models write in one answer; with the usual limit of 8,000 one raise
     /// is enough for nearly all. 3 continuations of that are longer than any answer. Fewer than 500
-    /// tokens, three times in a row, is a model in a loop. A request for fewer than 256 tokens is for a
-    /// title or a label. 1 MiB: see [`ResumePolicy`](crate::ResumePolicy).
+    /// tokens, three times in a row, is a model in a loop. A caller who sets a limit may rely on it, to
+    /// pay no more or to fill a page. A request for fewer than 256 tokens is for a title or a label. 1
+    /// MiB: see [`ResumePolicy`](crate::ResumePolicy).
     fn default() -> Self {
         Self {
             escalate_to: 64_000,
             continuations: 3,
             little: 500,
             poor_in_a_row: 3,
+            when_callers_limit: false,
             least: 256,
             withhold: false,
             max_partial: 1 << 20,
@@ -87,6 +96,14 @@ impl ContinuationPolicy {
             return Err(PolicyError::Zero("max_partial", off));
         }
         Ok(())
+    }
+
+    /// Whether an answer to `request` that is cut off may be continued: its limit is not the caller's, or
+    /// the caller or this policy asks for it.
+    fn covers(&self, request: &ChatRequest) -> bool {
+        let is_asked = || request.headers.get(CONTINUE).is_some_and(|value| value == "1");
+        let is_covered = |limit| is_asked() || (self.when_callers_limit && limit >= self.least);
+        request.params.max_output.is_none_or(is_covered)
     }
 }
 
@@ -208,7 +225,7 @@ impl Recovery for ContinuationPolicy {
 
     fn begin(&self, request: &ChatRequest) -> Option<(usize, ContinuationState)> {
         let wanted = (self.escalate_to > 0 || self.continuations > 0)
-            && request.params.max_output.is_none_or(|asked| asked >= self.least)
+            && self.covers(request)
             && request.params.answers.is_none_or(|answers| answers <= 1);
         wanted.then(|| {
             let withhold = self.escalate_to > 0 && (self.withhold || !request.stream);
@@ -270,7 +287,7 @@ impl Recovery for ContinuationPolicy {
         shared: &LayerState,
         answer: &mut CutAnswer,
         failure: Failure,
-        call: bool,
+        _: bool,
     ) -> NextAction {
         let has_content = answer.partial.has_content();
         if answer.further.is_none() {
@@ -279,9 +296,6 @@ impl Recovery for ContinuationPolicy {
             answer.out.extend(answer.state.hold_back.release());
             let failure = if withheld { failure.without_delivered() } else { failure };
             return NextAction::Over(Some(failure));
-        }
-        if call {
-            answer.attempts = answer.attempts.saturating_add(failure.attempts());
         }
         let dropped = answer.state.dropped.take();
         if failure.retry() == Retry::Forbidden || has_content {

@@ -127,6 +127,7 @@ where
         let Some(answer) = &mut self.answer else {
             return self.next_call(NextAction::Over(Some(failure)));
         };
+        answer.failed(&failure);
         if let Some(further) = &mut answer.further {
             (further.join, further.deadline) = (None, None);
         }
@@ -147,20 +148,23 @@ where
         match (next, &mut self.answer) {
             (NextAction::Call(mut request, reserved), Some(answer)) => {
                 answer.partial.next_piece();
-                let context = &mut request.context;
-                context.attempts = context.attempts.saturating_add(answer.attempts);
+                answer.called(&mut request.context);
                 let further = answer.further();
                 further.join = None;
-                further.deadline = context
+                further.deadline = request
+                    .context
                     .deadline
                     .map(|deadline| Box::pin(tokio::time::sleep_until(deadline.instant())));
                 let call = FurtherCall::new(self.source.spare.get(), *request, reserved);
                 self.call = Some(Box::new(call));
             }
             (NextAction::Call(..), None) => {}
-            (NextAction::Over(failure), _) => {
+            (NextAction::Over(failure), answer) => {
+                self.failure = match answer {
+                    Some(answer) => failure.map(|failure| answer.counted(failure)),
+                    None => failure,
+                };
                 self.finish();
-                self.failure = failure;
             }
         }
     }
@@ -169,7 +173,7 @@ where
     fn answered(&mut self, reply: ChatResponse<E>, spent: Option<(RetryBudget, Withdrawal)>) {
         let Some(answer) = &mut self.answer else { return };
         let (head, events) = reply.into_parts();
-        answer.attempts = answer.attempts.saturating_add(head.attempts);
+        answer.answered(&head);
         answer.target = head.target.or(answer.target.take());
         answer.dialect = head.dialect;
         answer.partial.calls.set_source(head.dialect, answer.request.stream);

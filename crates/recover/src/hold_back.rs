@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 
 use steadfast_chat::{Delta, Event, Stop, StopReason};
 
-use crate::{Partial, policy::EventStep};
+use crate::{
+    Partial,
+    held_calls::{HeldCalls, is_ping, of_cut_call},
+    policy::EventStep,
+};
 
 /// Holds back what must not reach the caller if the answer is cut off: tool calls until they are
 /// complete, the end of a text block until something follows, and, when configured, all of it.
@@ -14,10 +18,7 @@ pub(crate) struct HoldBack {
     pub(crate) withheld: Option<Vec<Event>>,
     withheld_bytes: usize,
     /// Tool calls that are not complete.
-    held: VecDeque<Event>,
-    held_bytes: usize,
-    /// A call was too large to be held back: the caller has its beginning.
-    spilled: bool,
+    calls: HeldCalls,
     /// The end of a text block.
     text_end: Option<Event>,
     /// Why the model stopped when it was last cut off.
@@ -31,13 +32,14 @@ pub(crate) struct HoldBack {
 
 impl HoldBack {
     pub(crate) fn new(limit: usize, withhold: bool) -> Self {
-        Self { withheld: withhold.then(Vec::new), limit, ..Self::default() }
+        let calls = HeldCalls::new(limit);
+        Self { withheld: withhold.then(Vec::new), calls, limit, ..Self::default() }
     }
 
     /// Whether nothing is held back.
     pub(crate) fn is_empty(&self) -> bool {
         !self.draining
-            && self.held.is_empty()
+            && self.calls.is_empty()
             && self.text_end.is_none()
             && self.withheld.as_ref().is_none_or(Vec::is_empty)
     }
@@ -54,13 +56,12 @@ impl HoldBack {
     /// Another stream continues the answer.
     pub(crate) fn next_piece(&mut self) {
         self.draining = false;
-        self.held_bytes = 0;
     }
 
     /// What may be delivered of the held back events when the stream failed; not a call that is not
     /// complete.
     pub(crate) fn release(&mut self) -> Option<Event> {
-        self.held.clear();
+        self.calls.release();
         self.text_end.take().filter(|_| self.withheld.is_none())
     }
 
@@ -75,7 +76,7 @@ impl HoldBack {
             return if event.is_end() { EventStep::Cut } else { EventStep::More };
         }
         let length = event.deltas.iter().find(|delta| is_length(delta));
-        if let (Some(Delta::Stop(stop)), false) = (length, self.spilled) {
+        if let (Some(Delta::Stop(stop)), false) = (length, self.calls.has_spilled()) {
             if !partial.calls.has_whole() && !partial.is_closed() {
                 self.stop = Some(stop.clone());
                 return self.cut(event, partial, out);
@@ -89,10 +90,7 @@ impl HoldBack {
     }
 
     fn pass(&mut self, event: Event, partial: &Partial, out: &mut VecDeque<Event>) -> EventStep {
-        // A frame without deltas has to be passed on too: Anthropic's calls begin with one.
-        let pings = !event.deltas.is_empty()
-            && event.deltas.iter().all(|delta| matches!(delta, Delta::Ping));
-        if pings && self.withheld.is_none() && out.is_empty() {
+        if is_ping(&event) && self.withheld.is_none() && out.is_empty() {
             return EventStep::Give(event, None);
         }
         if let Some(text_end) = self.text_end.take() {
@@ -103,16 +101,8 @@ impl HoldBack {
             }
             self.emit(text_end, out);
         }
-        let stops = event.deltas.iter().any(|delta| matches!(delta, Delta::Stop(_) | Delta::End));
-        if !stops && partial.calls.has_cut() && !self.spilled {
-            self.held_bytes += event.size();
-            if self.held_bytes <= self.limit {
-                self.held.push_back(event);
-                return EventStep::More;
-            }
-            self.spilled = true;
-        }
-        while let Some(event) = self.held.pop_front() {
+        let Some(event) = self.calls.hold(event, partial) else { return EventStep::More };
+        for event in self.calls.release() {
             self.emit(event, out);
         }
         if partial.is_text_end(&event) {
@@ -180,7 +170,7 @@ impl HoldBack {
 
     /// Delivers what is `kept` of the held back calls and of `last`.
     fn emit_all(&mut self, last: Event, kept: impl Fn(&Delta) -> bool, out: &mut VecDeque<Event>) {
-        for mut event in std::mem::take(&mut self.held).into_iter().chain([last]) {
+        for mut event in self.calls.release().into_iter().chain([last]) {
             event.deltas_mut().retain(|delta| kept(delta));
             if !event.deltas.is_empty() {
                 self.emit(event, out);
@@ -204,15 +194,4 @@ impl HoldBack {
 /// Whether it reports that the output limit was reached.
 fn is_length(delta: &Delta) -> bool {
     matches!(delta, Delta::Stop(stop) if stop.reason == StopReason::MaxTokens)
-}
-
-/// Whether it belongs to a tool call whose arguments are not complete.
-fn of_cut_call(delta: &Delta, partial: &Partial) -> bool {
-    match delta {
-        Delta::ToolCall { index, .. }
-        | Delta::Arguments { index, .. }
-        | Delta::Signature { index, .. }
-        | Delta::BlockEnd { index } => partial.calls.is_cut(*index),
-        _ => false,
-    }
 }

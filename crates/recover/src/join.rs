@@ -28,6 +28,8 @@ pub struct Join {
     /// The stream is in another dialect than the answer began in: content that only its own dialect can
     /// read is left out.
     foreign: bool,
+    /// The delivered text is complete, and a tool call was to follow it.
+    before_call: bool,
 }
 
 /// The stream does not continue what was delivered.
@@ -51,7 +53,15 @@ impl Join {
             base,
             fresh: false,
             foreign: false,
+            before_call: false,
         }
+    }
+
+    /// The answer broke in a tool call of which nothing was delivered. The text before it is complete, so
+    /// the call may follow without a repetition of the text.
+    pub(crate) fn before_call(mut self, before_call: bool) -> Self {
+        self.before_call = before_call;
+        self
     }
 
     /// The stream is in another dialect than the answer began in.
@@ -96,6 +106,9 @@ impl Join {
             ToolCall,
         };
         if matches!(delta, ToolCall { .. } | Opaque { .. } | Stop(_) | End) {
+            if self.before_call && matches!(delta, ToolCall { .. }) {
+                self.overlap = self.overlap.take().filter(|overlap| !overlap.is_unread());
+            }
             self.finish(out)?;
         }
         let (new, index) = match &mut delta {

@@ -74,7 +74,8 @@
 //! |---|---|
 //! | in text, or between blocks after it | it continues after the overlap |
 //! | in thinking, and nothing else is there | a new block of thinking begins; the old one is kept, unsigned |
-//! | in a tool call's arguments | the failure is passed on: a part of the call was delivered |
+//! | in a tool call | the call, of which nothing was delivered, is made again, after the text before it |
+//! | in a tool call larger than what is held back | the failure is passed on: a part of the call was delivered |
 //! | after a complete tool call, or after the stop reason | the failure is passed on: the turn is finished, and its end is not invented |
 //! | after a block that only its own dialect knows | the failure is passed on |
 //!
@@ -83,6 +84,9 @@
 //! the stream, once; nothing of the other answer has been delivered. There are at most 2 resumes, each
 //! within the request's deadline, attempts and [budget](steadfast_core::RetryBudget).
 //!
+//! Tool calls of a stream are held back until they are complete, so that a call that breaks can be made
+//! again. What the caller gets when an answer can not be resumed ends before such a call.
+//!
 //! The start of the second answer is left out, its blocks are renumbered, and its thinking about how to
 //! continue is dropped. The usage of the broken part was not reported; it is estimated (four bytes to a
 //! token), added to the usage and recorded in the recovery log. Events after the overlap have no wire
@@ -90,9 +94,11 @@
 //!
 //! # What is continued
 //!
-//! An answer that stopped at the output limit and whose tool calls, if any, are all cut off. (With
-//! a complete call the turn is complete in spite of the limit: another call that was cut off is
-//! dropped.)
+//! An answer that stopped at an output limit which the caller did not set, and whose tool calls, if any,
+//! are all cut off. (With a complete call the turn is complete in spite of the limit: another call that
+//! was cut off is dropped.) A limit that the caller set is the caller's: the answer ends there, unchanged,
+//! unless the request has the header [`CONTINUE`] or the policy
+//! [says otherwise](ContinuationPolicy::when_callers_limit).
 //!
 //! 1. When nothing has been delivered (an answer that is not streamed, or
 //!    [`withhold`](ContinuationLayer::with_withhold)) the limit is raised once to 64,000 and the
@@ -105,11 +111,16 @@
 //! cut off is neither delivered nor executed: it is dropped, and the model is asked to make it again,
 //! with the number of bytes that had come. Calls that are ambiguous on Anthropic's wire count as cut
 //! off: at the limit, a call without arguments looks like one cut off before its first byte, and in an
-//! answer that is not streamed, partial arguments arrive as a complete object. A request for fewer than
-//! 256 tokens, or for several answers, is not continued.
+//! answer that is not streamed, partial arguments arrive as a complete object. An answer to a request for
+//! several is not continued, nor, by the policy alone, one to a request for fewer than 256 tokens.
 //!
 //! Continuations draw from no retry budget, as nothing failed; they keep the request's deadline and
 //! its number of attempts.
+//!
+//! # Attempts and the log
+//!
+//! Each further call carries the number of attempts before it in its context, and a failure has the sum of
+//! all. The head of the answer gets the recovery log of the request, whatever service is at the bottom.
 //!
 //! # What is reported
 //!
@@ -136,6 +147,7 @@ mod continuation;
 mod error;
 mod event;
 mod events;
+mod held_calls;
 mod hold_back;
 mod join;
 mod layer;
@@ -148,7 +160,7 @@ mod service;
 
 pub use self::{
     continuation::{
-        Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
+        CONTINUE, Continuation, ContinuationFuture, ContinuationHandle, ContinuationLayer,
         ContinuationPolicy, ContinuationSnapshot, ContinuedEvents, OutputLimits,
     },
     error::PolicyError,

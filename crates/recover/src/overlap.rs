@@ -177,6 +177,11 @@ impl Overlap {
         self.try_find(self.chars >= self.policy.hold.max(1))
     }
 
+    /// Whether no text has been read so far.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// There are no more pieces: never [`OverlapFound::NotYet`].
     pub fn finish(&mut self) -> OverlapFound {
         self.try_find(true)

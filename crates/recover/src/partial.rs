@@ -54,7 +54,7 @@ pub enum ResumePoint {
     Thinking,
     /// There is text.
     Text,
-    /// There is a tool call that is not complete.
+    /// There is a tool call that is not complete, and a part of it was delivered.
     InCall,
     /// A tool call is complete: the turn is finished.
     AfterCall,
@@ -174,7 +174,7 @@ impl Partial {
 
     /// Whether and how it can be continued.
     pub fn resume_point(&self) -> ResumePoint {
-        if self.ended || self.stop.is_some() {
+        if self.has_stopped() {
             ResumePoint::Finished
         } else if !self.calls.is_empty() {
             if self.calls.are_over() { ResumePoint::AfterCall } else { ResumePoint::InCall }
@@ -201,11 +201,25 @@ impl Partial {
         self.ended
     }
 
+    /// The model has reported why it stopped, or the terminal event has come.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.ended || self.stop.is_some()
+    }
+
+    /// Whether no other block has begun since the first of the calls that are not complete.
+    pub(crate) fn ends_in_cut_calls(&self) -> bool {
+        let cut = self.calls.cut();
+        cut.is_some_and(|(first, count)| self.next.checked_sub(first) == Some(count))
+    }
+
     /// Removes the calls that are not complete, and their blocks.
     pub(crate) fn drop_cut_calls(&mut self) {
         if let Some(first) = self.calls.drop_cut() {
             self.next = self.next.min(first);
         }
+        // Without the calls there may be no content left.
+        let has_text = self.too_long || !self.text.is_empty();
+        self.content &= self.next > 0 || has_text || self.open_thinking.is_some();
     }
 
     /// The end of the last text block was not delivered: the block is open again.

@@ -36,14 +36,10 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     fn ends_well(answer: &AnswerInProgress<Self>, event: &Event) -> bool;
 
     /// Whether `event`, which the partial answer has recorded, is delivered unchanged.
-    fn passes(_answer: &AnswerInProgress<Self>, _event: &Event) -> bool {
-        true
-    }
+    fn passes(answer: &AnswerInProgress<Self>, event: &Event) -> bool;
 
     /// Handles an event that does not pass.
-    fn take(_answer: &mut AnswerInProgress<Self>, event: Event) -> EventStep {
-        EventStep::Give(event, None)
-    }
+    fn take(answer: &mut AnswerInProgress<Self>, event: Event) -> EventStep;
 
     /// The stream is over and the answer was cut off ([`EventStep::Cut`]).
     fn cut(_shared: &RecoverState<Self>, _answer: &mut AnswerInProgress<Self>) -> NextAction {
@@ -84,8 +80,10 @@ pub struct AnswerInProgress<P: Recovery> {
     /// The dialect of the current stream, and the one the answer began in.
     pub(crate) dialect: Dialect,
     pub(crate) first_dialect: Dialect,
-    /// How often a provider was called.
-    pub(crate) attempts: u32,
+    /// How often a provider was called for the request, before it came here included.
+    attempts: u32,
+    /// The same, before the current call.
+    before: u32,
     pub(crate) state: P::State,
     /// To be delivered next.
     pub(crate) out: VecDeque<Event>,
@@ -138,13 +136,15 @@ impl<P: Recovery> AnswerInProgress<P> {
         let mut partial = Partial::new(most);
         partial.text = buffers::take();
         partial.calls.set_source(head.dialect, request.stream);
+        let before = request.context.attempts;
         Some(Self {
             request,
             partial,
             target: head.target.clone(),
             dialect: head.dialect,
             first_dialect: head.dialect,
-            attempts: head.attempts,
+            attempts: attempts(before, head),
+            before,
             state,
             out: VecDeque::new(),
             further: None,
@@ -164,16 +164,46 @@ impl<P: Recovery> AnswerInProgress<P> {
         self.further.as_mut()?.join.as_mut()
     }
 
+    /// A further call is made with `context`, which counts the attempts before it.
+    pub(crate) fn called(&mut self, context: &mut CallContext) {
+        self.before = self.attempts;
+        context.attempts = self.attempts;
+    }
+
+    /// A further call is answered.
+    pub(crate) fn answered(&mut self, head: &Head) {
+        self.attempts = attempts(self.before, head);
+    }
+
+    /// The current call has failed, or its stream, with the attempts of that call.
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        self.attempts = self.attempts.max(self.before.saturating_add(failure.attempts()));
+    }
+
+    /// `failure` with the attempts of all calls that were made here.
+    pub(crate) fn counted(&self, failure: Failure) -> Failure {
+        failure.with_attempts(self.attempts.saturating_sub(self.request.context.attempts))
+    }
+
     /// Why no further call can be made, as far as the request's deadline and attempts go.
     pub(crate) fn no_call(&self) -> Option<&'static str> {
         let context: &CallContext = &self.request.context;
         if context.deadline.is_some_and(Deadline::is_past) {
             Some("deadline")
-        } else if context.max_attempts.is_some() && context.attempts_left() <= self.attempts {
+        } else if context.max_attempts.is_some_and(|most| self.attempts >= most.get()) {
             Some("attempts_spent")
         } else {
             None
         }
+    }
+}
+
+/// The attempts made for a request whose answer has this head, `before` of them for earlier calls. A client
+/// counts those too; a service that does not count at all reports one.
+fn attempts(before: u32, head: &Head) -> u32 {
+    match head.attempts {
+        0 => before,
+        counted => counted.max(before.saturating_add(1)),
     }
 }
 

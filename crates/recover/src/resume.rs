@@ -13,10 +13,11 @@ use crate::{
     call::Reserved,
     event,
     events::RecoveredEvents,
+    held_calls::{HeldCalls, is_ping},
     join::Join,
     layer::{RecoverHandle, RecoverLayer, RecoverState},
     overlap::{Overlap, OverlapPolicy},
-    policy::{AnswerInProgress, NextAction, Recovery},
+    policy::{AnswerInProgress, EventStep, NextAction, Recovery},
     request,
     service::{Recover, RecoverFuture},
 };
@@ -44,7 +45,8 @@ pub type ResumeHandle = RecoverHandle<ResumePolicy>;
 pub struct ResumePolicy {
     /// How often one answer is resumed, at most; 0 for never.
     pub resumes: u32,
-    /// The most text of an answer to keep, in bytes; a longer answer that breaks is not resumed.
+    /// The most text of an answer to keep, and the most to hold back of a tool call, in bytes; a longer
+    /// answer that breaks, or one that breaks in a larger call, is not resumed.
     pub max_partial: usize,
     /// How the overlap of the two answers is found.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -148,6 +150,10 @@ impl fmt::Debug for ResumeOptions {
 /// The state of one answer that may break.
 #[derive(Debug, Default)]
 pub struct ResumeState {
+    /// Tool calls that are not complete.
+    held: HeldCalls,
+    /// It broke in a call that was held back, and nothing has been delivered since.
+    in_call: bool,
     /// The last message of the request is the model's own.
     prefilled: bool,
     /// The failure for the caller if this resume fails.
@@ -171,12 +177,33 @@ impl Recovery for ResumePolicy {
         self.validate()
     }
 
-    fn begin(&self, _: &ChatRequest) -> Option<(usize, ResumeState)> {
-        (self.resumes > 0).then(|| (self.max_partial, ResumeState::default()))
+    fn begin(&self, request: &ChatRequest) -> Option<(usize, ResumeState)> {
+        // Of several answers only the first is read; the frames have the others.
+        let limit = if has_several_answers(request) { 0 } else { self.max_partial };
+        let state = || ResumeState { held: HeldCalls::new(limit), ..ResumeState::default() };
+        (self.resumes > 0).then(|| (self.max_partial, state()))
     }
 
-    fn ends_well(_: &BrokenAnswer, event: &Event) -> bool {
-        event.is_end()
+    fn ends_well(answer: &BrokenAnswer, event: &Event) -> bool {
+        event.is_end() && answer.state.held.is_empty()
+    }
+
+    fn passes(answer: &BrokenAnswer, _: &Event) -> bool {
+        answer.state.held.is_empty() && !answer.partial.calls.has_cut()
+    }
+
+    fn take(answer: &mut BrokenAnswer, event: Event) -> EventStep {
+        if is_ping(&event) {
+            return EventStep::Give(event, None);
+        }
+        let held = &mut answer.state.held;
+        let Some(event) = held.hold(event, &answer.partial) else { return EventStep::More };
+        if held.is_empty() {
+            return EventStep::Give(event, None);
+        }
+        answer.out.extend(held.release());
+        answer.out.push_back(event);
+        EventStep::More
     }
 
     fn failed(
@@ -186,6 +213,8 @@ impl Recovery for ResumePolicy {
         call: bool,
     ) -> NextAction {
         shared.count(|counts| counts.broken += u64::from(!call));
+        let drops_call = answer.state.held.drop_cut(&mut answer.partial, &mut answer.out);
+        answer.state.in_call |= drops_call;
         let reserved = match may_continue(shared, answer, &failure, call) {
             Ok(reserved) => reserved,
             Err(why) => return give_up(shared, answer, failure, why),
@@ -213,9 +242,6 @@ impl Recovery for ResumePolicy {
             (false, false) => answer.request.clone(),
         };
         answer.state.prefilled = prefilled;
-        if call {
-            answer.attempts = answer.attempts.saturating_add(failure.attempts());
-        }
         // The caller gets the failure that broke the stream, as without resumes.
         answer.state.failure.get_or_insert(failure);
         NextAction::Call(Box::new(request), reserved)
@@ -232,7 +258,7 @@ impl Recovery for ResumePolicy {
             Some(Overlap::new(text, shared.policy.overlap.clone()))
         };
         let used = answer.further().used;
-        Join::new(&mut answer.partial, overlap, false, used)
+        Join::new(&mut answer.partial, overlap, false, used).before_call(answer.state.in_call)
     }
 
     fn joined(shared: &LayerState, answer: &mut BrokenAnswer, event: &Event) {
@@ -240,6 +266,7 @@ impl Recovery for ResumePolicy {
         if is_open || !(event.is_content() || event.is_end()) {
             return;
         }
+        answer.state.in_call = false;
         if answer.state.failure.take().is_some() {
             answer.further().deadline = None;
             shared.count(|counts| counts.resumed += 1);
@@ -269,10 +296,13 @@ fn may_continue(
         return Err(if call { "call_failed" } else { "reason" });
     }
     let point = answer.partial.resume_point();
-    if !point.is_resumable() {
+    // A stream that broke before any content is repeated by the layers inside; one that broke in a call,
+    // which is content to them, is not.
+    let is_untouched = point == ResumePoint::Nothing && answer.state.in_call;
+    if !point.is_resumable() && !is_untouched {
         return Err(point.as_str());
     }
-    if answer.request.params.answers.is_some_and(|answers| answers > 1) {
+    if has_several_answers(&answer.request) {
         return Err("several_answers");
     }
     if answer.calls() >= shared.policy.resumes {
@@ -304,15 +334,20 @@ fn give_up(
         {
             reported = first;
         }
-        reported = reported.with_attempts(answer.attempts);
         if reported.trail().is_empty() && attempts.len() > 1 {
             reported = reported.with_trail(attempts);
         }
     }
     NextAction::Over(Some(match answer.partial.resume_point() {
-        ResumePoint::Nothing => reported,
+        // A call that was held back was content to the layers inside.
+        ResumePoint::Nothing => reported.without_delivered(),
         _ => reported.with_delivered(),
     }))
+}
+
+/// Whether `request` asks for more than one answer.
+fn has_several_answers(request: &ChatRequest) -> bool {
+    request.params.answers.is_some_and(|answers| answers > 1)
 }
 
 /// Whether `request` has thinking, with which there can be no prefill.

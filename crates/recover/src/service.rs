@@ -73,8 +73,8 @@ where
 }
 
 pin_project! {
-    /// Waits for the head of the answer. The failure of a call before that is passed on. Dropping it
-    /// drops the call.
+    /// Waits for the head of the answer, which gets the recovery log of the request. The failure of a call
+    /// before that is passed on. Dropping it drops the call.
     #[must_use = "futures do nothing unless polled"]
     pub struct RecoverFuture<S, F, P: Recovery> {
         #[pin]
@@ -103,7 +103,9 @@ where
             return Poll::Ready(Err(polled_again()));
         };
         Poll::Ready(match reply {
-            Ok(reply) => {
+            Ok(mut reply) => {
+                // A service of a user's own makes its answers without one.
+                reply.head.log = request.context.log.clone();
                 let answer = AnswerInProgress::begin(&source.shared.policy, request, &reply.head);
                 Ok(reply.map(|events| RecoveredEvents::new(events, answer, source)))
             }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use steadfast_chat::{ChatRequest, Delta, Event, Role, StopReason};
 use steadfast_core::{Call, CallContext, Dialect, Reason, Usage};
-use steadfast_recover::{ContinuationLayer, OutputLimits, StreamResumeLayer};
+use steadfast_recover::{CONTINUE, ContinuationLayer, OutputLimits, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
 /// All of a stream in one event, like an answer that is not streamed.
@@ -64,6 +64,43 @@ async fn an_answer_cut_anywhere_is_completed_without_repetition() {
             assert_eq!(got.answer.usage.input, Some(10 * model.calls() as u64));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_the_caller_set_is_the_callers() {
+    let text: String = (0..90).map(|n| format!("Sentence {n} of it. ")).collect();
+    let asking = |mut request: ChatRequest, value: &'static str| {
+        request.headers.insert(CONTINUE, value.parse().unwrap());
+        request
+    };
+    let usual = ContinuationLayer::default();
+    let always = usual.clone().tune(|policy| policy.when_callers_limit = true).unwrap();
+    for plain in [recording as fn() -> ChatRequest, recording_whole] {
+        for (what, layer, request, continued) in [
+            ("no limit", &usual, plain(), true),
+            ("a limit", &usual, plain().with_max_output(256), false),
+            ("asked for", &usual, asking(plain().with_max_output(256), "1"), true),
+            ("not asked for", &usual, asking(plain().with_max_output(256), "0"), false),
+            ("asked for with a low limit", &usual, asking(plain().with_max_output(16), "1"), true),
+            ("by policy", &always, plain().with_max_output(256), true),
+            ("by policy with a low limit", &always, plain().with_max_output(16), false),
+        ] {
+            let model = author(text.clone(), 1_000, true);
+            let got = send(&model, layer, request).await;
+            let end = if continued { StopReason::EndTurn } else { StopReason::MaxTokens };
+            assert_eq!((model.calls() > 1, stop(&got)), (continued, end), "{what}");
+            assert_eq!(
+                (got.text() == text, log(&got).is_empty()),
+                (continued, !continued),
+                "{what}"
+            );
+        }
+    }
+    // A call that is cut off there arrives as it came.
+    let request = recording().with_max_output(1_000);
+    let got = send(&cut_call(9, true), &usual, request).await;
+    assert_eq!(got.calls(), [("write".to_owned(), WHOLE[..9].to_owned())]);
+    assert_eq!(stop(&got), StopReason::MaxTokens);
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,6 +435,35 @@ async fn the_attempts_of_the_request_are_kept() {
     let got = send(&model, &ContinuationLayer::default(), request).await;
     assert_eq!((model.calls(), stop(&got)), (2, StopReason::MaxTokens));
     assert_eq!(model.requests.lock()[1].context.attempts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_is_counted_once() {
+    for counts in [true, false] {
+        for mut request in [recording(), recording_whole()] {
+            let mut model = author(long(), 400, true);
+            model.counts = counts;
+            request.context.attempts = 2;
+            send(&model, &ContinuationLayer::default(), request).await;
+            let before: Vec<_> =
+                model.requests.lock().iter().map(|it| it.context.attempts).collect();
+            assert!(before.len() > 1, "{counts}");
+            assert_eq!(before, (2..).take(before.len()).collect::<Vec<u32>>(), "{counts}");
+        }
+        // A failure has the sum, of all that was done for it.
+        let piece = |text: &str, end| stream("a", &[Block::Text(text.into())], 4, true, end);
+        let (first, second) =
+            (piece("Hello there", StopReason::MaxTokens), piece(", all", StopReason::EndTurn));
+        let mut model = Model::new(move |call, _| match call {
+            0 => Ok(script(first.clone())),
+            _ => Ok(broken(&second, 3, fail(Reason::Network).with_attempts(3))),
+        });
+        model.counts = counts;
+        let mut request = recording();
+        request.context.attempts = 2;
+        let got = send(&model, &ContinuationLayer::default(), request).await;
+        assert_eq!(got.failures[0].attempts(), 4, "{counts}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, StopReason};
 use steadfast_client::dialect::{Caller, StreamDecoder, StreamEncoder, codec};
 use steadfast_core::{Dialect, Failure, Reason, TimeLimit};
-use steadfast_recover::{ContinuationLayer, Partial, ResumePoint, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
 /// `events` as a provider of `dialect` sends them, each with its frame.
@@ -121,8 +121,7 @@ async fn a_break_at_any_event_is_resumed_in_any_dialect() {
         let size = random.usize(1..20);
         let events = wire(one, &stream("a", &blocks, size, true, StopReason::EndTurn));
         let at = random.usize(0..events.len());
-        let mut seen = Partial::new(1 << 20);
-        events[..at].iter().for_each(|event| seen.see(event));
+        let (_, point) = delivered(&events[..at]);
         // A reset, a stall, or a connection that is closed without an error.
         let failure = match random.u8(..3) {
             0 => Some(fail(Reason::Network)),
@@ -159,8 +158,8 @@ async fn a_break_at_any_event_is_resumed_in_any_dialect() {
         }
         let case = format!("seed {seed}: {one} to {two} for {caller}, at {at}");
         let (answer, failures) = reader.finish();
-        let in_text = seen.resume_point() == ResumePoint::Text;
-        if seen.resume_point().is_resumable() && (faithful || !in_text) {
+        let in_text = point == ResumePoint::Text;
+        if point.is_resumable() && (faithful || !in_text) {
             resumed += 1;
             assert!(failures.is_empty(), "{case}: {failures:?}");
             assert_eq!(answer.text(), whole, "{case}");
@@ -262,6 +261,38 @@ async fn a_call_that_is_cut_off_is_not_delivered_in_any_dialect() {
                 );
                 assert_eq!(answer.text(), "Let me write it.", "{case}");
                 assert_eq!((model.calls(), answer.stop.unwrap().reason), (2, StopReason::ToolUse));
+            }
+        }
+    }
+}
+
+/// A break that can not be resumed is reported by an error that agents retry: one of the provider's, not of
+/// the request.
+#[tokio::test(start_paused = true)]
+async fn a_break_that_is_not_resumed_is_the_providers_fault_in_every_dialect() {
+    let call = |name| Block::Call(name, r#"{"path":"a.rs"}"#.into());
+    let text = || Block::Text("Let me look.".into());
+    for (blocks, calls) in [(vec![call("read"), call("list")], 1), (vec![text(), call("list")], 2)]
+    {
+        for reason in [Reason::Network, Reason::Timeout, Reason::ServerError, Reason::Overloaded] {
+            let events = stream("a", &blocks, 4, true, StopReason::ToolUse);
+            // In the last call; what would resume it is refused as malformed.
+            let at = events.len() - 4;
+            let model = Model::new(move |call, _| match call {
+                0 => Ok(broken(&events, at, fail(reason))),
+                _ => Err(fail(Reason::Format)),
+            });
+            let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+            assert_eq!((model.calls(), got.failures.len()), (calls, 1), "{reason}");
+            assert!(got.calls().iter().all(|(name, _)| name == "read"), "{reason}: half a call");
+            for (caller, kinds) in [
+                (Dialect::Anthropic, ["api_error", "timeout_error", "overloaded_error"]),
+                (Dialect::OpenAi, ["server_error", "timeout", "service_unavailable_error"]),
+                (Dialect::Gemini, ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL"]),
+            ] {
+                let frame = codec(caller).encode_stream_error(&got.failures[0]);
+                let frame = String::from_utf8_lossy(&frame);
+                assert!(kinds.iter().any(|kind| frame.contains(kind)), "{caller}: {frame}");
             }
         }
     }

@@ -42,6 +42,7 @@ fn valid_policies_are_accepted() {
         continuations: 0,
         little: 0,
         poor_in_a_row: 0,
+        when_callers_limit: true,
         least: 0,
         withhold: true,
         max_partial: usize::MAX,

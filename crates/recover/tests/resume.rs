@@ -9,7 +9,7 @@ use common::*;
 use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
 use steadfast_core::{Deadline, Reason, RetryBudget, Usage};
-use steadfast_recover::{Partial, StreamResumeLayer};
+use steadfast_recover::{ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
 /// The rest of `blocks` after `shown`, preceded by `repeated`: the answer of a faithful model.
@@ -93,12 +93,12 @@ async fn a_break_after_any_event() {
         for (size, ends) in [(1, true), (7, true), (7, false), (50, false)] {
             let events = stream("a", &blocks, size, ends, StopReason::EndTurn);
             for at in 0..events.len() {
-                let mut seen = Partial::new(1 << 20);
-                events[..at].iter().for_each(|event| seen.see(event));
+                let (shown, point) = delivered(&events[..at]);
+                let is_untouched = point == ResumePoint::Nothing && shown < at;
                 let model = faithful(blocks.clone(), at, size, ends);
                 let got = send(&model, &StreamResumeLayer::default(), recording()).await;
                 let case = format!("{blocks:?} at {at} of {size}: {got:?}");
-                if seen.resume_point().is_resumable() {
+                if point.is_resumable() || is_untouched {
                     resumed += 1;
                     assert!(got.failures.is_empty(), "{case}");
                     assert_eq!(got.text(), whole, "{case}");
@@ -114,10 +114,10 @@ async fn a_break_after_any_event() {
                     assert_eq!(model.calls(), 1, "{case}");
                     assert_eq!(log(&got), ["not_resumed"]);
                     let received = got.deltas.len();
-                    let sent: usize = events[..at].iter().map(|event| event.deltas.len()).sum();
+                    let sent: usize = events[..shown].iter().map(|event| event.deltas.len()).sum();
                     assert_eq!(received, sent, "everything before the break: {case}");
-                    let delivered = seen.resume_point() != steadfast_recover::ResumePoint::Nothing;
-                    assert_eq!(got.failures[0].is_delivered(), delivered, "{case}");
+                    let has_content = point != ResumePoint::Nothing;
+                    assert_eq!(got.failures[0].is_delivered(), has_content, "{case}");
                 }
             }
         }
@@ -385,5 +385,135 @@ async fn a_resume_waits_for_readiness_and_costs_nothing_until_it_is_sent() {
             drop(events);
         }
         assert!(budget.is_full(), "the cost is refunded");
+    }
+}
+
+const CALL: &str = r#"{"path":"a.rs","text":"one {two}"}"#;
+
+fn write() -> Block {
+    Block::Call("write", CALL.into())
+}
+
+/// A first answer that breaks in its call, after `text`, and the answers of `then` to further calls.
+fn breaks_in_call(
+    text: Option<&str>,
+    then: impl Fn() -> Vec<Event> + Send + Sync + 'static,
+) -> Model {
+    let text = text.map(|text| Block::Text(text.into()));
+    let blocks: Vec<_> = text.into_iter().chain([write()]).collect();
+    let events = stream("a", &blocks, 4, true, StopReason::ToolUse);
+    // The last piece of the arguments, the end of the block, the reason to stop and the end are missing.
+    let at = events.len() - 4;
+    Model::new(move |call, _| match call {
+        0 => Ok(broken(&events, at, fail(Reason::Network).with_delivered())),
+        _ => Ok(script(then())),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_broke_is_made_again_after_the_text_before_it() {
+    const TEXT: &str = "I will write it.";
+    let text = |text: &str| Block::Text(text.into());
+    for (what, blocks, made) in [
+        ("the text is repeated", vec![text(TEXT), write()], true),
+        ("the call is made at once", vec![write()], true),
+        ("after thinking", vec![Block::Thinking("so".into()), write()], true),
+        ("after another text", vec![text("No."), write()], false),
+        ("neither", vec![], false),
+    ] {
+        let then = move || stream("b", &blocks, 4, true, StopReason::ToolUse);
+        let model = breaks_in_call(Some(TEXT), then);
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!((model.calls(), got.text().as_str()), (2, TEXT), "{what}");
+        assert_eq!(got.failures.len(), usize::from(!made), "{what}");
+        if made {
+            assert_eq!(got.calls(), [("write".to_owned(), CALL.to_owned())], "{what}");
+            assert_eq!(log(&got), ["resuming", "resumed"], "{what}");
+        } else {
+            assert_eq!(got.calls().len(), 0, "{what}: half a call");
+            assert_eq!(got.failures[0].reason(), Reason::Network, "{what}");
+            assert!(got.failures[0].is_delivered(), "{what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_broke_before_anything_was_delivered() {
+    // The same request is sent again.
+    let model = breaks_in_call(None, || stream("b", &[write()], 4, true, StopReason::ToolUse));
+    let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+    assert_eq!(got.calls(), [("write".to_owned(), CALL.to_owned())]);
+    assert_eq!(log(&got), ["resuming", "resumed"]);
+    let requests = model.requests.lock().clone();
+    assert_eq!(requests[1].messages[..], requests[0].messages[..]);
+    // Without a second answer the caller has nothing.
+    let model = breaks_in_call(None, Vec::new);
+    let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+    assert_eq!((model.calls(), got.calls().len(), got.failures.len()), (3, 0, 1));
+    assert!(!got.failures[0].is_delivered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_held_back_is_not_made_again() {
+    let small = StreamResumeLayer::default().tune(|policy| policy.max_partial = 1).unwrap();
+    let mut several = recording();
+    several.params.answers = Some(2);
+    for (layer, request) in [(small, recording()), (StreamResumeLayer::default(), several)] {
+        let model = breaks_in_call(None, Vec::new);
+        let got = send(&model, &layer, request).await;
+        assert_eq!((model.calls(), got.calls().len(), got.failures.len()), (1, 1, 1));
+        assert!(got.failures[0].is_delivered());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_complete_answer_is_unchanged() {
+    let blocks = [
+        Block::Thinking("hm".into()),
+        Block::Text("Hello there.".into()),
+        write(),
+        Block::Call("none", String::new()),
+        Block::Call("malformed", r#"{"a":"#.into()),
+        Block::Text("So much for that.".into()),
+    ];
+    for (size, ends) in [(1, true), (3, false), (99, true)] {
+        let events = stream("a", &blocks, size, ends, StopReason::ToolUse);
+        let sent: Vec<Delta> = events.iter().flat_map(|event| event.deltas.clone()).collect();
+        let model = Model::new(move |_, _| Ok(script(events.clone())));
+        let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+        assert_eq!(got.deltas, sent);
+        assert!(log(&got).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_arrive_while_a_call_is_held_back() {
+    let model = Model::new(|_, _| {
+        let call = Event::new([Delta::ToolCall { index: 0, id: "a".into(), name: "read".into() }]);
+        let ping = ModelStep::Event(Event::new([Delta::Ping]));
+        Ok(vec![ModelStep::Event(call), ping, ModelStep::Hang])
+    });
+    let stack = StreamResumeLayer::default().layer(model);
+    let mut events = stack.oneshot(recording()).await.unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap().deltas[..], [Delta::Ping]);
+    assert!(futures_util::poll!(events.next()).is_pending());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_is_counted_once() {
+    for counts in [true, false] {
+        let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
+        let mut model = Model::new(move |call, _| match call {
+            0 => Ok(broken(&events, 30, fail(Reason::Network))),
+            1 => Err(fail(Reason::Network).with_attempts(3)),
+            _ => Err(fail(Reason::Network).with_attempts(2)),
+        });
+        model.counts = counts;
+        let mut request = recording();
+        request.context.attempts = 5;
+        let got = send(&model, &StreamResumeLayer::default(), request).await;
+        let before: Vec<_> = model.requests.lock().iter().map(|it| it.context.attempts).collect();
+        assert_eq!(before, [5, 6, 9], "{counts}");
+        assert_eq!(got.failures[0].attempts(), 6, "{counts}");
     }
 }

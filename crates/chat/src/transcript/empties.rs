@@ -22,7 +22,8 @@ pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut 
         for (part, value) in message.parts().iter().enumerate() {
             let at = PartIndex { message: index, part };
             let result = value.as_tool_result();
-            let texts = result.map_or(std::slice::from_ref(value), |result| &result.content);
+            let texts = result
+                .map_or(std::slice::from_ref(value), |result| blocks(message, part, result, rules));
             if let Some(blank) = texts.iter().find(|part| is_blank(part, rules)) {
                 let is_empty = blank.as_text() == Some("");
                 found.push(TranscriptRule::Empty, at, error_text::blank(rules.dialect, is_empty));
@@ -44,6 +45,31 @@ fn is_blank(part: &Part, rules: &TranscriptRules) -> bool {
         Blank::Allowed => false,
         Blank::NotEmpty => text.text.is_empty() && !is_signed,
         Blank::NotBlank => text.text.trim().is_empty(),
+    }
+}
+
+/// The parts of a result that are blocks on the wire. A text alone is sent as a string, and that may be
+/// empty where a result may be, unless it was read as a list of one block.
+fn blocks<'a>(
+    message: &Message,
+    part: usize,
+    result: &'a ToolResult,
+    rules: &TranscriptRules,
+) -> &'a [Part] {
+    let is_list = || {
+        let raw = message.raw(rules.dialect);
+        raw.is_some_and(|raw| raw.to_value()["content"][part]["content"].is_array())
+    };
+    match result.content.as_slice() {
+        [Part::Text(text)]
+            if rules.empty_results
+                && text.text.is_empty()
+                && text.extra.is_none()
+                && !is_list() =>
+        {
+            &[]
+        }
+        content => content,
     }
 }
 
@@ -69,7 +95,20 @@ pub(super) fn repair(draft: &mut Draft<'_>) {
     let rules = draft.rules;
     let blank = |part: &Part| is_blank(part, rules).then_some(TranscriptRule::Empty);
     draft.remove_parts(|_, _, part| Some((blank(part)?, "empty text dropped")));
-    draft.remove_from_results(blank, "empty text dropped from a result");
+    let has_blank = |(at, _, part): &(PartIndex, Role, &Part)| {
+        let message = &draft.messages[at.message].message;
+        part.as_tool_result().is_some_and(|result| {
+            blocks(message, at.part, result, rules).iter().any(|part| is_blank(part, rules))
+        })
+    };
+    let blank_results: Vec<PartIndex> =
+        parts(&draft.messages).filter(has_blank).map(|(at, ..)| at).collect();
+    for at in blank_results {
+        if let Some(Part::ToolResult(result)) = draft.part_mut(at) {
+            result.content.retain(|part| !is_blank(part, rules));
+        }
+        draft.record(TranscriptRule::Empty, at, "empty text dropped from a result");
+    }
     let is_bare = |part: &Part| part.as_tool_result().is_some_and(|it| needs_output(it, rules));
     let bare: Vec<PartIndex> =
         parts(&draft.messages).filter(|(_, _, part)| is_bare(part)).map(|(at, ..)| at).collect();

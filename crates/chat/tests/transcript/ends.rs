@@ -1,13 +1,17 @@
 //! The first and the last message, and empty content: S1, S9 and S10.
 
-use steadfast_chat::transcript::{
-    TranscriptRule::{Empty, FirstMessage, Tail, Thinking},
-    repair,
+use steadfast_chat::{
+    Message, Part, RawJson, Role,
+    transcript::{
+        TranscriptRule::{Empty, FirstMessage, Tail, Thinking},
+        repair,
+    },
 };
 use steadfast_core::Dialect::{self, Anthropic, Gemini};
 
 use crate::support::{
-    ANTHROPIC, CASE, Case, GEMINI, OPENAI, check, messages, request, rules, thinking,
+    ANTHROPIC, CASE, Case, GEMINI, OPENAI, check, messages, refused, repaired, request, rules,
+    thinking, unchanged,
 };
 
 #[test]
@@ -74,6 +78,12 @@ fn s9_nothing_is_empty() {
             ..ANTHROPIC
         },
         Case {
+            name: "a result that is an empty string",
+            dialects: &[Anthropic, Gemini],
+            before: "user x / model call:a / user result:a=",
+            ..CASE
+        },
+        Case {
             name: "a result without content",
             before: "user text: / model call:a / tool empty_result:a",
             refused: &[(Empty, ["output of a tool must not be empty"; 3])],
@@ -100,6 +110,26 @@ fn s9_nothing_is_empty() {
             ..OPENAI
         },
     ]);
+}
+
+#[test]
+fn s9_an_empty_string_is_no_empty_block() {
+    for (content, is_valid) in [(r#""""#, true), (r#"[{"type":"text","text":""}]"#, false)] {
+        let text = format!(
+            r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"a","content":{content},"is_error":false}}]}}"#
+        );
+        let (parts, raw) = (vec![Part::tool_result("a", "")], RawJson::parse(&text).unwrap());
+        let mut list = messages(Anthropic, "user x / model call:a");
+        list.push(Message::from_wire(Anthropic, Role::User, parts, None, raw));
+        let (request, rules) = (request(list), rules(Anthropic));
+        if is_valid {
+            unchanged(content, &request, &rules);
+        } else {
+            assert_eq!(refused(&request, &rules)[0].rule, Empty, "{content}");
+            let left = repaired(&request, &rules);
+            assert!(left.messages[2].tool_results().next().unwrap().content.is_empty());
+        }
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn sentences(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether `word` is in `text` and not a part of a longer Latin word.
-fn has_word(text: &str, word: &str) -> bool {
+pub(crate) fn has_word(text: &str, word: &str) -> bool {
     let is_letter = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.match_indices(word).any(|(at, _)| {
         !is_letter(text[..at].chars().next_back())

@@ -5,6 +5,7 @@ mod applied;
 mod digest;
 mod facts;
 mod ledger;
+mod lighten;
 mod notice;
 mod render;
 mod strip;
@@ -20,7 +21,9 @@ pub use self::{
 };
 pub(crate) use self::{
     applied::Fingerprint,
+    facts::has_word,
     ledger::clip,
+    lighten::{has_media, lighten, omit_media},
     render::{delimiter, framed},
     strip::{MARKER, thousands},
 };

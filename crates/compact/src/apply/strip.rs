@@ -73,11 +73,8 @@ pub fn strip(
     // Sizes within a factor of two are alike.
     candidates
         .sort_by_key(|one| (std::cmp::Reverse(one.saves.max(1).ilog2()), one.message, one.part));
-    // The names of tools, by their calls' ids.
-    let calls = messages[..border].iter().flat_map(Message::tool_calls);
-    let named = calls.filter(|call| !candidates.is_empty() && !call.id.is_empty());
-    let names: HashMap<String, String> =
-        named.map(|call| (call.id.clone(), call.name.clone())).collect();
+    let named = if candidates.is_empty() { 0 } else { border };
+    let names = tool_names(&messages[..named]);
     let mut done = Stripped::default();
     for candidate in &candidates {
         if done.saved >= wanted {
@@ -106,8 +103,14 @@ pub fn strip(
     done
 }
 
+/// The names of tools, by their calls' ids.
+pub(super) fn tool_names(list: &[Message]) -> HashMap<String, String> {
+    let calls = list.iter().flat_map(Message::tool_calls).filter(|call| !call.id.is_empty());
+    calls.map(|call| (call.id.clone(), call.name.clone())).collect()
+}
+
 /// Bytes that a part takes in a prompt, roughly.
-fn size(part: &Part) -> usize {
+pub(super) fn size(part: &Part) -> usize {
     match part {
         Part::Text(text) => text.text.len(),
         Part::Thinking(thinking) => thinking.text.len(),
@@ -121,12 +124,13 @@ fn size(part: &Part) -> usize {
 }
 
 /// Whether a result is large and made of what can be named in a marker.
-fn may_go(result: &ToolResult, over: usize) -> bool {
+pub(super) fn may_go(result: &ToolResult, over: usize) -> bool {
     let is_known = |part: &Part| matches!(part, Part::Text(_) | Part::Media(_));
     result.content.iter().all(is_known) && result.content.iter().map(size).sum::<usize>() > over
 }
 
-fn marked(result: &ToolResult, name: Option<&str>) -> ToolResult {
+/// The result with a marker instead of its content.
+pub(super) fn marked(result: &ToolResult, name: Option<&str>) -> ToolResult {
     let characters: usize =
         result.content.iter().filter_map(Part::as_text).map(|text| text.chars().count()).sum();
     let media = result.content.iter().filter(|part| matches!(part, Part::Media(_))).count();

@@ -1,7 +1,11 @@
 //! One compaction: tier 1, and when that is not enough a summary that a model wrote (tiers 2 and 3) or
 //! the list of facts (tier 4). Calls no model itself; pure but for the random delimiter.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use steadfast_chat::{
     ChatRequest, Message, Role,
@@ -180,6 +184,12 @@ impl Compactor {
     /// The policy.
     pub fn policy(&self) -> &CompactionPolicy {
         &self.policy
+    }
+
+    /// Which messages are pinned; `None` when the closure that decides it panics.
+    pub(super) fn pinned(&self, list: &[Message]) -> Option<Vec<bool>> {
+        let pinned = || list.iter().map(|message| (self.pinned)(message)).collect();
+        catch_unwind(AssertUnwindSafe(pinned)).ok()
     }
 
     /// Compacts `request` when its size calls for it. `None`, and not a byte changed, when it does

@@ -101,6 +101,12 @@ impl CompactionJob {
         self
     }
 
+    /// For a request of whose call it is known already why there is no summary.
+    pub(super) fn without_summary(mut self, why: Option<Degraded>) -> Self {
+        self.no_summary = self.no_summary.or(why);
+        self
+    }
+
     /// Compacts the request, and takes over what came of it.
     pub(crate) async fn run(mut self) -> Result<(ChatRequest, CallState), Failure> {
         let outcome = self.compact().await;
@@ -227,6 +233,7 @@ impl CompactionJob {
         let conversation = &self.permit.conversation;
         let mut notice = self.measured.notice();
         let (mut applied, mut saved) = (self.measured.applied.clone(), 0);
+        let threw = matches!(outcome, Err(Failed::Internal(_)));
         match outcome {
             Ok(outcome) => {
                 notice.degraded = outcome.degraded;
@@ -260,8 +267,9 @@ impl CompactionJob {
         notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
         state.warned = notice.warning;
         let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);
-        let sent =
+        let mut sent =
             CallState::new(conversation, &state, &self.request, notice, applied, caller, saved);
+        sent.shows_success &= !threw;
         drop(state);
         Ok((self.request, sent))
     }
@@ -316,7 +324,7 @@ impl CompactionJob {
 }
 
 impl LayerState {
-    /// Counts an error of the layer's own; after some of them the conversation is left alone.
+    /// Counts an error of the layer's own; after some of them in a row the conversation is left alone.
     pub(super) fn failed_internally(
         &self,
         conversation: &Conversation,

@@ -6,6 +6,7 @@ mod job;
 mod plan;
 mod policy;
 mod refusal;
+mod remedy;
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use steadfast_chat::{
     ChatRequest, Message, SharedVec,
     transcript::{repair, validate},
 };
-use steadfast_core::{Failure, RecoveryLog};
+use steadfast_core::{Failure, Priority, RecoveryLog};
 
 pub use self::{
     compactor::{CompactionResult, CompactionTask, Compactor, SummaryInput},
@@ -21,7 +22,8 @@ pub use self::{
 };
 pub(crate) use self::{
     job::CompactionJob,
-    refusal::{Refusals, compact_refused, is_overflow, refused_compacted},
+    refusal::{Refusals, Remedy},
+    remedy::{refused_compacted, remedied},
 };
 use crate::{
     Applied, Compacted, Count, Notice,
@@ -48,6 +50,8 @@ pub(crate) struct CallState {
     pub(crate) notice: Option<Box<Notice>>,
     /// The caller's own messages, when others are sent.
     pub(crate) caller: Option<SharedVec<Message>>,
+    /// An answer shows that a compaction works: it was made without an internal error, and is sent.
+    pub(crate) shows_success: bool,
 }
 
 impl CallState {
@@ -67,9 +71,22 @@ impl CallState {
             applied.map(|applied| Compacted { messages: messages(), saved, applied });
         Self {
             observer: UsageObserver::new(conversation, state),
+            shows_success: notice.compacted.is_some(),
             caller: notice.compacted.is_some().then_some(caller),
             notice: Some(Box::new(notice)),
         }
+    }
+
+    /// For the same request when it is sent again with `messages`, of which nothing is counted.
+    fn resent(&self, messages: &SharedVec<Message>) -> Self {
+        let mut notice = self.notice.clone();
+        let compacted = notice.as_mut().and_then(|notice| notice.compacted.as_mut());
+        if let (Some(caller), Some(compacted)) = (&self.caller, compacted) {
+            let applied = Applied::new(caller.to_vec(), messages.to_vec(), None);
+            compacted.applied = Arc::new(applied);
+            compacted.messages = messages.clone();
+        }
+        Self { notice, caller: self.caller.clone(), ..Self::default() }
     }
 }
 
@@ -85,6 +102,11 @@ impl UsageObserver {
     fn new(conversation: &Arc<Conversation>, state: &ConversationState) -> Option<Self> {
         let this = || Self { conversation: conversation.clone(), counted: state.counted };
         conversation.is_kept.then(this)
+    }
+
+    /// The provider answered: errors before this are no row any more.
+    pub(crate) fn answered(&self) {
+        self.conversation.state.lock().snapshot.throws = 0;
     }
 
     /// The provider reported that the request was `input` tokens.
@@ -161,8 +183,10 @@ impl LayerState {
                 (Some(mut job), Ok(runtime)) => {
                     event::deferred(About::of(request));
                     // No call waits for it, and the answer's head is written without it.
-                    job.request.context.deadline = None;
-                    job.request.context.log = RecoveryLog::disabled();
+                    let context = &mut job.request.context;
+                    context.deadline = None;
+                    context.priority = Priority::Background;
+                    context.log = RecoveryLog::disabled();
                     // Its result is kept, and its events are traced.
                     runtime.spawn(async move { job.run().await.map(drop) });
                     true
@@ -236,7 +260,10 @@ impl LayerState {
         let saved = state.snapshot.saved;
         let (used, window) = (notice.tokens.saturating_add(notice.reserve), notice.window);
         let (applied, caller) = (measured.applied, measured.caller);
-        let sent = CallState::new(conversation, &state, request, notice, applied, caller, saved);
+        let mut sent =
+            CallState::new(conversation, &state, request, notice, applied, caller, saved);
+        // Another compaction is due, and nothing is known of that one yet.
+        sent.shows_success &= measured.level != Level::Compact;
         drop(state);
         if is_warning {
             self.counts.lock().warned += u64::from(is_new);

@@ -55,8 +55,8 @@ pub struct CompactionPolicy {
     /// Compactions in a row that did not help, after which a conversation is not summarised any more.
     /// 3: what is recent or pinned in it is too large, and no summary will change that.
     pub max_ineffective: u32,
-    /// Errors of the compaction's own after which a conversation is left alone. 3: once may be an
-    /// accident.
+    /// Errors of the compaction's own after which a conversation is left alone, without an answer to a
+    /// compacted request between. 3: once may be an accident.
     pub max_throws: u32,
 }
 

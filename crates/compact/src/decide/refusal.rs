@@ -1,117 +1,229 @@
-//! A request that the provider refused: as too large, or for what a compaction made of it.
+//! What a provider's refusal of a request calls for. Pure.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
-use steadfast_chat::{ChatRequest, transcript::validate};
-use steadfast_core::{Deadline, Failure, Reason, Retry};
+use steadfast_chat::ChatRequest;
+use steadfast_core::{CallContext, Deadline, Failure, Reason, Retry};
 
-use super::{CallState, CompactionJob};
-use crate::{
-    event::{self, About},
-    resend::KeptRequest,
-    state::LayerState,
-};
+use crate::apply::{has_media, has_word, table_lines};
 
-/// Compactions of a request that the provider refused as too large; the second only after progress.
-const REFUSALS: u32 = 2;
+/// What is done to a request that the provider refused, before it is sent once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// It has too many tokens: it is compacted.
+    Compact,
+    /// It has too many bytes: the largest results and media become markers.
+    Lighten,
+    /// An image or another medium is refused: it becomes a marker.
+    OmitMedia,
+    /// Its transcript breaks a rule: it is repaired.
+    Repair,
+}
+
+impl Remedy {
+    /// The name used in logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Remedy::Compact => "compact",
+            Remedy::Lighten => "lighten",
+            Remedy::OmitMedia => "omit_media",
+            Remedy::Repair => "repair",
+        }
+    }
+
+    /// How often one call may have it. A second compaction is made only after progress.
+    const fn most(self) -> u32 {
+        match self {
+            Remedy::Compact => 2,
+            Remedy::Lighten | Remedy::OmitMedia | Remedy::Repair => 1,
+        }
+    }
+
+    /// What `failure` calls for, of the call of `request`.
+    fn of(request: &ChatRequest, failure: &Failure) -> Option<Self> {
+        if failure.retry() == Retry::Forbidden || failure.is_delivered() || failure.attempts() == 0
+        {
+            return None;
+        }
+        let is_about_media = || {
+            let texts = [failure.message(), failure.evidence()];
+            texts.into_iter().any(names_media) && has_media(&request.messages)
+        };
+        match failure.reason() {
+            Reason::ContextOverflow => Some(Self::Compact),
+            // Another target may read what this one does not.
+            Reason::Unsupported if request.context.alternatives > 0 => None,
+            Reason::PayloadTooLarge | Reason::Format | Reason::Unsupported if is_about_media() => {
+                Some(Self::OmitMedia)
+            }
+            Reason::PayloadTooLarge => Some(Self::Lighten),
+            // Where the same request may succeed, the model misbehaved.
+            Reason::Format if failure.retry() == Retry::No => Some(Self::Repair),
+            _ => None,
+        }
+    }
+}
+
+/// Whether an error message is about an image or another medium.
+fn names_media(text: &str) -> bool {
+    static WORDS: LazyLock<Vec<&str>> =
+        LazyLock::new(|| table_lines(include_str!("../../data/media_words.txt")).collect());
+    let lower = text.to_lowercase();
+    WORDS.iter().any(|word| has_word(&lower, word))
+}
 
 /// What one call remembers over its refusals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refusals {
-    times: u32,
-    /// How often a provider was asked.
+    /// How often each remedy was applied, by its position.
+    tried: [u32; 4],
+    /// How often a provider was asked in vain.
     asked: u32,
     /// What the provider counted last.
     requested: Option<u64>,
 }
 
 impl Refusals {
-    /// The attempts of an answer or failure that had `attempts` itself.
-    pub(crate) fn attempts(&self, attempts: u32) -> u32 {
-        attempts.saturating_add(self.asked)
+    /// A call with this context has failed: its attempts count for the next one, too.
+    pub(crate) fn count(&mut self, context: &mut CallContext, failure: &Failure) {
+        self.asked = self.asked.saturating_add(failure.attempts());
+        context.attempts = context.attempts.saturating_add(failure.attempts());
     }
 
-    /// Whether `request`, which was refused, may be compacted and sent again.
-    pub(crate) fn may_resend(&mut self, request: &mut ChatRequest, failure: &Failure) -> bool {
-        self.asked = self.attempts(failure.attempts());
-        let requested = failure.window().unwrap_or_default().requested;
-        let context = &mut request.context;
-        context.attempts = context.attempts.saturating_add(failure.attempts());
-        let is_less = match (self.requested, requested) {
-            (Some(before), Some(now)) => now < before,
-            _ => true,
-        };
-        let is_over =
-            context.deadline.is_some_and(Deadline::is_past) || context.attempts_left() == 0;
-        let may_resend = self.times < REFUSALS && is_less && !is_over;
-        if may_resend {
-            self.times += 1;
+    /// How often a provider was asked in vain: the attempts of the failure that the caller gets.
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// The attempts in the head of an answer to a request with this context, whose own head says
+    /// `attempts`: a client counts on from the context, a service of one's own may not.
+    pub(crate) fn attempts(&self, context: &CallContext, attempts: u32) -> u32 {
+        match self.asked {
+            0 => attempts,
+            _ => attempts.max(context.attempts.saturating_add(1)),
+        }
+    }
+
+    /// How often `remedy` was applied.
+    pub(crate) fn times(&self, remedy: Remedy) -> u32 {
+        self.tried[remedy as usize]
+    }
+
+    /// What is done to `request`, which failed with `failure`; `None` to pass the failure on. Counts as
+    /// applied.
+    pub(crate) fn remedy(&mut self, request: &ChatRequest, failure: &Failure) -> Option<Remedy> {
+        let context = &request.context;
+        if context.deadline.is_some_and(Deadline::is_past) || context.attempts_left() == 0 {
+            return None;
+        }
+        let remedy = Remedy::of(request, failure)?;
+        if self.times(remedy) >= remedy.most() {
+            return None;
+        }
+        if remedy == Remedy::Compact {
+            let requested = failure.window().unwrap_or_default().requested;
+            if matches!((self.requested, requested), (Some(before), Some(now)) if now >= before) {
+                return None;
+            }
             self.requested = requested;
         }
-        may_resend
+        self.tried[remedy as usize] += 1;
+        Some(remedy)
     }
 }
 
-/// Whether a failure is worth compacting for.
-pub(crate) fn is_overflow(failure: &Failure) -> bool {
-    failure.reason() == Reason::ContextOverflow
-        && failure.retry() != Retry::Forbidden
-        && !failure.is_delivered()
-        && failure.attempts() > 0
-}
+#[cfg(test)]
+mod tests {
+    use steadfast_chat::{Message, Part, Role};
+    use steadfast_core::Window;
 
-/// A provider may not accept what a compaction made of a conversation: that is forgotten then, so that
-/// the next turn begins from the caller's own messages.
-pub(crate) fn refused_compacted(layer: &LayerState, kept: &KeptRequest, failure: &Failure) {
-    let is_malformed = failure.reason() == Reason::Format && failure.attempts() > 0;
-    let Some(caller) = kept.state.caller.as_ref().filter(|_| is_malformed) else { return };
-    let mut original = kept.request.clone();
-    original.messages = caller.clone();
-    let conversation = layer.conversation(&original);
-    conversation.state.lock().forget();
-    // Otherwise the caller's own messages may be malformed.
-    if validate(&original, &layer.target(&original).rules(&original)).is_ok() {
-        let what = "the provider refused the result";
-        layer.failed_internally(&conversation, &kept.request, what);
-    }
-}
+    use super::*;
 
-/// Compacts a request that was refused as too large, harder than the numbers say.
-///
-/// # Errors
-///
-/// The provider's refusal, when that does not help: its message is better than ours.
-pub(crate) async fn compact_refused(
-    layer: &Arc<LayerState>,
-    kept: KeptRequest,
-    failure: Failure,
-    refusals: Refusals,
-) -> Result<(ChatRequest, CallState), Failure> {
-    let KeptRequest { mut request, state } = kept;
-    let window = failure.window().unwrap_or_default();
-    layer.counts.lock().overflows += 1;
-    event::overflow(About::of(&request), window, refusals.times);
-    if let Some(caller) = state.caller {
-        request.messages = caller;
+    fn failure(reason: Reason, text: &str) -> Failure {
+        Failure::new(reason, text)
     }
-    if let Some(limit) = window.limit {
-        layer.config.models.learn(&layer.target(&request).model, limit);
-    }
-    let (target, observed) = (layer.target(&request), state.observer);
-    // Where the output counts, the number may be of both.
-    let is_input = request.params.max_output.is_none() || !target.output_counts(&request);
-    let requested = window.requested.filter(|_| is_input);
-    let conversation =
-        observed.map_or_else(|| layer.conversation(&request), |observer| observer.conversation);
-    let permit = conversation.permit().await;
-    let room = layer.room(&target, &request);
-    let job = {
-        let mut state = conversation.state.lock();
-        let measured = layer.measure(&mut state, &mut request, &target, room);
-        if let Some(requested) = requested {
-            layer.config.counter.overflowed(&state.history, requested);
+
+    #[test]
+    fn a_refusal_calls_for_one_remedy() {
+        use Reason::{
+            ContentFilter, ContextOverflow, Format, Overloaded, PayloadTooLarge, Unsupported,
+        };
+        let text = ChatRequest::user("hi");
+        let picture = Message::new(Role::User, vec![Part::image("image/png", "AAAA")]);
+        let mut picture = ChatRequest::new(vec![picture]);
+        let forbidden = failure(Format, "no").with_retry(Retry::Forbidden);
+        for (request, failure, expected) in [
+            (&text, failure(ContextOverflow, "too long"), Some(Remedy::Compact)),
+            (&text, failure(PayloadTooLarge, "request entity too large"), Some(Remedy::Lighten)),
+            (&picture, failure(PayloadTooLarge, "body too large"), Some(Remedy::Lighten)),
+            (
+                &picture,
+                failure(PayloadTooLarge, "messages.0.content.0.image.source.base64: image exceeds"),
+                Some(Remedy::OmitMedia),
+            ),
+            (&picture, failure(Format, "Could not process image"), Some(Remedy::OmitMedia)),
+            (
+                &picture,
+                failure(Format, "At most 1 image(s) may be provided"),
+                Some(Remedy::OmitMedia),
+            ),
+            (
+                &picture,
+                failure(Format, "Bad request").with_evidence("code:invalid_image_format"),
+                Some(Remedy::OmitMedia),
+            ),
+            (&picture, failure(Format, "see the documentation"), Some(Remedy::Repair)),
+            (&text, failure(Format, "Could not process image"), Some(Remedy::Repair)),
+            (&text, failure(Format, "roles must alternate"), Some(Remedy::Repair)),
+            (&text, failure(Format, "no call made").with_retry(Retry::Yes), None),
+            (
+                &picture,
+                failure(Unsupported, "The model is not multimodal."),
+                Some(Remedy::OmitMedia),
+            ),
+            (&text, failure(Unsupported, "no temperature"), None),
+            (&text, failure(ContentFilter, "no"), None),
+            (&text, failure(Overloaded, "busy"), None),
+            (&text, failure(Format, "no").with_delivered(), None),
+            (&text, failure(Format, "not sent").with_attempts(0), None),
+            (&text, forbidden, None),
+        ] {
+            assert_eq!(Remedy::of(request, &failure), expected, "{failure}");
         }
-        CompactionJob::new(layer, permit, &state, &request, target, &measured).refused(requested)
-    };
-    job.run_if_helpful().await.ok_or_else(|| failure.with_attempts(refusals.asked))
+        picture.context.alternatives = 1;
+        let blind = failure(Unsupported, "The model is not multimodal.");
+        assert_eq!(Remedy::of(&picture, &blind), None, "another target may read it");
+        let broken = failure(Format, "Could not process image");
+        assert_eq!(Remedy::of(&picture, &broken), Some(Remedy::OmitMedia));
+    }
+
+    #[test]
+    fn each_remedy_is_applied_once_and_a_compaction_again_after_progress() {
+        let request = ChatRequest::user("hi");
+        let mut refusals = Refusals::default();
+        let format = failure(Reason::Format, "no");
+        assert_eq!(refusals.remedy(&request, &format), Some(Remedy::Repair));
+        assert_eq!(refusals.remedy(&request, &format), None);
+        let overflow = |requested| {
+            let window = Window { limit: None, requested };
+            failure(Reason::ContextOverflow, "").with_window(window)
+        };
+        assert_eq!(refusals.remedy(&request, &overflow(Some(9))), Some(Remedy::Compact));
+        assert_eq!(refusals.remedy(&request, &overflow(Some(9))), None);
+        assert_eq!(refusals.remedy(&request, &overflow(Some(8))), Some(Remedy::Compact));
+        assert_eq!(refusals.remedy(&request, &overflow(Some(1))), None);
+        assert_eq!((refusals.times(Remedy::Compact), refusals.times(Remedy::Lighten)), (2, 0));
+    }
+
+    #[test]
+    fn attempts_are_counted_once() {
+        let mut context = CallContext::new();
+        context.attempts = 2;
+        let mut refusals = Refusals::default();
+        assert_eq!(refusals.attempts(&context, 3), 3, "nothing was asked in vain here");
+        refusals.count(&mut context, &failure(Reason::Format, "").with_attempts(4));
+        assert_eq!((refusals.asked(), context.attempts), (4, 6));
+        assert_eq!(refusals.attempts(&context, 7), 7, "a client counts on from the context");
+        assert_eq!(refusals.attempts(&context, 1), 7, "a service of one's own does not");
+    }
 }

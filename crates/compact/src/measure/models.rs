@@ -6,10 +6,13 @@ use std::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::RwLock;
 use serde::Deserialize;
+use steadfast_core::time::later;
+use tokio::time::Instant;
 
 /// What one model takes and gives, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -46,6 +49,18 @@ const LEAST: u64 = 1_024;
 /// Models whose limits were learned, at most. A deployment has dozens.
 const MAX_LEARNED: usize = 1_024;
 
+/// How long a learned limit holds: an hour. What a provider stated once may have been read wrongly, or
+/// be true of one server of several, and must not keep requests from it for ever.
+const LEARNED_FOR: Duration = Duration::from_secs(3_600);
+
+/// A window that a provider has stated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LearnedWindow {
+    pub(crate) window: u64,
+    /// From when on it does not hold any more.
+    pub(crate) until: Instant,
+}
+
 /// The table, made from `data/models.jsonl`: public model tables as of November 2026.
 static TABLE: LazyLock<HashMap<&'static str, TokenLimits>> = LazyLock::new(|| {
     #[derive(Deserialize)]
@@ -77,7 +92,7 @@ static TABLE: LazyLock<HashMap<&'static str, TokenLimits>> = LazyLock::new(|| {
 #[derive(Debug, Default)]
 pub struct Models {
     overrides: HashMap<Box<str>, TokenLimits>,
-    learned: RwLock<HashMap<Box<str>, u64>>,
+    learned: RwLock<HashMap<Box<str>, LearnedWindow>>,
     /// Moves on when something is learned or forgotten.
     epoch: AtomicU64,
 }
@@ -94,7 +109,7 @@ impl Models {
     pub fn get(&self, model: &str) -> Option<TokenLimits> {
         let stated = names(model).find_map(|name| find(name, |known| self.overrides.get(known)));
         let stated = stated.copied().or_else(|| built_in(model));
-        match (stated, self.learned(model)) {
+        match (stated, self.learned(model).map(|learned| learned.window)) {
             (Some(limits), Some(learned)) if learned < limits.window => {
                 Some(TokenLimits { window: learned, ..limits })
             }
@@ -108,30 +123,47 @@ impl Models {
         self.get(model).unwrap_or(UNKNOWN)
     }
 
-    /// Takes over the window that a provider stated when a conversation did not fit. The smallest
-    /// wins; less than 1,024 tokens is not believed.
+    /// Takes over, for an hour, the window that a provider stated when a conversation did not fit. The
+    /// smallest wins; less than 1,024 tokens is not believed.
     pub fn learn(&self, model: &str, window: u64) {
         if window < LEAST {
             return;
         }
+        let now = Instant::now();
         let mut learned = self.learned.write();
-        if let Some(known) = learned.get_mut(model) {
-            *known = window.min(*known);
-        } else if learned.len() < MAX_LEARNED {
-            learned.insert(model.into(), window);
+        if learned.len() >= MAX_LEARNED {
+            learned.retain(|_, known| now < known.until);
+        }
+        let known = learned.get(model).filter(|known| now < known.until);
+        if known.is_some_and(|known| known.window < window) {
+            return;
+        }
+        if learned.len() < MAX_LEARNED || learned.contains_key(model) {
+            learned.insert(model.into(), LearnedWindow { window, until: later(now, LEARNED_FOR) });
         }
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Forgets what was learned of `model`, for instance once its provider has raised the limit.
-    pub fn forget(&self, model: &str) {
-        self.learned.write().remove(model);
+    /// Forgets what was learned of `model`, for instance once its provider has raised the limit. Returns
+    /// whether there was anything.
+    pub fn forget(&self, model: &str) -> bool {
+        let known = self.learned.write().remove(model);
         self.epoch.fetch_add(1, Ordering::Release);
+        known.is_some_and(|known| Instant::now() < known.until)
     }
 
-    /// The window that a provider has stated.
-    pub(crate) fn learned(&self, model: &str) -> Option<u64> {
-        self.learned.read().get(model).copied()
+    /// The windows that providers have stated and that hold, by model, in no order.
+    pub fn all_learned(&self) -> Vec<(Box<str>, u64)> {
+        let now = Instant::now();
+        let learned = self.learned.read();
+        let holding = learned.iter().filter(|(_, known)| now < known.until);
+        holding.map(|(model, known)| (model.clone(), known.window)).collect()
+    }
+
+    /// The window that a provider has stated, while it holds.
+    pub(crate) fn learned(&self, model: &str) -> Option<LearnedWindow> {
+        let known = self.learned.read().get(model).copied();
+        known.filter(|known| Instant::now() < known.until)
     }
 
     /// Another number than before means that limits asked for before may be others now.
@@ -222,18 +254,41 @@ mod tests {
         models.learn("gpt-4o", 12);
         let limits = models.limits("gpt-4o");
         assert_eq!((limits.window, limits.output), (50_000, Some(4_000)));
-        models.forget("gpt-4o");
+        assert_eq!(models.all_learned(), [(Box::<str>::from("gpt-4o"), 50_000)]);
+        assert!(models.forget("gpt-4o") && !models.forget("gpt-4o"));
         assert_eq!(models.limits("gpt-4o").window, 64_000);
         models.learn("local", 8_192);
         assert_eq!(models.limits("local").window, 8_192);
     }
 
-    #[test]
-    fn what_is_learned_is_bounded() {
+    #[tokio::test(start_paused = true)]
+    async fn what_is_learned_holds_for_an_hour() {
+        let models = Models::default();
+        let wait = |seconds| tokio::time::advance(Duration::from_secs(seconds));
+        models.learn("gpt-4o", 50_000);
+        wait(1_800).await;
+        models.learn("gpt-4o", 70_000);
+        wait(1_799).await;
+        assert_eq!(models.limits("gpt-4o").window, 50_000);
+        wait(1).await;
+        assert_eq!(models.limits("gpt-4o").window, 128_000, "a larger one does not renew it");
+        assert!(models.all_learned().is_empty() && !models.forget("gpt-4o"));
+        models.learn("gpt-4o", 70_000);
+        wait(1_800).await;
+        models.learn("gpt-4o", 70_000);
+        wait(1_800).await;
+        assert_eq!(models.limits("gpt-4o").window, 70_000, "stated again, it is renewed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_learned_is_bounded() {
         let models = Models::default();
         for number in 0..2 * MAX_LEARNED {
             models.learn(&format!("model {number}"), 8_192);
         }
         assert_eq!(models.learned.read().len(), MAX_LEARNED);
+        tokio::time::advance(LEARNED_FOR).await;
+        models.learn("another", 8_192);
+        assert_eq!(models.all_learned().len(), 1, "those that do not hold any more make room");
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct TargetInfo {
     pub(crate) limits: TokenLimits,
     /// Whether the limits are stated; otherwise they are assumed.
     pub(crate) is_known: bool,
+    /// Until when they hold, where a provider stated the window.
+    until: Option<Instant>,
     /// What was given; the dialect as far as the provider's name shows, too.
     facts: TargetFacts,
     /// As far as the model's name shows.
@@ -67,6 +69,11 @@ pub(crate) struct TargetInfo {
 impl Keep for TargetInfo {}
 
 impl TargetInfo {
+    /// Whether the limits still hold. The clock is read only where a window was learned.
+    fn holds(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+
     fn dialect(&self, request: &ChatRequest) -> Dialect {
         self.facts
             .dialect
@@ -109,14 +116,16 @@ fn dialect_of(name: &str) -> Option<Dialect> {
 
 impl LayerState {
     /// What is known of where `request` goes. Found out once for each target and model, and again when a
-    /// limit was learned.
+    /// limit was learned or has expired.
     pub(crate) fn target(&self, request: &ChatRequest) -> Arc<TargetInfo> {
         let (target, model) = (request.context.target.as_ref(), model(request));
         let key = self.hasher.hash_one((target, model, self.config.models.epoch()));
         // On a hash collision (once in 2^64) the other target's are not used.
         let is_it = |one: &Arc<TargetInfo>| one.target.as_ref() == target && *one.model == *model;
-        if let Some(found) = self.targets.get(&key).filter(is_it) {
-            return found;
+        match self.targets.get(&key) {
+            Some(found) if !found.holds() => drop(self.targets.remove(&key)),
+            Some(found) if is_it(&found) => return found,
+            _ => {}
         }
         let made = self.target_info(target, model);
         let found = self.targets.get_or_insert_with(&key, Instant::now(), || made.clone());
@@ -129,17 +138,18 @@ impl LayerState {
         self.policy().room(target.limits, request.params.max_output, counts)
     }
 
+    /// What is configured for a target, and learned of its model. A request without a target goes to one
+    /// of which nothing but the model is known.
     fn target_info(&self, target: Option<&Target>, model: &str) -> TargetInfo {
         let config = &self.config;
-        let mut given = match (target, &config.targets) {
-            (Some(target), Some(targets)) => targets(target),
-            _ => TargetFacts::default(),
-        };
+        let asked = target.cloned().unwrap_or_else(|| Target::new("").with_model(model));
+        let mut given = config.targets.as_ref().map(|of| of(&asked)).unwrap_or_default();
         let known = config.models.get(model);
         let limits = given.limits.or(known).unwrap_or(UNKNOWN);
         // What was learned of the model may be less than what is stated of it.
-        let learned = config.models.learned(model).unwrap_or(u64::MAX);
-        let limits = TokenLimits { window: limits.window.min(learned), ..limits };
+        let learned = config.models.learned(model);
+        let window = learned.map_or(u64::MAX, |learned| learned.window);
+        let limits = TokenLimits { window: limits.window.min(window), ..limits };
         let of_provider = || target.and_then(|one| dialect_of(one.provider()));
         given.dialect = given.dialect.or_else(of_provider);
         TargetInfo {
@@ -147,6 +157,7 @@ impl LayerState {
             model: model.into(),
             limits,
             is_known: given.limits.or(known).is_some(),
+            until: learned.map(|learned| learned.until),
             of_model: dialect_of(model),
             facts: given,
         }

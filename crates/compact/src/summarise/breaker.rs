@@ -1,4 +1,5 @@
-//! The summariser's breaker, with one state for the whole layer.
+//! The summariser's breaker, of one tenant: what one tenant's conversations do to the summariser is no
+//! reason to keep another's from it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,9 +15,11 @@ use tokio::time::Instant;
 
 use crate::{SummaryPolicy, event};
 
-/// Stops calling a summariser that keeps failing.
+/// Stops calling a summariser that keeps failing for a tenant.
 #[derive(Debug)]
 pub(crate) struct SummariserBreaker {
+    /// Empty for calls without a tenant.
+    tenant: Box<str>,
     rest: Duration,
     counted: Mutex<Counted>,
 }
@@ -29,7 +32,7 @@ struct Counted {
 }
 
 impl SummariserBreaker {
-    pub(crate) fn new(policy: SummaryPolicy) -> Self {
+    pub(crate) fn new(tenant: &str, policy: SummaryPolicy) -> Self {
         let circuit = CircuitPolicy {
             consecutive: Some(policy.failures),
             second_witness: false,
@@ -53,7 +56,8 @@ impl SummariserBreaker {
             turns: None,
         };
         let circuit = Circuit::new(circuit, Instant::now());
-        Self { rest: policy.rest, counted: Mutex::new(Counted { circuit, calls: 0 }) }
+        let counted = Mutex::new(Counted { circuit, calls: 0 });
+        Self { tenant: tenant.into(), rest: policy.rest, counted }
     }
 
     /// Whether a compaction may call the summariser: a lease for the outcome, and whether it is the probe.
@@ -72,6 +76,11 @@ impl SummariserBreaker {
         self.counted.lock().circuit.snapshot(Instant::now()).state
     }
 
+    /// Whether it has state that must not be evicted.
+    pub(crate) fn is_worth_keeping(&self, now: Instant) -> bool {
+        self.counted.lock().circuit.is_worth_keeping(now)
+    }
+
     pub(crate) fn reset(&self) {
         self.change(Circuit::reset);
     }
@@ -82,7 +91,7 @@ impl SummariserBreaker {
         let transition = change(&mut counted.circuit, now);
         drop(counted);
         if let Some(transition) = transition {
-            event::summariser(transition.to);
+            event::summariser(&self.tenant, transition.to);
         }
     }
 }

@@ -9,29 +9,31 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     ops::Range,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
+    time::Duration,
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Events, Message, Part, Role};
-use steadfast_core::{CallContext, Deadline, Failure, Keep, Reason};
+use steadfast_core::{CallContext, Deadline, Failure, Keep, Priority, Reason, RecoveryLog, Step};
 use tokio::time::Instant;
 use tower_service::Service;
 
-pub(crate) use self::breaker::SummariserBreaker;
+use self::{
+    breaker::SummariserBreaker,
+    prompt::MAX_PART,
+    spend::{Reservation, SpendCap},
+};
 pub use self::{
     policy::SummaryPolicy,
     prompt::{Unusable, accept, ask, chunks},
     spend::SpendPolicy,
-};
-use self::{
-    prompt::MAX_PART,
-    spend::{Reservation, SpendCap},
 };
 use crate::{SummaryInput, apply::clip, state::LayerState};
 
@@ -163,21 +165,34 @@ where
     Ok(answer)
 }
 
-/// What one tenant may spend.
+/// What is kept of one tenant: what it may spend, and whether the summariser works for it.
 #[derive(Debug)]
-pub(crate) struct Tenant(Mutex<SpendCap>);
+pub(crate) struct Tenant {
+    cap: Mutex<SpendCap>,
+    pub(crate) breaker: Arc<SummariserBreaker>,
+}
 
 impl Tenant {
+    /// The tenant of a call with this context.
+    fn of(layer: &LayerState, context: &CallContext, now: Instant) -> Arc<Self> {
+        let name: Box<str> = context.tenant().unwrap_or_default().into();
+        layer.tenants.get_or_insert_with(&name, now, || Self {
+            cap: Mutex::new(SpendCap::new(layer.config.spend, now)),
+            breaker: Arc::new(SummariserBreaker::new(&name, layer.config.summaries)),
+        })
+    }
+
     /// What was spent in the last hour and in the last day.
     pub(crate) fn spent(&self, now: Instant) -> (u64, u64) {
-        self.0.lock().spent(now)
+        self.cap.lock().spent(now)
     }
 }
 
 impl Keep for Tenant {
-    /// Without the stored cap the limit would not hold.
+    /// Without the stored cap the limit would not hold, and without its breaker a summariser that is
+    /// down would be called again.
     fn keep(&self, now: Instant) -> bool {
-        self.spent(now) != (0, 0)
+        self.spent(now) != (0, 0) || self.breaker.is_worth_keeping(now)
     }
 }
 
@@ -190,16 +205,8 @@ struct Budget {
 
 impl Budget {
     /// `None` when the tenant's cap leaves less.
-    fn reserve(
-        layer: &LayerState,
-        tenant: Option<&str>,
-        tokens: u64,
-        now: Instant,
-    ) -> Option<Self> {
-        let name: Box<str> = tenant.unwrap_or_default().into();
-        let make = || Tenant(Mutex::new(SpendCap::new(layer.config.spend, now)));
-        let tenant = layer.tenants.get_or_insert_with(&name, now, make);
-        let reservation = Some(tenant.0.lock().reserve(tokens, now)?);
+    fn reserve(tenant: Arc<Tenant>, tokens: u64, now: Instant) -> Option<Self> {
+        let reservation = Some(tenant.cap.lock().reserve(tokens, now)?);
         Some(Self { tenant, reservation, used: AtomicU64::new(0) })
     }
 
@@ -217,7 +224,7 @@ impl Drop for Budget {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
             let used = *self.used.get_mut();
-            self.tenant.0.lock().charge(reservation, used, Instant::now());
+            self.tenant.cap.lock().charge(reservation, used, Instant::now());
         }
     }
 }
@@ -233,6 +240,8 @@ struct SummaryCalls<'a> {
     /// Tokens of one answer.
     output: u64,
     deadline: Deadline,
+    /// What the summariser's own layers do, in all calls.
+    log: RecoveryLog,
 }
 
 /// The summariser's summary of the messages that will be removed.
@@ -246,16 +255,24 @@ pub(crate) async fn summarise(
     let now = Instant::now();
     let calls = SummaryCalls::new(layer, summariser, input, context);
     let mut calls = calls.ok_or(Degraded::TooLong)?;
-    let budget = Budget::reserve(layer, context.tenant(), calls.cost(), now);
+    let tenant = Tenant::of(layer, context, now);
+    let budget = Budget::reserve(tenant.clone(), calls.cost(), now);
     let mut budget = budget.ok_or(Degraded::OverBudget)?;
-    let (lease, is_probe) = layer.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
+    let (lease, is_probe) = tenant.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
     let mut time = if is_probe { policy.probe.min(policy.time) } else { policy.time };
     if let Some(deadline) = context.deadline {
         time = time.min(deadline.remaining_at(now) / 2);
     }
     calls.deadline = Deadline::after(time);
-    let summary = tokio::time::timeout(time, calls.run(&budget)).await;
-    let summary = summary.unwrap_or(Err(Degraded::TimedOut));
+    // Nobody waits for a summary in the background.
+    let is_awaited = context.priority == Priority::Interactive;
+    let patience = if is_awaited { policy.patience } else { Duration::MAX };
+    let run = tokio::time::timeout(time, calls.run(&budget));
+    let summary = until_failing(run, &calls.log, patience).await;
+    let summary = summary.map_or_else(
+        |reason| Err(Degraded::Failed(reason)),
+        |ended| ended.unwrap_or(Err(Degraded::TimedOut)),
+    );
     match &summary {
         Ok(_) => lease.success(),
         Err(why) => lease.failure(&Failure::new(why.reason(), why.as_str())),
@@ -264,6 +281,37 @@ pub(crate) async fn summarise(
         budget.keep_all();
     }
     summary
+}
+
+/// The output of `work`, unless it takes longer than `patience` from the first failure in `log` on: then
+/// that failure's reason. So the retries in a summariser's own layers do not hold a caller whom rules
+/// alone can help, and a summariser that is slow and works has its time.
+async fn until_failing<F: Future>(
+    work: F,
+    log: &RecoveryLog,
+    patience: Duration,
+) -> Result<F::Output, Reason> {
+    let mut work = pin!(work);
+    let mut limit = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        if limit.is_none() {
+            let failed = log.steps().iter().find_map(failed);
+            limit = failed.map(|reason| (reason, Box::pin(tokio::time::sleep(patience))));
+        }
+        let Some((reason, sleep)) = &mut limit else { return Poll::Pending };
+        sleep.as_mut().poll(cx).map(|()| Err(*reason))
+    })
+    .await
+}
+
+/// Why an attempt failed, where a step says that one did.
+fn failed(step: &Step) -> Option<Reason> {
+    /// Their reason is that of an earlier call.
+    const EARLIER: [&str; 2] = ["insisted", "skipped"];
+    step.reason.filter(|_| !EARLIER.contains(&step.action))
 }
 
 impl<'a> SummaryCalls<'a> {
@@ -292,8 +340,16 @@ impl<'a> SummaryCalls<'a> {
         let chunks: Vec<_> =
             chunks(&shown, policy.chunk, policy.overlap).into_iter().map(cost).collect();
         let is_possible = (1..=policy.max_chunks).contains(&chunks.len());
-        let deadline = Deadline::after(policy.time);
-        is_possible.then_some(Self { layer, summariser, input, context, chunks, output, deadline })
+        is_possible.then(|| Self {
+            layer,
+            summariser,
+            input,
+            context,
+            chunks,
+            output,
+            deadline: Deadline::after(policy.time),
+            log: RecoveryLog::enabled(),
+        })
     }
 
     /// What all calls may cost.
@@ -346,6 +402,7 @@ impl<'a> SummaryCalls<'a> {
         identity.tenant = self.context.tenant().map(Into::into);
         identity.agent = self.context.agent().map(Into::into);
         request.context.deadline = Some(self.deadline);
+        request.context.log = self.log.clone();
         let most = READ + usize::try_from(self.output).unwrap_or(usize::MAX).saturating_mul(64);
         let answer = (self.summariser.0)(request, most);
         async move {

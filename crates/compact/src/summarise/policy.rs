@@ -14,6 +14,9 @@ use crate::PolicyError;
 /// assert_eq!(policy.validate().unwrap_err().to_string(), "`parallel` is 0: it must be at least 1");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct SummaryPolicy {
     /// Tokens of messages that one call is shown. 30,000: small models that are used for summaries
@@ -29,12 +32,32 @@ pub struct SummaryPolicy {
     pub max_chunks: usize,
     /// How long all calls of one compaction may take together. 60 s: somebody waits for it. It is
     /// never more than half of what is left to the request's deadline.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "time_s", with = "steadfast_core::config::Seconds")
+    )]
     pub time: Duration,
-    /// Compactions in a row whose summariser failed, after which it is not asked for a while. 5.
+    /// How long somebody still waits once an attempt has failed and the summariser's own layers try
+    /// again. 5 s: a retry or two; rules alone take no time. In the background nobody waits.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "patience_s", with = "steadfast_core::config::Seconds")
+    )]
+    pub patience: Duration,
+    /// Compactions of one tenant in a row whose summariser failed, after which it is not asked for this
+    /// tenant for a while; 64 at most. 5, as for targets: it is down, and not shaky.
     pub failures: u32,
-    /// How long it is not asked. 60 s.
+    /// How long it is not asked. 60 s, as wide as the providers' rate windows.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "rest_s", with = "steadfast_core::config::Seconds")
+    )]
     pub rest: Duration,
-    /// How long the one compaction that tries it again may take. 30 s.
+    /// How long the one compaction that tries it again may take. 30 s: about what an answer takes.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "probe_s", with = "steadfast_core::config::Seconds")
+    )]
     pub probe: Duration,
 }
 
@@ -46,6 +69,7 @@ impl Default for SummaryPolicy {
             parallel: 4,
             max_chunks: 16,
             time: Duration::from_secs(60),
+            patience: Duration::from_secs(5),
             failures: 5,
             rest: Duration::from_secs(60),
             probe: Duration::from_secs(30),

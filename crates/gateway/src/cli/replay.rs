@@ -1,4 +1,5 @@
-//! `steadfast replay`: what the guard makes of a recorded conversation.
+//! `steadfast replay`: what the guard makes of a recorded conversation, as a named task. With
+//! `--loops-only` nothing is counted, as by default for a task that nobody named.
 
 use std::io::{self, Write};
 

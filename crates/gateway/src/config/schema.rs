@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use steadfast::{
     BudgetPolicy,
     breaker::BreakerPolicy,
-    compact::{CompactionPolicy, SpendPolicy},
+    compact::{CompactionPolicy, SpendPolicy, SummaryPolicy},
     failover::FailoverPolicy,
     guard::GuardPolicy,
     recover::{ContinuationPolicy, ResumePolicy},
@@ -41,11 +41,13 @@ pub struct Config {
     pub breaker: BreakerPolicy,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
-    /// Ends tasks of agents that use too much or go in circles: [guard.md](guard.md). A task is what
-    /// `x-steadfast-task` names, over all its turns; without it what `x-steadfast-session` names, or
-    /// the request's own history, since the user last spoke.
+    /// Ends tasks of agents that go in circles, and those that use too much: [guard.md](guard.md). A task
+    /// is what `x-steadfast-task` names, over all its turns and conversations; without it what
+    /// `x-steadfast-session` names, or the request's own history, since the user last spoke. Only a task
+    /// that is named has limits by default (`[guard.named]`); a limit that is set here is for everybody.
     pub guard: Switch<GuardPolicy>,
-    /// Goes on with answers that the output limit cut off: [recover.md](recover.md).
+    /// Goes on with answers that were cut off by an output limit the caller did not set, or beyond one
+    /// when the request has the header `x-steadfast-continue: 1`: [recover.md](recover.md).
     pub continuation: Switch<ContinuationPolicy>,
     /// Goes on with streams that break after their first content: [recover.md](recover.md).
     pub resume: Switch<ResumePolicy>,
@@ -321,13 +323,15 @@ pub struct CompactionConfig {
 
 /// `[compaction.summariser]`
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SummariserConfig {
     /// One of the providers.
     pub provider: String,
     /// The model it is asked for: a small one will do.
     pub model: String,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub policy: SummaryPolicy,
 }
 
 /// `[recovery]`
@@ -413,6 +417,24 @@ impl Config {
         let compaction = &mut self.compaction.policy.policy;
         if !set("compaction.least_target") {
             compaction.least_target = compaction.least_target.min(compaction.target);
+        }
+        let GuardPolicy { limits, named, .. } = &mut self.guard.policy;
+        let follows =
+            |key: &str| set(&format!("guard.{key}")) && !set(&format!("guard.named.{key}"));
+        if follows("events") {
+            named.events = limits.events;
+        }
+        if follows("calls") {
+            named.calls = limits.calls;
+        }
+        if follows("time_s") {
+            named.time = limits.time;
+        }
+        if follows("per_tool") {
+            named.per_tool = limits.per_tool;
+        }
+        if follows("edits_per_file") {
+            named.edits_per_file = limits.edits_per_file;
         }
     }
 }

@@ -290,6 +290,32 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_for_everybody_is_the_one_of_named_tasks_too() {
+        for (text, everybody, named) in [
+            ("", None, Some(400)),
+            ("[guard]\nevents = 9\n[guard.named]\ntime_s = 5\n", None, Some(400)),
+            ("[guard]\ncalls = 100\n", Some(100), Some(100)),
+            ("[guard]\ncalls = 1000\n", Some(1_000), Some(1_000)),
+            ("[guard]\ncalls = 0\n", None, None),
+            ("[guard.named]\ncalls = 50\n", None, Some(50)),
+            ("[guard]\nnamed = { calls = 0 }\n", None, None),
+            ("[guard]\ncalls = 100\n[guard.named]\ncalls = 50\n", Some(100), Some(50)),
+            ("[guard]\ncalls = 100\n[guard.named]\ncalls = 200\n", Some(100), Some(200)),
+        ] {
+            let policy = Source::text(text).parse().unwrap().guard.policy;
+            assert_eq!((policy.limits.calls, policy.named.calls), (everybody, named), "{text}");
+        }
+        let every = "[guard]\nevents = 1\ncalls = 2\ntime_s = 3\nper_tool = 4\nedits_per_file = 5\n";
+        let policy = Source::text(every).parse().unwrap().guard.policy;
+        assert_eq!(policy.limits, policy.named);
+        assert_eq!(policy.named.edits_per_file, Some(5));
+        let error = errors("[guard.named]\ncals = 3\n");
+        assert!(error.contains(":2:1: guard.named.cals: unknown field"), "{error}");
+        let error = errors("[guard.named]\ncalls = 'x'\n");
+        assert!(error.contains(":2:9: guard.named.calls: invalid type: string \"x\""), "{error}");
+    }
+
+    #[test]
     fn broken_toml_is_named_with_its_position() {
         let error = errors("[server\nlisten = 1");
         assert!(error.starts_with("configuration:1:8"), "{error}");

@@ -212,7 +212,7 @@ impl Check<'_> {
 
     fn summariser(&mut self, config: &Config) {
         let Some(summariser) = &config.compaction.policy.summariser else { return };
-        let SummariserConfig { provider, model } = summariser;
+        let SummariserConfig { provider, model, .. } = summariser;
         let key = "compaction.summariser";
         self.provider(config, format!("{key}.provider"), provider);
         self.require(!model.is_empty(), format!("{key}.model"), "must not be empty");
@@ -229,6 +229,10 @@ impl Check<'_> {
         self.policy(config, "continuation", |config| config.continuation.policy.validate());
         self.policy(config, "resume", |config| config.resume.policy.validate());
         self.policy(config, "compaction", |config| config.compaction.policy.policy.validate());
+        self.policy(config, "compaction", |config| {
+            let summariser = config.compaction.policy.summariser.as_ref();
+            summariser.map_or(Ok(()), |summariser| summariser.policy.validate())
+        });
     }
 
     fn policy<E: Display>(
@@ -362,6 +366,23 @@ failover = 'forbidden'
         let apart = text.replace("'env:key',\n", "")
             + "[[providers]]\nname='b'\ndialect='openai'\ncredentials=['file:/two/key.txt']\n";
         assert!(errors(&apart).is_empty());
+    }
+
+    #[test]
+    fn the_summarisers_numbers_are_keys() {
+        let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                    [compaction.summariser]\nprovider='a'\nmodel='small'\n\
+                    failures=3\nrest_s=90\nprobe_s=10\n";
+        assert_eq!(errors(text), [""; 0]);
+        let config = Source::text(text).parse().unwrap();
+        let policy = config.compaction.policy.summariser.unwrap().policy;
+        let seconds = [policy.rest, policy.probe, policy.patience].map(|time| time.as_secs());
+        assert_eq!((policy.failures, seconds), (3, [90, 10, 5]));
+        let all = errors(&text.replace("failures=3", "failures=0"));
+        let expected = "configuration:9:10: compaction.summariser.failures: `failures` is 0";
+        assert!(all.len() == 1 && all[0].starts_with(expected), "{all:?}");
+        let unknown = Source::text(text.replace("probe_s", "probe")).parse().unwrap_err();
+        assert!(unknown.to_string().contains("compaction.summariser.probe"), "{unknown}");
     }
 
     #[test]

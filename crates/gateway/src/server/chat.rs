@@ -9,6 +9,7 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use steadfast::recover::CONTINUE;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec};
 use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
@@ -107,6 +108,10 @@ async fn read(
                 request.headers.append(name.clone(), value);
             }
         }
+    }
+    // For the continuation layer; no header of this gateway's own goes to a provider.
+    if parts.headers.get(CONTINUE).is_some_and(|value| value == "1") {
+        request.headers.insert(CONTINUE, HeaderValue::from_static("1"));
     }
     Ok(request)
 }

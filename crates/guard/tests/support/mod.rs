@@ -13,8 +13,10 @@ use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, StopReason, ToolCall,
     ToolResult,
 };
-use steadfast_core::{Dialect, Failure};
-use steadfast_guard::{Advice, GuardPolicy, GuardVerdict, LoopRule, SafetyGuardHandle, StopCause};
+use steadfast_core::{CallContext, Dialect, Failure};
+use steadfast_guard::{
+    Advice, GuardPolicy, GuardVerdict, LoopRule, SafetyGuardHandle, StopCause, TaskLimits,
+};
 use tower::Service;
 
 pub(crate) const TASK: &str = "task";
@@ -78,6 +80,11 @@ pub(crate) fn request(rounds: &[Vec<ToolRun>]) -> ChatRequest {
     ChatRequest::new(history(rounds))
 }
 
+/// A request of the task [`TASK`].
+pub(crate) fn named(rounds: &[Vec<ToolRun>]) -> ChatRequest {
+    request(rounds).with_context(CallContext::new().with_task(TASK))
+}
+
 /// The rounds of a trace, counted from 1, after which it was first advised and stopped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TraceOutcome {
@@ -123,11 +130,11 @@ pub(crate) fn stateful(guard: &SafetyGuardHandle, rounds: &[Vec<ToolRun>]) -> Tr
     outcome
 }
 
-/// The outcome read from the history after each round, until it is stopped.
+/// The outcome read from the history of a named task after each round, until it is stopped.
 pub(crate) fn stateless(guard: &SafetyGuardHandle, rounds: &[Vec<ToolRun>]) -> TraceOutcome {
     let mut outcome = TraceOutcome::default();
     for round in 1..=rounds.len() {
-        match guard.from_history(&request(&rounds[..round])) {
+        match guard.from_history(&named(&rounds[..round])) {
             GuardVerdict::Fine => {}
             GuardVerdict::Warn(Advice::Wait { .. } | Advice::LastEdit { .. }) => {}
             GuardVerdict::Warn(_) => outcome.advised = outcome.advised.or(Some(round)),
@@ -151,14 +158,14 @@ pub(crate) fn outcome_of(policy: &GuardPolicy, rounds: &[Vec<ToolRun>]) -> Trace
 }
 
 pub(crate) fn without_limits() -> GuardPolicy {
-    let mut policy = GuardPolicy::default();
-    policy.limits.events = None;
-    policy.limits.calls = None;
-    policy.limits.per_tool = None;
-    policy.limits.edits_per_file = None;
-    for tool in &mut policy.tools {
-        tool.limit = Some(u32::MAX);
-    }
+    GuardPolicy::default().loops_only()
+}
+
+/// Only the limits that `set` sets, for named tasks and all others.
+pub(crate) fn limited(set: impl Fn(&mut TaskLimits)) -> GuardPolicy {
+    let mut policy = without_limits();
+    set(&mut policy.limits);
+    set(&mut policy.named);
     policy
 }
 

@@ -23,6 +23,7 @@ use steadfast_chat::{
     StopReason,
 };
 use steadfast_core::{Dialect, Failure, Reason, Usage};
+use steadfast_recover::{Partial, ResumePoint};
 use tower::{Layer, Service, ServiceExt};
 
 /// A step of a scripted stream.
@@ -38,7 +39,7 @@ pub enum ModelStep {
 
 type Script = dyn Fn(usize, &ChatRequest) -> Result<Vec<ModelStep>, Failure> + Send + Sync;
 
-/// A model that answers the n-th call by a script.
+/// A model that answers the n-th call by a script. Its answers have no recovery log of their own.
 #[derive(Clone)]
 pub struct Model {
     script: Arc<Script>,
@@ -47,6 +48,8 @@ pub struct Model {
     pub alive: Arc<AtomicUsize>,
     /// The dialect of the n-th answer; the last one for all further ones.
     pub dialects: Vec<Dialect>,
+    /// The head of an answer has the number of all attempts for its request, as a client's has.
+    pub counts: bool,
 }
 
 pub struct Alive(Arc<AtomicUsize>);
@@ -69,7 +72,8 @@ impl Model {
         script: impl Fn(usize, &ChatRequest) -> Result<Vec<ModelStep>, Failure> + Send + Sync + 'static,
     ) -> Self {
         let (requests, alive) = (Arc::default(), Arc::default());
-        Self { script: Arc::new(script), requests, alive, dialects: vec![Dialect::Anthropic] }
+        let dialects = vec![Dialect::Anthropic];
+        Self { script: Arc::new(script), requests, alive, dialects, counts: true }
     }
 
     /// The script's answer, without a call.
@@ -103,12 +107,15 @@ impl Service<ChatRequest> for Model {
         let steps = (self.script)(at, &request);
         let alive = Alive::new(&self.alive);
         let dialect = self.dialects[at.min(self.dialects.len() - 1)];
+        let counts = self.counts;
         Box::pin(async move {
             tokio::task::yield_now().await;
             let mut head = Head::new(dialect);
             head.stream = request.stream;
             head.target = Some(format!("p{at}").as_str().into());
-            head.log = request.context.log.clone();
+            if counts {
+                head.attempts = request.context.attempts + 1;
+            }
             Ok(ChatResponse::new(head, ScriptedEvents { steps: steps?.into_iter(), alive }))
         })
     }
@@ -212,6 +219,18 @@ pub fn broken(events: &[Event], at: usize, failure: Failure) -> Vec<ModelStep> {
     let mut out = script(events[..at].iter().cloned());
     out.push(ModelStep::Fail(failure));
     out
+}
+
+/// How many of `events` a caller gets when the stream breaks after them, and the resume point then: a
+/// tool call that is not complete is held back.
+pub fn delivered(events: &[Event]) -> (usize, ResumePoint) {
+    let point = |count: &usize| {
+        let mut partial = Partial::new(1 << 20);
+        events[..*count].iter().for_each(|event| partial.see(event));
+        partial.resume_point()
+    };
+    let count = (0..=events.len()).rev().find(|count| point(count) != ResumePoint::InCall);
+    count.map(|count| (count, point(&count))).unwrap()
 }
 
 /// What a caller received.

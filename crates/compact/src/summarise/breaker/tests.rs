@@ -9,7 +9,7 @@ use super::SummariserBreaker;
 use crate::SummaryPolicy;
 
 fn new() -> Arc<SummariserBreaker> {
-    Arc::new(SummariserBreaker::new(SummaryPolicy::default()))
+    Arc::new(SummariserBreaker::new("acme", SummaryPolicy::default()))
 }
 
 fn admit(breaker: &Arc<SummariserBreaker>) -> Option<Lease> {
