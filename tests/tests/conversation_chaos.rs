@@ -124,8 +124,12 @@ impl World {
             BreakerPolicy { consecutive: Some(rng.u32(2..8)), ..BreakerPolicy::default() };
         // The smallest output limit of the three models.
         let most = OutputLimits { max_output: Some(16_384), window: None };
+        let continuation = ContinuationLayer::default()
+            .tune(|policy| policy.when_callers_limit = true)
+            .unwrap()
+            .with_limits(move |_, _| most);
         let stack = Stack::new(chain(&sims))
-            .with_continuation(ContinuationLayer::default().with_limits(move |_, _| most))
+            .with_continuation(continuation)
             .with_stall(StallTimeoutLayer::new(stall).unwrap())
             .with_breaker(CircuitBreakerLayer::new(breaker).unwrap());
         let stack = if rng.bool() {

@@ -180,8 +180,9 @@ async fn without_an_overlap_there_is_one_error_and_nothing_twice() {
     }
 }
 
-/// An answer three times as long as the output limit, streamed and whole: it arrives whole, once,
-/// and its usage is that of all pieces.
+/// An answer three times as long as the output limit, which the caller set, and asks to go beyond; streamed
+/// and whole: it arrives whole, once, and its usage is that of all pieces. The header and the log have every
+/// attempt, as far as each knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_answer_arrives_whole() {
     for (caller, speaks) in pairs() {
@@ -191,7 +192,8 @@ async fn a_cut_answer_arrives_whole() {
             let scripted = Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful);
             let tokens = scripted.output_tokens();
             let rig = rig(speaks, "", |sim| sim.with_script([scripted.clone()])).await;
-            let reply = plain(caller, stream, tokens / 3 + 1).send(rig.addr).await;
+            let request = plain(caller, stream, tokens / 3 + 1);
+            let reply = request.header("x-steadfast-continue", "1").send(rig.addr).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
             let answer = if stream {
                 WireAnswer::stream(caller, &reply.body)
@@ -206,6 +208,33 @@ async fn a_cut_answer_arrives_whole() {
             // Before the caller has received content the limit is raised; a stream is continued.
             let expected = if stream { (0, 2) } else { (1, 0) };
             assert_eq!((cut.escalated, cut.continued), expected, "{case}: {cut:?}");
+            let known = if stream { 1 } else { rig.seen().len() };
+            let attempts = reply.header("x-steadfast-attempts");
+            assert_eq!(attempts, Some(&*known.to_string()), "{case}");
+        }
+    }
+}
+
+/// A limit that the caller set is the caller's: one attempt, which ends with `length`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_callers_limit_ends_the_answer() {
+    for (caller, speaks) in pairs() {
+        for stream in [true, false] {
+            let case = format!("{caller} <- {speaks}, streamed {stream}");
+            let whole = tale(120);
+            let scripted = Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful);
+            let rig = rig(speaks, "", |sim| sim.with_script([scripted.clone()])).await;
+            let reply = plain(caller, stream, 400).send(rig.addr).await;
+            let answer = match stream {
+                true => WireAnswer::stream(caller, &reply.body),
+                false => WireAnswer::whole(caller, &reply.body),
+            };
+            assert!(
+                matches!(answer.stop.as_deref(), Some("length" | "max_tokens" | "MAX_TOKENS")),
+                "{case}: {answer:?}"
+            );
+            assert!(whole.starts_with(&answer.text) && answer.text.len() < whole.len(), "{case}");
+            assert_eq!(rig.seen().len(), 1, "{case}");
         }
     }
 }
@@ -218,7 +247,8 @@ async fn an_endless_answer_ends() {
             sim.respond(|_| Some(Answer::endless().continuation(ContinuationMode::Faithful)))
         })
         .await;
-        let reply = plain(caller, true, 1_000).send(rig.addr).await;
+        let request = plain(caller, true, 1_000).header("x-steadfast-continue", "1");
+        let reply = request.send(rig.addr).await;
         let answer = WireAnswer::stream(caller, &reply.body);
         assert_eq!(answer.errors, Vec::<Value>::new(), "{caller}");
         let word = answer.stop.unwrap().to_lowercase();

@@ -237,7 +237,10 @@ where
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         match self.prepare(request) {
-            Ok((http, asked)) => ResponseFuture::calling(self.service.call(http), asked),
+            Ok((http, asked)) => {
+                asked.log.count_attempt();
+                ResponseFuture::calling(self.service.call(http), asked)
+            }
             Err(failure) => ResponseFuture::refused(failure),
         }
     }

@@ -1,6 +1,13 @@
 //! What the layers did to a request.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -29,6 +36,7 @@ pub struct RecoveryLog(Option<Arc<Log>>);
 
 struct Log {
     started: Instant,
+    attempts: AtomicU32,
     steps: Mutex<Steps>,
 }
 
@@ -129,7 +137,21 @@ impl RecoveryLog {
 
     /// A log that keeps what is recorded, at most [`MAX_STEPS`].
     pub fn enabled() -> Self {
-        Self(Some(Arc::new(Log { started: Instant::now(), steps: Mutex::default() })))
+        let (attempts, steps) = (AtomicU32::default(), Mutex::default());
+        Self(Some(Arc::new(Log { started: Instant::now(), attempts, steps })))
+    }
+
+    /// Counts an attempt: for the service that asks a provider, whichever layer made the attempt.
+    pub fn count_attempt(&self) {
+        if let Some(log) = &self.0 {
+            log.attempts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often a provider was asked for the request so far; 0 while the log is disabled, and around a
+    /// service that does not [count](Self::count_attempt).
+    pub fn attempts(&self) -> u32 {
+        self.0.as_ref().map_or(0, |log| log.attempts.load(Ordering::Relaxed))
     }
 
     /// Records a step; `step` is not called when the log is disabled or full.
@@ -199,6 +221,8 @@ mod tests {
         clone.record(|| Step::new("failover", "switched").with_reason(Reason::Overloaded));
         tokio::time::advance(Duration::from_millis(250)).await;
         log.record(|| Step::new("retry", "retried").with_wait(Duration::from_millis(500)));
+        clone.count_attempt();
+        assert_eq!((log.attempts(), RecoveryLog::disabled().attempts()), (1, 0));
         assert_eq!(log.to_string(), "failover.switched overloaded; retry.retried 500ms");
         assert_eq!(log.steps()[1].at, Duration::from_millis(250));
         for _ in 0..MAX_STEPS {

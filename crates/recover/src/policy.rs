@@ -164,8 +164,15 @@ impl<P: Recovery> AnswerInProgress<P> {
         self.further.as_mut()?.join.as_mut()
     }
 
+    /// How often a provider was called for the request. The log counts the attempts that layers inside made
+    /// after the head of their answer too, when the service at the bottom counts any.
+    fn attempts(&self) -> u32 {
+        self.attempts.max(self.request.context.log.attempts())
+    }
+
     /// A further call is made with `context`, which counts the attempts before it.
     pub(crate) fn called(&mut self, context: &mut CallContext) {
+        self.attempts = self.attempts();
         self.before = self.attempts;
         context.attempts = self.attempts;
     }
@@ -182,7 +189,7 @@ impl<P: Recovery> AnswerInProgress<P> {
 
     /// `failure` with the attempts of all calls that were made here.
     pub(crate) fn counted(&self, failure: Failure) -> Failure {
-        failure.with_attempts(self.attempts.saturating_sub(self.request.context.attempts))
+        failure.with_attempts(self.attempts().saturating_sub(self.request.context.attempts))
     }
 
     /// Why no further call can be made, as far as the request's deadline and attempts go.
@@ -190,7 +197,7 @@ impl<P: Recovery> AnswerInProgress<P> {
         let context: &CallContext = &self.request.context;
         if context.deadline.is_some_and(Deadline::is_past) {
             Some("deadline")
-        } else if context.max_attempts.is_some_and(|most| self.attempts >= most.get()) {
+        } else if context.max_attempts.is_some_and(|most| self.attempts() >= most.get()) {
             Some("attempts_spent")
         } else {
             None

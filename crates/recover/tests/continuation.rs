@@ -467,6 +467,28 @@ async fn every_attempt_is_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempts_that_were_made_inside_after_the_head_are_counted() {
+    let piece = |text: &str, end| stream("a", &[Block::Text(text.into())], 4, true, end);
+    let model = Model::new(move |call, request| match (call, requested_anchor(request)) {
+        (0, _) => {
+            let events = piece("Hello there", StopReason::EndTurn);
+            Ok(broken(&events, 4, fail(Reason::Network)))
+        }
+        (1, anchor) => {
+            let text = format!("{} all", anchor.unwrap());
+            Ok(script(piece(&text, StopReason::MaxTokens)))
+        }
+        _ => Ok(script(piece(", of you", StopReason::EndTurn))),
+    });
+    let resumes = StreamResumeLayer::default().layer(model.clone());
+    let stack = ContinuationLayer::default().layer(resumes);
+    let got = read(stack.oneshot(recording()).await.unwrap()).await;
+    assert_eq!(got.text(), "Hello th all, of you");
+    let before: Vec<_> = model.requests.lock().iter().map(|it| it.context.attempts).collect();
+    assert_eq!((before, got.answer.head.log.attempts()), (vec![0, 1, 2], 3));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cut_call_is_dropped_from_an_answer_that_can_not_be_continued() {
     let model = Model::new(move |_, _| {
         Ok(script([

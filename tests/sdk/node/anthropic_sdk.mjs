@@ -99,14 +99,17 @@ check('broken streams', 'one that broke goes on: its text once and whole, its pr
   }
 });
 
+// Beyond an output limit that the caller set, the answer goes on only when that is asked for.
+const CONTINUE = { headers: { 'x-steadfast-continue': '1' } };
+
 check('cut answers', 'one longer than its output limit arrives whole, in pieces and at once', async () => {
   await tale();
-  const streamed = await messages.stream({ ...FAST, max_tokens: 700 }).finalMessage();
+  const streamed = await messages.stream({ ...FAST, max_tokens: 700 }, CONTINUE).finalMessage();
   same('streamed', streamed.content.map((block) => block.text).join(''), TALE);
   same('stop_reason', streamed.stop_reason, 'end_turn');
   holds('it was continued', (await last()).number > 1);
   await tale();
-  const whole = await messages.create({ ...FAST, max_tokens: 700 });
+  const whole = await messages.create({ ...FAST, max_tokens: 700 }, CONTINUE);
   same('whole', whole.content.map((block) => block.text).join(''), TALE);
   same('stop_reason', whole.stop_reason, 'end_turn');
 });

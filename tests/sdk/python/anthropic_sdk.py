@@ -102,10 +102,14 @@ def _():
         same("requests to the provider", last()["number"], 2)
 
 
+# Beyond an output limit that the caller set, the answer goes on only when that is asked for.
+CONTINUE = {"x-steadfast-continue": "1"}
+
+
 @check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
 def _():
     tale()
-    with messages.stream(model="fast", messages=ASK, max_tokens=700) as stream:
+    with messages.stream(model="fast", messages=ASK, max_tokens=700, extra_headers=CONTINUE) as stream:
         for _event in stream:
             pass
     message = stream.get_final_message()
@@ -113,7 +117,7 @@ def _():
     same("stop_reason", message.stop_reason, "end_turn")
     true("it was continued", last()["number"] > 1)
     tale()
-    message = messages.create(model="fast", messages=ASK, max_tokens=700)
+    message = messages.create(model="fast", messages=ASK, max_tokens=700, extra_headers=CONTINUE)
     same("whole", "".join(block.text for block in message.content), TALE)
     same("stop_reason", message.stop_reason, "end_turn")
 

@@ -131,15 +131,19 @@ def _():
         same("requests to the provider", last()["number"], 2)
 
 
+# Beyond an output limit that the caller set, the answer goes on only when that is asked for.
+CONTINUE = types.HttpOptions(headers={"x-steadfast-continue": "1"})
+
+
 @check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
 def _():
     tale()
-    chunks = list(stream(max_output_tokens=700))
+    chunks = list(stream(max_output_tokens=700, http_options=CONTINUE))
     same("streamed", "".join(chunk.text or "" for chunk in chunks), TALE)
     same("finish_reason", chunks[-1].candidates[0].finish_reason, types.FinishReason.STOP)
     true("it was continued", last()["number"] > 1)
     tale()
-    response = ask(max_output_tokens=700)
+    response = ask(max_output_tokens=700, http_options=CONTINUE)
     same("whole", response.text, TALE)
     same("finish_reason", response.candidates[0].finish_reason, types.FinishReason.STOP)
 

@@ -107,17 +107,21 @@ def _():
         same("requests to the provider", last()["number"], 2)
 
 
+# Beyond an output limit that the caller set, the answer goes on only when that is asked for.
+CONTINUE = {"x-steadfast-continue": "1"}
+
+
 @check("cut answers", "one longer than its output limit arrives whole, in pieces and at once")
 def _():
     tale()
-    with chats.stream(model="fast", messages=ASK, max_tokens=700) as stream:
+    with chats.stream(model="fast", messages=ASK, max_tokens=700, extra_headers=CONTINUE) as stream:
         for _event in stream:
             pass
     choice = stream.get_final_completion().choices[0]
     same("streamed", (choice.message.content, choice.finish_reason), (TALE, "stop"))
     true("it was continued", last()["number"] > 1)
     tale()
-    choice = chats.create(model="fast", messages=ASK, max_tokens=700).choices[0]
+    choice = chats.create(model="fast", messages=ASK, max_tokens=700, extra_headers=CONTINUE).choices[0]
     same("whole", (choice.message.content, choice.finish_reason), (TALE, "stop"))
 
 

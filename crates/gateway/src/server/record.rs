@@ -117,7 +117,8 @@ impl Record {
             stream = entry.stream,
             outcome,
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
-            attempts = entry.attempts,
+            // The head and a failure know only what came before them.
+            attempts = entry.attempts.max(entry.log.attempts()),
             ms = steadfast_core::time::millis(took),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",

@@ -120,7 +120,7 @@ pub(super) fn stamp(
     {
         headers.insert(TARGET, value);
     }
-    let attempts = match attempts {
+    let attempts = match attempts.max(log.attempts()) {
         1 => HeaderValue::from_static("1"),
         more => more.into(),
     };

@@ -48,7 +48,7 @@ pub struct Model {
     pub alive: Arc<AtomicUsize>,
     /// The dialect of the n-th answer; the last one for all further ones.
     pub dialects: Vec<Dialect>,
-    /// The head of an answer has the number of all attempts for its request, as a client's has.
+    /// It counts its attempts as a client does, in the log and in the heads of its answers.
     pub counts: bool,
 }
 
@@ -108,6 +108,9 @@ impl Service<ChatRequest> for Model {
         let alive = Alive::new(&self.alive);
         let dialect = self.dialects[at.min(self.dialects.len() - 1)];
         let counts = self.counts;
+        if counts {
+            request.context.log.count_attempt();
+        }
         Box::pin(async move {
             tokio::task::yield_now().await;
             let mut head = Head::new(dialect);

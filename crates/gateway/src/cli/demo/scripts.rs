@@ -67,16 +67,15 @@ async fn broken(running: &Running) -> Script {
     }
 }
 
-/// An answer three times as long as the output limit.
+/// An answer three times as long as the output limit of its provider.
 async fn cut(running: &Running) -> Script {
     let whole = tale(60);
     running.scenario.set(
-        &FaultPlan::none(),
+        &FaultPlan::none().rule(PlanRule::new(Fault::OutputLimit(300))),
         &[Answer::text(whole.as_str()).continuation(ContinuationMode::Faithful)],
     );
     let before = running.app.gateway().handles().continuation.snapshot();
-    let mut request = ChatRequest::user("Write all about the lighthouse.").streaming();
-    request.params.max_output = Some(300);
+    let request = ChatRequest::user("Write all about the lighthouse.").streaming();
     let answer = running.load.answer_as("openai", "gpt-4o", request).await;
     let after = running.app.gateway().handles().continuation.snapshot();
     let continued = after.continued - before.continued;
