@@ -162,7 +162,7 @@ fn named(pieces: u32) -> Case {
 /// Without limits of calls, and with time for a long run.
 fn unlimited() -> GuardPolicy {
     let mut policy = GuardPolicy::default();
-    let limits = &mut policy.limits;
+    let limits = &mut policy.named;
     (limits.events, limits.calls, limits.per_tool) = (None, None, None);
     limits.time = Some(Duration::from_secs(1 << 20));
     policy

@@ -2,7 +2,7 @@
 //!
 //! A [`Circuit`] is pure. It takes the time and an event, and returns a decision; locks, clocks, logs
 //! and leases belong to the layer around it. The circuit breaker has one for each key, failover one for
-//! each provider, model and credential, compaction one for its summariser. They differ only in their
+//! each provider, model and credential, compaction one for each tenant's summariser. They differ only in their
 //! [`CircuitPolicy`].
 //!
 //! * **Closed**: calls pass and are counted. It opens after hard failures in a row, a share of failures

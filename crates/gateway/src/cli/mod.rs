@@ -220,14 +220,15 @@ Examples:
   steadfast replay session.json --dialect gemini --config steadfast.toml
 
 A line a call: {\"n\":3,\"tool\":\"ls\",\"verdict\":\"advise\",\"rule\":\"same_result\"}; verdicts are ok, advise
-and stop. Time is not counted: a recording has none.")]
+and stop. The recording is judged as a named task, with the limits of [guard.named]. Time is not counted:
+a recording has none.")]
 pub(crate) struct ReplayArgs {
     /// A request body with the conversation in it; standard input when left out.
     pub(crate) file: Option<PathBuf>,
     /// What it is written in: openai, anthropic or gemini.
     #[arg(long, value_name = "DIALECT")]
     pub(crate) dialect: Dialect,
-    /// Judge going in circles and edits of one file alone: no limits of counts.
+    /// Judge going in circles alone: nothing is counted, as by default for whoever names no task.
     #[arg(long)]
     pub(crate) loops_only: bool,
     /// A configuration file, for its [guard].

@@ -72,6 +72,27 @@ pub(super) async fn extend(
     }
 }
 
+/// `POST /admin/compaction/forget?model=NAME`: the window that a provider has stated for the model is
+/// forgotten before its hour is over.
+pub(super) async fn forget(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = admin(&app, peer, &headers) {
+        return refused;
+    }
+    let Some(model) = query(&uri, "model").filter(|model| !model.is_empty()) else {
+        return (StatusCode::BAD_REQUEST, "which model? ask for ?model=NAME\n").into_response();
+    };
+    if app.gateway().handles().compaction.forget_learned(&model) {
+        "forgotten\n".into_response()
+    } else {
+        (StatusCode::NOT_FOUND, "no window has been learned for this model\n").into_response()
+    }
+}
+
 /// Whether the caller is an operator.
 #[expect(clippy::result_large_err, reason = "it is the answer")]
 fn admin(app: &App, peer: Option<Extension<Peer>>, headers: &HeaderMap) -> Result<(), Response> {

@@ -107,6 +107,7 @@ impl App {
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
             .route("/admin/guard/extend", post(admin::extend))
+            .route("/admin/compaction/forget", post(admin::forget))
             .fallback(nowhere)
             .method_not_allowed_fallback(wrong_method)
             .with_state(self.clone())

@@ -127,9 +127,12 @@ fn compaction(
         }
     };
     let facts = models.clone();
+    let summaries = given.summariser.as_ref().map(|one| one.policy).unwrap_or_default();
     Ok(layer
         .with_policy(given.policy.clone())
         .map_err(|error| at("compaction", &error))?
+        .with_summaries(summaries)
+        .map_err(|error| at("compaction.summariser", &error))?
         .with_spend(given.spend)
         .with_deferred(given.deferred)
         .with_models(models.models())
@@ -364,14 +367,15 @@ server_error = { scope = "model" }
              tools = [{ name = 'Bash', aliases = ['ship'], kind = 'mutating', limit = 1 }]\n\
              [guard.loops]\nsame_result = []\ncycle = [4, 6]\nrepeated_text = 0\n";
         let policy = config(text).guard.policy;
-        assert_eq!((policy.limits.events, policy.limits.calls), (None, Some(400)));
+        assert_eq!((policy.limits.events, policy.limits.calls), (None, None));
+        assert_eq!((policy.named.events, policy.named.calls), (None, Some(400)));
         assert_eq!(policy.limits.time, Some(Duration::from_secs(5)));
         assert_eq!(policy.tasks.capacity, 7);
         assert_eq!(policy.path_fields.iter().filter(|name| *name == "path").count(), 1);
         assert_eq!(policy.path_fields.last().unwrap(), "document", "after the built-in ones");
         let named = |name| policy.tools.iter().find(|tool| tool.is_called(name)).unwrap();
         assert_eq!((named("bash").kind, named("ship").limit), (Kind::Mutating, Some(1)));
-        assert_eq!(named("shell").limit, Some(100), "what is left of the built-in one");
+        assert_eq!(named("shell").limit, None, "the built-in numbers are for named tasks");
         let rules = &policy.rules;
         assert_eq!((rules.same_result, rules.cycle), (None, Some(Strikes::new(4, 6))));
         assert_eq!((rules.repeated_text, rules.same_error), (None, Some(Strikes::new(2, 4))));

@@ -115,6 +115,13 @@ fn compaction(handles: &Handles) -> Value {
         "ineffective": done.counts.ineffective,
         "overflows": done.counts.overflows,
         "too_large": done.counts.too_large,
+        "repaired": done.counts.repaired,
+        "learned": done.learned.iter().map(|(model, window)| {
+            json!({ "model": model, "window": window })
+        }).collect::<Vec<_>>(),
+        "breakers": done.breakers.iter().map(|(tenant, state)| {
+            json!({ "tenant": tenant, "state": state.as_str() })
+        }).collect::<Vec<_>>(),
         "spent": spent,
         "known_conversations": known,
         "conversations": shown,
