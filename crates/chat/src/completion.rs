@@ -123,11 +123,13 @@ impl Completion {
 
     /// Whether it has no content.
     pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| match part {
-            Part::Text(text) => text.text.is_empty(),
-            Part::Thinking(thinking) => thinking.text.is_empty(),
-            _ => false,
-        })
+        let has_body = self.body.as_ref().is_some_and(|body| body.content);
+        !has_body
+            && self.parts.iter().all(|part| match part {
+                Part::Text(text) => text.text.is_empty(),
+                Part::Thinking(thinking) => thinking.text.is_empty(),
+                _ => false,
+            })
     }
 
     /// The answer as a message of the conversation.
@@ -214,5 +216,15 @@ mod tests {
         assert!(answer.body.is_some());
         answer.push(&Event::new([Delta::Ping]));
         assert!(answer.body.is_none());
+    }
+
+    #[test]
+    fn content_of_a_body_that_no_part_has_is_content() {
+        for content in [false, true] {
+            let body = Frame::body(Dialect::OpenAi, "{}").with_content(content);
+            let mut answer = Completion::new(Head::new(Dialect::OpenAi));
+            answer.push(&Event::from_frame(body, [Delta::End]));
+            assert_eq!(answer.is_empty(), !content);
+        }
     }
 }

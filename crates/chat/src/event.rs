@@ -14,7 +14,7 @@ pub type Deltas = SmallVec<[Delta; 1]>;
 /// One event is one frame of the wire (a server-sent event, or the whole body of an answer that is
 /// not streamed), so that passing events on in the same dialect passes on the same frames. The
 /// content of a frame is its [`deltas`](Event::deltas): usually one, sometimes none, and everything
-/// for a whole body.
+/// for a whole body. Content that no delta has a type for is in the frame alone.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Event {
@@ -34,6 +34,9 @@ pub struct Frame {
     pub kind: FrameKind,
     /// Its bytes, separators included.
     pub bytes: Bytes,
+    /// It has content of the answer, be it in a delta or not: audio, a picture, the input of a
+    /// server's tool, a second answer.
+    pub content: bool,
 }
 
 /// What kind of frame.
@@ -49,12 +52,19 @@ pub enum FrameKind {
 impl Frame {
     /// A server-sent event.
     pub fn sse(dialect: Dialect, bytes: impl Into<Bytes>) -> Self {
-        Self { dialect, kind: FrameKind::Sse, bytes: bytes.into() }
+        Self { dialect, kind: FrameKind::Sse, bytes: bytes.into(), content: false }
     }
 
     /// A whole body.
     pub fn body(dialect: Dialect, bytes: impl Into<Bytes>) -> Self {
-        Self { dialect, kind: FrameKind::Body, bytes: bytes.into() }
+        Self { dialect, kind: FrameKind::Body, bytes: bytes.into(), content: false }
+    }
+
+    /// With content that is in no delta of its event, or without.
+    #[must_use]
+    pub fn with_content(mut self, content: bool) -> Self {
+        self.content = content;
+        self
     }
 }
 
@@ -173,14 +183,17 @@ impl Event {
         Self { deltas: deltas.into_iter().collect(), frame: None }
     }
 
-    /// An event read from `frame`.
-    pub fn from_frame(frame: Frame, deltas: impl IntoIterator<Item = Delta>) -> Self {
-        Self { deltas: deltas.into_iter().collect(), frame: Some(frame) }
+    /// An event read from `frame`, which has the content of its deltas, and maybe more.
+    pub fn from_frame(mut frame: Frame, deltas: impl IntoIterator<Item = Delta>) -> Self {
+        let deltas: Deltas = deltas.into_iter().collect();
+        frame.content |= deltas.iter().any(Delta::is_content);
+        Self { deltas, frame: Some(frame) }
     }
 
-    /// Whether it has content of the answer.
+    /// Whether it has content of the answer, in a delta or in its frame alone.
     pub fn is_content(&self) -> bool {
-        self.deltas.iter().any(Delta::is_content)
+        self.frame.as_ref().is_some_and(|frame| frame.content)
+            || self.deltas.iter().any(Delta::is_content)
     }
 
     /// Whether the answer is complete with it.
@@ -250,5 +263,17 @@ mod tests {
         assert!(!event.is_content() && !event.is_end());
         assert_eq!((event.usage(), event.stop_reason()), (None, None));
         assert_eq!(before.deltas.len(), 4);
+    }
+
+    #[test]
+    fn content_of_a_frame_goes_with_the_frame() {
+        let frame = || Frame::sse(Dialect::OpenAi, "data: {}\n\n");
+        let text = Event::from_frame(frame(), [Delta::Text { index: 0, text: "hi".into() }]);
+        assert!(text.frame.is_some_and(|frame| frame.content));
+        assert!(!Event::from_frame(frame(), [Delta::Ping]).is_content());
+        let mut audio = Event::from_frame(frame().with_content(true), []);
+        assert!(audio.is_content());
+        audio.deltas_mut().push(Delta::Ping);
+        assert!(!audio.is_content());
     }
 }

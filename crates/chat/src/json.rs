@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
+use crate::surrogates;
+
 /// Fields of a dialect that this crate has no type for, in their order; usually none, which
 /// allocates nothing.
 pub type Extra = Option<Box<Map<String, Value>>>;
@@ -52,13 +54,13 @@ impl RawJson {
         &self.0
     }
 
-    /// Reads it into a type.
+    /// Reads it into a type. Half of a surrogate pair that stands alone is read as U+FFFD.
     ///
     /// # Errors
     ///
     /// When the value does not have that type's shape.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_str(&self.0)
+        surrogates::read(&self.0)
     }
 
     /// The value as a tree. It was valid JSON when it was read; null when it nests too deep for
@@ -98,6 +100,14 @@ mod tests {
         assert_eq!(raw.get(), text);
         assert_eq!(serde_json::to_string(&raw).unwrap(), text);
         assert_eq!(serde_json::from_str::<RawJson>(text).unwrap(), raw);
+    }
+
+    #[test]
+    fn half_of_a_surrogate_pair_is_kept_and_read_as_a_replacement() {
+        let text = r#"{"description":"cut \ud83d"}"#;
+        let raw = RawJson::parse(text).unwrap();
+        assert_eq!(serde_json::to_string(&raw).unwrap(), text);
+        assert_eq!(raw.to_value()["description"], "cut \u{fffd}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: the request and the answer.
 //! * [`transcript`]: what a provider accepts as a conversation, and how to repair one.
+//! * [`surrogates`]: text that was cut in the middle of a character.
 
 mod adapt;
 mod completion;
@@ -18,6 +19,7 @@ mod part;
 mod request;
 mod response;
 mod shared;
+pub mod surrogates;
 mod tool;
 mod track;
 pub mod transcript;

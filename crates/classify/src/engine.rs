@@ -32,12 +32,12 @@ mod window;
 use http::header::{CONTENT_ENCODING, LOCATION};
 use steadfast_core::{Reason, Retry};
 
-use self::decide::Case;
+use self::decide::{Case, Finding};
 use crate::{Evidence, TransportErrorKind, Verdict};
 
 pub(crate) use self::{
     answer::text,
-    success::{has_stop, is_error},
+    success::{empty, has_stop, is_error},
 };
 
 /// How much of a body is read. Errors are a few hundred bytes; more is an echo or a web page.
@@ -60,7 +60,7 @@ pub(crate) fn warm() {
     transport::warm();
 }
 
-/// Judges `evidence`; `None` when it is fine.
+/// Judges `evidence` of an LLM API; `None` when it is fine.
 pub(crate) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
     if let Some(transport) = evidence.transport {
         return Some(connection(evidence, transport));
@@ -75,6 +75,18 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Option<Verdict> {
             Some(error(evidence, &text, status.filter(|status| *status >= 400)))
         }
     }
+}
+
+/// Judges an answer of any HTTP service: its status and headers decide, its body is its own affair.
+pub(crate) fn judge_http(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let Some(status) = evidence.status.filter(|_| evidence.transport.is_none()) else {
+        return judge(evidence);
+    };
+    let status = status.as_u16();
+    (status >= 400).then(|| {
+        let case = Case::new(evidence, "", Some(status));
+        refine::refine(&case, Finding::status(statuses::http_reason(status), status))
+    })
 }
 
 /// Judges what is an error, whatever its status: `http` is the response's, when it is one.

@@ -21,12 +21,13 @@ pin_project! {
         inner: F,
         // `None` once ready.
         judge: Option<Judge>,
+        retry_empty: bool,
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(crate) fn new(inner: F, judge: Judge) -> Self {
-        Self { inner, judge: Some(judge) }
+    pub(crate) fn new(inner: F, judge: Judge, retry_empty: bool) -> Self {
+        Self { inner, judge: Some(judge), retry_empty }
     }
 }
 
@@ -47,7 +48,10 @@ where
             )));
         };
         Poll::Ready(match result {
-            Ok(response) => Ok(response.map(|events| ClassifiedEvents::new(events, judge))),
+            Ok(response) => {
+                let retry_empty = *this.retry_empty;
+                Ok(response.map(|events| ClassifiedEvents::new(events, judge, retry_empty)))
+            }
             Err(error) => Err(judge.classifier.error(error, judge.target.as_ref())),
         })
     }

@@ -13,12 +13,14 @@ pub(crate) type Windows = Arc<dyn Fn(&Target) -> Option<u64> + Send + Sync>;
 /// Judges the failures of a chat service, and answers that only seem to be one.
 ///
 /// See the [crate's documentation](crate) for what it does and where to put it;
-/// [`ClassifyLayer::http`] is the same for a raw HTTP service.
+/// [`ClassifyLayer::llm_http`] is the same for a raw HTTP client of an LLM API, and
+/// [`ClassifyLayer::http`] for any HTTP service.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct ClassifyLayer {
     classifier: Classifier,
     windows: Option<Windows>,
+    retry_empty: bool,
 }
 
 impl Default for ClassifyLayer {
@@ -32,6 +34,7 @@ impl fmt::Debug for ClassifyLayer {
         f.debug_struct("ClassifyLayer")
             .field("classifier", &self.classifier)
             .field("windows", &self.windows.is_some())
+            .field("retry_empty", &self.retry_empty)
             .finish()
     }
 }
@@ -40,12 +43,21 @@ impl ClassifyLayer {
     /// The built-in rules and the default table, for a service of
     /// [`ChatResponse`](steadfast_chat::ChatResponse)s.
     pub fn new() -> Self {
-        Self { classifier: Classifier::new(), windows: None }
+        Self { classifier: Classifier::new(), windows: None, retry_empty: false }
     }
 
-    /// The same for a service of `http::Response`s.
-    pub fn http() -> HttpClassifyLayer {
+    /// The same for a service of `http::Response`s whose bodies are an LLM's answers: errors in a 200,
+    /// web pages and streams that were cut off become failures, and what an error's body says decides
+    /// before its status.
+    pub fn llm_http() -> HttpClassifyLayer {
         HttpClassifyLayer::new(Classifier::new())
+    }
+
+    /// For any service of `http::Response`s: status, headers and transport errors decide, and a 2xx is
+    /// fine whatever its body. For an LLM API [`llm_http`](Self::llm_http) is right: this one does not
+    /// know its answers.
+    pub fn http() -> HttpClassifyLayer {
+        HttpClassifyLayer::new(Classifier::http())
     }
 
     /// Uses `classifier`.
@@ -54,7 +66,9 @@ impl ClassifyLayer {
         self
     }
 
-    /// Asks `own` before the built-in rules; it may have no opinion. See [`ClassifyOverride`].
+    /// Asks `own` before the built-in rules; it may have no opinion. See [`ClassifyOverride`]. Here
+    /// [`Opinion::Fine`](crate::Opinion::Fine) is none either: of an error that a chat client returned
+    /// there is no answer to hand on.
     pub fn with_override(mut self, own: impl ClassifyOverride + 'static) -> Self {
         self.classifier = self.classifier.with_override(own);
         self
@@ -77,12 +91,22 @@ impl ClassifyLayer {
         self.windows = Some(Arc::new(windows));
         self
     }
+
+    /// Asks once more for an answer that ended as it should and has nothing in it. Off by default: it is
+    /// the model's answer, and handed on. With it, the first attempt of a call that is answered so is a
+    /// [`ServerError`](steadfast_core::Reason::ServerError) of that
+    /// [request](steadfast_core::Scope::Request) alone, which no breaker counts; a second one is handed
+    /// on. A stop reason that explains it, such as the output limit or a refusal, is never one.
+    pub fn with_retry_empty(mut self, retry: bool) -> Self {
+        self.retry_empty = retry;
+        self
+    }
 }
 
 impl<S> Layer<S> for ClassifyLayer {
     type Service = Classify<S>;
 
     fn layer(&self, inner: S) -> Classify<S> {
-        Classify::new(inner, self.classifier.clone(), self.windows.clone())
+        Classify::new(inner, self.classifier.clone(), self.windows.clone(), self.retry_empty)
     }
 }

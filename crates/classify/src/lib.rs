@@ -8,7 +8,9 @@
 //!
 //! * [`ClassifyLayer::default`] judges the failures of a chat service
 //!   ([`ChatResponse`](steadfast_chat::ChatResponse)), and the events of its answers.
-//! * [`ClassifyLayer::http`] does the same for any HTTP service; see [`http`].
+//! * [`ClassifyLayer::llm_http`] does the same for a raw HTTP client of an LLM API.
+//! * [`ClassifyLayer::http`] judges any HTTP service by status, headers and transport errors; a 2xx is
+//!   fine whatever its body. See [`http`] for which is when.
 //! * [`Classifier`] is the engine: [`Evidence`] in, [`Verdict`] out, no I/O. [`json`] is its
 //!   form for command lines.
 //!
@@ -19,15 +21,21 @@
 //! into strings are unwrapped, at most eight deep, except that a relay's own 401, 402 or 403
 //! stands. A status is never read out of prose except where SDKs put one.
 //!
+//! An error that is nothing but a short text is read too: `loop detected` or `safety limit` is another
+//! system's guard that stopped the task ([`Safety`](steadfast_core::Reason::Safety): no retry, no other
+//! target), `aborted` its user.
+//!
 //! A success is inspected as well: an error object or error event in a 200, a stream without its
-//! terminal event, an answer with nothing in it, a web page, and, where the windows are known,
-//! more input than fits.
+//! terminal event, a web page, and, where the windows are known, more input than fits. An answer
+//! that ended as it should is an answer, even with nothing in it; who wants another one then sets
+//! [`ClassifyLayer::with_retry_empty`].
 //!
 //! What providers' codes, phrases and keys mean is data, one line an entry: `data/` in the crate,
 //! which `docs/classify.md` in the repository explains.
 //!
-//! Your own rules come first: a closure that may have no opinion ([`ClassifyLayer::with_override`]). What
-//! follows from a reason is a table you can change ([`ClassifyLayer::with_table`]).
+//! Your own rules come first: a closure that may have no opinion, name a failure, or find an answer
+//! fine that the built-in rules would refuse ([`ClassifyOverride`], [`Opinion`]). What follows from a
+//! reason is a table you can change ([`ClassifyLayer::with_table`]).
 //!
 //! # Example
 //!
@@ -77,8 +85,8 @@
 //! # Streaming, cancellation, errors
 //!
 //! Events and bytes are handed on as they come; nothing is held back but the terminal event of an empty
-//! answer and, over HTTP, JSON answers of up to 64 KiB. Dropping a future or a body drops what is
-//! inside. Failures that some layer has judged already (timeouts, refusals, the safety guard)
+//! answer and, over HTTP at an LLM API, JSON answers of up to 64 KiB. Dropping a future or a body drops
+//! what is inside. Failures that some layer has judged already (timeouts, refusals, the safety guard)
 //! are handed on untouched. Each judgement emits the `tracing` event `steadfast::classify::classified` at
 //! debug level. An answer that is fine allocates nothing.
 //!
@@ -102,7 +110,7 @@ pub mod stream;
 mod verdict;
 
 pub use self::{
-    classifier::{Classifier, ClassifyOverride},
+    classifier::{Classifier, ClassifyOverride, Opinion},
     evidence::{Evidence, TransportErrorKind},
     layer::ClassifyLayer,
     verdict::Verdict,

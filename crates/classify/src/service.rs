@@ -22,13 +22,19 @@ pub struct Classify<S> {
     inner: S,
     classifier: Classifier,
     windows: Option<Windows>,
+    retry_empty: bool,
 }
 
 inner_service!(Classify<S>);
 
 impl<S> Classify<S> {
-    pub(crate) fn new(inner: S, classifier: Classifier, windows: Option<Windows>) -> Self {
-        Self { inner, classifier, windows }
+    pub(crate) fn new(
+        inner: S,
+        classifier: Classifier,
+        windows: Option<Windows>,
+        retry_empty: bool,
+    ) -> Self {
+        Self { inner, classifier, windows, retry_empty }
     }
 }
 
@@ -64,6 +70,8 @@ where
             _ => None,
         };
         let judge = Judge { classifier: self.classifier.clone(), target, window };
-        ResponseFuture::new(self.inner.call(request), judge)
+        // Once: a model that says nothing again has nothing to say.
+        let retry_empty = self.retry_empty && request.context().attempts == 0;
+        ResponseFuture::new(self.inner.call(request), judge, retry_empty)
     }
 }

@@ -9,9 +9,9 @@ use std::{
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use steadfast_chat::{Delta, Event, Events, StopReason};
-use steadfast_core::{Failure, Reason, Target, Window};
+use steadfast_core::{Failure, Reason, Scope, Target, Window};
 
-use crate::{Classifier, Verdict};
+use crate::{Classifier, Verdict, engine};
 
 /// What judges one answer.
 #[derive(Debug)]
@@ -32,9 +32,10 @@ impl Judge {
 pin_project! {
     /// Events whose failures are judged. Ends for good after its first error.
     ///
-    /// Three things become failures here that arrived as none: a stream that ends without its
-    /// terminal event, and, while nothing of the answer has been delivered, an answer with nothing
-    /// in it and one that used more input than the target's window holds.
+    /// Two things become failures here that arrived as none: a stream that ends without its terminal
+    /// event, and, while nothing of the answer has been delivered, one that used more input than the
+    /// target's window holds. An answer that ends and has nothing in it is an answer, unless
+    /// [`ClassifyLayer::with_retry_empty`](crate::ClassifyLayer::with_retry_empty) is set.
     pub struct ClassifiedEvents<S> {
         #[pin]
         events: S,
@@ -51,17 +52,19 @@ struct Progress {
     ended: bool,
     /// It stopped for a reason that explains an empty answer.
     explained: bool,
+    /// An empty answer is to be asked for again.
+    retry_empty: bool,
 }
 
 impl<S> ClassifiedEvents<S> {
-    pub(crate) fn new(events: S, judge: Judge) -> Self {
-        Self { events, judge, progress: Progress::default() }
+    pub(crate) fn new(events: S, judge: Judge, retry_empty: bool) -> Self {
+        Self { events, judge, progress: Progress { retry_empty, ..Progress::default() } }
     }
 }
 
 impl Progress {
     /// Takes note of an event; what it gives away, if anything.
-    fn note(&mut self, event: &Event, window: Option<u64>) -> Option<Verdict> {
+    fn note(&mut self, event: &Event, judge: &Judge) -> Option<Verdict> {
         let delivered = self.content;
         self.content |= event.is_content();
         let mut used = None;
@@ -79,7 +82,7 @@ impl Progress {
         if delivered {
             return None;
         }
-        if let (Some(limit), Some(used)) = (window, used)
+        if let (Some(limit), Some(used)) = (judge.window, used)
             && used > limit
         {
             let mut verdict = Verdict::new(Reason::ContextOverflow, "usage above the window");
@@ -88,12 +91,19 @@ impl Progress {
             return Some(verdict);
         }
         if self.complete && !self.content && !self.explained {
-            let mut verdict = Verdict::new(Reason::ServerError, "empty answer");
-            verdict.message = "the answer has nothing in it".to_owned();
-            return Some(verdict);
+            let provider = judge.target.as_ref().map(Target::provider);
+            return engine::empty(provider).or_else(|| self.retry_empty.then(empty));
         }
         None
     }
+}
+
+/// An answer with nothing in it, where the policy wants another one. The target is fine.
+fn empty() -> Verdict {
+    let mut verdict = Verdict::new(Reason::ServerError, "empty answer");
+    verdict.scope = Some(Scope::Request);
+    verdict.message = "the answer has nothing in it".to_owned();
+    verdict
 }
 
 impl<S: Events> Stream for ClassifiedEvents<S> {
@@ -106,7 +116,7 @@ impl<S: Events> Stream for ClassifiedEvents<S> {
             return Poll::Ready(None);
         }
         let failure = match ready!(this.events.poll_next(cx)) {
-            Some(Ok(event)) => match progress.note(&event, this.judge.window) {
+            Some(Ok(event)) => match progress.note(&event, this.judge) {
                 None => return Poll::Ready(Some(Ok(event))),
                 Some(verdict) => {
                     // What gave it away is held back, content with it.

@@ -11,11 +11,11 @@ use std::{
 
 use futures_core::Stream;
 use http::{HeaderMap, StatusCode};
-use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
-use steadfast_classify::{ClassifyLayer, Evidence, Verdict};
+use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Frame, Head, StopReason};
+use steadfast_classify::{ClassifyLayer, Evidence, Opinion, Verdict};
 use steadfast_core::{
-    Call, CallContext, Dialect, Failover, Failure, Reason, RecoveryTable, Retry, Target, Upstream,
-    Usage,
+    Call, CallContext, Dialect, Failover, Failure, Reason, RecoveryTable, Retry, Scope, Target,
+    Upstream, Usage,
 };
 use steadfast_testkit::{PlainRequest, plain_request};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
@@ -84,12 +84,20 @@ async fn answer(
     layer: &ClassifyLayer,
     events: Vec<Result<Event, Failure>>,
 ) -> (usize, Option<Failure>) {
+    answer_to(ask(), layer, events).await
+}
+
+async fn answer_to(
+    request: PlainRequest,
+    layer: &ClassifyLayer,
+    events: Vec<Result<Event, Failure>>,
+) -> (usize, Option<Failure>) {
     let mut once = Some(events);
     let inner = service_fn(move |_: PlainRequest| {
         let response = script(once.take().expect("one call"));
         async move { Ok::<_, Infallible>(response) }
     });
-    drain(layer.layer(inner).oneshot(ask()).await.unwrap()).await
+    drain(layer.layer(inner).oneshot(request).await.unwrap()).await
 }
 
 #[tokio::test]
@@ -158,6 +166,32 @@ async fn foreign_errors_are_recognised_by_type_then_by_text() {
 }
 
 #[tokio::test]
+async fn what_another_systems_guard_stopped_is_not_asked_again_anywhere() {
+    for (text, reason, retry, failover) in [
+        ("loop detected", Reason::Safety, Retry::Forbidden, Failover::Forbidden),
+        ("Safety limit reached: 50 calls", Reason::Safety, Retry::Forbidden, Failover::Forbidden),
+        ("user cancelled", Reason::Cancelled, Retry::No, Failover::Never),
+        ("aborted", Reason::Cancelled, Retry::No, Failover::Never),
+    ] {
+        let service =
+            ClassifyLayer::default().layer(service_fn(move |_: PlainRequest| async move {
+                Err::<ChatResponse<Script>, BoxError>(text.into())
+            }));
+        let failure = service.oneshot(ask()).await.unwrap_err();
+        assert_eq!(
+            (failure.reason(), failure.retry(), failure.failover()),
+            (reason, retry, failover),
+            "{text}"
+        );
+        // As the error event of a stream.
+        let event = Failure::from_upstream(Upstream::event(text));
+        let (_, end) = answer(&ClassifyLayer::default(), vec![Err(event)]).await;
+        let failure = end.unwrap();
+        assert_eq!((failure.reason(), failure.retry()), (reason, retry), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_whole_answer_is_handed_on_unchanged() {
     let events = vec![
         event(Delta::Start { id: None, model: None }),
@@ -191,25 +225,60 @@ async fn an_error_event_is_judged_and_knows_whether_content_was_delivered() {
     assert!(!end.unwrap().is_delivered());
 }
 
+fn empty(reason: StopReason) -> Vec<Result<Event, Failure>> {
+    vec![event(text("")), event(stop(reason)), event(Delta::End)]
+}
+
 #[tokio::test]
-async fn an_answer_with_nothing_in_it_is_a_failure_unless_it_says_why() {
-    let empty = |reason| vec![event(text("")), event(stop(reason)), event(Delta::End)];
-    let (count, end) = answer(&ClassifyLayer::default(), empty(StopReason::EndTurn)).await;
+async fn an_answer_with_nothing_in_it_is_an_answer() {
+    for reason in [
+        StopReason::EndTurn,
+        StopReason::StopSequence,
+        StopReason::ToolUse,
+        StopReason::MaxTokens,
+        StopReason::ContentFilter,
+        StopReason::Pause,
+        StopReason::Other,
+    ] {
+        let (count, end) = answer(&ClassifyLayer::default(), empty(reason)).await;
+        assert_eq!(count, 3, "{reason:?}");
+        assert!(end.is_none(), "{reason:?}: {end:?}");
+    }
+    let (count, end) = answer(&ClassifyLayer::default(), vec![event(text(""))]).await;
+    assert_eq!((count, end.unwrap().evidence()), (1, "no terminal event"), "it has no end");
+
+    // LM Studio answers a prompt that does not fit in this way.
+    let local = plain_request(|context| context.target = Some(Target::new("lmstudio")));
+    let (_, end) = answer_to(local, &ClassifyLayer::default(), empty(StopReason::EndTurn)).await;
+    assert_eq!(end.unwrap().reason(), Reason::ContextOverflow);
+}
+
+#[tokio::test]
+async fn an_answer_with_nothing_in_it_is_asked_for_once_more_where_that_is_the_policy() {
+    let layer = ClassifyLayer::default().with_retry_empty(true);
+    let (count, end) = answer(&layer, empty(StopReason::EndTurn)).await;
     let failure = end.unwrap();
     assert_eq!(count, 2, "the end is held back");
     assert_eq!((failure.reason(), failure.evidence()), (Reason::ServerError, "empty answer"));
-    assert_eq!(failure.retry(), Retry::Yes);
+    assert_eq!((failure.retry(), failure.scope()), (Retry::Yes, Scope::Request));
     assert!(!failure.is_delivered());
 
+    let again = plain_request(|context| context.attempts = 1);
+    let (count, end) = answer_to(again, &layer, empty(StopReason::EndTurn)).await;
+    assert_eq!(count, 3, "then it is what the model has to say");
+    assert!(end.is_none(), "{end:?}");
+
     for reason in [StopReason::MaxTokens, StopReason::ContentFilter, StopReason::Pause] {
-        let (count, end) = answer(&ClassifyLayer::default(), empty(reason)).await;
+        let (count, end) = answer(&layer, empty(reason)).await;
         assert_eq!(count, 3);
         assert!(end.is_none(), "{reason:?} explains it");
     }
-
     let call = Delta::ToolCall { index: 0, id: "1".into(), name: "f".into() };
-    let tools = vec![event(call), event(stop(StopReason::ToolUse)), event(Delta::End)];
-    assert!(answer(&ClassifyLayer::default(), tools).await.1.is_none(), "a tool call is an answer");
+    let audio = Frame::sse(Dialect::OpenAi, "data: {}\n\n").with_content(true);
+    for content in [event(call), Ok(Event::from_frame(audio, []))] {
+        let events = vec![content, event(stop(StopReason::EndTurn)), event(Delta::End)];
+        assert!(answer(&layer, events).await.1.is_none(), "it has content");
+    }
 }
 
 #[tokio::test]
@@ -260,6 +329,28 @@ async fn a_users_own_rules_come_first_and_may_have_no_opinion() {
     assert_eq!(own.retry_after(), Some(Duration::from_secs(3)));
     let other = layer.layer(fail("E8 bad")).oneshot(ask()).await.unwrap_err();
     assert_eq!(other.reason(), Reason::Format);
+}
+
+#[tokio::test]
+async fn that_a_failure_is_fine_does_not_make_an_answer_of_it() {
+    let layer = ClassifyLayer::default().with_override(|_: &Evidence<'_>| Opinion::Fine);
+    let service = layer.layer(service_fn(|_: PlainRequest| async {
+        Err::<ChatResponse<Script>, _>(refusal(429, r#"{"error":{"code":"insufficient_quota"}}"#))
+    }));
+    let failure = service.oneshot(ask()).await.unwrap_err();
+    assert_eq!(
+        (failure.reason(), failure.evidence()),
+        (Reason::Billing, "code:insufficient_quota")
+    );
+
+    let service = layer.layer(service_fn(|_: PlainRequest| async {
+        Err::<ChatResponse<Script>, BoxError>("connection reset by peer".into())
+    }));
+    assert_eq!(service.oneshot(ask()).await.unwrap_err().reason(), Reason::Network);
+
+    let event = Failure::from_upstream(Upstream::event(r#"{"error":{"type":"overloaded_error"}}"#));
+    let (_, end) = answer(&layer, vec![Err(event)]).await;
+    assert_eq!(end.unwrap().reason(), Reason::Overloaded);
 }
 
 #[tokio::test]

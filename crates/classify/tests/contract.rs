@@ -14,3 +14,5 @@ fn reads<E: Exchange, L: ContractedLayer<E>>(contract: Contract<E, L>) -> Contra
 contract!(chat, reads(Contract::new(Chat, ClassifyLayer::default)));
 
 contract!(http, reads(Contract::new(Http, ClassifyLayer::http)));
+
+contract!(llm_http, reads(Contract::new(Http, ClassifyLayer::llm_http)));

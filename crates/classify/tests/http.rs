@@ -1,114 +1,30 @@
-//! The HTTP layer, driven by hand around simple services.
+//! The HTTP layer for LLM APIs, driven by hand around simple services.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod script;
+
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use steadfast_classify::ClassifyLayer;
-use steadfast_core::{Call, Failure, Reason, Retry, Target};
+use steadfast_classify::{ClassifyLayer, http::ClassifiedBody};
+use steadfast_core::{Failure, Reason, Retry};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
-/// A body from a list, of a stated or unknown size; `Pending` where the list says so.
-struct Script {
-    frames: VecDeque<Step>,
-    size: Option<u64>,
-    polled: Arc<AtomicUsize>,
-}
+use script::{Script, Step, data, drain, response};
 
-enum Step {
-    Data(Bytes),
-    Trailers(HeaderMap),
-    Fail(BoxError),
-    Hang,
-}
-
-impl Script {
-    fn new(steps: impl IntoIterator<Item = Step>) -> Self {
-        Self { frames: steps.into_iter().collect(), size: None, polled: Arc::default() }
-    }
-}
-
-impl Body for Script {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.polled.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(match self.frames.pop_front() {
-            Some(Step::Data(data)) => Some(Ok(Frame::data(data))),
-            Some(Step::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
-            Some(Step::Fail(error)) => Some(Err(error)),
-            Some(Step::Hang) => {
-                self.frames.push_front(Step::Hang);
-                return Poll::Pending;
-            }
-            None => None,
-        })
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.size.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
-fn data(text: impl Into<Bytes>) -> Step {
-    Step::Data(text.into())
-}
-
-fn response(status: u16, kind: &'static str, body: Script) -> Response<Script> {
-    Response::builder().status(status).header("content-type", kind).body(body).unwrap()
-}
-
-async fn call(
-    response: Response<Script>,
-) -> Result<Response<impl Body<Data = Bytes, Error = Failure> + Unpin + std::fmt::Debug>, Failure> {
-    let mut once = Some(response);
-    let inner = service_fn(move |_: Request<()>| {
-        let response = once.take().unwrap();
-        async { Ok::<_, Infallible>(response) }
-    });
-    let mut request = Request::new(());
-    request.context_mut().target = Some(Target::new("openai"));
-    ClassifyLayer::http().layer(inner).oneshot(request).await
-}
-
-/// The bytes that came, and the failure that ended them.
-async fn drain(
-    mut body: impl Body<Data = Bytes, Error = Failure> + Unpin,
-) -> (String, Option<Failure>) {
-    let mut text = String::new();
-    loop {
-        match body.frame().await {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    text.push_str(std::str::from_utf8(&data).unwrap());
-                }
-            }
-            Some(Err(failure)) => {
-                assert!(body.frame().await.is_none(), "fused after its first error");
-                return (text, Some(failure));
-            }
-            None => return (text, None),
-        }
-    }
+async fn call(response: Response<Script>) -> Result<Response<ClassifiedBody<Script>>, Failure> {
+    script::call(&ClassifyLayer::llm_http(), response).await
 }
 
 #[tokio::test]
@@ -353,7 +269,7 @@ async fn compressed_bodies_are_judged_by_their_status() {
 
 #[tokio::test]
 async fn errors_of_the_connection() {
-    let service = ClassifyLayer::http().layer(service_fn(|_: Request<()>| async {
+    let service = ClassifyLayer::llm_http().layer(service_fn(|_: Request<()>| async {
         Err::<Response<Full<Bytes>>, BoxError>(
             std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into(),
         )
@@ -363,7 +279,7 @@ async fn errors_of_the_connection() {
     assert_eq!(failure.retry(), Retry::Yes);
 
     // A number of Windows that the standard library has no kind for.
-    let service = ClassifyLayer::http().layer(service_fn(|_: Request<()>| async {
+    let service = ClassifyLayer::llm_http().layer(service_fn(|_: Request<()>| async {
         Err::<Response<Full<Bytes>>, BoxError>(std::io::Error::from_raw_os_error(11_001).into())
     }));
     let failure = service.oneshot(Request::new(())).await.unwrap_err();
@@ -374,7 +290,7 @@ async fn errors_of_the_connection() {
 async fn dropping_the_future_drops_the_call_and_its_body() {
     let held = Arc::new(());
     let guard = held.clone();
-    let mut service = ClassifyLayer::http().layer(service_fn(move |_: Request<()>| {
+    let mut service = ClassifyLayer::llm_http().layer(service_fn(move |_: Request<()>| {
         let guard = guard.clone();
         async move {
             let _guard = guard;
@@ -398,7 +314,7 @@ async fn dropping_the_future_drops_the_call_and_its_body() {
 #[tokio::test(start_paused = true)]
 async fn readiness_and_errors_are_the_inner_services() {
     let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
-    let mut service = task::spawn(ClassifyLayer::http().layer(inner));
+    let mut service = task::spawn(ClassifyLayer::llm_http().layer(inner));
     handle.allow(0);
     assert_pending!(service.enter(|cx, mut service| service.poll_ready(cx)));
     handle.allow(1);
@@ -421,10 +337,11 @@ fn a_success_allocates_nothing() {
         b"data: {\"choices\":[{\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
     );
     for (kind, bytes) in [("application/json", json), ("text/event-stream", events)] {
-        let mut service =
-            ClassifyLayer::http().layer(service_fn(|request: Request<Response<Full<Bytes>>>| {
+        let mut service = ClassifyLayer::llm_http().layer(service_fn(
+            |request: Request<Response<Full<Bytes>>>| {
                 std::future::ready(Ok::<_, Infallible>(request.into_body()))
-            }));
+            },
+        ));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let inner = Response::builder().header("content-type", kind).body(Full::new(bytes.clone()));
         let mut request = Some(Request::new(inner.unwrap()));

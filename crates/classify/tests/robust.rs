@@ -18,7 +18,11 @@ fn judge(status: Option<u16>, headers: &HeaderMap, body: &[u8]) -> Option<Reason
     let failure = verdict.clone().into_failure(&RecoveryTable::default());
     assert!(!verdict.evidence.is_empty());
     assert!(failure.message().len() <= 1_200, "bounded");
-    assert!(!verdict.reason.is_refusal() && verdict.reason != Reason::Safety, "not ours to say");
+    assert!(!verdict.reason.is_refusal(), "not ours to say");
+    assert!(
+        verdict.reason != Reason::Safety || status.is_none_or(|status| status < 300),
+        "a provider's refusal forbids nothing"
+    );
     if verdict.retry_after.is_some_and(|wait| wait > Duration::from_secs(60)) {
         assert_ne!(failure.retry(), Retry::Yes, "a long wait is no retry at the same target");
     }

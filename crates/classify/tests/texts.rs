@@ -31,6 +31,134 @@ fn a_stated_wait_is_a_limit_whatever_it_is_called() {
 }
 
 #[test]
+fn bare_texts_of_other_systems_are_known() {
+    let known: [(&str, &[&str]); 4] = [
+        (
+            "safety",
+            &[
+                "loop detected",
+                "Loop detected",
+                "Error: loop detected",
+                "Infinite loop detected in agent",
+                "same file edited 5 times",
+                "Agent stopped: safety limit reached",
+                "Safety limit exceeded: too many tool calls, try again in 20s",
+                "loop_detected",
+            ],
+        ),
+        (
+            "cancelled",
+            &[
+                "abort",
+                "aborted",
+                "Request aborted.",
+                "AbortError: signal is aborted without reason",
+                "user cancel",
+                "User cancelled the request after a timeout",
+                "user canceled",
+                "Error: user abort",
+                "user_cancelled",
+            ],
+        ),
+        ("auth", &["authentication", "Authentication error", "Error: authentication"]),
+        ("billing", &["billing", "Billing error", "Please check your billing"]),
+    ];
+    for (reason, texts) in known {
+        for text in texts {
+            assert_verdict(None, text, reason, false);
+            let json = json!({ "error": { "message": text } }).to_string();
+            assert_verdict(None, &json, reason, false);
+            assert_verdict(Some(200), &json, reason, false);
+        }
+    }
+    for text in ["at capacity", "Model at capacity", "We're at capacity, please try again later"] {
+        assert_verdict(None, text, "overloaded", true);
+    }
+}
+
+#[test]
+fn a_bare_text_that_says_more_begins_with_it() {
+    let more = "The assistant went round and round over the same few files for most of the afternoon, \
+        and each time it came back with what it had before; nothing is gained by going on, so that \
+        somebody should read the work before it goes on tomorrow.";
+    assert_verdict(None, &format!("Loop detected. {more}"), "safety", false);
+    assert_verdict(None, &format!("AgentError: safety limit reached. {more}"), "safety", false);
+    assert_verdict(None, &format!("Aborted. {more}"), "cancelled", false);
+    for text in ["loop detected", "user cancelled", "aborted", "billing", "authentication"] {
+        assert_verdict(None, &format!("{more} {text}"), "unknown", false);
+        assert_verdict(None, &format!("{more} {text} {more}"), "unknown", false);
+    }
+}
+
+#[test]
+fn a_bare_text_is_none_beside_a_status_a_code_or_what_broke() {
+    for (text, reason, retry) in [
+        ("HTTP 508 Loop Detected", "server_error", true),
+        (
+            r#"{"error":{"message":"loop detected","code":"rate_limit_exceeded"}}"#,
+            "rate_limit",
+            true,
+        ),
+        (r#"{"error":{"message":"aborted","type":"server_error"}}"#, "server_error", true),
+        // gRPC's: a conflict, at the server.
+        ("ABORTED", "server_error", true),
+        ("too many redirects: redirect loop detected", "unknown", false),
+        ("('Connection aborted.', RemoteDisconnected('closed'))", "network", true),
+        ("The operation was aborted due to timeout", "timeout", true),
+        ("stream aborted by the server", "unknown", false),
+        ("Aborting after 3 failed attempts", "unknown", false),
+        ("Authentication service timed out", "timeout", true),
+        ("billing service unavailable", "overloaded", true),
+    ] {
+        assert_verdict(None, text, reason, retry);
+    }
+    for text in ["loop detected", "safety limit", "user cancelled", "aborted", "billing"] {
+        assert_verdict(Some(500), text, "server_error", true);
+        assert_verdict(Some(400), text, "format", false);
+    }
+}
+
+#[test]
+fn statuses_that_nobody_documents_are_tried_again_and_elsewhere() {
+    for status in 500..=599 {
+        // The method or the version: never there.
+        if matches!(status, 501 | 505) {
+            continue;
+        }
+        for body in ["", "oops", r#"{"error":{"message":"oops","type":"invalid_request_error"}}"#] {
+            // Of a relay's 500 and 502 the body decides.
+            if matches!(status, 500 | 502) && !body.is_empty() {
+                continue;
+            }
+            let verdict = verdict(Some(status), body);
+            let reason = match status {
+                503 | 529 => "overloaded",
+                504 | 524 => "timeout",
+                _ => "server_error",
+            };
+            assert_eq!(verdict["reason"], reason, "{status} {body}");
+            assert!(verdict["retry"] == true && verdict["failover"] == true, "{status} {body}");
+        }
+    }
+    for (status, body, reason) in [
+        (408, "", "timeout"),
+        (408, r#"{"error":{"message":"x","type":"invalid_request_error"}}"#, "timeout"),
+        (409, "", "server_error"),
+        (
+            409,
+            r#"{"type":"error","error":{"type":"conflict_error","message":"x"}}"#,
+            "server_error",
+        ),
+        (409, r#"{"error":{"message":"x","type":"invalid_request_error"}}"#, "server_error"),
+        (425, "", "server_error"),
+    ] {
+        let verdict = verdict(Some(status), body);
+        assert_eq!(verdict["reason"], reason, "{status} {body}");
+        assert!(verdict["retry"] == true && verdict["failover"] == true, "{status} {body}");
+    }
+}
+
+#[test]
 fn a_window_that_opens_soon_is_waited_for() {
     assert_verdict(None, "All accounts are used up (reset after 3s)", "rate_limit", true);
     assert_verdict(None, "All accounts are used up (reset after 4h12m)", "rate_limit", false);

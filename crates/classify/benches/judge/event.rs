@@ -67,7 +67,7 @@ pub(crate) fn run() {
     report("an event", bare, classified);
 
     let bare = each_frame(&mut Sending);
-    let classified = each_frame(&mut ClassifyLayer::http().layer(Sending));
+    let classified = each_frame(&mut ClassifyLayer::llm_http().layer(Sending));
     report("an event over HTTP", bare, classified);
 }
 

@@ -74,7 +74,7 @@ impl<'a> Answer<'a> {
             "choices" | "candidates" => self.known = true,
             "content" | "output" if array && depth == 2 => self.known = true,
             "tool_calls" | "function_call" | "functionCall" | "tool_use" => self.tools = true,
-            "inlineData" | "inline_data" | "audio" => self.content = true,
+            "inlineData" | "inline_data" | "fileData" | "audio" | "images" => self.content = true,
             "executableCode" | "codeExecutionResult" => self.content = true,
             _ => {}
         }
@@ -172,9 +172,14 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Whether there is anything in it.
+    pub(crate) fn has_content(&self) -> bool {
+        self.content || self.tools
+    }
+
     /// Chat shape, ended as it should, and nothing in it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.known && !self.content && !self.tools && self.stop.is_some()
+        self.known && !self.has_content() && self.stop.is_some()
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     headers,
     message::Message,
     prose, retry_after,
-    rules::{self, Certainty},
+    rules::{self, Certainty, Known},
     statuses,
 };
 use crate::Evidence;
@@ -48,7 +48,7 @@ impl Finding {
         Self { reason, effect, rank: hit.rank, evidence }
     }
 
-    fn status(reason: Reason, status: u16) -> Self {
+    pub(super) fn status(reason: Reason, status: u16) -> Self {
         Self::of(reason, format!("status:{status}"))
     }
 
@@ -89,9 +89,13 @@ impl<'a> Case<'a> {
     }
 
     fn rule(&self, certainty: Certainty) -> Option<Finding> {
+        let known = Known {
+            vendors: &self.facts.vendors,
+            status: self.status,
+            coded: !self.facts.hits.is_empty(),
+        };
         self.messages.iter().find_map(|message| {
-            let vendors = &self.facts.vendors;
-            let (rule, phrase) = rules::decide(certainty, message.found(), vendors, self.status)?;
+            let (rule, phrase) = rules::decide(certainty, message.found(), known)?;
             Some(Finding {
                 reason: rule.reason,
                 effect: rule.effect,

@@ -178,6 +178,9 @@ pub(crate) fn normalized(text: &str) -> String {
 /// What was found in a text.
 #[derive(Debug)]
 pub(crate) struct Found {
+    /// How long the text is, and where it begins behind the name of an exception.
+    length: usize,
+    begin: usize,
     sets: [bool; MAX_SETS],
     /// The phrases in the order in which they end.
     spans: SmallVec<[Span; 8]>,
@@ -195,7 +198,13 @@ struct Span {
 /// Searches for all phrases in `text`, which is [`normalized`].
 pub(crate) fn find(text: &str) -> Found {
     let Phrases { automaton, entries, .. } = &*ALL;
-    let mut found = Found { sets: [false; _], spans: SmallVec::new(), numbers: [None; _] };
+    let mut found = Found {
+        length: text.len(),
+        begin: behind_name(text),
+        sets: [false; _],
+        spans: SmallVec::new(),
+        numbers: [None; _],
+    };
     for hit in automaton.find_overlapping_iter(text) {
         let span = Span { entry: hit.pattern().as_usize(), start: hit.start(), end: hit.end() };
         let bytes = text.as_bytes();
@@ -219,6 +228,14 @@ pub(crate) fn find(text: &str) -> Found {
         }
     }
     found
+}
+
+/// Where a text begins behind the name of an exception, such as `error: `.
+fn behind_name(text: &str) -> usize {
+    match text.find(' ') {
+        Some(space) if text[..space].ends_with(':') => space + 1,
+        _ => 0,
+    }
 }
 
 /// Whether what begins at `start` is no part of a longer word or number.
@@ -271,6 +288,16 @@ impl Found {
         let entries = &ALL.entries;
         let span = self.spans.iter().find(|span| entries[span.entry].sets.contains(&set))?;
         Some(&entries[span.entry].text)
+    }
+
+    /// Whether the text is about a phrase of `set` and nothing else: it has at most `most` bytes, or
+    /// begins with the phrase.
+    pub(crate) fn is_about(&self, set: Set, most: usize) -> bool {
+        let begins = |span: &Span| {
+            (span.start == 0 || span.start == self.begin)
+                && ALL.entries[span.entry].sets.contains(&set)
+        };
+        self.length <= most || self.spans.iter().any(begins)
     }
 
     /// Whether a phrase of each set follows one of the set before it, at most `within` bytes
@@ -428,6 +455,23 @@ mod tests {
             ("limit is 5, maximum context length is 9", Number::Limit, Some("9")),
         ] {
             assert_eq!(number(text, meaning).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_about_what_it_begins_with_or_has_little_besides() {
+        let long = "x".repeat(80);
+        for (text, expected) in [
+            ("user cancelled".to_owned(), true),
+            ("it was the user abort that ended it".to_owned(), true),
+            (format!("user cancelled {long}"), true),
+            (format!("aborterror: user cancelled {long}"), true),
+            (format!("{long} user cancelled"), false),
+            (format!("the user cancelled {long}"), false),
+            (format!("it failed: user cancelled {long}"), false),
+        ] {
+            let set = set("user-cancelled").unwrap();
+            assert_eq!(find(&text).is_about(set, 80), expected, "{text}");
         }
     }
 

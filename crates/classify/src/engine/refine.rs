@@ -17,6 +17,11 @@ const WORTH_WAITING: Duration = Duration::from_secs(60);
 /// The verdict that `found` is.
 pub(super) fn refine(case: &Case<'_>, found: Finding) -> Verdict {
     let mut verdict = Verdict::new(found.reason, found.evidence);
+    verdict.request_id = case.request_id();
+    if verdict.reason == Reason::Safety {
+        // No wait ends it, and no header allows a retry.
+        return verdict;
+    }
     match found.effect {
         Effect::None => {}
         Effect::NoRetry | Effect::Reopens => verdict.retry = Some(Retry::No),
@@ -50,7 +55,6 @@ pub(super) fn refine(case: &Case<'_>, found: Finding) -> Verdict {
         Some("false") => stated(&mut verdict, Retry::No),
         _ => {}
     }
-    verdict.request_id = case.request_id();
     verdict
 }
 

@@ -48,6 +48,19 @@ enum Statuses {
     All,
     Only(Vec<u16>),
     Not(Vec<u16>),
+    /// None at all, and no code either; and the text has at most so many bytes, or begins with the
+    /// phrase.
+    Bare(usize),
+}
+
+/// What is known of an error besides its texts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    /// Whose it is.
+    pub(crate) vendors: &'a [Vendor],
+    pub(crate) status: Option<u16>,
+    /// It has a code of the table.
+    pub(crate) coded: bool,
 }
 
 /// Asked in this order; the first that holds decides.
@@ -75,12 +88,20 @@ fn rule(row: &Row) -> Result<Rule, TableError> {
         "" => None,
         _ => Some(row.number(5)?),
     };
+    let statuses = statuses(row, 4)?;
+    let reason = match (row.text(0), &statuses) {
+        ("safety", Statuses::Bare(_)) => Reason::Safety,
+        ("safety", _) => {
+            return Err(row.error("`safety` forbids every retry: only a `bare` text may mean it"));
+        }
+        _ => row.reason(0)?,
+    };
     Ok(Rule {
-        reason: row.reason(0)?,
+        reason,
         certainty: row.one_of(1, &[("exact", Certainty::Exact), ("loose", Certainty::Loose)])?,
         needs: conditions(2, '&')?,
         unless: conditions(3, ',')?,
-        statuses: statuses(row, 4)?,
+        statuses,
         within,
         effect: Effect::of(row, 6)?,
     })
@@ -96,10 +117,13 @@ fn statuses(row: &Row, column: usize) -> Result<Statuses, TableError> {
         None if text.is_empty() => Some(Statuses::All),
         Some(("only", rest)) => list(rest).map(Statuses::Only),
         Some(("not", rest)) => list(rest).map(Statuses::Not),
+        Some(("bare", rest)) => rest.trim().parse().ok().map(Statuses::Bare),
         _ => None,
     };
     statuses.ok_or_else(|| {
-        row.error(format!("`{text}` is neither empty nor like `only 400,422` or `not 429`"))
+        row.error(format!(
+            "`{text}` is neither empty nor like `only 400,422`, `not 429` or `bare 80`"
+        ))
     })
 }
 
@@ -108,33 +132,43 @@ pub(crate) fn warm() {
     LazyLock::force(&RULES);
 }
 
-/// The first rule of `certainty` that holds for an error of `vendors`, with the phrase that it
-/// was found by.
+/// The first rule of `certainty` that holds for an error, with the phrase that it was found by.
 pub(crate) fn decide(
     certainty: Certainty,
     found: &Found,
-    vendors: &[Vendor],
-    status: Option<u16>,
+    known: Known<'_>,
 ) -> Option<(&'static Rule, &'static str)> {
     let asked = RULES.iter().filter(|rule| rule.certainty == certainty);
-    let rule = asked.into_iter().find(|rule| rule.holds(found, vendors, status))?;
+    let rule = asked.into_iter().find(|rule| rule.holds(found, known))?;
     let phrase = rule.sets().find_map(|set| found.first(set));
     Some((rule, phrase.unwrap_or_default()))
 }
 
 impl Rule {
-    fn holds(&self, found: &Found, vendors: &[Vendor], status: Option<u16>) -> bool {
+    fn holds(&self, found: &Found, known: Known<'_>) -> bool {
         let met = |condition: &Condition| match condition {
             Condition::Phrase(set) => found.has(*set),
-            Condition::Vendor(vendor) => vendors.contains(vendor),
+            Condition::Vendor(vendor) => known.vendors.contains(vendor),
         };
         self.needs.iter().all(met)
             && !self.unless.iter().any(met)
-            && self.statuses.allow(status)
+            && self.applies(found, known)
             && self.within.is_none_or(|within| {
                 let sets: Vec<Set> = self.sets().collect();
                 found.in_order(&sets, within)
             })
+    }
+
+    fn applies(&self, found: &Found, known: Known<'_>) -> bool {
+        match (&self.statuses, known.status) {
+            (Statuses::Bare(most), None) => {
+                !known.coded && self.sets().all(|set| found.is_about(set, *most))
+            }
+            (Statuses::Bare(_), Some(_)) => false,
+            (Statuses::All, _) | (_, None) => true,
+            (Statuses::Only(statuses), Some(status)) => statuses.contains(&status),
+            (Statuses::Not(statuses), Some(status)) => !statuses.contains(&status),
+        }
     }
 
     /// The sets of which a phrase is needed.
@@ -143,16 +177,6 @@ impl Rule {
             Condition::Phrase(set) => Some(*set),
             Condition::Vendor(_) => None,
         })
-    }
-}
-
-impl Statuses {
-    fn allow(&self, status: Option<u16>) -> bool {
-        match (self, status) {
-            (Statuses::All, _) | (_, None) => true,
-            (Statuses::Only(statuses), Some(status)) => statuses.contains(&status),
-            (Statuses::Not(statuses), Some(status)) => !statuses.contains(&status),
-        }
     }
 }
 
@@ -189,7 +213,15 @@ mod tests {
             ),
             (
                 "auth | exact | auth | | 400",
-                "`400` is neither empty nor like `only 400,422` or `not 429`",
+                "`400` is neither empty nor like `only 400,422`, `not 429` or `bare 80`",
+            ),
+            (
+                "auth | exact | auth | | bare few",
+                "`bare few` is neither empty nor like `only 400,422`, `not 429` or `bare 80`",
+            ),
+            (
+                "safety | exact | auth",
+                "`safety` forbids every retry: only a `bare` text may mean it",
             ),
             ("auth | exact | auth | | | near", "`near` is no number that fits here"),
         ] {
@@ -255,7 +287,8 @@ mod tests {
                         let text = parts.collect::<Vec<_>>().join(" ");
                         let found = phrases::find(&text);
                         STATUSES.into_iter().map(Some).chain([None]).any(|status| {
-                            decide(rule.certainty, &found, &vendors, status)
+                            let known = Known { vendors: &vendors, status, coded: false };
+                            decide(rule.certainty, &found, known)
                                 .is_some_and(|(decided, _)| std::ptr::eq(decided, rule))
                         })
                     };
@@ -277,8 +310,9 @@ mod tests {
 
     #[test]
     fn overlapping_phrases_are_all_found_and_vetoes_hold() {
+        let known = Known { vendors: &[], status: None, coded: false };
         let reason = |text: &str| {
-            decide(Certainty::Exact, &phrases::find(text), &[], None).map(|(rule, _)| rule.reason)
+            decide(Certainty::Exact, &phrases::find(text), known).map(|(rule, _)| rule.reason)
         };
         assert_eq!(reason("prompt is too long"), Some(Reason::ContextOverflow));
         assert_ne!(reason("prompt is too long, rate limit"), Some(Reason::ContextOverflow));

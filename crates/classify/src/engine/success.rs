@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use steadfast_core::{Failover, Reason, Retry, Window};
+use steadfast_core::{Reason, Retry, Scope, Window};
 
 use super::{
     MAX_BODY,
@@ -65,35 +65,28 @@ pub(crate) fn has_stop(data: &str) -> bool {
 /// What a stop reason says.
 fn stopped(answer: &Answer<'_>) -> Option<Verdict> {
     let reason = answer.stop?.text();
-    let stop = statuses::stop(&reason)?;
+    // A prompt that was blocked is answered by that, whatever the word for it.
+    let stop = if answer.blocked { Stop::Filtered } else { statuses::stop(&reason)? };
     let mut verdict = Verdict::new(
         match stop {
             Stop::Truncated => Reason::OutputTruncated,
             Stop::Filtered => Reason::ContentFilter,
-            Stop::Malformed => Reason::Format,
-            Stop::Broken | Stop::Unclear => Reason::ServerError,
+            Stop::Malformed | Stop::Broken | Stop::Unclear => Reason::ServerError,
         },
         format!("stop:{reason}"),
     );
-    verdict.stop = match stop {
-        Stop::Truncated => true,
-        Stop::Filtered => !answer.blocked,
-        Stop::Malformed | Stop::Broken | Stop::Unclear => false,
-    };
+    verdict.stop = matches!(stop, Stop::Truncated | Stop::Filtered);
     match stop {
-        // The model wrote it, not the caller: writing again may do better.
-        Stop::Malformed => {
-            verdict.retry = Some(Retry::Yes);
-            verdict.failover = Some(Failover::NextTarget);
-        }
-        Stop::Unclear if answer.content => return None,
+        // The model wrote it, not the caller, and the target is fine: another answer may be too.
+        Stop::Malformed => verdict.scope = Some(Scope::Request),
+        Stop::Unclear if answer.has_content() => return None,
         _ => {}
     }
     verdict.message = format!("the answer stopped with `{reason}`");
     Some(verdict)
 }
 
-/// What an answer does not say: that it is empty, or that its input was cut to fit.
+/// What an answer does not say: that its input did not fit.
 fn silent(evidence: &Evidence<'_>, answer: &Answer<'_>) -> Option<Verdict> {
     if let (Some(window), Some(input)) = (evidence.window, answer.input)
         && input > window
@@ -103,17 +96,16 @@ fn silent(evidence: &Evidence<'_>, answer: &Answer<'_>) -> Option<Verdict> {
         verdict.message = format!("{input} input tokens were reported for a window of {window}");
         return Some(verdict);
     }
-    if !answer.is_empty() {
-        return None;
-    }
-    // LM Studio answers a prompt that does not fit with an end and nothing else.
+    if answer.is_empty() { empty(evidence.provider) } else { None }
+}
+
+/// An answer that ended as it should and has nothing in it. It is what the model had to say, except at
+/// LM Studio, which answers a prompt that does not fit with an end and nothing else.
+pub(crate) fn empty(provider: Option<&str>) -> Option<Verdict> {
     let lm_studio = |provider| vendors::of(provider).contains(&vendors::LM_STUDIO);
-    let reason = if evidence.provider.is_some_and(lm_studio) {
-        Reason::ContextOverflow
-    } else {
-        Reason::ServerError
-    };
-    let mut verdict = Verdict::new(reason, "empty answer");
-    verdict.message = "the answer has nothing in it".to_owned();
-    Some(verdict)
+    provider.is_some_and(lm_studio).then(|| {
+        let mut verdict = Verdict::new(Reason::ContextOverflow, "empty answer");
+        verdict.message = "the answer has nothing in it".to_owned();
+        verdict
+    })
 }

@@ -18,7 +18,7 @@ use crate::{Verdict, stream::Judge};
 
 pin_project! {
     /// A body whose failures are [`Failure`]s. Bytes, trailers and sizes are handed on unchanged; an event
-    /// stream is read meanwhile. Ends for good after its first error.
+    /// stream of an LLM API is read meanwhile. Ends for good after its first error.
     pub struct ClassifiedBody<B>
     where
         B: Body,
@@ -30,7 +30,7 @@ pin_project! {
         judge: Judge,
         // For event streams.
         scanner: Option<Scanner>,
-        // What the stream gave away: comes after the bytes that did.
+        // Comes after the bytes that were read before it.
         failure: Option<Failure>,
         delivered: bool,
         ended: bool,
@@ -38,13 +38,20 @@ pin_project! {
 }
 
 impl<B: Body> ClassifiedBody<B> {
-    pub(super) fn new(body: B, ahead: Ahead<B::Data>, judge: Judge, events: bool) -> Self {
+    /// The body behind what was read of it `ahead`, which may have ended in a `failure`.
+    pub(super) fn new(
+        body: B,
+        ahead: Ahead<B::Data>,
+        failure: Option<Failure>,
+        judge: Judge,
+        events: bool,
+    ) -> Self {
         Self {
             body,
             ahead,
             judge,
             scanner: events.then(Scanner::default),
-            failure: None,
+            failure,
             delivered: false,
             ended: false,
         }
@@ -63,10 +70,9 @@ pub(super) fn slices(data: &impl Buf, mut each: impl FnMut(&[u8])) -> bool {
     seen == data.remaining()
 }
 
-/// The failure of an error event.
-fn reported(judge: &Judge, data: Vec<u8>) -> Failure {
-    let failure = Failure::from_upstream(Upstream::event(Bytes::from(data)));
-    judge.classifier.failure(failure, judge.target.as_ref())
+/// The failure of an error event; `None` when the user's own rules find it fine.
+fn reported(judge: &Judge, data: Vec<u8>) -> Option<Failure> {
+    judge.classifier.reported(Upstream::event(Bytes::from(data)), judge.target.as_ref())
 }
 
 /// The failure of a stream that just ends.
@@ -97,24 +103,26 @@ where
             let failure = if delivered { failure.with_delivered() } else { failure };
             Poll::Ready(Some(Err(failure)))
         };
-        if let Some(failure) = this.failure.take() {
-            return fail(this.ended, *this.delivered, failure);
-        }
         if !this.ahead.is_empty() {
             *this.delivered = true;
             return Poll::Ready(Some(Ok(this.ahead.remove(0))));
         }
+        if let Some(failure) = this.failure.take() {
+            return fail(this.ended, *this.delivered, failure);
+        }
         match ready!(this.body.poll_frame(cx)) {
             Some(Ok(frame)) => {
                 if let (Some(scanner), Some(data)) = (&mut *this.scanner, frame.data_ref()) {
-                    let mut error = None;
-                    let seen = slices(data, |slice| {
-                        if error.is_none() {
-                            error = scanner.feed(slice);
+                    let mut failure = None;
+                    let seen = slices(data, |mut slice| {
+                        while failure.is_none()
+                            && let Some(data) = scanner.feed(&mut slice)
+                        {
+                            failure = reported(this.judge, data);
                         }
                     });
-                    if let Some(data) = error {
-                        *this.failure = Some(reported(this.judge, data));
+                    if failure.is_some() {
+                        *this.failure = failure;
                     } else if !seen {
                         // A buffer that does not show itself can not be judged.
                         *this.scanner = None;
@@ -131,14 +139,17 @@ where
             None => {
                 let scanner = this.scanner.as_mut();
                 let failure = match scanner.map_or(Ok(()), Scanner::finish) {
-                    Ok(()) => {
-                        *this.ended = true;
-                        return Poll::Ready(None);
-                    }
+                    Ok(()) => None,
                     Err(Some(data)) => reported(this.judge, data),
-                    Err(None) => cut(this.judge),
+                    Err(None) => Some(cut(this.judge)),
                 };
-                fail(this.ended, *this.delivered, failure)
+                match failure {
+                    Some(failure) => fail(this.ended, *this.delivered, failure),
+                    None => {
+                        *this.ended = true;
+                        Poll::Ready(None)
+                    }
+                }
             }
         }
     }

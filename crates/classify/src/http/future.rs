@@ -14,11 +14,11 @@ use http::{HeaderMap, Response, header, response::Parts};
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
-use steadfast_core::{BoxError, Failure, Reason, Upstream};
+use steadfast_core::{BoxError, Failure, Reason, Target, Upstream};
 use tokio::time::Sleep;
 
 use super::ClassifiedBody;
-use crate::{Evidence, engine::MAX_BODY, stream::Judge};
+use crate::{Classifier, Evidence, engine::MAX_BODY, stream::Judge};
 
 /// Read and dropped behind the evidence of an error, so that its connection is used again.
 /// Anything longer is cheaper to close.
@@ -52,7 +52,7 @@ enum State<B: Body> {
     Refused {
         parts: Parts,
         body: B,
-        read: Read,
+        read: Read<B>,
     },
     /// A success that may be none.
     Inspecting {
@@ -64,9 +64,12 @@ enum State<B: Body> {
     Done,
 }
 
-struct Read {
-    evidence: Vec<u8>,
-    drained: usize,
+/// What was read of an error. It is kept whole: a user's own rules may find it fine.
+struct Read<B: Body> {
+    ahead: Ahead<B::Data>,
+    size: usize,
+    /// How the body broke off.
+    error: Option<BoxError>,
     /// Armed when there is something to wait for.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -98,24 +101,24 @@ where
                 State::Calling => {
                     let result = ready!(this.inner.as_mut().poll(cx));
                     *this.state = State::Done;
+                    let judge = finished(this.judge)?;
                     match result {
                         Ok(response) => {
                             let (parts, body) = response.into_parts();
-                            match begin(parts, body) {
-                                Ok(state) => *this.state = state,
+                            match begin(parts, body, &judge.classifier) {
+                                Ok(state) => {
+                                    *this.state = state;
+                                    *this.judge = Some(judge);
+                                }
                                 Err((parts, body)) => {
-                                    let judge = finished(this.judge)?;
+                                    let none = Ahead::new();
                                     return Poll::Ready(Ok(hand_out(
-                                        parts,
-                                        body,
-                                        Ahead::new(),
-                                        judge,
+                                        parts, body, none, None, judge,
                                     )));
                                 }
                             }
                         }
                         Err(error) => {
-                            let judge = finished(this.judge)?;
                             let target = judge.target.as_ref();
                             return Poll::Ready(Err(judge.classifier.error(error, target)));
                         }
@@ -124,11 +127,21 @@ where
                 State::Refused { body, read, .. } => {
                     ready!(read.poll(Pin::new(body), cx));
                     let judge = finished(this.judge)?;
-                    if let State::Refused { parts, read, .. } =
+                    let State::Refused { parts, body, read } =
                         std::mem::replace(this.state, State::Done)
-                    {
-                        return Poll::Ready(Err(refused(parts, read, &judge)));
-                    }
+                    else {
+                        continue;
+                    };
+                    let evidence = head(&read.ahead);
+                    return Poll::Ready(match failure(&parts, &evidence, &judge) {
+                        Some(failure) => Err(failure),
+                        None => {
+                            let target = judge.target.as_ref();
+                            let error =
+                                read.error.map(|error| judge.classifier.error(error, target));
+                            Ok(hand_out(parts, body, read.ahead, error, judge))
+                        }
+                    });
                 }
                 State::Inspecting { body, ahead, size, .. } => {
                     let read = ready!(read_ahead(Pin::new(body), ahead, size, cx));
@@ -142,7 +155,7 @@ where
                     return Poll::Ready(match read {
                         Ok(whole) => match inspect(&parts, &ahead, whole, &judge) {
                             Some(failure) => Err(failure),
-                            None => Ok(hand_out(parts, body, ahead, judge)),
+                            None => Ok(hand_out(parts, body, ahead, None, judge)),
                         },
                         Err(error) => {
                             Err(judge.classifier.error(error, target).with_status(parts.status))
@@ -160,13 +173,13 @@ where
 }
 
 /// What an answer's head asks for, or the answer back when there is nothing to inspect.
-fn begin<B: Body>(parts: Parts, body: B) -> Result<State<B>, (Parts, B)> {
-    if parts.status.is_informational() || parts.status == http::StatusCode::NOT_MODIFIED {
-        return Err((parts, body));
-    }
-    if !parts.status.is_success() {
-        let read = Read { evidence: Vec::new(), drained: 0, timer: None };
+fn begin<B: Body>(parts: Parts, body: B, classifier: &Classifier) -> Result<State<B>, (Parts, B)> {
+    if classifier.refuses(parts.status) {
+        let read = Read { ahead: Ahead::new(), size: 0, error: None, timer: None };
         return Ok(State::Refused { parts, body, read });
+    }
+    if !parts.status.is_success() || !classifier.reads_answers() {
+        return Err((parts, body));
     }
     // Encoded bodies can not be read, event streams are not held back, and a body that is known
     // to be long is no error.
@@ -199,29 +212,40 @@ fn hand_out<B: Body>(
     parts: Parts,
     body: B,
     ahead: Ahead<B::Data>,
+    error: Option<Failure>,
     judge: Judge,
 ) -> Response<ClassifiedBody<B>> {
     let events =
         is(&parts.headers, "text/event-stream") || is(&parts.headers, "application/x-ndjson");
-    let events = events && parts.status.is_success() && is_identity(&parts.headers);
-    Response::from_parts(parts, ClassifiedBody::new(body, ahead, judge, events))
+    let events = events
+        && judge.classifier.is_llm()
+        && parts.status.is_success()
+        && is_identity(&parts.headers);
+    Response::from_parts(parts, ClassifiedBody::new(body, ahead, error, judge, events))
 }
 
-impl Read {
+impl<B> Read<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     /// Ready when the body has been read as far as it will be.
-    fn poll<B: Body>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.take(data);
-                    }
-                    if self.drained > MAX_DRAIN {
+                    self.size += frame.data_ref().map_or(0, Buf::remaining);
+                    self.ahead.push(frame);
+                    if self.size > MAX_BODY + MAX_DRAIN {
                         return Poll::Ready(());
                     }
                 }
                 // A body that breaks off is evidence as far as it came.
-                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Ready(Some(Err(error))) => {
+                    self.error = Some(error.into());
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => {
                     let timer = self
                         .timer
@@ -231,23 +255,29 @@ impl Read {
             }
         }
     }
-
-    fn take(&mut self, mut data: impl Buf) {
-        while data.has_remaining() {
-            let chunk = data.chunk();
-            let length = chunk.len();
-            let kept = length.min(MAX_BODY - self.evidence.len());
-            self.evidence.extend_from_slice(&chunk[..kept]);
-            self.drained += length - kept;
-            data.advance(length);
-        }
-    }
 }
 
-fn refused(parts: Parts, read: Read, judge: &Judge) -> Failure {
-    let upstream = Upstream::response(parts.status, parts.headers, read.evidence);
+/// The first 64 KiB of what was read.
+fn head<D: Buf>(ahead: &Ahead<D>) -> Vec<u8> {
+    let mut head = Vec::new();
+    for data in ahead.iter().filter_map(Frame::data_ref) {
+        super::body::slices(data, |slice| {
+            let kept = slice.len().min(MAX_BODY - head.len());
+            head.extend_from_slice(&slice[..kept]);
+        });
+    }
+    head
+}
+
+/// The failure that an answer is, by its head and what was read of its body.
+fn failure(parts: &Parts, body: &[u8], judge: &Judge) -> Option<Failure> {
+    let mut evidence = Evidence::new(body).with_status(parts.status).with_headers(&parts.headers);
+    evidence.provider = judge.target.as_ref().map(Target::provider);
+    let verdict = judge.classifier.judge(&evidence).filter(|verdict| !verdict.is_stop())?;
+    let body = Bytes::copy_from_slice(body);
+    let upstream = Upstream::response(parts.status, parts.headers.clone(), body);
     let failure = Failure::from_upstream(upstream);
-    judge.classifier.failure(failure, judge.target.as_ref())
+    Some(judge.classifier.finish(verdict, failure, judge.target.as_ref()))
 }
 
 /// Reads ahead until the body ends (`true`), or shows that it is no error (`false`): it is too
@@ -294,13 +324,7 @@ fn inspect<D: Buf>(parts: &Parts, ahead: &Ahead<D>, whole: bool, judge: &Judge) 
     if !whole && !is(&parts.headers, "text/html") {
         return None;
     }
-    let mut evidence = Evidence::new(body).with_status(parts.status).with_headers(&parts.headers);
-    evidence.provider = judge.target.as_ref().map(steadfast_core::Target::provider);
-    let verdict = judge.classifier.judge(&evidence).filter(|verdict| !verdict.is_stop())?;
-    let body = Bytes::copy_from_slice(body);
-    let upstream = Upstream::response(parts.status, parts.headers.clone(), body);
-    let failure = Failure::from_upstream(upstream);
-    Some(judge.classifier.finish(verdict, failure, judge.target.as_ref()))
+    failure(parts, body, judge)
 }
 
 /// The data of all frames, or `None` when a buffer does not show all of itself.

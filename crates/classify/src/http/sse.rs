@@ -39,11 +39,14 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// Reads on. The data of an error event, when one is complete.
-    pub(super) fn feed(&mut self, mut chunk: &[u8]) -> Option<Vec<u8>> {
-        while let Some(end) = memchr::memchr(b'\n', chunk) {
-            let (line, rest) = (&chunk[..end], &chunk[end + 1..]);
-            chunk = rest;
+    /// Reads on, and takes from `chunk` what it has read: all of it, or as far as an error event,
+    /// whose data it returns.
+    pub(super) fn feed(&mut self, chunk: &mut &[u8]) -> Option<Vec<u8>> {
+        let mut rest = *chunk;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let line = &rest[..end];
+            rest = &rest[end + 1..];
+            *chunk = rest;
             if std::mem::take(&mut self.skipping) {
                 continue;
             }
@@ -62,12 +65,13 @@ impl Scanner {
                 return error;
             }
         }
+        *chunk = &[];
         if !self.skipping {
-            if self.partial.len() + chunk.len() > MAX_BODY {
+            if self.partial.len() + rest.len() > MAX_BODY {
                 self.partial = Vec::new();
                 self.skipping = true;
             } else {
-                self.partial.extend_from_slice(chunk);
+                self.partial.extend_from_slice(rest);
             }
         }
         None
@@ -232,8 +236,8 @@ mod tests {
 
     fn scan(text: &str, size: usize) -> (Option<String>, Result<(), ()>) {
         let mut scanner = Scanner::default();
-        for chunk in text.as_bytes().chunks(size.max(1)) {
-            if let Some(error) = scanner.feed(chunk) {
+        for mut chunk in text.as_bytes().chunks(size.max(1)) {
+            if let Some(error) = scanner.feed(&mut chunk) {
                 return (Some(String::from_utf8(error).unwrap()), Ok(()));
             }
         }
@@ -331,14 +335,14 @@ mod tests {
     #[test]
     fn json_that_does_not_end_is_not_kept() {
         let mut scanner = Scanner::default();
-        scanner.feed(b"{\n");
+        scanner.feed(&mut &b"{\n"[..]);
         for _ in 0..20 {
-            assert!(scanner.feed(&[b'x'; 10_000]).is_none());
-            assert!(scanner.feed(b"\n").is_none());
+            assert!(scanner.feed(&mut &[b'x'; 10_000][..]).is_none());
+            assert!(scanner.feed(&mut &b"\n"[..]).is_none());
             assert!(scanner.raw.capacity() <= 2 * MAX_BODY);
         }
         assert!(
-            scanner.feed(b"data: {\"error\":{\"code\":1}}\n").is_some(),
+            scanner.feed(&mut &b"data: {\"error\":{\"code\":1}}\n"[..]).is_some(),
             "the next event counts"
         );
     }
@@ -348,11 +352,11 @@ mod tests {
         let mut scanner = Scanner::default();
         let chunk = vec![b'x'; 10_000];
         for _ in 0..20 {
-            assert!(scanner.feed(&chunk).is_none());
+            assert!(scanner.feed(&mut &chunk[..]).is_none());
             assert!(scanner.partial.capacity() <= 2 * MAX_BODY);
         }
         assert!(
-            scanner.feed(b"\ndata: {\"error\":{\"code\":1}}\n").is_some(),
+            scanner.feed(&mut &b"\ndata: {\"error\":{\"code\":1}}\n"[..]).is_some(),
             "the next line counts"
         );
     }
@@ -361,8 +365,8 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), size in 1usize..40) {
             let mut scanner = Scanner::default();
-            for chunk in bytes.chunks(size) {
-                if scanner.feed(chunk).is_some() {
+            for mut chunk in bytes.chunks(size) {
+                if scanner.feed(&mut chunk).is_some() {
                     break;
                 }
             }

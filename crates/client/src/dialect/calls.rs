@@ -6,13 +6,16 @@
 //! prompt cache is lost.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet, VecDeque},
     fmt::Write,
 };
 
 use serde_json::value::RawValue;
-use steadfast_chat::{Message, Part};
+use steadfast_chat::{Message, Part, surrogates::repaired};
 use steadfast_core::Dialect;
+
+use crate::json::Object;
 
 /// The longest id that every vendor takes, in bytes: 40, where OpenAI's older chat models stop. The
 /// others take 64.
@@ -190,14 +193,27 @@ fn sanitised(id: &str) -> Option<String> {
     Some(out)
 }
 
-/// The arguments as an object, in their own text: `None` when they are none.
-pub(crate) fn arguments(text: &str) -> Option<&str> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Some("{}");
+/// The field that has the arguments that are no object, as text.
+const RAW: &str = "_raw";
+
+/// The arguments as the object that every dialect but OpenAI's needs, in their own text. What a model
+/// wrote that is none is the text in one: neither the caller nor a later request is to fail for it.
+pub(crate) fn arguments(text: &str) -> Cow<'_, str> {
+    if text.trim().is_empty() {
+        return Cow::Borrowed("{}");
     }
+    let wrapped = || {
+        Object::text(|object| {
+            object.put(RAW, &*repaired(text));
+        })
+    };
+    object(text).unwrap_or_else(|| Cow::Owned(wrapped()))
+}
+
+/// `text` when it is one JSON object, without halves of surrogate pairs.
+pub(crate) fn object(text: &str) -> Option<Cow<'_, str>> {
     let raw: &RawValue = serde_json::from_str(text).ok()?;
-    raw.get().starts_with('{').then_some(raw.get())
+    raw.get().starts_with('{').then(|| repaired(raw.get()))
 }
 
 /// An id for call number `order` of an answer whose provider gave it none.
@@ -224,6 +240,23 @@ mod tests {
 
     fn gemini_result(name: &str) -> Part {
         Part::ToolResult(ToolResult { name: Some(name.into()), ..ToolResult::default() })
+    }
+
+    #[test]
+    fn arguments_are_an_object_whatever_the_model_wrote() {
+        for (text, wanted) in [
+            ("", "{}"),
+            (" \n", "{}"),
+            (" {\"a\": 1.50} ", "{\"a\": 1.50}"),
+            (r#"{"a":"\ud83d"}"#, r#"{"a":"\ufffd"}"#),
+            ("{\"x\":", r#"{"_raw":"{\"x\":"}"#),
+            ("[1]", r#"{"_raw":"[1]"}"#),
+            ("null", r#"{"_raw":"null"}"#),
+            ("{}{}", r#"{"_raw":"{}{}"}"#),
+            ("ls -l", r#"{"_raw":"ls -l"}"#),
+        ] {
+            assert_eq!(arguments(text), wanted, "{text}");
+        }
     }
 
     #[test]

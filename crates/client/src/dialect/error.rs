@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
+use steadfast_chat::surrogates;
 use steadfast_core::{Dialect, Failure, FaultSide, Reason, Retry};
 
 use super::{DialectFacts, fault};
@@ -102,7 +103,7 @@ pub(super) fn event(
 }
 
 fn is_error_object(body: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(body).is_ok_and(|body| body["error"].is_object())
+    json(body).is_some_and(|body| body["error"].is_object())
 }
 
 /// One sentence on what happened, and the targets that were tried.
@@ -150,9 +151,13 @@ fn full_stop(text: &mut String) {
     }
 }
 
+fn json(body: &[u8]) -> Option<Value> {
+    surrogates::read(std::str::from_utf8(body).ok()?).ok()
+}
+
 /// The message in a JSON body, at the paths where the dialects have one.
 fn inner_message(failure: &Failure) -> Option<String> {
-    let body: Value = serde_json::from_slice(&failure.upstream()?.body).ok()?;
+    let body = json(&failure.upstream()?.body)?;
     let error = &body["error"];
     let text = [&error["message"], error, &body["message"], &body["detail"]]
         .into_iter()

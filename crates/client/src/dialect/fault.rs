@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use steadfast_chat::ChatRequest;
-use steadfast_core::{Dialect, Failure, Reason, Upstream};
+use steadfast_core::{Dialect, Failure, Reason, Scope, Upstream};
 
 use crate::json::fields_of;
 
@@ -14,13 +14,16 @@ pub(crate) fn reported(dialect: Dialect, data: &str) -> Failure {
     Failure::from_upstream(upstream).with_evidence("event")
 }
 
-/// The provider ended its answer with a word that means it broke.
-pub(crate) fn broke(dialect: Dialect, word: &str, data: &str) -> Failure {
-    let upstream = Upstream::event(Bytes::copy_from_slice(data.as_bytes())).with_dialect(dialect);
-    Failure::from_upstream(upstream)
-        .with_reason(Reason::ServerError)
-        .with_message(format!("the answer ended with `{word}`"))
+/// The provider ended its answer with a word that means it broke. Nothing else in the answer says why.
+pub(crate) fn broke(word: &str) -> Failure {
+    Failure::new(Reason::ServerError, format!("the answer ended with `{word}`"))
         .with_evidence(format!("finish_reason:{word}"))
+}
+
+/// The provider ended its answer with a word for something that the model wrote and nobody can use. The
+/// target is fine, and another answer may be too.
+pub(crate) fn unusable(word: &str) -> Failure {
+    broke(word).with_scope(Scope::Request)
 }
 
 /// The provider sent what is not valid JSON.
@@ -100,14 +103,13 @@ pub(crate) fn no_thread(request: &ChatRequest, dialect: Dialect) -> Result<(), F
     .with_evidence(THREAD))
 }
 
-/// Arguments that are no JSON object, where the dialect needs one.
-pub(crate) fn bad_arguments(dialect: Dialect, name: &str) -> Failure {
-    Failure::refused(
-        Reason::Unsupported,
-        format!(
-            "the arguments of a call of `{name}` are not a JSON object, which the {dialect} \
-             dialect needs"
-        ),
-    )
-    .with_evidence("translation")
+/// Arguments that came after the call they belong to was complete, and written.
+pub(crate) fn late_arguments(dialect: Dialect) -> Failure {
+    let message = format!(
+        "arguments of a tool call came after the end of the call, which the {dialect} dialect can \
+         not express"
+    );
+    Failure::new(Reason::ServerError, message)
+        .with_scope(Scope::Request)
+        .with_evidence("translation")
 }

@@ -45,7 +45,7 @@ use steadfast_chat::{ChatRequest, Completion, Delta, Event, ModelName, Stop};
 use steadfast_core::{Dialect, Failure, Usage};
 
 use self::stream::range_of;
-pub use self::stream::{DecodeFrames, EncodeEvents, StreamDecoder, StreamEncoder};
+pub use self::stream::{DecodeFrames, DecodedFrame, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::RequestError;
 
 /// All that is particular to one wire dialect.
@@ -77,11 +77,12 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// When it is an error object, no answer of this dialect, or not complete.
     fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure>;
 
-    /// Writes a whole answer for a caller, whatever it was read from.
+    /// Writes a whole answer for a caller, whatever it was read from. What the model did wrong is no
+    /// error: arguments that are no JSON object become one where the dialect needs one.
     ///
     /// # Errors
     ///
-    /// When it has arguments that are no JSON object and this dialect needs one.
+    /// When the dialect can not express it.
     fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure>;
 
     /// A reader of this dialect's stream frames; see [`StreamDecoder`].
@@ -191,6 +192,12 @@ impl Default for Wire {
     fn default() -> Self {
         Self { max_completion_tokens: true, stream_usage: true }
     }
+}
+
+/// The value that `stop` came with, when the answer is of the dialect that it is written in: there it
+/// means what its provider meant, whether this crate knows it or not.
+fn own_word(stop: &Stop, own: bool) -> Option<&str> {
+    stop.word.as_deref().filter(|_| own)
 }
 
 /// What has to be known of a request to answer its caller.

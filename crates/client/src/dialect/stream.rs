@@ -14,11 +14,6 @@ use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 pub trait DecodeFrames: std::fmt::Debug + Send {
     /// Reads one frame with data; not one whose event is named `error`.
     ///
-    /// When its data have one piece of text or thinking and nothing else, it returns where in them
-    /// the inside of that string begins and ends. Data with another text there, and otherwise the
-    /// same, must then mean the same but for that text, as long as nothing else is read between.
-    /// `None` costs time and is never wrong.
-    ///
     /// # Errors
     ///
     /// When the frame is an error of the provider, or can not be read. Nothing is read after that.
@@ -27,12 +22,24 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
         frame: &SseFrame,
         data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Option<Range<usize>>, Failure>;
+    ) -> Result<DecodedFrame, Failure>;
 
     /// The input has ended without an error before the terminal event was read: the event that
     /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
     /// finished.
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event>;
+}
+
+/// What there is to know of a frame beside its deltas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodedFrame {
+    /// Where in the data the inside of a string begins and ends, when they have that one piece of text
+    /// or thinking and nothing else. Data with another text there, and otherwise the same, must then
+    /// mean the same but for that text, as long as nothing else is read between. `None` costs time and
+    /// is never wrong.
+    pub only_text: Option<Range<usize>>,
+    /// It has content of the answer, be it in a delta or not.
+    pub content: bool,
 }
 
 /// Where `part` stands in `whole`, if that is its memory.
@@ -151,16 +158,18 @@ impl StreamDecoder {
             template.invalidate();
         }
         let mut deltas = Deltas::new();
+        let mut content = false;
         match &frame.data {
             Some(data) => {
                 let text = fault::text(data);
                 if frame.event.as_deref() == Some(b"error") {
                     return Err(fault::reported(self.dialect, &text));
                 }
-                let only_text = self.frames.decode(&frame, &text, &mut deltas)?;
+                let decoded = self.frames.decode(&frame, &text, &mut deltas)?;
                 fault::utf8(self.dialect, "an event", &text, data)?;
+                content = decoded.content;
                 // Lines that were joined stand nowhere in the frame.
-                if let (Some(text), Some(at)) = (only_text, range_of(&frame.raw, data)) {
+                if let (Some(text), Some(at)) = (decoded.only_text, range_of(&frame.raw, data)) {
                     let text = at.start + text.start..at.start + text.end;
                     Template::learn(&mut self.template, &frame.raw, at, text, &deltas);
                 }
@@ -168,7 +177,8 @@ impl StreamDecoder {
             None if frame.stray => return Err(fault::stray(self.dialect)),
             None => deltas.push(Delta::Ping),
         }
-        Ok(Event::from_frame(Frame::sse(self.dialect, frame.raw), deltas))
+        let frame = Frame::sse(self.dialect, frame.raw).with_content(content);
+        Ok(Event::from_frame(frame, deltas))
     }
 
     fn record(&mut self, read: Result<Event, Failure>) -> Result<Event, Failure> {
@@ -243,8 +253,7 @@ impl StreamEncoder {
     ///
     /// # Errors
     ///
-    /// When the caller's dialect can not express it, such as arguments of a tool call that are
-    /// no JSON object.
+    /// When the caller's dialect can not express it, such as a piece of a tool call after its end.
     pub fn encode(&mut self, event: &Event) -> Result<Bytes, Failure> {
         match event.frame(self.dialect) {
             Some(frame) if frame.kind == FrameKind::Sse => {

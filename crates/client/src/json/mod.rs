@@ -1,6 +1,7 @@
 //! Reading and writing JSON without a tree in between, so that what is not read keeps every byte.
 
 mod patch;
+mod pieces;
 mod raw;
 mod read;
 mod scan;
@@ -9,6 +10,7 @@ mod write;
 pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, fields_of, patched},
+    pieces::{JsonPieces, TextPieces},
     raw::Raw,
     read::{
         At, Fields, Str, borrowed, each, flag, float, int, items, kind, list, raw_object, string,

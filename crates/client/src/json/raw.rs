@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use steadfast_chat::RawJson;
+use steadfast_chat::{
+    RawJson,
+    surrogates::{read, repaired},
+};
 
 /// The text of one JSON value, checked, without white space around it.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,12 @@ impl<'a> Raw<'a> {
         RawJson::from_checked(self.0)
     }
 
+    /// The text, to be kept for any dialect: without halves of surrogate pairs, which some vendors
+    /// refuse.
+    pub(crate) fn repaired(self) -> RawJson {
+        RawJson::from_checked(&repaired(self.0))
+    }
+
     /// Whether it is an object.
     pub(crate) fn is_object(self) -> bool {
         self.0.starts_with('{')
@@ -39,11 +48,12 @@ impl<'a> Raw<'a> {
         self.0.strip_prefix('"')?.strip_suffix('"')
     }
 
-    /// The text of a string. Most have no escapes, and need not be parsed.
+    /// The text of a string. Most have no escapes, and need not be parsed. Half of a surrogate pair
+    /// that stands alone is U+FFFD.
     pub(crate) fn text(self) -> Result<Cow<'a, str>, serde_json::Error> {
         match self.inside().filter(|text| memchr::memchr(b'\\', text.as_bytes()).is_none()) {
             Some(text) => Ok(Cow::Borrowed(text)),
-            None => serde_json::from_str(self.0).map(Cow::Owned),
+            None => read(self.0).map(Cow::Owned),
         }
     }
 }

@@ -4,17 +4,27 @@ use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, DeserializeSeed, MapAccess, Visitor},
+    de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, Visitor},
 };
 use serde_json::{Map, Value};
-use steadfast_chat::{Extra, RawJson};
+use steadfast_chat::{Extra, RawJson, surrogates};
 use steadfast_core::{Failure, Reason};
 
 use super::{Raw, scan::depth};
 
-/// A string, borrowed where it has no escapes.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Str<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+/// A string, borrowed where it has no escapes. Read as [`Raw::text`] does.
+#[derive(Debug)]
+pub(crate) struct Str<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Raw::deserialize(deserializer)?.text().map(Str).map_err(D::Error::custom)
+    }
+}
+
+/// The name of a field.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// How deep a body may nest: 128 levels, which is as deep as common JSON parsers read a value and
 /// far deeper than any provider does.
@@ -130,7 +140,7 @@ impl<'de> Visitor<'de> for ReadMembers {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut fields, mut items) = (Vec::with_capacity(8), None);
-        while let Some(Str(name)) = map.next_key()? {
+        while let Some(Name(name)) = map.next_key()? {
             if self.0 == Some(&*name) {
                 items = map.next_value()?;
             } else {
@@ -258,7 +268,7 @@ impl<'a> Fields<'a> {
         let mut rest = Map::new();
         for (name, value) in self.0 {
             if let Some(raw) = value
-                && let Ok(value) = serde_json::from_str::<Value>(raw.get())
+                && let Ok(value) = surrogates::read::<Value>(raw.get())
             {
                 rest.insert(name.into_owned(), value);
             }
@@ -305,9 +315,9 @@ pub(crate) fn strings(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
     list(raw, string)
 }
 
-/// An object, kept as text.
+/// An object, kept as text for any dialect.
 pub(crate) fn raw_object(raw: Raw<'_>) -> Result<RawJson, RequestError> {
-    if raw.is_object() { Ok(raw.kept()) } else { Err(RequestError::expected("an object", raw)) }
+    if raw.is_object() { Ok(raw.repaired()) } else { Err(RequestError::expected("an object", raw)) }
 }
 
 fn scalar<T: DeserializeOwned>(raw: Raw<'_>, what: &str) -> Result<T, RequestError> {

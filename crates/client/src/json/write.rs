@@ -124,6 +124,11 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// Whether it has no item so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first
+    }
+
     /// Writes an item that is JSON text already.
     pub(crate) fn raw(&mut self, json: &str) {
         self.next();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use steadfast_chat::{Completion, Delta, Event, Frame, Part, Stop, StopReason};
 use steadfast_client::dialect::codec;
-use steadfast_core::{Dialect, Reason, Usage};
+use steadfast_core::{Dialect, FaultSide, Reason, Usage};
 
 use crate::fixtures::{
     ARGS, TEXT, body, caller, completion, frames, json as parse, stream, whole_stream, write_stream,
@@ -358,21 +358,22 @@ fn a_call_is_written_as_soon_as_the_calls_before_it_are_complete() {
 }
 
 #[test]
-fn arguments_that_are_no_object_are_a_typed_failure_where_one_is_needed() {
-    let broken = [call(0, "a"), arguments(0, "{\"x\":"), Delta::End];
-    let answer = completion(Dialect::OpenAi, &[Event::new(broken.clone())]);
-    for to in [Dialect::Anthropic, Dialect::Gemini] {
-        let failure = codec(to).encode_answer(&answer, &caller()).unwrap_err();
-        assert_eq!(failure.reason(), Reason::Unsupported);
-        assert!(failure.message().contains("`tool_a`"), "{failure}");
-    }
-    let whole = codec(Dialect::OpenAi).encode_answer(&answer, &caller()).unwrap();
-    let message = &parse(std::str::from_utf8(&whole).unwrap())["choices"][0]["message"];
-    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"x\":");
-
-    let mut encoder =
-        steadfast_client::dialect::StreamEncoder::new(Dialect::Gemini, &caller(), Dialect::OpenAi);
-    assert!(encoder.encode(&Event::new(broken)).is_err());
+fn arguments_that_come_after_their_call_are_the_providers_failure() {
+    let late = [
+        call(0, "a"),
+        arguments(0, "{}"),
+        call(1, "b"),
+        arguments(1, "{}"),
+        arguments(0, "{}"),
+        Delta::End,
+    ];
+    let mut encoder = steadfast_client::dialect::StreamEncoder::new(
+        Dialect::Anthropic,
+        &caller(),
+        Dialect::OpenAi,
+    );
+    let failure = encoder.encode(&Event::new(late)).unwrap_err();
+    assert_eq!((failure.reason(), failure.fault()), (Reason::ServerError, FaultSide::Provider));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod fuzzed;
 mod mutated;
 #[cfg(feature = "hyper")]
 mod network;
+mod nobodys_fault;
 mod requests;
 mod sdks;
 mod streams;

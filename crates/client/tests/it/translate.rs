@@ -470,14 +470,48 @@ fn what_a_dialect_can_not_express_is_refused_by_name() {
     for (from, body, to, what) in [
         (OpenAi, with(OpenAi, r#""n":2"#), Anthropic, "several answers"),
         (OpenAi, with(OpenAi, r#""n":2"#), Gemini, "several answers"),
-        (Gemini, with(Gemini, r#""generationConfig":{"candidateCount":2}"#), OpenAi, "several answers"),
-        (OpenAi, with(OpenAi, r#""tools":[{"type":"custom","custom":{"name":"x"}}]"#), Gemini, "openai tool `custom`"),
-        (Anthropic, with(Anthropic, r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#), OpenAi, "`web_search_20250305`"),
-        (Gemini, with(Gemini, r#""tools":[{"googleSearch":{}}]"#), Anthropic, "gemini tool `googleSearch`"),
-        (OpenAi, user(r#"{"type":"video_url","video_url":{"url":"https://x"}}"#), Gemini, "`video_url`"),
-        (OpenAi, user(r#"{"type":"file","file":{"file_id":"f"}}"#), Anthropic, "uploaded to another vendor"),
-        (OpenAi, user(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#), Anthropic, "Audio"),
-        (OpenAi, r#"{"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":"}}]}]}"#.to_owned(), Anthropic, "`f` are not a JSON object"),
+        (
+            Gemini,
+            with(Gemini, r#""generationConfig":{"candidateCount":2}"#),
+            OpenAi,
+            "several answers",
+        ),
+        (
+            OpenAi,
+            with(OpenAi, r#""tools":[{"type":"custom","custom":{"name":"x"}}]"#),
+            Gemini,
+            "openai tool `custom`",
+        ),
+        (
+            Anthropic,
+            with(Anthropic, r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#),
+            OpenAi,
+            "`web_search_20250305`",
+        ),
+        (
+            Gemini,
+            with(Gemini, r#""tools":[{"googleSearch":{}}]"#),
+            Anthropic,
+            "gemini tool `googleSearch`",
+        ),
+        (
+            OpenAi,
+            user(r#"{"type":"video_url","video_url":{"url":"https://x"}}"#),
+            Gemini,
+            "`video_url`",
+        ),
+        (
+            OpenAi,
+            user(r#"{"type":"file","file":{"file_id":"f"}}"#),
+            Anthropic,
+            "uploaded to another vendor",
+        ),
+        (
+            OpenAi,
+            user(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#),
+            Anthropic,
+            "Audio",
+        ),
     ] {
         let request = decode(from, &body);
         let failure = try_encode(to, &request).unwrap_err();

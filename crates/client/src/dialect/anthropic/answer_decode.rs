@@ -1,12 +1,12 @@
 //! A provider's answer, read: whole, or event by event.
 
-use std::{collections::HashMap, ops::Range};
+use std::{borrow::Cow, collections::HashMap};
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast_chat::Deltas;
-use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson};
+use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson, surrogates};
 use steadfast_core::Failure;
 
 use super::{
@@ -14,8 +14,8 @@ use super::{
     stop::{self, Wire},
 };
 use crate::{
-    dialect::{DecodeFrames, fault, range_of},
-    json::{Raw, Str},
+    dialect::{DecodeFrames, DecodedFrame, fault, range_of},
+    json::{Raw, Str, TextPieces},
     sse::SseFrame,
 };
 
@@ -40,26 +40,36 @@ struct Read<'a> {
 /// The message of a whole answer or of `message_start`.
 #[derive(Deserialize)]
 struct Message<'a> {
-    id: Option<String>,
-    model: Option<String>,
+    #[serde(borrow)]
+    id: Option<Str<'a>>,
+    #[serde(borrow)]
+    model: Option<Str<'a>>,
     #[serde(borrow)]
     content: Option<Vec<Raw<'a>>>,
-    stop_reason: Option<String>,
-    stop_sequence: Option<String>,
+    #[serde(borrow)]
+    stop_reason: Option<Str<'a>>,
+    #[serde(borrow)]
+    stop_sequence: Option<Str<'a>>,
     #[serde(borrow)]
     usage: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Block<'a> {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-    thinking: Option<String>,
-    signature: Option<String>,
-    data: Option<String>,
-    id: Option<String>,
-    name: Option<String>,
+    #[serde(borrow, rename = "type")]
+    kind: Str<'a>,
+    #[serde(borrow)]
+    text: Option<Raw<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Raw<'a>>,
+    #[serde(borrow)]
+    signature: Option<Str<'a>>,
+    #[serde(borrow)]
+    data: Option<Str<'a>>,
+    #[serde(borrow)]
+    id: Option<Str<'a>>,
+    #[serde(borrow)]
+    name: Option<Str<'a>>,
     #[serde(borrow)]
     input: Option<Raw<'a>>,
 }
@@ -73,10 +83,14 @@ struct Change<'a> {
     text: Option<Raw<'a>>,
     #[serde(borrow)]
     thinking: Option<Raw<'a>>,
-    signature: Option<String>,
-    partial_json: Option<String>,
-    stop_reason: Option<String>,
-    stop_sequence: Option<String>,
+    #[serde(borrow)]
+    signature: Option<Str<'a>>,
+    #[serde(borrow)]
+    partial_json: Option<Raw<'a>>,
+    #[serde(borrow)]
+    stop_reason: Option<Str<'a>>,
+    #[serde(borrow)]
+    stop_sequence: Option<Str<'a>>,
 }
 
 /// Reads a whole answer.
@@ -95,16 +109,16 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
         return Err(fault::reported(DIALECT, &text));
     };
     let mut state = Frames::default();
-    deltas.push(Delta::Start { id: message.id, model: message.model });
+    deltas.push(Delta::Start { id: owned(message.id), model: owned(message.model) });
     for (at, raw) in content.into_iter().enumerate() {
         let at = at as u64;
         state.begin(at, raw, WHAT, &mut deltas)?;
         state.end(at, &mut deltas);
     }
-    let Some(word) = message.stop_reason else {
+    let Some(Str(word)) = message.stop_reason else {
         return Err(fault::unfinished(DIALECT, "stop_reason"));
     };
-    deltas.push(Delta::Stop(stop::read(&word, message.stop_sequence)));
+    deltas.push(Delta::Stop(stop::read(&word, owned(message.stop_sequence), state.called)));
     let usage = message.usage.and_then(|raw| state.usage.update(raw.get()));
     deltas.extend(usage.map(Delta::Usage));
     fault::utf8(DIALECT, WHAT, &text, body)?;
@@ -119,6 +133,8 @@ pub(super) struct Frames {
     next: u32,
     /// By the provider's numbers: found in the same time however many there are.
     open: HashMap<u64, Open>,
+    /// A tool has been called.
+    called: bool,
     /// The stop reason has come.
     stopped: bool,
 }
@@ -132,17 +148,19 @@ struct Open {
 
 #[derive(Debug)]
 enum Kind {
-    Text,
-    Thinking,
+    Text(TextPieces),
+    Thinking(TextPieces),
     Redacted,
-    /// Whether any of its arguments has come.
     Call {
+        input: TextPieces,
+        /// Whether any of its arguments has come.
         has_arguments: bool,
     },
     /// A block of a kind this crate does not know, as it began, and the input that came after that.
     Other {
         kind: String,
         start: RawJson,
+        pieces: TextPieces,
         input: String,
     },
 }
@@ -153,8 +171,8 @@ impl DecodeFrames for Frames {
         frame: &SseFrame,
         data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Option<Range<usize>>, Failure> {
-        let mut text_at = None;
+    ) -> Result<DecodedFrame, Failure> {
+        let mut decoded = DecodedFrame::default();
         const WHAT: &str = "an event";
         let malformed = |error: serde_json::Error| fault::malformed(DIALECT, WHAT, &error);
         let event: Read<'_> = serde_json::from_str(data).map_err(malformed)?;
@@ -166,23 +184,26 @@ impl DecodeFrames for Frames {
         match kind {
             "ping" => deltas.push(Delta::Ping),
             "message_start" => {
-                let Some(raw) = event.message else { return Ok(None) };
+                let Some(raw) = event.message else { return Ok(decoded) };
                 let message: Message<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
-                deltas.push(Delta::Start { id: message.id, model: message.model });
+                deltas.push(Delta::Start { id: owned(message.id), model: owned(message.model) });
                 let usage = message.usage.and_then(|raw| self.usage.update(raw.get()));
                 deltas.extend(usage.map(Delta::Usage));
             }
             "content_block_start" => {
                 if let (Some(at), Some(raw)) = (event.index, event.content_block) {
-                    self.begin(at, raw, WHAT, deltas)?;
+                    decoded.content = self.begin(at, raw, WHAT, deltas)?;
                 }
             }
             "content_block_delta" => {
                 if let (Some(at), Some(raw)) = (event.index, event.delta) {
                     let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
                     let text = change.text.xor(change.thinking).and_then(Raw::inside);
-                    text_at = text.and_then(|text| range_of(data, text));
-                    self.change(at, change, deltas).map_err(malformed)?;
+                    let only_text = text.and_then(|text| range_of(data, text));
+                    // A half of a character that waits makes another text of this one.
+                    let waited = self.waits(at);
+                    decoded.content = self.change(at, change, deltas).map_err(malformed)?;
+                    decoded.only_text = only_text.filter(|_| !waited && !self.waits(at));
                 }
             }
             "content_block_stop" => {
@@ -193,9 +214,10 @@ impl DecodeFrames for Frames {
             "message_delta" => {
                 if let Some(raw) = event.delta {
                     let change: Change<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
-                    if let Some(word) = change.stop_reason {
+                    if let Some(Str(word)) = change.stop_reason {
                         self.stopped = true;
-                        deltas.push(Delta::Stop(stop::read(&word, change.stop_sequence)));
+                        let sequence = owned(change.stop_sequence);
+                        deltas.push(Delta::Stop(stop::read(&word, sequence, self.called)));
                     }
                 }
                 let usage = event.usage.and_then(|raw| self.usage.update(raw.get()));
@@ -211,7 +233,7 @@ impl DecodeFrames for Frames {
             // The vendor adds kinds of events; who does not know them is to pass over them.
             _ => {}
         }
-        Ok(text_at)
+        Ok(decoded)
     }
 
     fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
@@ -220,108 +242,149 @@ impl DecodeFrames for Frames {
 }
 
 impl Frames {
+    /// A block begins. Returns whether its content is in no delta yet.
     fn begin(
         &mut self,
         at: u64,
         raw: Raw<'_>,
         what: &str,
         deltas: &mut Deltas,
-    ) -> Result<(), Failure> {
-        let block: Block<'_> = serde_json::from_str(raw.get())
-            .map_err(|error| fault::malformed(DIALECT, what, &error))?;
+    ) -> Result<bool, Failure> {
+        let malformed = |error: serde_json::Error| fault::malformed(DIALECT, what, &error);
+        let block: Block<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
         // A number used anew: what it stood for is over.
         self.end(at, deltas);
         let index = self.next;
         self.next += 1;
-        let full = |text: &String| !text.is_empty();
-        let kind = match block.kind.as_str() {
+        let mut pieces = TextPieces::default();
+        let kind = match &*block.kind.0 {
             "text" => {
-                let text = block.text.filter(full);
+                let text = block.text.map(|raw| pieces.push(raw)).transpose().map_err(malformed)?;
+                let text = text.filter(|text| !text.is_empty()).map(Cow::into_owned);
                 deltas.extend(text.map(|text| Delta::Text { index, text }));
-                Kind::Text
+                Kind::Text(pieces)
             }
             "thinking" => {
-                let text = block.thinking.filter(full);
-                let signature = block.signature.filter(full);
+                let text = block.thinking.map(|raw| pieces.push(raw)).transpose();
+                let text = text.map_err(malformed)?.unwrap_or_default().into_owned();
+                let signature = owned(block.signature).filter(|signature| !signature.is_empty());
                 // Signed thinking whose text is kept back is a block all the same.
-                if text.is_some() || signature.is_some() {
-                    deltas.push(Delta::Thinking { index, text: text.unwrap_or_default() });
+                if !text.is_empty() || signature.is_some() {
+                    deltas.push(Delta::Thinking { index, text });
                 }
                 deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
-                Kind::Thinking
+                Kind::Thinking(pieces)
             }
             "redacted_thinking" => {
-                deltas.push(Delta::Redacted { index, data: block.data.unwrap_or_default() });
+                let data = owned(block.data).unwrap_or_default();
+                deltas.push(Delta::Redacted { index, data });
                 Kind::Redacted
             }
             "tool_use" => {
-                let id = block.id.unwrap_or_default();
-                deltas.push(Delta::ToolCall { index, id, name: block.name.unwrap_or_default() });
+                self.called = true;
+                let id = owned(block.id).unwrap_or_default();
+                let name = owned(block.name).unwrap_or_default();
+                deltas.push(Delta::ToolCall { index, id, name });
                 // In a stream the input begins empty and comes in pieces.
-                let input = block.input.map(Raw::get).filter(|input| !is_empty_object(input));
-                deltas.extend(input.map(|json| Delta::Arguments { index, json: json.to_owned() }));
-                Kind::Call { has_arguments: input.is_some() }
+                let input = block.input.filter(|input| !is_empty_object(input.get()));
+                let json = input.map(|input| input.get().to_owned());
+                deltas.extend(json.map(|json| Delta::Arguments { index, json }));
+                Kind::Call { input: pieces, has_arguments: input.is_some() }
             }
-            _ => Kind::Other { kind: block.kind, start: raw.kept(), input: String::new() },
+            kind => Kind::Other {
+                kind: kind.to_owned(),
+                start: raw.kept(),
+                pieces,
+                input: String::new(),
+            },
         };
+        let content = matches!(kind, Kind::Other { .. });
         self.open.insert(at, Open { block: index, kind });
-        Ok(())
+        Ok(content)
     }
 
+    /// A piece of a block. Returns whether it is content, be it in a delta or not.
     fn change(
         &mut self,
         at: u64,
         change: Change<'_>,
         deltas: &mut Deltas,
-    ) -> Result<(), serde_json::Error> {
-        let text = change.text.map(Raw::text).transpose()?;
-        let thinking = change.thinking.map(Raw::text).transpose()?;
-        let Some(open) = self.open.get_mut(&at) else { return Ok(()) };
+    ) -> Result<bool, serde_json::Error> {
+        let Some(open) = self.open.get_mut(&at) else { return Ok(false) };
         let index = open.block;
+        let is_piece = |raw: Option<Raw<'_>>| raw.is_some_and(|raw| raw.get() != "\"\"");
+        let mut content = false;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
-            (Some("text_delta"), Kind::Text) => {
+            (Some("text_delta"), Kind::Text(pieces)) => {
+                content = is_piece(change.text);
+                let text = change.text.map(|raw| pieces.push(raw)).transpose()?;
                 deltas.extend(text.map(|text| Delta::Text { index, text: text.into_owned() }));
             }
-            (Some("thinking_delta"), Kind::Thinking) => {
-                deltas.extend(
-                    thinking.map(|text| Delta::Thinking { index, text: text.into_owned() }),
-                );
+            (Some("thinking_delta"), Kind::Thinking(pieces)) => {
+                content = is_piece(change.thinking);
+                let text = change.thinking.map(|raw| pieces.push(raw)).transpose()?;
+                deltas.extend(text.map(|text| Delta::Thinking { index, text: text.into_owned() }));
             }
-            (Some("signature_delta"), Kind::Thinking) => {
-                deltas.extend(
-                    change.signature.map(|signature| Delta::Signature { index, signature }),
-                );
+            (Some("signature_delta"), Kind::Thinking(_)) => {
+                let signature = owned(change.signature);
+                deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
             }
-            (Some("input_json_delta"), Kind::Call { has_arguments }) => {
-                if let Some(json) = change.partial_json.filter(|json| !json.is_empty()) {
+            (Some("input_json_delta"), Kind::Call { input, has_arguments }) => {
+                content = is_piece(change.partial_json);
+                let json = change.partial_json.map(|raw| input.push(raw)).transpose()?;
+                if let Some(json) = json.filter(|json| !json.is_empty()) {
                     *has_arguments = true;
-                    deltas.push(Delta::Arguments { index, json });
+                    deltas.push(Delta::Arguments { index, json: json.into_owned() });
                 }
             }
-            (Some("input_json_delta"), Kind::Other { input, .. }) => {
-                input.push_str(change.partial_json.as_deref().unwrap_or_default());
+            (kind, Kind::Other { pieces, input, .. }) => {
+                content = true;
+                if let (Some("input_json_delta"), Some(raw)) = (kind, change.partial_json) {
+                    input.push_str(&pieces.push(raw)?);
+                }
             }
             // Citations and whatever else: the frame has them.
             _ => {}
         }
-        Ok(())
+        Ok(content)
+    }
+
+    /// Whether half of a character of a block's text has come.
+    fn waits(&self, at: u64) -> bool {
+        match self.open.get(&at) {
+            Some(Open { kind: Kind::Text(pieces) | Kind::Thinking(pieces), .. }) => pieces.waits(),
+            _ => false,
+        }
     }
 
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
         let Some(Open { block: index, kind }) = self.open.remove(&at) else { return };
         match kind {
-            Kind::Call { has_arguments: false } => {
-                deltas.push(Delta::Arguments { index, json: "{}".to_owned() });
+            Kind::Text(mut pieces) => {
+                deltas.extend(pieces.end().map(|text| Delta::Text { index, text }));
             }
-            Kind::Other { kind, start, input } => {
+            Kind::Thinking(mut pieces) => {
+                deltas.extend(pieces.end().map(|text| Delta::Thinking { index, text }));
+            }
+            Kind::Redacted => {}
+            Kind::Call { mut input, has_arguments } => {
+                let rest = input.end();
+                let json = rest.or_else(|| (!has_arguments).then(|| "{}".to_owned()));
+                deltas.extend(json.map(|json| Delta::Arguments { index, json }));
+            }
+            Kind::Other { kind, start, mut pieces, mut input } => {
+                input.extend(pieces.end());
                 let json = with_input(start, &input);
                 let block = Opaque { dialect: DIALECT, kind, json };
                 deltas.push(Delta::Opaque { index, block });
             }
-            _ => {}
         }
         deltas.push(Delta::BlockEnd { index });
     }
+}
+
+fn owned(text: Option<Str<'_>>) -> Option<String> {
+    text.map(|text| text.0.into_owned())
 }
 
 fn is_empty_object(json: &str) -> bool {
@@ -332,7 +395,7 @@ fn is_empty_object(json: &str) -> bool {
 
 /// The block `start` with the input that came in pieces.
 fn with_input(start: RawJson, input: &str) -> RawJson {
-    match (start.to_value(), serde_json::from_str::<Value>(input)) {
+    match (start.to_value(), surrogates::read::<Value>(input)) {
         (Value::Object(mut block), Ok(input)) => {
             block.insert("input".to_owned(), input);
             RawJson::from_value(&Value::Object(block))

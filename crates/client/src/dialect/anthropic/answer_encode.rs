@@ -2,33 +2,33 @@
 
 use bytes::Bytes;
 use steadfast_chat::{Completion, Part};
-use steadfast_core::{Dialect, Failure};
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{Caller, calls::arguments, fault},
+    dialect::{Caller, calls::arguments},
     json::{Array, Object},
 };
 
 pub(super) use super::writer::Writer;
 
 /// Writes a whole answer.
-pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
-    let mut out = Vec::new();
-    {
-        let mut object = Object::new(&mut out);
-        head(&mut object, answer.id.as_deref(), answer.model.as_deref(), caller);
+pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
+    let own = answer.head.dialect == DIALECT;
+    Object::text(|object| {
+        head(object, answer.id.as_deref(), answer.model.as_deref(), caller);
         {
             let mut content = object.array("content");
             for part in &answer.parts {
-                block(&mut content, part, answer.head.dialect)?;
+                block(&mut content, part, own);
             }
         }
-        object.put("stop_reason", &answer.stop.as_ref().map(stop::reason_name));
-        object.put("stop_sequence", &answer.stop.as_ref().and_then(|s| s.sequence.as_ref()));
-        stop::put_usage(&mut object, &answer.usage);
-    }
-    Ok(out.into())
+        let stop = answer.stop.as_ref();
+        object
+            .put("stop_reason", &stop.map(|stop| stop::reason_name(stop, own)))
+            .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
+        stop::put_usage(object, &answer.usage);
+    })
+    .into()
 }
 
 pub(super) fn head(
@@ -47,8 +47,7 @@ pub(super) fn head(
         .put("model", model.unwrap_or(&caller.model));
 }
 
-fn block(list: &mut Array<'_>, part: &Part, source: Dialect) -> Result<(), Failure> {
-    let own = source == DIALECT;
+fn block(list: &mut Array<'_>, part: &Part, own: bool) {
     match part {
         // Refused as history, so left out.
         Part::Text(text) if text.text.is_empty() => {}
@@ -66,17 +65,14 @@ fn block(list: &mut Array<'_>, part: &Part, source: Dialect) -> Result<(), Failu
             list.object().put("type", "redacted_thinking").put("data", data);
         }
         Part::ToolCall(call) => {
-            let input = arguments(&call.arguments)
-                .ok_or_else(|| fault::bad_arguments(DIALECT, &call.name))?;
             list.object()
                 .put("type", "tool_use")
                 .put("id", &call.id)
                 .put("name", &call.name)
-                .raw("input", input);
+                .raw("input", &arguments(&call.arguments));
         }
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
         // What another vendor's servers did has no word here.
         _ => {}
     }
-    Ok(())
 }

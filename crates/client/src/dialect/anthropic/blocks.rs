@@ -181,13 +181,11 @@ fn block(list: &mut Array<'_>, item: &Item<'_>, calls: &Calls) -> Result<(), Fai
         }
         Part::Media(medium) => media(list, medium, item.message)?,
         Part::ToolCall(call) => {
-            let input = arguments(&call.arguments)
-                .ok_or_else(|| fault::bad_arguments(DIALECT, &call.name))?;
             list.object()
                 .put("type", "tool_use")
                 .put("id", known.map_or(call.id.as_str(), |known| &known.id))
                 .put("name", &call.name)
-                .raw("input", input)
+                .raw("input", &arguments(&call.arguments))
                 .extra(call.extra.as_deref().filter(|_| own));
         }
         Part::ToolResult(result) => {

@@ -4,6 +4,7 @@ mod answer_decode;
 mod answer_encode;
 mod blocks;
 mod error;
+mod input;
 mod plan;
 mod request_decode;
 mod request_encode;
@@ -58,7 +59,7 @@ impl Codec for Anthropic {
     }
 
     fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
-        answer_encode::whole(answer, caller)
+        Ok(answer_encode::whole(answer, caller))
     }
 
     fn frames(&self) -> Box<dyn DecodeFrames> {

@@ -4,10 +4,11 @@ use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
 use steadfast_core::Usage;
 
-use crate::json::Object;
+use crate::{dialect::own_word, json::Object};
 
-/// The stop of a stop reason.
-pub(super) fn read(word: &str, sequence: Option<String>) -> Stop {
+/// The stop of a stop reason. An answer that `called` a tool and ended for a reason nobody knows waits
+/// for the tool.
+pub(super) fn read(word: &str, sequence: Option<String>, called: bool) -> Stop {
     let reason = match word {
         "end_turn" => StopReason::EndTurn,
         "max_tokens" => StopReason::MaxTokens,
@@ -16,6 +17,7 @@ pub(super) fn read(word: &str, sequence: Option<String>) -> Stop {
         "pause_turn" => StopReason::Pause,
         "refusal" => StopReason::ContentFilter,
         "model_context_window_exceeded" => StopReason::Window,
+        _ if called => StopReason::ToolUse,
         _ => StopReason::Other,
     };
     let mut stop = Stop::new(reason, word);
@@ -23,9 +25,9 @@ pub(super) fn read(word: &str, sequence: Option<String>) -> Stop {
     stop
 }
 
-/// The stop reason for `stop`.
-pub(super) fn reason_name(stop: &Stop) -> &'static str {
-    match stop.reason {
+/// The stop reason for `stop`, of an answer of this dialect's `own`.
+pub(super) fn reason_name(stop: &Stop, own: bool) -> &str {
+    own_word(stop, own).unwrap_or(match stop.reason {
         StopReason::MaxTokens => "max_tokens",
         StopReason::StopSequence => "stop_sequence",
         StopReason::ToolUse => "tool_use",
@@ -33,7 +35,7 @@ pub(super) fn reason_name(stop: &Stop) -> &'static str {
         StopReason::Pause => "pause_turn",
         StopReason::Window => "model_context_window_exceeded",
         _ => "end_turn",
-    }
+    })
 }
 
 /// `usage` as it is on the wire: here the input leaves out what the cache read and wrote. A newer

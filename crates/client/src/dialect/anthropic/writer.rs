@@ -4,15 +4,15 @@
 //! mark when one is complete. So a block is closed when it is known to be complete, and what
 //! belongs to the next blocks waits until then.
 
-use std::{collections::BTreeMap, mem};
+use std::{borrow::Cow, collections::BTreeMap, mem};
 
 use steadfast_chat::{Delta, Event, Opaque};
 use steadfast_core::Failure;
 
-use super::{DIALECT, answer_encode::head, stop};
+use super::{DIALECT, answer_encode::head, input::Input, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, Known, fault, sse_out},
-    json::{Object, ObjectScan},
+    json::Object,
 };
 
 /// Writes events.
@@ -42,7 +42,7 @@ struct Open {
 enum Kind {
     Text,
     Thinking,
-    Call(ObjectScan),
+    Call(Input),
 }
 
 impl Writer {
@@ -105,7 +105,7 @@ impl Writer {
     /// Whether the open block is a call that is not complete.
     fn is_busy(&self) -> bool {
         match &self.open {
-            Some(Open { kind: Kind::Call(scan), .. }) => !scan.is_complete(),
+            Some(Open { kind: Kind::Call(input), .. }) => !input.is_complete(),
             _ => false,
         }
     }
@@ -152,7 +152,7 @@ impl Writer {
                 });
             }
             Delta::ToolCall { id, name, .. } => {
-                self.begin(index, Kind::Call(ObjectScan::default()), out, |block| {
+                self.begin(index, Kind::Call(Input::default()), out, |block| {
                     block.put("type", "tool_use").put("id", id).put("name", name);
                     block.object("input");
                 });
@@ -163,14 +163,21 @@ impl Writer {
                         return Ok(());
                     }
                     // Something came after the last brace, or before the call itself.
-                    return Err(fault::bad_arguments(DIALECT, "a tool that was called before"));
+                    return Err(fault::late_arguments(DIALECT));
                 }
-                if let Some(Open { kind: Kind::Call(scan), .. }) = &mut self.open {
-                    scan.feed(json);
+                let json = match &mut self.open {
+                    Some(Open { kind: Kind::Call(input), .. }) if foreign => input.take(json),
+                    Some(Open { kind: Kind::Call(input), .. }) => {
+                        input.pass(json);
+                        Some(Cow::Borrowed(json.as_str()))
+                    }
+                    _ => Some(Cow::Borrowed(json.as_str())),
+                };
+                if let Some(json) = json {
+                    self.delta(out, "input_json_delta", |delta| {
+                        delta.put("partial_json", &*json);
+                    });
                 }
-                self.delta(out, "input_json_delta", |delta| {
-                    delta.put("partial_json", json);
-                });
             }
             Delta::Opaque { block, .. } if block.dialect == DIALECT => self.opaque(block, out),
             _ => {}
@@ -225,6 +232,13 @@ impl Writer {
     }
 
     fn close(&mut self, out: &mut Vec<u8>) {
+        if let Some(Open { kind: Kind::Call(input), .. }) = &self.open
+            && let Some(rest) = input.rest()
+        {
+            self.delta(out, "input_json_delta", |delta| {
+                delta.put("partial_json", &*rest);
+            });
+        }
         if let Some(open) = self.open.take() {
             stop_block(open.at, out);
         }
@@ -255,7 +269,7 @@ impl Writer {
                 let stop = self.known.stop.as_ref();
                 object
                     .object("delta")
-                    .put("stop_reason", &stop.map(stop::reason_name))
+                    .put("stop_reason", &stop.map(|stop| stop::reason_name(stop, !foreign)))
                     .put("stop_sequence", &stop.and_then(|stop| stop.sequence.as_ref()));
                 stop::put_usage(object, &self.known.usage);
             });
@@ -323,11 +337,11 @@ impl EncodeEvents for Writer {
                 Delta::Text { index, .. } => self.noted(*index, Kind::Text),
                 Delta::Thinking { index, .. } => self.noted(*index, Kind::Thinking),
                 Delta::ToolCall { index, .. } => {
-                    self.noted(*index, Kind::Call(ObjectScan::default()));
+                    self.noted(*index, Kind::Call(Input::default()));
                 }
                 Delta::Arguments { json, .. } => {
-                    if let Some(Open { kind: Kind::Call(scan), .. }) = &mut self.open {
-                        scan.feed(json);
+                    if let Some(Open { kind: Kind::Call(input), .. }) = &mut self.open {
+                        input.pass(json);
                     }
                 }
                 Delta::Redacted { index, .. } | Delta::Opaque { index, .. } => {

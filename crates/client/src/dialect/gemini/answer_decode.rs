@@ -1,7 +1,5 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use serde::Deserialize;
 use steadfast_chat::Deltas;
@@ -10,8 +8,8 @@ use steadfast_core::Failure;
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{DecodeFrames, calls::made_up, fault},
-    json::Raw,
+    dialect::{DecodeFrames, DecodedFrame, calls::made_up, fault},
+    json::{Raw, Str, TextPieces},
     sse::SseFrame,
 };
 
@@ -23,9 +21,12 @@ struct Read<'a> {
     candidates: Option<Vec<Candidate<'a>>>,
     #[serde(borrow)]
     usage_metadata: Option<Raw<'a>>,
-    model_version: Option<String>,
-    response_id: Option<String>,
-    prompt_feedback: Option<Feedback>,
+    #[serde(borrow)]
+    model_version: Option<Str<'a>>,
+    #[serde(borrow)]
+    response_id: Option<Str<'a>>,
+    #[serde(borrow)]
+    prompt_feedback: Option<Feedback<'a>>,
     #[serde(borrow)]
     error: Option<Raw<'a>>,
 }
@@ -37,7 +38,8 @@ struct Candidate<'a> {
     index: u32,
     #[serde(borrow)]
     content: Option<Content<'a>>,
-    finish_reason: Option<String>,
+    #[serde(borrow)]
+    finish_reason: Option<Str<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -49,9 +51,11 @@ struct Content<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Part<'a> {
-    text: Option<String>,
+    #[serde(borrow)]
+    text: Option<Raw<'a>>,
     thought: Option<bool>,
-    thought_signature: Option<String>,
+    #[serde(borrow)]
+    thought_signature: Option<Str<'a>>,
     #[serde(borrow)]
     function_call: Option<Call<'a>>,
     #[serde(borrow)]
@@ -66,16 +70,19 @@ struct Part<'a> {
 
 #[derive(Deserialize)]
 struct Call<'a> {
-    id: Option<String>,
-    name: Option<String>,
+    #[serde(borrow)]
+    id: Option<Str<'a>>,
+    #[serde(borrow)]
+    name: Option<Str<'a>>,
     #[serde(borrow)]
     args: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Feedback {
-    block_reason: Option<String>,
+struct Feedback<'a> {
+    #[serde(borrow)]
+    block_reason: Option<Str<'a>>,
 }
 
 /// Reads a whole answer, or the list of chunks that a stream without `alt=sse` is.
@@ -84,6 +91,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     let text = fault::text(body);
     let mut state = Frames::default();
     let mut deltas = Deltas::new();
+    let mut content = false;
     let listed = text.trim_ascii_start().starts_with('[');
     if listed {
         let chunks: Vec<Raw<'_>> =
@@ -92,7 +100,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
             state.chunk(chunk.get(), WHAT, &mut deltas)?;
         }
     } else {
-        state.chunk(&text, WHAT, &mut deltas)?;
+        content = state.chunk(&text, WHAT, &mut deltas)?;
     }
     if !state.finished {
         return Err(fault::unfinished(DIALECT, "finishReason"));
@@ -103,7 +111,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     Ok(if listed {
         Event::new(deltas)
     } else {
-        Event::from_frame(Frame::body(DIALECT, body.clone()), deltas)
+        Event::from_frame(Frame::body(DIALECT, body.clone()).with_content(content), deltas)
     })
 }
 
@@ -115,6 +123,7 @@ pub(super) struct Frames {
     next: u32,
     /// The block that text goes to, and whether it is thinking.
     text: Option<(u32, bool)>,
+    pieces: TextPieces,
     calls: usize,
     finished: bool,
 }
@@ -125,9 +134,10 @@ impl DecodeFrames for Frames {
         _: &SseFrame,
         data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Option<Range<usize>>, Failure> {
+    ) -> Result<DecodedFrame, Failure> {
+        let content = self.chunk(data, "an event", deltas)?;
         // Each chunk reports usage anew, so none is like the one before.
-        self.chunk(data, "an event", deltas).map(|()| None)
+        Ok(DecodedFrame { only_text: None, content })
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {
@@ -138,9 +148,10 @@ impl DecodeFrames for Frames {
 }
 
 impl Frames {
-    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
-        let malformed = |error: &serde_json::Error| fault::malformed(DIALECT, what, error);
-        let chunk: Read<'_> = serde_json::from_str(data).map_err(|error| malformed(&error))?;
+    /// Reads a chunk. Returns whether it has content, be it in a delta or not.
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
+        let malformed = |error: serde_json::Error| fault::malformed(DIALECT, what, &error);
+        let chunk: Read<'_> = serde_json::from_str(data).map_err(malformed)?;
         let candidates = chunk.candidates.unwrap_or_default();
         let nothing = candidates.is_empty()
             && chunk.usage_metadata.is_none()
@@ -151,62 +162,55 @@ impl Frames {
         }
         if !self.started {
             self.started = true;
-            self.answer = chunk.response_id.clone().unwrap_or_default();
-            deltas.push(Delta::Start { id: chunk.response_id, model: chunk.model_version });
+            let id = owned(chunk.response_id);
+            self.answer = id.clone().unwrap_or_default();
+            deltas.push(Delta::Start { id, model: owned(chunk.model_version) });
         }
-        let mut stop = None;
-        for candidate in candidates.into_iter().filter(|candidate| candidate.index == 0) {
-            let parts = candidate.content.and_then(|content| content.parts);
-            for raw in parts.unwrap_or_default() {
-                let part = serde_json::from_str(raw.get()).map_err(|error| malformed(&error))?;
-                self.part(part, raw, deltas);
+        let (mut stop, mut content) = (None, false);
+        for candidate in candidates {
+            let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
+            // Of several answers only the first becomes deltas; the others are in the frames.
+            if candidate.index != 0 {
+                content |= !parts.is_empty();
+                continue;
             }
-            let word = candidate.finish_reason.filter(|word| word != "FINISH_REASON_UNSPECIFIED");
-            if let Some(word) = word {
-                let read = stop::read(&word, self.calls > 0)
-                    .map_err(|()| fault::broke(DIALECT, &word, data))?;
-                stop = Some(read);
+            for raw in parts {
+                let part = serde_json::from_str(raw.get()).map_err(malformed)?;
+                content |= self.part(part, raw, deltas).map_err(malformed)?;
+            }
+            let word = owned(candidate.finish_reason);
+            if let Some(word) = word.filter(|word| word != "FINISH_REASON_UNSPECIFIED") {
+                let read = stop::read(&word, self.calls > 0);
+                stop = Some(read.map_err(|()| fault::unusable(&word))?);
             }
         }
         // A blocked prompt has no candidates and is answered all the same.
-        let blocked = chunk.prompt_feedback.and_then(|feedback| feedback.block_reason);
+        let blocked = chunk.prompt_feedback.and_then(|feedback| owned(feedback.block_reason));
         let blocked = blocked.map(|word| Stop::new(StopReason::ContentFilter, word));
         if let Some(stop) = stop.or(blocked) {
             self.finished = true;
+            self.flush(deltas);
             deltas.push(Delta::Stop(stop));
         }
         let usage = chunk.usage_metadata.and_then(|raw| stop::usage(raw.get()));
         deltas.extend(usage.map(Delta::Usage));
-        Ok(())
+        Ok(content)
     }
 
-    fn part(&mut self, part: Part<'_>, raw: Raw<'_>, deltas: &mut Deltas) {
+    /// Reads a part. Returns whether it has content, be it in a delta or not.
+    fn part(
+        &mut self,
+        part: Part<'_>,
+        raw: Raw<'_>,
+        deltas: &mut Deltas,
+    ) -> Result<bool, serde_json::Error> {
+        let signature = owned(part.thought_signature).filter(|signature| !signature.is_empty());
         if let Some(text) = part.text {
-            let thought = part.thought.unwrap_or(false);
-            let signature = part.thought_signature.filter(|signature| !signature.is_empty());
-            if text.is_empty() && signature.is_none() {
-                return;
-            }
-            let open = match self.text {
-                // A signature with nothing to it belongs to the text before it.
-                Some(last) if last.1 == thought || text.is_empty() => Some(last),
-                _ => None,
-            };
-            let (index, thought) = open.unwrap_or_else(|| (self.fresh(), thought));
-            self.text = Some((index, thought));
-            if !text.is_empty() || open.is_none() {
-                deltas.push(if thought {
-                    Delta::Thinking { index, text }
-                } else {
-                    Delta::Text { index, text }
-                });
-            }
-            deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
-            return;
+            return self.text(text, part.thought.unwrap_or(false), signature, deltas);
         }
         if let Some(call) = part.function_call {
-            self.call(call, part.thought_signature, deltas);
-            return;
+            self.call(call, signature, deltas);
+            return Ok(true);
         }
         let kind = if part.inline_data.is_some() {
             "inlineData"
@@ -217,19 +221,63 @@ impl Frames {
         } else if part.file_data.is_some() {
             "fileData"
         } else {
-            return;
+            // The vendor adds kinds of parts. A signature alone is none.
+            return Ok(signature.is_none());
         };
-        self.text = None;
+        self.end_text(deltas);
         let index = self.fresh();
         let block = Opaque { dialect: DIALECT, kind: kind.to_owned(), json: raw.kept() };
         deltas.push(Delta::Opaque { index, block });
+        Ok(true)
+    }
+
+    fn text(
+        &mut self,
+        raw: Raw<'_>,
+        thought: bool,
+        signature: Option<String>,
+        deltas: &mut Deltas,
+    ) -> Result<bool, serde_json::Error> {
+        let blank = raw.get() == "\"\"";
+        if blank && signature.is_none() {
+            return Ok(false);
+        }
+        let open = match self.text {
+            // A signature with nothing to it belongs to the text before it.
+            Some(last) if last.1 == thought || blank => Some(last),
+            _ => None,
+        };
+        if open.is_none() {
+            self.end_text(deltas);
+        }
+        let text = self.pieces.push(raw)?.into_owned();
+        let (index, thought) = open.unwrap_or_else(|| (self.fresh(), thought));
+        self.text = Some((index, thought));
+        if !text.is_empty() || open.is_none() {
+            deltas.push(text_delta(index, thought, text));
+        }
+        deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));
+        Ok(!blank)
+    }
+
+    /// Another block begins.
+    fn end_text(&mut self, deltas: &mut Deltas) {
+        self.flush(deltas);
+        self.text = None;
+    }
+
+    /// What has waited for another piece of the text waits no longer.
+    fn flush(&mut self, deltas: &mut Deltas) {
+        if let (Some((index, thought)), Some(text)) = (self.text, self.pieces.end()) {
+            deltas.push(text_delta(index, thought, text));
+        }
     }
 
     fn call(&mut self, call: Call<'_>, signature: Option<String>, deltas: &mut Deltas) {
-        self.text = None;
+        self.end_text(deltas);
         let index = self.fresh();
-        let name = call.name.unwrap_or_default();
-        let id = call.id.filter(|id| !id.is_empty());
+        let name = owned(call.name).unwrap_or_default();
+        let id = owned(call.id).filter(|id| !id.is_empty());
         let id = id.unwrap_or_else(|| made_up(&self.answer, &name, self.calls));
         self.calls += 1;
         deltas.push(Delta::ToolCall { index, id, name });
@@ -244,4 +292,12 @@ impl Frames {
         self.next += 1;
         block
     }
+}
+
+fn text_delta(index: u32, thought: bool, text: String) -> Delta {
+    if thought { Delta::Thinking { index, text } } else { Delta::Text { index, text } }
+}
+
+fn owned(text: Option<Str<'_>>) -> Option<String> {
+    text.map(|text| text.0.into_owned())
 }

@@ -3,21 +3,19 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Delta, Event, Opaque, Part, Stop, ToolCall};
+use steadfast_chat::{Completion, Delta, Event, Opaque, Part, ToolCall};
 use steadfast_core::Failure;
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{Caller, EncodeEvents, Known, calls::arguments, fault, sse_out},
+    dialect::{Caller, EncodeEvents, Known, calls::arguments, sse_out},
     json::{Array, Object},
 };
 
 /// Writes a whole answer.
-pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
+pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
     let own = answer.head.dialect == DIALECT;
-    let mut out = Vec::new();
-    {
-        let mut object = Object::new(&mut out);
+    Object::text(|object| {
         {
             let mut candidates = object.array("candidates");
             let mut candidate = candidates.object();
@@ -26,19 +24,23 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Result<Bytes, Failu
                 {
                     let mut parts = content.array("parts");
                     for part in &answer.parts {
-                        write_part(&mut parts, part, own)?;
+                        write_part(&mut parts, part, own);
+                    }
+                    if parts.is_empty() {
+                        empty_part(&mut parts);
                     }
                 }
                 content.put("role", "model");
             }
+            let stop = answer.stop.as_ref();
             candidate
-                .put_some("finishReason", answer.stop.as_ref().map(stop::reason_name))
+                .put_some("finishReason", stop.map(|stop| stop::reason_name(stop, own)))
                 .put("index", &0);
         }
-        stop::put_usage(&mut object, &answer.usage);
-        tail(&mut object, answer.id.as_deref(), answer.model.as_deref(), caller);
-    }
-    Ok(out.into())
+        stop::put_usage(object, &answer.usage);
+        tail(object, answer.id.as_deref(), answer.model.as_deref(), caller);
+    })
+    .into()
 }
 
 fn tail(object: &mut Object<'_>, id: Option<&str>, model: Option<&str>, caller: &Caller) {
@@ -47,18 +49,23 @@ fn tail(object: &mut Object<'_>, id: Option<&str>, model: Option<&str>, caller: 
         .put("responseId", id.unwrap_or(&caller.id));
 }
 
-fn write_part(list: &mut Array<'_>, part: &Part, own: bool) -> Result<(), Failure> {
+fn write_part(list: &mut Array<'_>, part: &Part, own: bool) {
     match part {
         Part::Text(text) => text_part(list, &text.text, false, text.signature.as_deref(), own),
         Part::Thinking(thinking) => {
             text_part(list, &thinking.text, true, thinking.signature.as_deref(), own);
         }
-        Part::ToolCall(call) => call_part(list, call, own)?,
+        Part::ToolCall(call) => call_part(list, call, own),
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
         // What another vendor's servers did, or thought in secret, has no word here.
         _ => {}
     }
-    Ok(())
+}
+
+/// What Google ends its own streams with: its SDKs' chats drop a turn, or a chunk of one, that has no
+/// part.
+fn empty_part(list: &mut Array<'_>) {
+    list.object().put("text", "");
 }
 
 fn text_part(list: &mut Array<'_>, text: &str, thought: bool, signature: Option<&str>, own: bool) {
@@ -72,17 +79,14 @@ fn text_part(list: &mut Array<'_>, text: &str, thought: bool, signature: Option<
         .put_some("thoughtSignature", signature);
 }
 
-fn call_part(list: &mut Array<'_>, call: &ToolCall, own: bool) -> Result<(), Failure> {
-    let args =
-        arguments(&call.arguments).ok_or_else(|| fault::bad_arguments(DIALECT, &call.name))?;
+fn call_part(list: &mut Array<'_>, call: &ToolCall, own: bool) {
     let mut object = list.object();
     object
         .object("functionCall")
         .put_some("id", Some(&call.id).filter(|id| !id.is_empty()))
         .put("name", &call.name)
-        .raw("args", args);
+        .raw("args", &arguments(&call.arguments));
     object.put_some("thoughtSignature", call.signature.as_ref().filter(|_| own));
-    Ok(())
 }
 
 /// Writes chunks. A call is one part here, so its arguments are gathered until it is complete.
@@ -108,7 +112,7 @@ impl Writer {
     }
 
     /// A chunk whose candidate has the parts that `fill` writes.
-    fn chunk(&self, out: &mut Vec<u8>, stop: Option<&Stop>, fill: impl FnOnce(&mut Array<'_>)) {
+    fn chunk(&self, out: &mut Vec<u8>, finish: Option<&str>, fill: impl FnOnce(&mut Array<'_>)) {
         sse_out::frame(out, None, |object| {
             {
                 let mut candidates = object.array("candidates");
@@ -118,7 +122,7 @@ impl Writer {
                     fill(&mut content.array("parts"));
                     content.put("role", "model");
                 }
-                candidate.put_some("finishReason", stop.map(stop::reason_name)).put("index", &0);
+                candidate.put_some("finishReason", finish).put("index", &0);
             }
             let Known { id, model, usage, caller, .. } = &self.known;
             if usage.total().is_some() {
@@ -129,19 +133,13 @@ impl Writer {
     }
 
     /// Writes calls in the order in which they began, as far as they are complete, or all.
-    fn flush(&mut self, all: bool, own: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn flush(&mut self, all: bool, own: bool, out: &mut Vec<u8>) {
         while let Some(first) = self.calls.first_entry()
             && (all || first.get().is_complete)
         {
             let Pending { call, .. } = first.remove();
-            let mut failed = None;
-            self.chunk(out, None, |list| failed = call_part(list, &call, own).err());
-            if let Some(failure) = failed {
-                out.clear();
-                return Err(failure);
-            }
+            self.chunk(out, None, |list| call_part(list, &call, own));
         }
-        Ok(())
     }
 
     fn opaque(&self, block: &Opaque, out: &mut Vec<u8>) {
@@ -180,20 +178,17 @@ impl EncodeEvents for Writer {
                     if let Some(pending) = self.calls.get_mut(index) {
                         pending.is_complete = true;
                     }
-                    self.flush(false, own, out)?;
+                    self.flush(false, own, out);
                 }
                 Delta::Opaque { block, .. } if block.dialect == DIALECT => {
                     self.opaque(block, out);
                 }
                 Delta::End => {
-                    self.flush(true, own, out)?;
+                    self.flush(true, own, out);
                     if !std::mem::replace(&mut self.finished, true) {
                         let stop = self.known.stop.take();
-                        // As Google ends its own streams: its SDKs' chats drop a turn of which a
-                        // chunk has no part.
-                        self.chunk(out, stop.as_ref(), |list| {
-                            list.object().put("text", "");
-                        });
+                        let finish = stop.as_ref().map(|stop| stop::reason_name(stop, own));
+                        self.chunk(out, finish, empty_part);
                     }
                 }
                 // Google's own SDKs can not bear a line that is not data: no ping.

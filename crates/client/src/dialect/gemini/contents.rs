@@ -6,7 +6,7 @@ use steadfast_core::{Dialect, Failure};
 use super::DIALECT;
 use crate::{
     dialect::{
-        calls::{Calls, Known, arguments},
+        calls::{Calls, Known, arguments, object},
         fault,
         media::mime_of,
         turns::{Item, instructions, opaque_text, turns},
@@ -114,14 +114,12 @@ fn part(
         }
         Part::Media(medium) => media(list, medium, item.message)?,
         Part::ToolCall(call) => {
-            let args = arguments(&call.arguments)
-                .ok_or_else(|| fault::bad_arguments(DIALECT, &call.name))?;
             let mut object = list.object();
             {
                 let mut inner = object.object("functionCall");
                 // Not every endpoint of Google's knows ids: only where one came from there.
                 inner.put_some("id", Some(&call.id).filter(|id| own && !id.is_empty()));
-                inner.put("name", &call.name).raw("args", args);
+                inner.put("name", &call.name).raw("args", &arguments(&call.arguments));
             }
             let signature = call.signature.as_deref().filter(|_| native);
             let signature = signature.or(needs_signature.then_some(NO_SIGNATURE));
@@ -149,14 +147,14 @@ fn tool_result(
     let texts: Vec<&str> = result.content.iter().filter_map(Part::as_text).collect();
     let text = texts.join("\n");
     {
-        let mut object = list.object();
-        let mut inner = object.object("functionResponse");
+        let mut part = list.object();
+        let mut inner = part.object("functionResponse");
         inner.put_some("id", Some(&result.id).filter(|id| own && !id.is_empty()));
         let name = result.name.as_deref().or(known.map(|known| known.name.as_str()));
         inner.put("name", name.unwrap_or("unknown"));
-        match arguments(&text).filter(|_| !text.trim().is_empty()) {
+        match object(&text) {
             Some(json) if !result.is_error => {
-                inner.raw("response", json);
+                inner.raw("response", &json);
             }
             _ => {
                 let key = if result.is_error { "error" } else { "result" };

@@ -52,7 +52,7 @@ impl Codec for Gemini {
     }
 
     fn write_answer(&self, answer: &Completion, caller: &Caller) -> Result<Bytes, Failure> {
-        answer_encode::whole(answer, caller)
+        Ok(answer_encode::whole(answer, caller))
     }
 
     fn frames(&self) -> Box<dyn DecodeFrames> {

@@ -4,10 +4,11 @@ use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
 use steadfast_core::Usage;
 
-use crate::json::Object;
+use crate::{dialect::own_word, json::Object};
 
-/// The stop of a finish reason, or `Err` when that means that the model or its server broke: a call
-/// that can not be parsed, an answer that can not. Asking again helps with those.
+/// The stop of a finish reason, or `Err` when that means that the model wrote what its server could not
+/// use: a call that can not be parsed, an answer that can not. Asking again helps with those. An answer
+/// that `called` a tool and ended for a reason nobody knows waits for the tool.
 pub(super) fn read(word: &str, called: bool) -> Result<Stop, ()> {
     let reason = match word {
         "STOP" if called => StopReason::ToolUse,
@@ -28,30 +29,20 @@ pub(super) fn read(word: &str, called: bool) -> Result<Stop, ()> {
         | "UNEXPECTED_TOOL_CALL"
         | "TOO_MANY_TOOL_CALLS"
         | "MISSING_THOUGHT_SIGNATURE" => return Err(()),
+        _ if called => StopReason::ToolUse,
         _ => StopReason::Other,
     };
     Ok(Stop::new(reason, word))
 }
 
-/// The finish reason for `stop`: the one it came with, when this dialect has that for the same.
-pub(super) fn reason_name(stop: &Stop) -> &str {
-    let upper_case =
-        |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
-    match stop.word.as_deref() {
-        Some(word)
-            if upper_case(word)
-                && read(word, stop.reason == StopReason::ToolUse)
-                    .is_ok_and(|other| other.reason == stop.reason) =>
-        {
-            word
-        }
-        _ => match stop.reason {
-            StopReason::MaxTokens | StopReason::Window => "MAX_TOKENS",
-            StopReason::ContentFilter => "SAFETY",
-            StopReason::Other => "OTHER",
-            _ => "STOP",
-        },
-    }
+/// The finish reason for `stop`, of an answer of this dialect's `own`.
+pub(super) fn reason_name(stop: &Stop, own: bool) -> &str {
+    own_word(stop, own).unwrap_or(match stop.reason {
+        StopReason::MaxTokens | StopReason::Window => "MAX_TOKENS",
+        StopReason::ContentFilter => "SAFETY",
+        StopReason::Other => "OTHER",
+        _ => "STOP",
+    })
 }
 
 /// `usageMetadata` as it is on the wire: here the candidates leave out the thoughts.

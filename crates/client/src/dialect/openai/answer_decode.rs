@@ -1,91 +1,22 @@
 //! A provider's answer, read: whole, or chunk by chunk.
 
-use std::{borrow::Cow, collections::HashMap, ops::Range};
+use std::{borrow::Cow, collections::HashMap, mem};
 
 use bytes::Bytes;
-use serde::Deserialize;
 use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
-use super::{DIALECT, stop};
+use super::{
+    DIALECT,
+    chunk::{Call, Chunk, ContentPart, Piece, is_error, is_truthy, only_text, some_text},
+    stop,
+};
 use crate::{
-    dialect::{DecodeFrames, calls::made_up, fault, range_of},
-    json::{Raw, Str},
+    dialect::{DecodeFrames, DecodedFrame, calls::made_up, fault, range_of},
+    json::{Raw, Str, TextPieces},
     sse::SseFrame,
 };
-
-/// A chunk of a stream, or a whole answer: they differ in whether a choice has a `delta` or a
-/// `message`. What this crate does not use is not read.
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow)]
-    id: Option<Str<'a>>,
-    #[serde(borrow)]
-    model: Option<Str<'a>>,
-    #[serde(borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow)]
-    usage: Option<Raw<'a>>,
-    #[serde(borrow)]
-    error: Option<Raw<'a>>,
-    #[serde(borrow)]
-    object: Option<Str<'a>>,
-    #[serde(borrow)]
-    detail: Option<Raw<'a>>,
-    #[serde(borrow)]
-    message: Option<Raw<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: u32,
-    #[serde(borrow, alias = "message")]
-    delta: Option<Piece<'a>>,
-    #[serde(borrow)]
-    finish_reason: Option<Str<'a>>,
-}
-
-/// The content of one answer, or of one piece of it.
-#[derive(Deserialize)]
-struct Piece<'a> {
-    #[serde(borrow)]
-    content: Option<Raw<'a>>,
-    #[serde(borrow)]
-    refusal: Option<Str<'a>>,
-    /// DeepSeek, vLLM and others.
-    #[serde(borrow)]
-    reasoning_content: Option<Str<'a>>,
-    /// OpenRouter, Ollama, Groq.
-    #[serde(borrow)]
-    reasoning: Option<Str<'a>>,
-    #[serde(borrow)]
-    tool_calls: Option<Vec<Raw<'a>>>,
-    function_call: Option<Function>,
-}
-
-#[derive(Default, Deserialize)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Call {
-    index: Option<u32>,
-    id: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Deserialize)]
-struct ContentPart {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    text: Option<String>,
-}
 
 /// Reads a whole answer.
 pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
@@ -94,8 +25,8 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     let mut state = Frames { whole: true, ..Frames::default() };
     // Start, text, stop, usage and end, and room for thinking or a call.
     let mut deltas = Deltas::with_capacity(7);
-    let has_choice = state.chunk(&text, WHAT, &mut deltas)?;
-    if !has_choice {
+    let chunk = state.chunk(&text, WHAT, &mut deltas)?;
+    if !chunk.has_choice {
         return Err(fault::unfinished(DIALECT, "choices"));
     }
     if !state.finished {
@@ -103,7 +34,8 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     }
     fault::utf8(DIALECT, WHAT, &text, body)?;
     deltas.push(Delta::End);
-    Ok(Event::from_frame(Frame::body(DIALECT, body.clone()), deltas))
+    let frame = Frame::body(DIALECT, body.clone()).with_content(chunk.decoded.content);
+    Ok(Event::from_frame(frame, deltas))
 }
 
 /// Reads chunks.
@@ -115,22 +47,35 @@ pub(super) struct Frames {
     /// The provider's id of the answer.
     answer: String,
     next: u32,
-    text: Option<u32>,
-    refusal: Option<u32>,
-    thinking: Option<u32>,
+    text: TextBlock,
+    refusal: TextBlock,
+    thinking: TextBlock,
     calls: Vec<OpenCall>,
     /// The last call of each of the provider's numbers: found in the same time however many there
     /// are.
     numbered: HashMap<Option<u32>, usize>,
     finished: bool,
-    /// Where in the chunk that was read last its only piece of text stands.
-    text_at: Option<Range<usize>>,
+}
+
+/// A kind of text, which is one block.
+#[derive(Debug, Default)]
+struct TextBlock {
+    index: Option<u32>,
+    pieces: TextPieces,
 }
 
 #[derive(Debug)]
 struct OpenCall {
     id: String,
     block: u32,
+    arguments: TextPieces,
+}
+
+/// What was read of one object.
+#[derive(Default)]
+struct ReadChunk {
+    has_choice: bool,
+    decoded: DecodedFrame,
 }
 
 impl DecodeFrames for Frames {
@@ -139,12 +84,14 @@ impl DecodeFrames for Frames {
         _: &SseFrame,
         data: &str,
         deltas: &mut Deltas,
-    ) -> Result<Option<Range<usize>>, Failure> {
+    ) -> Result<DecodedFrame, Failure> {
         if data.contains('\n') && serde_json::from_str::<Raw<'_>>(data).is_err() {
             // Some servers put one line end between frames instead of two: each line is one.
-            let lines = data.split('\n').filter(|line| !line.is_empty());
-            lines.into_iter().try_for_each(|line| self.line(line, deltas).map(drop))?;
-            return Ok(None);
+            let mut decoded = DecodedFrame::default();
+            for line in data.split('\n').filter(|line| !line.is_empty()) {
+                decoded.content |= self.line(line, deltas)?.content;
+            }
+            return Ok(decoded);
         }
         self.line(data, deltas)
     }
@@ -164,21 +111,20 @@ fn is_done(data: &[u8]) -> bool {
 }
 
 impl Frames {
-    fn line(&mut self, data: &str, deltas: &mut Deltas) -> Result<Option<Range<usize>>, Failure> {
+    fn line(&mut self, data: &str, deltas: &mut Deltas) -> Result<DecodedFrame, Failure> {
         if is_done(data.as_bytes()) {
             if !self.finished {
                 return Err(fault::cut_off(DIALECT)
                     .with_message("the openai stream sent [DONE] without a finish_reason"));
             }
             deltas.push(Delta::End);
-            return Ok(None);
+            return Ok(DecodedFrame::default());
         }
-        self.chunk(data, "an event", deltas)?;
-        Ok(self.text_at.take())
+        Ok(self.chunk(data, "an event", deltas)?.decoded)
     }
 
-    /// Reads one object; whether it had a choice.
-    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<bool, Failure> {
+    /// Reads one object.
+    fn chunk(&mut self, data: &str, what: &str, deltas: &mut Deltas) -> Result<ReadChunk, Failure> {
         let chunk: Chunk<'_> = match serde_json::from_str(data) {
             Ok(chunk) => chunk,
             // An error object may have the known names with other types: it is an error first.
@@ -186,90 +132,139 @@ impl Frames {
             Err(error) => return Err(fault::malformed(DIALECT, what, &error)),
         };
         let text = chunk.choices.as_deref().and_then(only_text);
-        self.text_at = text.and_then(|text| range_of(data, text));
+        let only_text = text.and_then(|text| range_of(data, text));
         let choices = chunk.choices.unwrap_or_default();
         let flat = choices.is_empty() && (chunk.detail.is_some() || chunk.message.is_some());
         if chunk.error.is_some_and(is_truthy)
-            || chunk.object.is_some_and(|kind| kind.0 == "error")
+            || chunk.object.and_then(Raw::inside) == Some("error")
             || flat
         {
             return Err(fault::reported(DIALECT, data));
         }
         if !self.started {
             self.started = true;
-            let id = chunk.id.map(|id| id.0.into_owned());
+            let id = chunk.id.and_then(some_text);
             self.answer = id.clone().unwrap_or_default();
-            deltas.push(Delta::Start { id, model: chunk.model.map(|model| model.0.into_owned()) });
+            deltas.push(Delta::Start { id, model: chunk.model.and_then(some_text) });
         }
-        let had = !choices.is_empty();
-        // Of several answers only the first becomes deltas; the others are in the frames.
+        let mut read = ReadChunk { has_choice: !choices.is_empty(), ..ReadChunk::default() };
+        // A half of a character that waits makes another text of this one.
+        let waited = self.waits();
         let mut stop = None;
-        for choice in choices.into_iter().filter(|choice| choice.index == 0) {
+        for choice in choices {
+            // Of several answers only the first becomes deltas; the others are in the frames.
+            let first = choice.index == 0;
             if let Some(piece) = choice.delta {
-                self.piece(piece, what, deltas)?;
+                let calls = !first && piece.tool_calls.is_some();
+                read.decoded.content |= calls || piece.has_content();
+                if first {
+                    self.piece(piece, what, deltas)?;
+                }
             }
-            if let Some(Str(word)) = choice.finish_reason {
-                let read = stop::read(&word).map_err(|()| fault::broke(DIALECT, &word, data))?;
-                self.finished = true;
-                stop = Some(self.with_calls(read));
+            if let Some(Str(word)) = choice.finish_reason.filter(|_| first) {
+                let read = stop::read(&word).map_err(|()| fault::broke(&word))?;
+                stop = Some(self.meant(read));
+                self.end(deltas);
             }
         }
+        read.decoded.only_text = only_text.filter(|_| !waited && !self.waits());
         deltas.extend(stop.map(Delta::Stop));
         let usage = chunk.usage.and_then(|usage| stop::usage(usage.get()));
         deltas.extend(usage.map(Delta::Usage));
-        Ok(had)
+        Ok(read)
     }
 
-    /// A forced call of a tool ends with `stop`, though it waits for the tool.
-    fn with_calls(&self, mut stop: Stop) -> Stop {
-        if stop.reason == StopReason::EndTurn && !self.calls.is_empty() {
-            stop.reason = StopReason::ToolUse;
-        }
+    /// A forced call of a tool ends with `stop`, and other calls with values of servers' own, though
+    /// both wait for the tool; a refusal ends with `stop` too.
+    fn meant(&self, mut stop: Stop) -> Stop {
+        stop.reason = match stop.reason {
+            StopReason::EndTurn | StopReason::Other if !self.calls.is_empty() => {
+                StopReason::ToolUse
+            }
+            StopReason::EndTurn if self.refusal.index.is_some() => StopReason::ContentFilter,
+            reason => reason,
+        };
         stop
     }
 
+    /// Whether half of a character of a text has come.
+    fn waits(&self) -> bool {
+        [&self.thinking, &self.text, &self.refusal].iter().any(|block| block.pieces.waits())
+    }
+
+    /// The model has stopped: what has waited for another piece waits no longer.
+    fn end(&mut self, deltas: &mut Deltas) {
+        if mem::replace(&mut self.finished, true) {
+            return;
+        }
+        if let Some(text) = self.thinking.pieces.end() {
+            let index = self.thinking.open(&mut self.next);
+            deltas.push(Delta::Thinking { index, text });
+        }
+        for block in [&mut self.text, &mut self.refusal] {
+            if let Some(text) = block.pieces.end() {
+                deltas.push(Delta::Text { index: block.open(&mut self.next), text });
+            }
+        }
+        for call in &mut self.calls {
+            if let Some(json) = call.arguments.end() {
+                deltas.push(Delta::Arguments { index: call.block, json });
+            }
+        }
+    }
+
     fn piece(&mut self, piece: Piece<'_>, what: &str, deltas: &mut Deltas) -> Result<(), Failure> {
-        let full = |text: &Str<'_>| !text.0.is_empty();
-        if let Some(Str(text)) = piece.reasoning_content.or(piece.reasoning).filter(full) {
-            let index = block(&mut self.thinking, &mut self.next);
-            deltas.push(Delta::Thinking { index, text: text.into_owned() });
+        let malformed = |error| fault::malformed(DIALECT, what, &error);
+        if let Some(raw) = piece.reasoning_content.or(piece.reasoning) {
+            let text = self.thinking.pieces.push(raw).map_err(malformed)?.into_owned();
+            if !text.is_empty() {
+                let index = self.thinking.open(&mut self.next);
+                deltas.push(Delta::Thinking { index, text });
+            }
         }
-        let content = piece.content.map(text_of).transpose();
-        let content = content.map_err(|error| fault::malformed(DIALECT, what, &error))?;
-        if let Some(text) = content.filter(|text| !text.is_empty()) {
-            let index = block(&mut self.text, &mut self.next);
-            deltas.push(Delta::Text { index, text });
+        if let Some(raw) = piece.content {
+            let text = self.text.read(raw).map_err(malformed)?;
+            if !text.is_empty() {
+                deltas.push(Delta::Text { index: self.text.open(&mut self.next), text });
+            }
         }
-        if let Some(Str(text)) = piece.refusal.filter(full) {
-            let index = block(&mut self.refusal, &mut self.next);
-            deltas.push(Delta::Text { index, text: text.into_owned() });
+        if let Some(raw) = piece.refusal {
+            let text = self.refusal.read(raw).map_err(malformed)?;
+            if !text.is_empty() {
+                deltas.push(Delta::Text { index: self.refusal.open(&mut self.next), text });
+            }
         }
         for (at, raw) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
-            let call: Call = serde_json::from_str(raw.get())
-                .map_err(|error| fault::malformed(DIALECT, what, &error))?;
-            self.call(call, raw, at, deltas);
+            let call: Call<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
+            self.call(call, raw, at, deltas).map_err(malformed)?;
         }
         if let Some(function) = piece.function_call {
             let call = Call { index: Some(0), id: None, kind: None, function: Some(function) };
-            self.call(call, Raw::NULL, 0, deltas);
+            self.call(call, Raw::NULL, 0, deltas).map_err(malformed)?;
         }
         Ok(())
     }
 
-    fn call(&mut self, call: Call, raw: Raw<'_>, at: usize, deltas: &mut Deltas) {
-        if call.kind.as_deref().is_some_and(|kind| kind != "function") {
+    fn call(
+        &mut self,
+        call: Call<'_>,
+        raw: Raw<'_>,
+        at: usize,
+        deltas: &mut Deltas,
+    ) -> Result<(), serde_json::Error> {
+        if let Some(Str(kind)) = call.kind.filter(|kind| kind.0 != "function") {
             // Whole answers alone have these in one piece.
             if call.index.is_none() {
-                let kind = format!("tool_calls.{}", call.kind.unwrap_or_default());
+                let kind = format!("tool_calls.{kind}");
                 let block = Opaque { dialect: DIALECT, kind, json: raw.kept() };
                 let index = self.fresh();
                 deltas.push(Delta::Opaque { index, block });
             }
-            return;
+            return Ok(());
         }
         let function = call.function.unwrap_or_default();
-        let name = function.name.filter(|name| !name.is_empty());
-        let id = call.id.filter(|id| !id.is_empty());
+        let name = function.name.map(|name| name.0.into_owned()).filter(|name| !name.is_empty());
+        let id = call.id.map(|id| id.0.into_owned()).filter(|id| !id.is_empty());
         let wanted = call.index.or(u32::try_from(at).ok());
         // Servers that number every call 0 mark them by id.
         let known = if self.whole {
@@ -283,22 +278,36 @@ impl Frames {
             let open = &self.calls[*at];
             name.is_none() || id.as_ref().is_none_or(|id| *id == open.id)
         });
-        let block = match known {
-            Some(at) => self.calls[at].block,
+        let at = match known {
+            Some(at) => at,
             None => {
-                let index = self.fresh();
+                let block = self.fresh();
                 let name = name.unwrap_or_default();
                 // A result has to refer to something.
                 let id = id.unwrap_or_else(|| made_up(&self.answer, &name, self.calls.len()));
-                self.numbered.insert(wanted, self.calls.len());
-                self.calls.push(OpenCall { id: id.clone(), block: index });
-                deltas.push(Delta::ToolCall { index, id, name });
-                index
+                let at = self.calls.len();
+                self.numbered.insert(wanted, at);
+                self.calls.push(OpenCall {
+                    id: id.clone(),
+                    block,
+                    arguments: TextPieces::default(),
+                });
+                deltas.push(Delta::ToolCall { index: block, id, name });
+                at
             }
         };
-        if let Some(json) = function.arguments.filter(|json| !json.is_empty()) {
-            deltas.push(Delta::Arguments { index: block, json });
+        let call = &mut self.calls[at];
+        if let Some(raw) = function.arguments {
+            let json = match raw.inside() {
+                Some(_) => call.arguments.push(raw)?.into_owned(),
+                // Some servers send the object itself.
+                None => raw.get().to_owned(),
+            };
+            if !json.is_empty() {
+                deltas.push(Delta::Arguments { index: call.block, json });
+            }
         }
+        Ok(())
     }
 
     fn fresh(&mut self) -> u32 {
@@ -308,48 +317,28 @@ impl Frames {
     }
 }
 
-/// The block a kind of text goes to, opened when it is new.
-fn block(open: &mut Option<u32>, next: &mut u32) -> u32 {
-    *open.get_or_insert_with(|| {
-        let block = *next;
-        *next += 1;
-        block
-    })
-}
+impl TextBlock {
+    /// The block's number; it begins when it is new.
+    fn open(&mut self, next: &mut u32) -> u32 {
+        *self.index.get_or_insert_with(|| {
+            let block = *next;
+            *next += 1;
+            block
+        })
+    }
 
-/// The text of a chunk that has no more than one, as it stands in the chunk.
-fn only_text<'a>(choices: &[Choice<'a>]) -> Option<&'a str> {
-    let [Choice { delta: Some(piece), .. }] = choices else { return None };
-    let content = piece.content.and_then(Raw::inside);
-    content.filter(|text| !text.is_empty()).or_else(|| {
-        match piece.reasoning_content.as_ref().or(piece.reasoning.as_ref())?.0 {
-            Cow::Borrowed(text) => Some(text),
-            Cow::Owned(_) => None,
+    /// The text of a field: a string, or a list of parts as some servers send it.
+    fn read(&mut self, raw: Raw<'_>) -> Result<String, serde_json::Error> {
+        if !raw.is_list() {
+            return self.pieces.push(raw).map(Cow::into_owned);
         }
-    })
-}
-
-/// The text of a `content` field: a string, or a list of parts as some servers send it.
-fn text_of(raw: Raw<'_>) -> Result<String, serde_json::Error> {
-    if !raw.is_list() {
-        return raw.text().map(Cow::into_owned);
+        let parts: Vec<ContentPart<'_>> = serde_json::from_str(raw.get())?;
+        let is_text = |part: &ContentPart<'_>| part.kind.as_ref().is_some_and(|k| k.0 == "text");
+        let texts = parts.into_iter().filter(is_text).filter_map(|part| part.text);
+        let mut joined = String::new();
+        for text in texts {
+            joined.push_str(&self.pieces.push(text)?);
+        }
+        Ok(joined)
     }
-    let parts: Vec<ContentPart> = serde_json::from_str(raw.get())?;
-    let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));
-    Ok(texts.filter_map(|part| part.text).collect())
-}
-
-/// Whether a field counts as set: SDKs decide it in this way.
-fn is_truthy(raw: Raw<'_>) -> bool {
-    !matches!(raw.get(), "null" | "false" | "\"\"" | "0" | "{}" | "[]")
-}
-
-/// Whether it is valid JSON with an error in it.
-fn is_error(data: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Probe<'a> {
-        #[serde(borrow)]
-        error: Raw<'a>,
-    }
-    serde_json::from_str::<Probe<'_>>(data).is_ok_and(|probe| is_truthy(probe.error))
 }

@@ -1,29 +1,31 @@
 //! An answer for a caller, written: whole, or chunk by chunk.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Delta, Event, FrameKind, Part};
+use steadfast_chat::{Completion, Delta, Event, FrameKind, Part, surrogates::repaired};
 use steadfast_core::Failure;
 
-use super::stop;
+use super::{DIALECT, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, Known, sse_out},
-    json::Object,
+    json::{JsonPieces, Object},
 };
 
 /// Writes a whole answer.
 pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
+    let own = answer.head.dialect == DIALECT;
     Object::text(|object| {
         head(object, "chat.completion", answer.id.as_deref(), answer.model.as_deref(), caller);
         {
             let mut choices = object.array("choices");
             let mut choice = choices.object();
             choice.put("index", &0);
-            message(&mut choice.object("message"), answer);
+            message(&mut choice.object("message"), answer, own);
+            let stop = answer.stop.as_ref();
             choice
                 .put("logprobs", &None::<u8>)
-                .put("finish_reason", &answer.stop.as_ref().map(stop::reason_name));
+                .put("finish_reason", &stop.map(|stop| stop::reason_name(stop, own)));
         }
         stop::put_usage(object, &answer.usage);
     })
@@ -47,7 +49,7 @@ fn head(
         .put("model", model.unwrap_or(&caller.model));
 }
 
-fn message(message: &mut Object<'_>, answer: &Completion) {
+fn message(message: &mut Object<'_>, answer: &Completion, own: bool) {
     let text = answer.text();
     let thoughts: String = answer
         .parts
@@ -57,7 +59,9 @@ fn message(message: &mut Object<'_>, answer: &Completion) {
             _ => None,
         })
         .collect();
-    let has_text = answer.parts.iter().any(|part| part.as_text().is_some());
+    // Null would be refused as history where nothing is called.
+    let has_text = answer.tool_calls().next().is_none()
+        || answer.parts.iter().any(|part| part.as_text().is_some());
     message.put("role", "assistant").put("content", &has_text.then_some(&text));
     // Not OpenAI's own, but what most compatible servers and clients call it.
     message.put_some("reasoning_content", Some(&thoughts).filter(|text| !text.is_empty()));
@@ -65,9 +69,13 @@ fn message(message: &mut Object<'_>, answer: &Completion) {
     if answer.tool_calls().next().is_some() {
         let mut calls = message.array("tool_calls");
         for call in answer.tool_calls() {
+            let arguments = match own {
+                true => Cow::Borrowed(call.arguments.as_str()),
+                false => repaired(&call.arguments),
+            };
             let mut item = calls.object();
             item.put("id", &call.id).put("type", "function");
-            item.object("function").put("name", &call.name).put("arguments", &call.arguments);
+            item.object("function").put("name", &call.name).put("arguments", &*arguments);
         }
     }
 }
@@ -80,6 +88,8 @@ pub(super) struct Writer {
     started: bool,
     /// The number of each tool call, by its block.
     calls: HashMap<u32, usize>,
+    /// The arguments of each, by its number.
+    arguments: Vec<JsonPieces>,
     /// The finish reason is out.
     finished: bool,
     usage_out: bool,
@@ -91,6 +101,7 @@ impl Writer {
             known: Known::new(caller),
             started: false,
             calls: HashMap::new(),
+            arguments: Vec::new(),
             finished: false,
             usage_out: false,
         }
@@ -102,6 +113,7 @@ impl Writer {
         if let Delta::ToolCall { index, .. } = delta {
             let next = self.calls.len();
             self.calls.entry(*index).or_insert(next);
+            self.arguments.resize_with(self.calls.len(), JsonPieces::default);
         }
     }
 
@@ -132,11 +144,25 @@ impl Writer {
         }
     }
 
-    fn end(&mut self, out: &mut Vec<u8>) {
+    /// A piece of a call's arguments.
+    fn call(&self, number: usize, json: &str, out: &mut Vec<u8>) {
+        self.delta(out, None, |delta| {
+            let mut calls = delta.array("tool_calls");
+            let mut call = calls.object();
+            call.put("index", &number).object("function").put("arguments", json);
+        });
+    }
+
+    fn end(&mut self, own: bool, out: &mut Vec<u8>) {
+        for (number, pieces) in self.arguments.iter().enumerate() {
+            if let Some(rest) = pieces.rest() {
+                self.call(number, &rest, out);
+            }
+        }
         if !std::mem::replace(&mut self.finished, true)
             && let Some(stop) = &self.known.stop
         {
-            self.delta(out, Some(stop::reason_name(stop)), |_| {});
+            self.delta(out, Some(stop::reason_name(stop, own)), |_| {});
         }
         if self.known.caller.stream_usage && !std::mem::replace(&mut self.usage_out, true) {
             self.chunk(out, |object| {
@@ -149,7 +175,7 @@ impl Writer {
 }
 
 impl EncodeEvents for Writer {
-    fn encode(&mut self, event: &Event, _: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
         for delta in &event.deltas {
             self.remember(delta);
             match delta {
@@ -180,13 +206,15 @@ impl EncodeEvents for Writer {
                 Delta::Arguments { index, json } => {
                     self.start(out);
                     let number = self.calls.get(index).copied().unwrap_or(0);
-                    self.delta(out, None, |delta| {
-                        let mut calls = delta.array("tool_calls");
-                        let mut call = calls.object();
-                        call.put("index", &number).object("function").put("arguments", json);
-                    });
+                    let json = match self.arguments.get_mut(number) {
+                        Some(pieces) if foreign => pieces.push(json),
+                        _ => Cow::Borrowed(json.as_str()),
+                    };
+                    if !json.is_empty() {
+                        self.call(number, &json, out);
+                    }
                 }
-                Delta::End => self.end(out),
+                Delta::End => self.end(!foreign, out),
                 _ => {}
             }
         }

@@ -2,6 +2,7 @@
 
 mod answer_decode;
 mod answer_encode;
+mod chunk;
 mod error;
 mod messages;
 mod request_decode;

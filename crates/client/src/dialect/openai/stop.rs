@@ -4,13 +4,13 @@ use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
 use steadfast_core::Usage;
 
-use crate::json::Object;
+use crate::{dialect::own_word, json::Object};
 
 /// The stop of a finish reason, or `Err` when that means that the provider broke.
 ///
 /// Beyond OpenAI's own five: `model_length` is Mistral's, `eos` and `end_turn` come from servers
 /// that pass on what their engine reports, `error` is OpenRouter's, `network_error` Z.AI's,
-/// `insufficient_system_resource` DeepSeek's, `abort` vLLM's.
+/// `insufficient_system_resource` DeepSeek's, `abort` vLLM's, `MALFORMED_...` Gemini's behind a relay.
 pub(super) fn read(word: &str) -> Result<Stop, ()> {
     let reason = match word {
         "stop" | "eos" | "end_turn" => StopReason::EndTurn,
@@ -19,28 +19,25 @@ pub(super) fn read(word: &str) -> Result<Stop, ()> {
         "content_filter" => StopReason::ContentFilter,
         "stop_sequence" => StopReason::StopSequence,
         "model_context_window_exceeded" => StopReason::Window,
-        "error" | "network_error" | "insufficient_system_resource" | "abort" => return Err(()),
+        "error"
+        | "network_error"
+        | "insufficient_system_resource"
+        | "abort"
+        | "MALFORMED_FUNCTION_CALL"
+        | "MALFORMED_RESPONSE" => return Err(()),
         _ => StopReason::Other,
     };
     Ok(Stop::new(reason, word))
 }
 
-/// The finish reason for `stop`: the one it came with, when this dialect has that for the same.
-pub(super) fn reason_name(stop: &Stop) -> &str {
-    let own = match stop.reason {
+/// The finish reason for `stop`, of an answer of this dialect's `own`.
+pub(super) fn reason_name(stop: &Stop, own: bool) -> &str {
+    own_word(stop, own).unwrap_or(match stop.reason {
         StopReason::ToolUse => "tool_calls",
         StopReason::MaxTokens | StopReason::Window => "length",
         StopReason::ContentFilter => "content_filter",
         _ => "stop",
-    };
-    match stop.word.as_deref() {
-        Some(word @ ("function_call" | "stop" | "length" | "tool_calls" | "content_filter"))
-            if read(word).is_ok_and(|other| other.reason == stop.reason) =>
-        {
-            word
-        }
-        _ => own,
-    }
+    })
 }
 
 /// `usage` as it is on the wire.
