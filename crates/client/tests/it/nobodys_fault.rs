@@ -352,7 +352,7 @@ fn its_own_dialect_gets_the_same_when_it_is_written_again() {
         let written = write_stream(from, from, &events);
         let again = completion(from, &whole_stream(from, &written));
         let stop = completion(from, &events).stop.unwrap();
-        assert_eq!(again.stop.unwrap().word, stop.word, "{} of {from}", case.name);
+        assert_eq!(again.stop.as_ref().unwrap().word, stop.word, "{} of {from}", case.name);
         assert_eq!(again.text(), case.text, "{} of {from}", case.name);
     }
 }
