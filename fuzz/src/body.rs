@@ -64,7 +64,7 @@ impl Service<Request<()>> for Provider {
 /// The forwarded bytes, and the failure.
 fn watch(provider: Provider) -> (Vec<u8>, Option<Failure>) {
     let mut cx = Context::from_waker(Waker::noop());
-    let mut service = ClassifyLayer::http().layer(provider);
+    let mut service = ClassifyLayer::llm_http().layer(provider);
     let response = pin!(service.call(Request::new(()))).as_mut().poll(&mut cx);
     let Poll::Ready(response) = response else { panic!("nothing to wait for") };
     let response = match response {

@@ -24,8 +24,14 @@ pub(crate) struct Content {
 pub(crate) fn content_of(dialect: Dialect, events: &[Event]) -> Content {
     let arguments = |json: &str| {
         let json = if json.trim().is_empty() { "{}" } else { json };
+        let json = steadfast_chat::surrogates::repaired(json);
+        let read = serde_json::from_str::<&serde_json::value::RawValue>(&json);
+        if !read.is_ok_and(|raw| raw.get().starts_with('{')) {
+            // What is no object is wrapped in one where the dialect needs it.
+            return serde_json::json!({ "_raw": json });
+        }
         // A number that no float holds is passed on as it is; only the line breaks beside it may change.
-        serde_json::from_str(json).unwrap_or_else(|_| json.replace(['\n', '\r'], " ").into())
+        serde_json::from_str(&json).unwrap_or_else(|_| json.replace(['\n', '\r'], " ").into())
     };
     let text = events.iter().flat_map(|event| &event.deltas).filter_map(|delta| match delta {
         Delta::Text { text, .. } => Some(text.as_str()),

@@ -73,7 +73,7 @@ fn resilient(
         // The layers.
         .layer(retry)
         .layer(breaker)
-        .layer(ClassifyLayer::http())
+        .layer(ClassifyLayer::llm_http())
         // Below is async-openai's own service, which sends each request once, with reqwest.
         .map_response(http::Response::<Body>::from)
         .map_request(|call: OpenAiCall| call.factory)

@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut http = ServiceBuilder::new()
         .layer(retry)
         .layer(breaker)
-        .layer(ClassifyLayer::http())
+        .layer(ClassifyLayer::llm_http())
         .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
 
     println!("a provider that fails twice, then answers:");

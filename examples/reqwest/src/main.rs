@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut http = ServiceBuilder::new()
         .layer(retry)
         .layer(breaker)
-        .layer(ClassifyLayer::http())
+        .layer(ClassifyLayer::llm_http())
         .map_response(Response::<reqwest::Body>::from)
         // A retry sends the request again, so its body has to be `Clone` in the layers; here it is
         // converted to reqwest's, for one attempt.
