@@ -136,6 +136,7 @@ mod tests {
             (TimeLimit::FirstContent, true),
             (TimeLimit::Attempt, true),
             (TimeLimit::Throughput, true),
+            (TimeLimit::Whole, true),
             (TimeLimit::Makespan, false),
             (TimeLimit::Pipeline, false),
         ] {

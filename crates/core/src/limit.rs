@@ -20,6 +20,8 @@ pub enum TimeLimit {
     Pipeline,
     /// Content came, but too slowly to be useful.
     Throughput,
+    /// An answer that comes whole, and is silent until then, took too long.
+    Whole,
 }
 
 impl TimeLimit {
@@ -32,6 +34,7 @@ impl TimeLimit {
             TimeLimit::Makespan => "makespan",
             TimeLimit::Pipeline => "pipeline",
             TimeLimit::Throughput => "throughput",
+            TimeLimit::Whole => "whole",
         }
     }
 

@@ -16,27 +16,41 @@ use tokio::{
 
 /// When a call must be over. Shared by every layer; inner layers can only make it earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Deadline(Instant);
+pub struct Deadline {
+    at: Instant,
+    /// The limit of ours that it is the end of.
+    limit: Option<Duration>,
+}
 
 impl Deadline {
     /// A deadline at `at`.
     pub const fn at(at: Instant) -> Self {
-        Self(at)
+        Self { at, limit: None }
+    }
+
+    /// The same, of a limit that a layer has set.
+    pub const fn of_limit(at: Instant, limit: Duration) -> Self {
+        Self { at, limit: Some(limit) }
+    }
+
+    /// The limit that a layer has set; `None` when it is the caller's own deadline.
+    pub const fn limit(self) -> Option<Duration> {
+        self.limit
     }
 
     /// A deadline `limit` from now; thirty years from now for a limit too long to represent.
     pub fn after(limit: Duration) -> Self {
-        Self(later(Instant::now(), limit))
+        Self::at(later(Instant::now(), limit))
     }
 
     /// The instant itself.
     pub const fn instant(self) -> Instant {
-        self.0
+        self.at
     }
 
     /// What is left at `now`; zero once past.
     pub fn remaining_at(self, now: Instant) -> Duration {
-        self.0.saturating_duration_since(now)
+        self.at.saturating_duration_since(now)
     }
 
     /// What is left; zero once past.
@@ -46,7 +60,7 @@ impl Deadline {
 
     /// Whether it has passed.
     pub fn is_past(self) -> bool {
-        Instant::now() >= self.0
+        Instant::now() >= self.at
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     fmt,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use steadfast_core::{CallContext, Deadline, Failure, RecoveryLog, Target, TimeLimit, time::Alarm};
@@ -27,8 +28,8 @@ const MAX_UNCHECKED: u8 = 32;
 pub struct Clocks {
     shared: Arc<TimeoutState>,
     times: Times,
-    /// The deadline is the caller's and not this layer's.
-    is_callers: bool,
+    /// The limit that the deadline is the end of; `None`: it is the caller's own.
+    pipeline: Option<Duration>,
     /// There has been progress since the time was last read.
     fresh: bool,
     delivered: bool,
@@ -45,6 +46,7 @@ impl Clocks {
     /// its answer is silent until it is complete.
     #[inline]
     pub(crate) fn new(shared: Arc<TimeoutState>, context: &CallContext, is_whole: bool) -> Self {
+        let pipeline = context.deadline.and_then(Deadline::limit);
         let deadline = context.deadline.map(Deadline::instant);
         Self {
             shared,
@@ -54,7 +56,7 @@ impl Clocks {
                 deadline,
                 ..Times::default()
             },
-            is_callers: true,
+            pipeline,
             fresh: false,
             delivered: false,
             unchecked: 0,
@@ -75,10 +77,12 @@ impl Clocks {
                 let due = Due { at: now, limit: TimeLimit::Pipeline };
                 return Err(self.fire(due, now).with_attempts(0));
             }
-            Some(callers) if callers <= own => {}
-            _ => (self.times.deadline, self.is_callers) = (Some(own), false),
+            Some(callers) if callers <= own => return Ok(false),
+            _ => {}
         }
-        Ok(!self.is_callers)
+        self.times.deadline = Some(own);
+        self.pipeline = self.shared.limits.pipeline;
+        Ok(true)
     }
 
     pub(crate) fn limits(&self) -> &TimeLimits {
@@ -177,7 +181,7 @@ impl Clocks {
         let fired = Fired {
             limit: due.limit,
             limits: &self.shared.limits,
-            is_callers: self.is_callers,
+            pipeline: self.pipeline,
             elapsed: now.saturating_duration_since(started),
             delivered: self.delivered,
             target: self.target.as_ref(),

@@ -14,8 +14,8 @@ use crate::limits::TimeLimits;
 pub(crate) struct Fired<'a> {
     pub(crate) limit: TimeLimit,
     pub(crate) limits: &'a TimeLimits,
-    /// The caller's own deadline was earlier than any limit of the layer.
-    pub(crate) is_callers: bool,
+    /// The limit of the whole call; `None`: the caller's own deadline was earlier.
+    pub(crate) pipeline: Option<Duration>,
     pub(crate) elapsed: Duration,
     /// Content had been delivered.
     pub(crate) delivered: bool,
@@ -24,19 +24,22 @@ pub(crate) struct Fired<'a> {
 }
 
 impl Fired<'_> {
-    /// What happened, the setting that decided, and what it is set to.
+    /// What happened, the key that decided, by its name in a configuration, and what it is set to.
     fn about(&self) -> (&'static str, &'static str, Option<Duration>) {
         let limits = self.limits;
         match self.limit {
-            TimeLimit::Stall => ("the answer stalled", "stall", limits.stall),
-            TimeLimit::FirstContent => ("no content came", "first_content", limits.first_content),
-            TimeLimit::Attempt => ("the attempt took too long", "attempt", limits.attempt),
+            TimeLimit::Stall => ("the answer stalled", "stall_ms", limits.stall),
+            TimeLimit::FirstContent => ("no content came", "first_content_ms", limits.first_content),
+            TimeLimit::Attempt => ("the attempt took too long", "attempt_ms", limits.attempt),
             TimeLimit::Makespan => ("the answer took too long", "ceiling", limits.makespan),
             TimeLimit::Throughput => {
                 ("the answer came too slowly", "floor", limits.floor.map(|floor| floor.window))
             }
-            _ if self.is_callers => ("execution:aborted", "deadline", None),
-            _ => ("execution:aborted", "pipeline", limits.pipeline),
+            TimeLimit::Whole => ("the answer took too long", "whole_ms", limits.whole),
+            _ => match self.pipeline {
+                Some(limit) => ("execution:aborted", "pipeline_ms", Some(limit)),
+                None => ("execution:aborted", "the caller's deadline", None),
+            },
         }
     }
 
@@ -93,7 +96,10 @@ impl fmt::Display for Fired<'_> {
         if let Some(limit) = set_to {
             write!(f, " of {limit:?}")?;
         }
-        write!(f, ", set by `{knob}`, fired after ")?;
+        match set_to {
+            Some(_) => write!(f, ", set by `timeout.{knob}`, fired after ")?,
+            None => write!(f, ", set by {knob}, fired after ")?,
+        }
         // Whole milliseconds: timers are no finer.
         write!(f, "{:?}; ", Duration::from_millis(millis(self.elapsed)))?;
         f.write_str(match self.delivered {

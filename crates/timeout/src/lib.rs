@@ -17,9 +17,13 @@
 //! | `stall` | 180 s | content: text, thinking, tool calls; not pings or comments | yes |
 //! | `makespan` | 10 x `stall` | nothing | no |
 //! | `attempt` | 60 s to the first content, for calls that are not the first attempt | nothing | yes |
+//! | `whole` | off, for answers that do not come as a stream | nothing | yes |
 //! | `first_content` | off | nothing | yes |
 //! | `throughput` | off | nothing | yes |
 //! | `pipeline` | 600 s, or the caller's deadline | nothing | no |
+//!
+//! An answer that comes whole is silent by nature: `stall`, `attempt` and `first_content` do not apply to a
+//! request that says it wants one ([`Call::is_whole`](steadfast_core::Call::is_whole)).
 //!
 //! They work on any request that is a [`Call`](steadfast_core::Call) and on any reply that is
 //! a [`TimeoutReply`]; `.at_once()` limits the future alone, for replies that are values.
@@ -52,7 +56,7 @@
 //! assert_eq!(failure.time_limit(), Some(TimeLimit::Stall));
 //! assert_eq!(
 //!     failure.message(),
-//!     "the answer stalled: limit stall of 180s, set by `stall`, fired after 180s; \
+//!     "the answer stalled: limit stall of 180s, set by `timeout.stall_ms`, fired after 180s; \
 //!      no content had been delivered",
 //! );
 //! # }

@@ -14,6 +14,7 @@ pub struct TimeLimits {
     pub(crate) first_content: Option<Duration>,
     pub(crate) makespan: Option<Duration>,
     pub(crate) attempt: Option<Duration>,
+    pub(crate) whole: Option<Duration>,
     pub(crate) pipeline: Option<Duration>,
     pub(crate) floor: Option<Floor>,
 }
@@ -61,10 +62,12 @@ impl Times {
         // Once there is content, this limit would break a healthy stream.
         let attempt = limits.attempt.filter(|_| is_retry && !content && !is_whole);
         let stall = limits.stall.filter(|_| !is_whole);
+        let whole = limits.whole.filter(|_| is_whole);
         [
             (deadline, TimeLimit::Pipeline),
             (after(started, limits.makespan), TimeLimit::Makespan),
             (after(started, attempt), TimeLimit::Attempt),
+            (after(started, whole), TimeLimit::Whole),
             (window, TimeLimit::Throughput),
             (after(started, first_content), TimeLimit::FirstContent),
             (after(progress.or(started), stall), TimeLimit::Stall),
@@ -92,6 +95,7 @@ mod tests {
             first_content: Some(secs(30)),
             makespan: Some(secs(1_800)),
             attempt: Some(secs(60)),
+            whole: None,
             pipeline: None,
             floor: None,
         };
@@ -109,6 +113,18 @@ mod tests {
                 due(60, TimeLimit::Attempt),
             ),
             (Times { is_retry: true, ..with_content(20) }, limits, due(200, TimeLimit::Stall)),
+            // The silence of an answer that comes whole says nothing, whichever attempt it is.
+            (
+                Times { is_whole: true, is_retry: true, ..started },
+                limits,
+                due(1_800, TimeLimit::Makespan),
+            ),
+            (
+                Times { is_whole: true, ..started },
+                TimeLimits { whole: Some(secs(90)), ..limits },
+                due(90, TimeLimit::Whole),
+            ),
+            (started, TimeLimits { whole: Some(secs(9)), ..limits }, due(30, TimeLimit::FirstContent)),
             (
                 Times { window: Some(start + secs(25)), ..with_content(20) },
                 limits,

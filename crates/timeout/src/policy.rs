@@ -18,9 +18,9 @@ impl TimePolicy for StallPolicy {
     }
 
     fn limits(&self) -> TimeLimits {
-        let Self { stall, attempt, first_content, floor, .. } = *self;
+        let Self { stall, attempt, whole, first_content, floor, .. } = *self;
         let (stall, makespan) = (Some(stall), self.makespan());
-        TimeLimits { stall, first_content, makespan, attempt, pipeline: None, floor }
+        TimeLimits { stall, first_content, makespan, attempt, whole, pipeline: None, floor }
     }
 }
 
@@ -68,14 +68,21 @@ pub struct StallPolicy {
     #[cfg_attr(feature = "serde", serde(with = "steadfast_core::config::ZeroIsOff"))]
     pub ceiling: Option<u32>,
     /// The longest time to the first content of a call that is not the first attempt of its request, by
-    /// its [`attempts`](steadfast_core::CallContext::attempts); without streaming, to the whole answer.
-    /// 60 s: the caller has waited for an attempt already. It ends with the first content, or it would
-    /// break healthy streams. Off: no such limit.
+    /// its [`attempts`](steadfast_core::CallContext::attempts). 60 s: the caller has waited for an attempt
+    /// already. It ends with the first content, or it would break healthy streams. Off: no such limit.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")
     )]
     pub attempt: Option<Duration>,
+    /// The longest time an attempt may take whose answer comes whole, by
+    /// [`is_whole`](steadfast_core::Call::is_whole): none of the limits on silence applies to it. Off by
+    /// default: such an answer is silent until it is complete, and has what is left of the deadline.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "whole_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub whole: Option<Duration>,
     /// The longest time to the first content; at most [`stall`](Self::stall). Off by default, because
     /// the time that models think differs.
     #[cfg_attr(
@@ -93,6 +100,7 @@ impl Default for StallPolicy {
             stall: Duration::from_secs(180),
             ceiling: Some(10),
             attempt: Some(Duration::from_secs(60)),
+            whole: None,
             first_content: None,
             floor: None,
         }
@@ -133,10 +141,11 @@ impl StallPolicy {
     ///
     /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        let Self { stall, attempt, first_content, floor, .. } = *self;
+        let Self { stall, attempt, whole, first_content, floor, .. } = *self;
         positive("stall", Some(stall), "")?;
         positive("ceiling", self.makespan(), NONE_IS_OFF)?;
         positive("attempt", attempt, NONE_IS_OFF)?;
+        positive("whole", whole, NONE_IS_OFF)?;
         positive("first_content", first_content, NONE_IS_OFF)?;
         if let Some(first_content) = first_content
             && first_content > stall

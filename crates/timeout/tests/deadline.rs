@@ -62,7 +62,7 @@ async fn it_ends_a_call_that_hangs() {
     assert_eq!((failure.retry(), failure.fault()), (Retry::Forbidden, FaultSide::Local));
     assert_eq!(
         failure.message(),
-        "execution:aborted: limit pipeline of 10s, set by `pipeline`, fired after 10s; no content \
+        "execution:aborted: limit pipeline of 10s, set by `timeout.pipeline_ms`, fired after 10s; no content \
          had been delivered"
     );
     assert_eq!(failure.user_message(), Reason::Timeout.user_message());
@@ -92,7 +92,7 @@ async fn it_runs_over_the_whole_answer_however_steadily_it_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn it_runs_from_the_call_even_when_the_head_was_there_at_once() {
-    for (callers, knob) in [(None, "`pipeline`"), (Some(secs(10)), "`deadline`")] {
+    for (callers, knob) in [(None, "`timeout.pipeline_ms`"), (Some(secs(10)), "the caller's deadline")] {
         let mut events =
             Some(Timed::new([(secs(0), text("a")), (secs(30), text("b")), (secs(0), end())]));
         let provider = service_fn(move |_: PlainRequest| {

@@ -237,7 +237,7 @@ async fn steady_content_reaches_the_ceiling_which_is_not_the_providers_fault() {
     assert!(failure.is_delivered());
     assert_eq!(
         failure.message(),
-        "the answer took too long: limit makespan of 1800s, set by `ceiling`, fired after 1800s; \
+        "the answer took too long: limit makespan of 1800s, set by `timeout.ceiling`, fired after 1800s; \
          content had been delivered"
     );
     assert_eq!(Arc::strong_count(&alive), 1, "dropped, though the answer is still held");
@@ -265,7 +265,7 @@ async fn every_wait_is_bounded_by_the_deadline() {
         assert_eq!((failure.retry(), failure.evidence()), (Retry::Forbidden, "pipeline_timeout"));
         assert_eq!((failure.scope(), failure.fault()), (Scope::Request, FaultSide::Local));
         assert!(failure.message().starts_with("execution:aborted"), "{failure}");
-        assert!(failure.message().contains("`deadline`"), "{failure}");
+        assert!(failure.message().contains("the caller's deadline"), "{failure}");
         assert_eq!(failure.target(), Some(&"openai".into()));
         assert_eq!(failure.is_delivered(), after.is_zero());
     }

@@ -25,7 +25,7 @@ async fn a_limit_that_fired_is_traced_once_with_its_setting_and_time() {
     assert!(read(&mut answer).await.1.is_some());
     assert_eq!(
         captured.take(),
-        ["steadfast::timeout::fired limit=\"stall\" knob=\"stall\" limit_ms=180000 \
+        ["steadfast::timeout::fired limit=\"stall\" knob=\"stall_ms\" limit_ms=180000 \
           elapsed_ms=185000 delivered=true target=openai"]
     );
 }

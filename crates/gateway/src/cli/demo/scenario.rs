@@ -45,6 +45,7 @@ cap_ms = 1000
 
 [timeout]
 stall_ms = 1500
+whole_ms = 1500
 pipeline_ms = 30000
 
 [compaction]
