@@ -9,7 +9,7 @@ use std::{
 };
 
 use steadfast_core::{
-    AttemptFailure, BufferLimits, Call, Deadline, Failure, Kept, Lease, Reason, Reservation,
+    AttemptFailure, BufferLimits, Call, Deadline, Failure, Kept, Lease, Reason, Reservation, Retry,
     RetryBudget, Spare, Withdrawal,
 };
 use tower_service::Service;
@@ -32,24 +32,43 @@ pub(crate) struct CallState<S, Req> {
     overloaded: u32,
     /// Attempts that met one of our own time limits.
     hangs: u32,
-    /// The last failure of an attempt.
-    last: Option<Failure>,
     /// All waits together.
     waited: Duration,
     /// The wait before the attempt under way.
     last_wait: Duration,
     /// What the retries so far have cost.
     spent: Withdrawal,
-    /// The retry that has been decided and not been sent yet.
-    pending_retry: PendingRetry,
+    /// The retry that is waited for or under way.
+    pending_retry: Option<PendingRetry>,
 }
 
-#[derive(Default)]
+/// A retry, from its decision until it is known whether a provider was asked.
 struct PendingRetry {
-    cost: Option<Reservation>,
+    /// What it is made for.
+    after: Failure,
     nudge: Option<Cow<'static, str>>,
-    /// Why; taken once a provider has been asked.
-    reason: Option<Reason>,
+    cost: Cost,
+}
+
+/// What a retry costs. Dropped while the retry is under way it is paid, since a provider may have been
+/// asked; before that, it goes back into the budget.
+struct Cost {
+    reserved: Option<Reservation>,
+    under_way: bool,
+}
+
+impl Cost {
+    fn spend(mut self) -> Withdrawal {
+        self.reserved.take().map(Reservation::spend).unwrap_or_default()
+    }
+}
+
+impl Drop for Cost {
+    fn drop(&mut self) {
+        if self.under_way {
+            let _ = self.reserved.take().map(Reservation::spend);
+        }
+    }
 }
 
 /// What follows a failed attempt.
@@ -79,11 +98,10 @@ impl<S, Req: Call + Clone> CallState<S, Req> {
             retries: 0,
             overloaded: 0,
             hangs: 0,
-            last: None,
             waited: Duration::ZERO,
             last_wait: Duration::ZERO,
             spent: Withdrawal::default(),
-            pending_retry: PendingRetry::default(),
+            pending_retry: None,
         }
     }
 }
@@ -96,8 +114,8 @@ impl<S, Req: Call> CallState<S, Req> {
     /// Its answer has content: the lease that refunds its retries when the answer ends successfully.
     #[inline]
     pub(crate) fn answered(&mut self) -> Lease {
-        if self.retries > 0 {
-            self.count_retry();
+        if let Some(retry) = self.pending_retry.take() {
+            self.count(retry);
             self.shared.recovered();
         }
         let budget = self.shared.budget(self.kept.context());
@@ -109,77 +127,106 @@ impl<S, Req: Call> CallState<S, Req> {
         &mut self,
         AttemptFailure { failure, had_reply }: AttemptFailure,
     ) -> NextAction {
-        if failure.attempts() == 0 && self.last.is_some() {
-            return self.refused(&failure);
+        match self.pending_retry.take() {
+            Some(retry) if failure.attempts() == 0 => return self.refused(failure, retry),
+            Some(retry) => self.count(retry),
+            None => {}
         }
-        self.count_retry();
         self.calls = self.calls.saturating_add(failure.attempts());
         let kind = FailureKind::of(&failure);
         self.overloaded = if kind == FailureKind::Overloaded { self.overloaded + 1 } else { 0 };
         self.hangs += u32::from(kind == FailureKind::Hang);
+        // Before the decision, which depends on what the failure means for the target.
         let context = self.kept.context();
         let failure = match &context.routed {
             Some(routed) if failure.attempts() > 0 => routed.failed(failure, &context.log),
             _ => failure,
         };
         match self.decide(&failure) {
-            Ok((wait, cost)) => {
+            Ok((wait, reserved)) => {
                 self.last_wait = wait;
-                self.waited += wait;
+                self.waited = self.waited.saturating_add(wait);
                 self.retries += 1;
                 event::retried(self.kept.context(), &failure, self.retries, wait);
-                let reason = failure.reason();
-                let nudge = self.shared.nudge(&Nudge::new(self.retries, reason, had_reply));
-                self.pending_retry = PendingRetry { cost, nudge, reason: Some(reason) };
-                self.last = Some(failure);
+                let nudge = Nudge::new(self.retries, failure.reason(), had_reply);
+                let nudge = self.shared.nudge(&nudge);
+                let cost = Cost { reserved, under_way: false };
+                self.pending_retry = Some(PendingRetry { after: failure, nudge, cost });
                 NextAction::Retry(wait)
             }
             Err(why) => self.give_up(failure, why),
         }
     }
 
-    /// A retry was refused before a provider was asked. Where the call has nowhere else to go it waits for
-    /// its turn; else it ends with what it was retried for.
-    fn refused(&mut self, refusal: &Failure) -> NextAction {
-        let context = self.kept.context();
-        let wait = refusal.retry_after().filter(|_| {
-            refusal.reason() == Reason::CircuitOpen
-                && context.routed.is_some()
-                && context.alternatives == 0
-        });
-        if let Some(wait) = wait {
-            // Many wait for the same turn.
-            let wait = self.shared.part_of(wait);
-            let ends = context.deadline.is_some_and(|deadline| wait >= deadline.remaining());
-            if !ends && self.patience_left().is_none_or(|left| wait <= left) {
-                self.waited += wait;
-                return NextAction::Retry(wait);
-            }
+    /// The retry under way was refused before a provider was asked. It waits for its turn, or the call
+    /// ends with what the retry was made for.
+    fn refused(&mut self, refusal: Failure, mut retry: PendingRetry) -> NextAction {
+        retry.cost.under_way = false;
+        if let Some(wait) = self.turn(&refusal) {
+            self.waited = self.waited.saturating_add(wait);
+            self.pending_retry = Some(retry);
+            return NextAction::Retry(wait);
         }
         self.retries -= 1;
-        match self.last.take() {
-            Some(failure) => self.give_up(failure, GiveUp::Refused),
-            None => NextAction::GiveUp(still_refused()),
-        }
+        // What no layer may retry is not replaced by what one may.
+        let (failure, why) = match refusal.retry() {
+            Retry::Forbidden => (refusal, GiveUp::Forbidden),
+            _ => (retry.after, GiveUp::Refused),
+        };
+        self.report_end(&failure, why);
+        NextAction::GiveUp(self.end(failure))
     }
 
-    fn give_up(&mut self, failure: Failure, why: GiveUp) -> NextAction {
+    /// How long to wait after `refusal` where calls take turns and this one has nowhere else to go.
+    fn turn(&self, refusal: &Failure) -> Option<Duration> {
+        let turn = refusal.retry_after().filter(|turn| !turn.is_zero())?;
+        if refusal.reason() != Reason::CircuitOpen
+            || !self.takes_turns()
+            || turn > self.shared.config.policy.max_wait
+        {
+            return None;
+        }
+        // Many wait for the same turn.
+        let wait = self.shared.part_of(turn);
+        let in_time = self.time_left().is_none_or(|left| wait < left);
+        let patient = self.patience_left().is_none_or(|left| wait <= left);
+        (in_time && patient).then_some(wait)
+    }
+
+    fn give_up(&self, failure: Failure, why: GiveUp) -> NextAction {
         if self.retries > 0 || why.is_ours() {
-            self.shared.gave_up();
-            event::gave_up(self.kept.context(), &failure, self.retries, why);
+            self.report_end(&failure, why);
         }
-        let failure = failure.with_attempts(self.calls).with_waited(self.waited);
-        NextAction::GiveUp(match why {
-            GiveUp::Overloaded => failure.with_wants_fallback(),
-            _ => failure,
-        })
+        NextAction::GiveUp(self.end(failure))
     }
 
-    /// The retry under way has asked a provider.
-    fn count_retry(&mut self) {
-        if let Some(reason) = self.pending_retry.reason.take() {
-            self.shared.retried(reason);
-        }
+    fn report_end(&self, failure: &Failure, why: GiveUp) {
+        self.shared.gave_up();
+        event::gave_up(self.kept.context(), failure, self.retries, why);
+    }
+
+    /// What the call ends with.
+    fn end(&self, failure: Failure) -> Failure {
+        let failure = failure.with_attempts(self.calls).with_waited(self.waited);
+        let limit = self.shared.config.policy.overloaded_limit;
+        if limit > 0 && self.overloaded >= limit { failure.with_wants_fallback() } else { failure }
+    }
+
+    /// A retry has asked a provider.
+    fn count(&mut self, PendingRetry { after, cost, .. }: PendingRetry) {
+        self.shared.retried(after.reason());
+        self.spent = self.spent.and(cost.spend());
+    }
+
+    /// Whether a retry that is refused may wait for its turn, and so may be sent more than once.
+    fn takes_turns(&self) -> bool {
+        let context = self.kept.context();
+        context.routed.is_some() && context.alternatives == 0
+    }
+
+    /// What is left of the deadline.
+    fn time_left(&self) -> Option<Duration> {
+        self.kept.context().deadline.map(Deadline::remaining)
     }
 
     /// What is left of the time that the call may wait.
@@ -197,7 +244,7 @@ impl<S, Req: Call> CallState<S, Req> {
             alternatives: context.alternatives,
             rests: routed.is_some_and(|routed| routed.is_probe() || routed.rests()),
             priority: context.priority,
-            time_left: context.deadline.map(Deadline::remaining),
+            time_left: self.time_left(),
             patience: self.patience_left(),
             overloaded: self.overloaded,
             hangs: self.hangs,
@@ -247,23 +294,19 @@ where
         let service = self.service.get_or_insert_with(|| self.spare.get());
         if let Err(error) = ready!(service.poll_ready(cx)) {
             // The service can take no more calls.
-            return Poll::Ready(Err(error.into().with_attempts(self.calls)));
+            return Poll::Ready(Err(self.end(error.into())));
         }
-        let PendingRetry { cost, nudge, .. } = &mut self.pending_retry;
-        let cost = cost.take().map(Reservation::spend).unwrap_or_default();
-        // Kept: a call that is out of turn is sent again.
-        let nudge = nudge.clone();
-        self.spent = self.spent.and(cost);
-        // Where calls take turns, it may be sent again.
-        let takes_turns = self.kept.context().routed.is_some();
+        // The last attempt takes the request itself, unless it may have to be sent again.
         let most = self.shared.config.policy.retries;
-        let last = !takes_turns && (self.retries >= most || self.attempts_left() <= 1);
+        let last = !self.takes_turns() && (self.retries >= most || self.attempts_left() <= 1);
         let request = match &self.kept {
             Kept::Request(request) if !last => Some(request.clone()),
             _ => self.kept.take_last(),
         };
         let (attempts, repeats) = (self.attempts(), self.repeats());
-        let (Some(mut request), Some(service)) = (request, &mut self.service) else {
+        let (Some(mut request), Some(service), Some(retry)) =
+            (request, &mut self.service, &mut self.pending_retry)
+        else {
             let text = "a retry was due after the request had been sent for the last time";
             return Poll::Ready(Err(Failure::refused_fixed(Reason::Unknown, text)));
         };
@@ -272,18 +315,14 @@ where
         if let Some(routed) = &mut context.routed {
             routed.repeats = repeats;
         }
-        if let Some(text) = &nudge
+        if let Some(text) = &retry.nudge
             && request.nudge(text)
         {
             event::nudged(request.context(), self.retries);
         }
+        retry.cost.under_way = true;
         Poll::Ready(Ok(service.call(request)))
     }
-}
-
-fn still_refused() -> Failure {
-    let text = "a retry was refused after it had been given up";
-    Failure::refused_fixed(Reason::Unknown, text)
 }
 
 impl<S, Req> fmt::Debug for CallState<S, Req> {

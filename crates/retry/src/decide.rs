@@ -68,7 +68,8 @@ pub enum GiveUp {
     Delivered,
     /// The failure must not be retried by any layer.
     Forbidden,
-    /// One of our own refusals: no provider was called, and a retry would be refused again.
+    /// One of our own refusals: no provider was called, and a retry would be refused again. Or it is the
+    /// retry that was refused.
     Refused,
     /// The same request would fail the same way.
     NotRetryable,
@@ -82,10 +83,11 @@ pub enum GiveUp {
     AttemptsSpent,
     /// One of our own time limits, and another target could take the call.
     HangElsewhere,
-    /// The provider throttles us and asks for no wait, or for one that is longer than `failover_wait`,
+    /// The provider asks for a wait that is longer than `failover_wait`, or throttles us and asks for none,
     /// and another target could take the call.
     HintElsewhere,
-    /// The target rests, and another one could take the call.
+    /// The target rests, or a circuit breaker would refuse the retry, and another target could take the
+    /// call.
     Resting,
     /// The provider asks for a wait that is longer than the policy allows.
     HintTooLong,
@@ -167,9 +169,12 @@ impl RetryPolicy {
         }
         // A hint of zero is no hint.
         let hint = failure.retry_after().filter(|hint| !hint.is_zero());
-        let most = match situation.alternatives {
-            0 => self.retries_alone(kind, situation),
-            _ => self.retries_with_spare(kind, hint, failure, situation)?,
+        let most = if situation.alternatives == 0 {
+            self.retries_alone(kind, situation)
+        } else if situation.rests || failure.opened_circuit() {
+            return Err(GiveUp::Resting);
+        } else {
+            self.retries_with_spare(kind, hint, situation)?
         };
         if situation.retries >= most.min(self.retries) {
             return Err(GiveUp::RetriesSpent);
@@ -207,27 +212,22 @@ impl RetryPolicy {
         &self,
         kind: FailureKind,
         hint: Option<Duration>,
-        failure: &Failure,
         situation: &Situation,
     ) -> Result<u32, GiveUp> {
-        if situation.rests || failure.opened_circuit() {
-            return Err(GiveUp::Resting);
-        }
-        Ok(match kind {
-            FailureKind::Hang => return Err(GiveUp::HangElsewhere),
-            FailureKind::Throttled => match hint {
-                Some(hint) if hint <= self.failover_wait => 1,
-                _ => return Err(GiveUp::HintElsewhere),
-            },
-            FailureKind::Overloaded if self.overloaded_limit > 0 => {
-                if situation.overloaded >= self.overloaded_limit {
-                    return Err(GiveUp::Overloaded);
-                }
-                self.overloaded_limit - 1
+        let limit = self.overloaded_limit;
+        match kind {
+            FailureKind::Hang => Err(GiveUp::HangElsewhere),
+            FailureKind::Overloaded if limit > 0 && situation.overloaded >= limit => {
+                Err(GiveUp::Overloaded)
             }
-            FailureKind::Overloaded => self.retries,
-            FailureKind::Other => self.retries_with_spare,
-        })
+            // To ask before the time is in vain, and the spare takes less.
+            _ if hint.is_some_and(|hint| hint > self.failover_wait) => Err(GiveUp::HintElsewhere),
+            FailureKind::Throttled if hint.is_none() => Err(GiveUp::HintElsewhere),
+            FailureKind::Throttled => Ok(1),
+            FailureKind::Overloaded if limit > 0 => Ok(limit - 1),
+            FailureKind::Overloaded => Ok(self.retries),
+            FailureKind::Other => Ok(self.retries_with_spare),
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl<T> RetryBackoffLayer<T> {
         Self { shared: Arc::new(RetryState::new(config)), track: self.track }
     }
 
-    /// At most this many retries; 0 for none.
+    /// At most this many retries of a call that no other target can serve; 0 for none of any call.
     pub fn with_retries(self, retries: u32) -> Self {
         self.with(|config| config.policy.retries = retries)
     }
@@ -98,7 +98,8 @@ impl<T> RetryBackoffLayer<T> {
         Ok(self.with(|config| config.policy = policy))
     }
 
-    /// Stops retrying after this many `overloaded` in a row; 0 for no such limit.
+    /// After this many `overloaded` in a row a failure asks for a fallback model, and the retries end
+    /// when another target can serve the call; 0 for no such limit.
     pub fn with_overloaded_limit(self, limit: u32) -> Self {
         self.with(|config| config.policy.overloaded_limit = limit)
     }
@@ -111,7 +112,7 @@ impl<T> RetryBackoffLayer<T> {
         self.with(|config| config.budget = BudgetSource::Own(budget))
     }
 
-    /// Draws from no budget: while a provider is down, every call makes all its retries.
+    /// Draws from no budget: while a provider is down, every call makes all the retries it may have.
     pub fn without_budget(self) -> Self {
         self.with(|config| config.budget = BudgetSource::Unlimited)
     }

@@ -22,16 +22,16 @@ use crate::PolicyError;
 #[cfg_attr(feature = "serde", serde(default))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RetryPolicy {
-    /// The most retries of a call that no other target can serve; 0 for none. The first attempt is not
-    /// counted.
+    /// The most retries of a call that no other target can serve, and of any call; 0 for none. The first
+    /// attempt is not counted.
     pub retries: u32,
-    /// The most retries of a call that another target can serve. 1: it costs half a second, which is where
-    /// we put the price of the prompt cache that a change of target throws away. What a provider without
-    /// capacity gets is [`overloaded_limit`](Self::overloaded_limit), what a throttled one gets is
-    /// [`failover_wait`](Self::failover_wait).
+    /// The most retries of a call that another target can serve. 1: it costs half a second, which is
+    /// where we put the price of the prompt cache that a change of target throws away. Throttling goes by
+    /// [`failover_wait`](Self::failover_wait) instead, a lack of capacity by
+    /// [`overloaded_limit`](Self::overloaded_limit), and after one of our own time limits there is none.
     pub retries_with_spare: u32,
-    /// The most retries after one of our own time limits, when no other target can serve the call; with
-    /// one, there are none. 1: a hang has cost its whole limit already.
+    /// The most retries after one of our own time limits, of a call that no other target can serve. 1: a
+    /// hang has cost its whole limit already.
     pub retries_after_hang: u32,
     /// The wait before each retry, when the provider named none.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -43,18 +43,18 @@ pub struct RetryPolicy {
         serde(rename = "max_wait_ms", with = "steadfast_core::config::Millis")
     )]
     pub max_wait: Duration,
-    /// The longest wait a provider may ask for while another target could take the call; at most
-    /// [`max_wait`](Self::max_wait). It is waited once. 1 s: up to that, waiting is cheaper than the
-    /// prompt cache that a change of provider throws away. Without a hint, a throttled provider is left
-    /// at once.
+    /// The longest wait a provider may ask for while another target could take the call, whatever it
+    /// failed with; at most [`max_wait`](Self::max_wait). A throttled provider is waited for once, and
+    /// without a hint not at all. 1 s: up to that, waiting is cheaper than the prompt cache that a change
+    /// of provider throws away.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "failover_wait_ms", with = "steadfast_core::config::Millis")
     )]
     pub failover_wait: Duration,
-    /// How many `overloaded` in a row end the retries with a failure that asks for a fallback model, when
+    /// After how many `overloaded` in a row a failure asks for a fallback model, and the retries end when
     /// another target can serve the call; 0 for no such limit. 3: a provider without capacity for three
-    /// waits usually has none for minutes.
+    /// attempts usually has none for minutes, but when there is nobody else that is no reason to give up.
     pub overloaded_limit: u32,
     /// Whether a retried request gets a short message that says why it is sent again: a
     /// [`nudge`](crate::Nudge).
@@ -74,7 +74,8 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// For calls of a model: 10 retries from 500 ms doubling to 32 s, up to a quarter added. Long
-    /// enough, at about three minutes, to outlast a deploy of the provider.
+    /// enough, at about three minutes, to outlast a deploy of the provider. One retry where another target
+    /// can serve the call.
     pub fn transient() -> Self {
         Self {
             retries: 10,
@@ -89,10 +90,10 @@ impl RetryPolicy {
         }
     }
 
-    /// For a stack whose failover goes round the targets: [`transient`](Self::transient), with waits of at
-    /// most 10 s, since a call waits half a minute or a minute in all.
+    /// For a stack whose failover goes round the targets: [`transient`](Self::transient) with waits of
+    /// at most 10 s, since all waits of a call together have half a minute, or a minute when it is alone.
     pub fn in_stack() -> Self {
-        Self { backoff: capped(10_000), ..Self::transient() }
+        Self { backoff: up_to(10_000), ..Self::transient() }
     }
 
     /// For streams that a user watches: 2 retries after 1.5 s and 3 s (6 s would follow), with a
@@ -157,8 +158,8 @@ fn from(base_ms: u64) -> Backoff {
     Backoff::new(Duration::from_millis(base_ms), default.cap()).unwrap_or(default)
 }
 
-/// The default backoff with another cap. Only for caps above the default base.
-fn capped(cap_ms: u64) -> Backoff {
+/// The default backoff up to another cap. Only for caps above the default base.
+fn up_to(cap_ms: u64) -> Backoff {
     let default = Backoff::default();
     Backoff::new(default.base(), Duration::from_millis(cap_ms)).unwrap_or(default)
 }
@@ -170,11 +171,12 @@ mod tests {
     #[test]
     fn presets_wait_as_documented() {
         let mut rng = fastrand::Rng::with_seed(0);
-        for (policy, retries, delays) in [
-            (RetryPolicy::transient(), 10, [500, 1_000, 2_000, 4_000]),
-            (RetryPolicy::stream(), 2, [1_500, 3_000, 6_000, 12_000]),
-            (RetryPolicy::application(), 3, [2_000, 4_000, 8_000, 16_000]),
-            (RetryPolicy::delivery(), 3, [1_000, 2_000, 4_000, 8_000]),
+        for (policy, retries, cap, delays) in [
+            (RetryPolicy::transient(), 10, 32, [500, 1_000, 2_000, 4_000]),
+            (RetryPolicy::in_stack(), 10, 10, [500, 1_000, 2_000, 4_000]),
+            (RetryPolicy::stream(), 2, 32, [1_500, 3_000, 6_000, 12_000]),
+            (RetryPolicy::application(), 3, 32, [2_000, 4_000, 8_000, 16_000]),
+            (RetryPolicy::delivery(), 3, 32, [1_000, 2_000, 4_000, 8_000]),
         ] {
             policy.validate().unwrap();
             assert_eq!(policy.retries, retries);
@@ -183,7 +185,8 @@ mod tests {
                 let delay = plain.delay(retry, Duration::ZERO, &mut rng);
                 assert_eq!(delay, Duration::from_millis(expected));
             }
-            assert_eq!(policy.backoff.cap(), Duration::from_secs(32));
+            assert_eq!(policy.backoff.cap(), Duration::from_secs(cap));
+            assert_eq!((policy.retries_with_spare, policy.retries_after_hang), (1, 1));
         }
         assert!(RetryPolicy::stream().nudge && !RetryPolicy::default().nudge);
     }
@@ -196,7 +199,7 @@ mod tests {
         for (policy, message) in [
             (RetryPolicy { backoff: instant, ..good }, "at least a few milliseconds"),
             (RetryPolicy { max_wait: Duration::ZERO, ..good }, "such as 60 s"),
-            (RetryPolicy { max_wait: second, ..good }, "lower it to at most that"),
+            (RetryPolicy { max_wait: second / 2, ..good }, "lower it to at most that"),
             (
                 RetryPolicy { buffer: BufferLimits { bytes: 0, ..good.buffer }, ..good },
                 "above zero",

@@ -1,11 +1,13 @@
 //! What all services of one layer share, and the handle to it.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -63,11 +65,12 @@ impl RetryState {
     }
 
     /// Between half of `wait` and all of it.
-    pub(crate) fn part_of(&self, wait: std::time::Duration) -> std::time::Duration {
-        wait.mul_f64(0.5 + self.rng.lock().f64() / 2.0)
+    pub(crate) fn part_of(&self, wait: Duration) -> Duration {
+        let half = wait / 2;
+        (wait - half) + half.mul_f64(self.rng.lock().f64())
     }
 
-    pub(crate) fn nudge(&self, nudge: &Nudge) -> Option<std::borrow::Cow<'static, str>> {
+    pub(crate) fn nudge(&self, nudge: &Nudge) -> Option<Cow<'static, str>> {
         self.config.nudging.text(nudge)
     }
 

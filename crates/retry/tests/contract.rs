@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{exact, layer, ready};
-use steadfast_core::{AtOnce, Failure, Reason, RetryBudget};
+use steadfast_core::{AtOnce, BudgetPolicy, Failure, Reason, RetryBudget};
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle, future::ResponseFuture};
 use steadfast_testkit::{
     Action, Aspect, Chat, Contract, PinnedHttp, Plain, PlainRequest, contract, fail, ms,
@@ -64,6 +64,7 @@ async fn an_inner_service_that_fails_in_poll_ready_ends_the_call() {
     tokio::time::advance(ms(501)).await;
     let failure = assert_ready_err!(call.poll());
     assert_eq!(failure.attempts(), 1, "only one call reached the provider");
+    assert_eq!(failure.waited(), ms(500));
     let again = assert_ready_err!(call.poll());
     assert!(again.message().contains("after it was ready"), "an error instead of a panic");
 }
@@ -100,7 +101,7 @@ async fn dropping_the_call_frees_what_it_held_in_every_state() {
     // A retry that was not sent costs nothing; one that was sent and then dropped does.
     for (at, paid) in [(ms(500), 0), (ms(1_200), 0), (ms(2_000), 14)] {
         let permits = Arc::new(Semaphore::new(1));
-        let budget = RetryBudget::default();
+        let budget = RetryBudget::new(BudgetPolicy { free: 0, ..BudgetPolicy::default() });
         let layer = layer(exact()).with_budget(budget.clone());
         let request = plain_request(|_| ());
         let alive = request.clones.clone();

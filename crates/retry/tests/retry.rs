@@ -8,8 +8,8 @@ use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 
 use common::{exact, hint, layer, run_script};
 use steadfast_core::{
-    Backoff, BudgetPolicy, CallContext, Deadline, Jitter, Priority, Reason, RecoveryLog, Retry,
-    RetryBudget, TimeLimit,
+    Backoff, CallContext, Deadline, Failure, Jitter, Priority, Reason, RecoveryLog, Retry,
+    TimeLimit,
 };
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
 use steadfast_testkit::{fail, ms, plain_request, secs};
@@ -70,7 +70,9 @@ async fn a_hint_is_waited_for_with_little_jitter() {
         let backoff = Backoff::default().with_jitter(Jitter::Additive(jitter)).unwrap();
         let policy = RetryPolicy { backoff, ..RetryPolicy::default() };
         let script = [Err(hint(Reason::RateLimit, asked)), Ok("answer")];
-        let run = run_script(&layer(policy), plain_request(|_| ()), script).await;
+        // The patience is for what was asked; the jitter comes on top.
+        let request = plain_request(|context| context.patience = Some(asked));
+        let run = run_script(&layer(policy), request, script).await;
         assert_eq!(run.answer.unwrap(), "answer");
         let spread = ms(500).mul_f64(jitter);
         assert!(run.ended >= asked && run.ended <= asked + spread + ms(1), "{asked:?}");
@@ -90,13 +92,18 @@ async fn a_wait_too_long_fails_at_once_and_keeps_the_hint() {
     let elsewhere: fn(&mut CallContext) = |context| context.alternatives = 1;
     let deadline: fn(&mut CallContext) =
         |context| context.deadline = Some(Deadline::after(secs(5)));
+    let patience: fn(&mut CallContext) = |context| context.patience = Some(secs(30));
     for (failure, context, waits) in [
         (hint(Reason::RateLimit, secs(61)), alone, false),
-        (hint(Reason::RateLimit, secs(30)), alone, true),
-        (hint(Reason::RateLimit, secs(30)), elsewhere, false),
-        (hint(Reason::RateLimit, secs(20)), elsewhere, true),
+        (hint(Reason::RateLimit, secs(60)), alone, true),
+        (hint(Reason::RateLimit, ms(1_001)), elsewhere, false),
+        (hint(Reason::RateLimit, secs(1)), elsewhere, true),
+        (hint(Reason::ServerError, secs(20)), elsewhere, false),
+        (hint(Reason::Overloaded, secs(20)), elsewhere, false),
         (hint(Reason::RateLimit, secs(5)), deadline, false),
         (hint(Reason::RateLimit, secs(4)), deadline, true),
+        (hint(Reason::RateLimit, secs(31)), patience, false),
+        (hint(Reason::RateLimit, secs(30)), patience, true),
     ] {
         let request = plain_request(context);
         let asked = failure.retry_after();
@@ -114,47 +121,106 @@ async fn a_wait_too_long_fails_at_once_and_keeps_the_hint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_fails_over_when_it_can() {
+async fn a_hang_is_retried_once_and_only_alone() {
+    let hang = || Err(fail(Reason::Timeout).with_time_limit(TimeLimit::Stall));
     for (alternatives, attempts) in [(0, 2), (1, 1)] {
         let request = plain_request(|context| context.alternatives = alternatives);
-        let hang = fail(Reason::Timeout).with_time_limit(TimeLimit::Stall);
-        let script = [Err(hang), Err(fail(Reason::Format))];
-        let run = run_script(&layer(exact()), request, script).await;
+        let run = run_script(&layer(exact()), request, [hang(), hang(), Ok("never asked")]).await;
         assert_eq!(run.requests.len(), attempts);
+        assert_eq!(run.answer.unwrap_err().time_limit(), Some(TimeLimit::Stall));
     }
+    // Other failures between are no reason to wait through a second one more.
+    let script = [hang(), Err(fail(Reason::Network)), hang(), Ok("never asked")];
+    let run = run_script(&layer(exact()), plain_request(|_| ()), script).await;
+    assert_eq!(run.answer.unwrap_err().attempts(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_a_spare_ends_soon() {
+    for (failure, attempts, ended) in [
+        (|| fail(Reason::ServerError), 2, ms(500)),
+        (|| fail(Reason::Network), 2, ms(500)),
+        (|| fail(Reason::Timeout), 2, ms(500)),
+        (|| fail(Reason::RateLimit), 1, ms(0)),
+        (|| hint(Reason::RateLimit, secs(1)), 2, secs(1)),
+        (|| hint(Reason::Overloaded, secs(2)), 1, ms(0)),
+        (|| fail(Reason::Overloaded), 3, ms(1_500)),
+    ] as [(fn() -> Failure, u32, Duration); 7]
+    {
+        let request = plain_request(|context| context.alternatives = 1);
+        let script = (0..11).map(|_| Err(failure()));
+        let run = run_script(&layer(exact()), request, script).await;
+        let what = failure();
+        assert_eq!(run.ended, ended, "{what:?}");
+        let failure = run.answer.unwrap_err();
+        assert_eq!((failure.attempts(), failure.waited()), (attempts, ended), "{what:?}");
+        assert_eq!(failure.wants_fallback(), attempts == 3, "{what:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_waits_together_fit_into_the_patience() {
+    // 0.5, 1, 2, 4 and 8 s are 15.5 s; 16 s more would be too many.
+    let request = plain_request(|context| context.patience = Some(secs(30)));
+    let script = (0..11).map(|_| Err(fail(Reason::ServerError)));
+    let run = run_script(&layer(exact()), request, script).await;
+    assert_eq!(run.ended, ms(15_500));
+    let failure = run.answer.unwrap_err();
+    assert_eq!((failure.attempts(), failure.waited()), (6, ms(15_500)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_without_end_is_no_overflow() {
+    let policy = RetryPolicy { max_wait: Duration::MAX, ..exact() };
+    let script = [Err(fail(Reason::Network)), Err(hint(Reason::RateLimit, Duration::MAX))];
+    let layer = layer(policy);
+    let call = run_script(&layer, plain_request(|_| ()), script);
+    assert!(tokio::time::timeout(secs(86_400), call).await.is_err(), "it waits");
 }
 
 #[tokio::test(start_paused = true)]
 async fn three_overloads_in_a_row_ask_for_a_fallback() {
     let overloaded = || Err(fail(Reason::Overloaded));
+    let with_spare = || plain_request(|context| context.alternatives = 1);
     let script = [overloaded(), overloaded(), overloaded()];
-    let run = run_script(&layer(exact()), plain_request(|_| ()), script).await;
+    let run = run_script(&layer(exact()), with_spare(), script).await;
     assert_eq!(run.ended, ms(1_500));
     let failure = run.answer.unwrap_err();
     assert!(failure.wants_fallback());
     assert_eq!(failure.attempts(), 3);
 
-    // Any other failure between them restarts the count.
-    let script = [
-        overloaded(),
-        overloaded(),
-        Err(fail(Reason::Network)),
-        overloaded(),
-        overloaded(),
-        Ok("answer"),
-    ];
-    assert!(run_script(&layer(exact()), plain_request(|_| ()), script).await.answer.is_ok());
-
     // 0 is no limit.
-    let script = (0..5).map(|_| Err(fail(Reason::Overloaded))).chain([Ok("answer")]);
+    let script = (0..5).map(|_| overloaded()).chain([Ok("answer")]);
     let endless = layer(exact()).with_overloaded_limit(0);
-    assert!(run_script(&endless, plain_request(|_| ()), script).await.answer.is_ok());
+    assert!(run_script(&endless, with_spare(), script).await.answer.is_ok());
 
     // The count is per request: a second one starts at zero.
     let shared = layer(exact());
     for _ in 0..2 {
         let script = [overloaded(), overloaded(), Ok("answer")];
-        assert!(run_script(&shared, plain_request(|_| ()), script).await.answer.is_ok());
+        assert!(run_script(&shared, with_spare(), script).await.answer.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn alone_overloads_are_retried_on_and_ask_for_a_smaller_model_in_the_end() {
+    let overloaded = || Err(fail(Reason::Overloaded));
+    let script = (0..10).map(|_| overloaded()).chain([Ok("answer")]);
+    let run = run_script(&layer(exact()), plain_request(|_| ()), script).await;
+    assert_eq!((run.answer.unwrap(), run.requests.len()), ("answer", 11));
+
+    let policy = RetryPolicy { retries: 3, ..exact() };
+    let other = || Err(fail(Reason::Network));
+    for (script, asks) in [
+        ([overloaded(), overloaded(), overloaded(), overloaded()], true),
+        ([other(), overloaded(), overloaded(), overloaded()], true),
+        // Any other failure between them restarts the count.
+        ([overloaded(), overloaded(), other(), overloaded()], false),
+        ([overloaded(), overloaded(), overloaded(), other()], false),
+    ] {
+        let run = run_script(&layer(policy), plain_request(|_| ()), script).await;
+        let failure = run.answer.unwrap_err();
+        assert_eq!((failure.attempts(), failure.wants_fallback()), (4, asks));
     }
 }
 
@@ -221,12 +287,15 @@ async fn an_attempt_without_a_call_is_still_the_last_one_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_after_retries_counts_only_calls_of_the_provider() {
-    let refused = steadfast_core::Failure::refused(Reason::CircuitOpen, "open");
-    let script = [Err(fail(Reason::ServerError)), Err(fail(Reason::ServerError)), Err(refused)];
-    let failure =
-        run_script(&layer(exact()), plain_request(|_| ()), script).await.answer.unwrap_err();
-    assert_eq!((failure.reason(), failure.attempts()), (Reason::CircuitOpen, 2));
+async fn an_exhausted_failover_inside_is_not_asked_again() {
+    // The wrong order: three targets are three attempts, and the hint is not waited for.
+    let exhausted = Failure::refused(Reason::Exhausted, "no target is left")
+        .with_attempts(3)
+        .with_retry_after(Some(secs(1)));
+    let run = run_script(&layer(exact()), plain_request(|_| ()), [Err(exhausted)]).await;
+    assert_eq!((run.requests.len(), run.ended), (1, Duration::ZERO));
+    let failure = run.answer.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::Exhausted, 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,52 +315,6 @@ async fn the_last_attempt_moves_the_request() {
         assert_eq!(run.unused, 0);
         assert_eq!(count.load(Ordering::Relaxed), clones, "{retries} {max_attempts:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dead_provider_costs_a_bounded_share() {
-    let layer = layer(exact());
-    let mut calls = 0;
-    for _ in 0..100 {
-        let script = (0..11).map(|_| Err(fail(Reason::ServerError)));
-        calls += run_script(&layer, plain_request(|_| ()), script).await.requests.len();
-    }
-    assert_eq!(calls, 100 + 500 / 14);
-    assert_eq!(layer.handle().snapshot().budget, Some(500 % 14));
-    layer.handle().reset();
-    assert_eq!(layer.handle().snapshot().budget, Some(500));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_puts_back_what_its_retries_cost() {
-    let layer = layer(exact());
-    let script = || [Err(fail(Reason::ServerError)), Err(fail(Reason::RateLimit)), Ok("answer")];
-    for _ in 0..200 {
-        assert!(run_script(&layer, plain_request(|_| ()), script()).await.answer.is_ok());
-    }
-    assert_eq!(layer.handle().snapshot().budget, Some(500));
-}
-
-#[tokio::test(start_paused = true)]
-async fn which_budget_retries_draw_from() {
-    let empty = || RetryBudget::new(BudgetPolicy { capacity: 0, ..BudgetPolicy::default() });
-    let with = |budget: RetryBudget| plain_request(|context| context.budget = Some(budget));
-    let script = || [Err(fail(Reason::Network)), Err(fail(Reason::Format))];
-    for (layer, request, attempts) in [
-        (layer(exact()), plain_request(|_| ()), 2),
-        (layer(exact()), with(empty()), 1),
-        (layer(exact()).with_budget(RetryBudget::default()), with(empty()), 2),
-        (layer(exact()).with_budget(empty()), with(RetryBudget::default()), 1),
-        (layer(exact()).without_budget(), with(empty()), 2),
-    ] {
-        let run = run_script(&layer, request, script()).await;
-        assert_eq!(run.requests.len(), attempts, "{layer:?}");
-        assert_eq!(
-            run.answer.is_err_and(|failure| failure.reason() == Reason::Network),
-            attempts == 1
-        );
-    }
-    assert_eq!(layer(exact()).without_budget().handle().snapshot().budget, None);
 }
 
 #[tokio::test(start_paused = true)]

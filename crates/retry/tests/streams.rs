@@ -13,7 +13,7 @@ use std::{
 use common::ready;
 use futures_core::Stream;
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, Role};
-use steadfast_core::{Dialect, Failure, Reason, RetryBudget};
+use steadfast_core::{BudgetPolicy, Dialect, Failure, Reason, RetryBudget};
 use steadfast_retry::{RetryBackoffLayer, RetryPolicy};
 use steadfast_testkit::{fail, secs};
 use tower::{Layer, Service, ServiceExt};
@@ -104,7 +104,8 @@ async fn the_budget_is_refunded_at_the_end_of_a_successful_answer() {
         Drop,
     }
     for (how, expected) in [(How::Read, 500), (How::Break, 486), (How::Drop, 486)] {
-        let budget = RetryBudget::default();
+        // The first retry is not free.
+        let budget = RetryBudget::new(BudgetPolicy { free: 0, ..BudgetPolicy::default() });
         let layer = RetryBackoffLayer::new(policy()).unwrap().with_budget(budget.clone());
         let (inner, mut handle) = mock::pair::<ChatRequest, ChatResponse<Script>>();
         let answer = tokio::spawn(layer.layer(inner).oneshot(ChatRequest::user("hello")));

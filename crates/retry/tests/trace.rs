@@ -6,7 +6,7 @@
 mod common;
 
 use common::{exact, hint, layer, run_script};
-use steadfast_core::Reason;
+use steadfast_core::{Failure, Reason};
 use steadfast_retry::RetryPolicy;
 use steadfast_testkit::{CapturedEvents, fail, plain_request, secs};
 
@@ -19,6 +19,9 @@ async fn every_action_is_traced_once_by_its_name() {
     let script = [Err(fail(Reason::Network)), Err(hint(Reason::RateLimit, secs(99)))];
     assert!(run_script(&layer, request, script).await.answer.is_err());
     assert!(run_script(&layer, plain_request(|_| ()), [Ok("answer")]).await.answer.is_ok());
+    let refused = Failure::refused(Reason::CircuitOpen, "open");
+    let script = [Err(fail(Reason::Network)), Err(fail(Reason::RateLimit)), Err(refused)];
+    assert!(run_script(&layer, plain_request(|_| ()), script).await.answer.is_err());
     assert_eq!(
         captured.take(),
         [
@@ -26,6 +29,11 @@ async fn every_action_is_traced_once_by_its_name() {
             "steadfast::retry::nudged retry=1",
             "steadfast::retry::gave_up reason=\"rate_limit\" why=\"hint_too_long\" retries=1 \
              hint_ms=99000 target=openai",
+            "steadfast::retry::retried reason=\"network\" retry=1 wait_ms=500",
+            "steadfast::retry::nudged retry=1",
+            "steadfast::retry::retried reason=\"rate_limit\" retry=2 wait_ms=1000",
+            // What was refused is no retry.
+            "steadfast::retry::gave_up reason=\"rate_limit\" why=\"refused\" retries=1",
         ]
     );
 }

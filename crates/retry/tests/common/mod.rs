@@ -8,9 +8,18 @@
     reason = "tests; each file uses its part"
 )]
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use steadfast_core::{BoxError, Failure, Jitter, Reason};
+use parking_lot::Mutex;
+use steadfast_core::{
+    BoxError, Failure, Jitter, LeaseEnd, Observer, Permit, PermitKind, Reason, RecoveryLog, Routed,
+};
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryPolicy};
 use steadfast_testkit::{PlainRequest, elapsed_ms, fail};
 use tokio::time::Instant;
@@ -19,6 +28,44 @@ use tower_test::mock::{self, Mock};
 
 pub fn hint(reason: Reason, wait: Duration) -> Failure {
     fail(reason).with_retry_after(Some(wait))
+}
+
+/// A breaker's refusal of a call that is out of turn.
+pub fn turn(wait: Duration) -> Failure {
+    Failure::refused(Reason::CircuitOpen, "out of turn").with_retry_after(Some(wait))
+}
+
+/// What a failover would know of its target.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// The failed attempts that were reported, in order.
+    pub failed: Mutex<Vec<Reason>>,
+    /// It rests from the second failure on.
+    pub fragile: AtomicBool,
+}
+
+impl Observer for Health {
+    fn attempt_failed(&self, _: Permit, failure: &Failure, _: &RecoveryLog) {
+        assert!(!failure.is_recorded(), "reported once");
+        self.failed.lock().push(failure.reason());
+    }
+
+    fn rests(&self, _: Permit) -> bool {
+        self.fragile.load(Ordering::Relaxed) && self.failed.lock().len() > 1
+    }
+
+    fn ended(&self, _: LeaseEnd<'_>) {}
+}
+
+/// For the context of a call that a failover has routed, and what that failover would know.
+pub fn routed() -> (Routed, Arc<Health>) {
+    routed_as(PermitKind::Ordinary)
+}
+
+/// The same, for a call with a permit of this kind.
+pub fn routed_as(kind: PermitKind) -> (Routed, Arc<Health>) {
+    let health = Arc::new(Health::default());
+    (Routed::new(health.clone(), Permit::new(kind, 1)), health)
 }
 
 /// The default policy without jitter, so that waits are exact.
