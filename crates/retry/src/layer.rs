@@ -69,9 +69,9 @@ impl RetryBackoffLayer {
 }
 
 impl Default for RetryBackoffLayer {
-    /// [`transient`](Self::transient).
+    /// [`in_stack`](Self::in_stack).
     fn default() -> Self {
-        Self::transient()
+        Self::in_stack()
     }
 }
 

@@ -66,9 +66,9 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// [`transient`](Self::transient).
+    /// [`in_stack`](Self::in_stack).
     fn default() -> Self {
-        Self::transient()
+        Self::in_stack()
     }
 }
 

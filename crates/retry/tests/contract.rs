@@ -24,7 +24,7 @@ use tower_test::mock;
 
 contract!(
     plain,
-    Contract::new(Plain, || RetryBackoffLayer::default().at_once())
+    Contract::new(Plain, || RetryBackoffLayer::transient().at_once())
         .state(Action::answer(), |layer| layer.handle().snapshot().calls)
         .none(Aspect::Refusal, "the budget refuses retries, never a first attempt")
         .none(Aspect::Held, "a call is counted when it is made, and a retry paid when it is sent")

@@ -42,7 +42,7 @@ fn every_reason_on_a_first_attempt() {
 
 /// The waits before the retries of a call that fails the same way each time, and why it gives up.
 fn waits(failure: &Failure, alternatives: u32) -> (Vec<Duration>, GiveUp) {
-    let policy = RetryPolicy { backoff: common::exact().backoff, ..RetryPolicy::default() };
+    let policy = RetryPolicy { backoff: common::exact().backoff, ..RetryPolicy::transient() };
     let hang = failure.time_limit().is_some();
     let mut waits = Vec::new();
     loop {
@@ -314,7 +314,7 @@ proptest! {
             retries_after_hang: after_hang,
             overloaded_limit: limit,
             backoff: Backoff::default().with_jitter(jitter).unwrap(),
-            ..RetryPolicy::default()
+            ..RetryPolicy::transient()
         };
         let mut failure = fail(reason).with_retry_after(retry_after);
         failure = match verdict {

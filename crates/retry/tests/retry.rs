@@ -33,7 +33,7 @@ async fn waits_double_up_to_the_cap_and_none_follows_the_last_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn jitter_is_added_and_repeats_with_its_seed() {
-    let policy = RetryPolicy { retries: 4, ..RetryPolicy::default() };
+    let policy = RetryPolicy { retries: 4, ..RetryPolicy::transient() };
     let script = || (0..5).map(|_| Err(fail(Reason::Network)));
     let seeded = |seed| layer(policy).with_seed(seed);
     let first = run_script(&seeded(7), plain_request(|_| ()), script()).await.arrivals;
@@ -50,7 +50,7 @@ async fn jitter_is_added_and_repeats_with_its_seed() {
 #[tokio::test(start_paused = true)]
 async fn decorrelated_waits_grow_from_the_one_before() {
     let backoff = Backoff::default().with_jitter(Jitter::Decorrelated).unwrap();
-    let policy = RetryPolicy { backoff, ..RetryPolicy::default() };
+    let policy = RetryPolicy { backoff, ..RetryPolicy::transient() };
     let mut longest = Duration::ZERO;
     for seed in 0..5 {
         let script = (0..11).map(|_| Err(fail(Reason::Network)));
@@ -68,7 +68,7 @@ async fn decorrelated_waits_grow_from_the_one_before() {
 async fn a_hint_is_waited_for_with_little_jitter() {
     for (asked, jitter) in [(secs(2), 0.0), (ms(1_500), 0.25), (secs(60), 0.25)] {
         let backoff = Backoff::default().with_jitter(Jitter::Additive(jitter)).unwrap();
-        let policy = RetryPolicy { backoff, ..RetryPolicy::default() };
+        let policy = RetryPolicy { backoff, ..RetryPolicy::transient() };
         let script = [Err(hint(Reason::RateLimit, asked)), Ok("answer")];
         // The patience is for what was asked; the jitter comes on top.
         let request = plain_request(|context| context.patience = Some(asked));

@@ -384,7 +384,7 @@ server_error = { scope = "model" }
     #[test]
     fn without_keys_every_number_is_the_layers_own() {
         let config = config("[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n");
-        assert_eq!(config.retry.policy, steadfast::retry::RetryPolicy::transient());
+        assert_eq!(config.retry.policy, steadfast::retry::RetryPolicy::in_stack());
         assert_eq!(config.breaker, BreakerPolicy::default());
         assert_eq!(config.timeout.stall, steadfast::timeout::StallPolicy::default());
         assert_eq!(config.timeout.deadline, steadfast::timeout::DeadlinePolicy::default());

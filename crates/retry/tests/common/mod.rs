@@ -70,7 +70,7 @@ pub fn routed_as(kind: PermitKind) -> (Routed, Arc<Health>) {
 
 /// The default policy without jitter, so that waits are exact.
 pub fn exact() -> RetryPolicy {
-    let policy = RetryPolicy::default();
+    let policy = RetryPolicy::transient();
     RetryPolicy { backoff: policy.backoff.with_jitter(Jitter::None).unwrap(), ..policy }
 }
 
