@@ -278,7 +278,7 @@ async fn a_rate_limit_has_the_retry_delay_and_whether_the_sdk_should_retry() {
         let plan = FaultPlan::always(Fault::rate_limit(RateLimit::after("40")));
         let rig = Rig::builder()
             .provider(provider(speaks).with_faults(plan).build())
-            .config("[retry]\nmax_wait_ms = 1000\n[failover]\nwhen_exhausted = \"fail\"\n")
+            .config("[retry]\nmax_wait_ms = 1000\n[failover]\nwhen_exhausted = \"fail\"\nrest_after = 1\n")
             .start()
             .await;
         let wait = |reply: &Reply| {

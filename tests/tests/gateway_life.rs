@@ -312,7 +312,10 @@ async fn the_status_shows_which_target_cools_and_why() {
     let rig = Rig::builder()
         .provider_with(down, "models = { \"*\" = \"gpt-4o\" }")
         .provider_with(up, "models = { \"*\" = \"claude-sonnet-4-5\" }")
-        .config("[retry]\nretries = 0\n[cooldown]\noverloaded = 300\n")
+        .config(
+            "[retry]\nretries = 0\nretries_with_spare = 0\n[cooldown]\noverloaded = 300\n\
+             [failover]\nrest_after = 1\nfirst_rest_ms = 0\nsecond_witness = false\n",
+        )
         .start()
         .await;
     let status = || async { HttpRequest::get("/admin/status").send(rig.addr).await.json() };
@@ -345,17 +348,24 @@ async fn the_status_shows_which_target_cools_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_whose_providers_all_cool_is_not_ready() {
+async fn a_gateway_is_ready_unless_every_provider_refuses_its_keys() {
     let rig = Rig::builder()
         .provider(provider(Dialect::OpenAi).build())
-        .config("[retry]\nretries = 0\n[cooldown]\nnetwork = 300\n")
+        .config("[retry]\nretries = 0\n")
         .start()
         .await;
-    rig.sims[0].refuse().await;
+    let ready = async || HttpRequest::get("/readyz").send(rig.addr).await;
+    rig.sims[0].provider().set_faults(FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
+    for _ in 0..3 {
+        let reply = ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await;
+        assert_eq!(reply.status, 502, "{}", reply.text());
+        assert_eq!(ready().await.status, 200, "it would be asked again");
+    }
+    rig.sims[0].provider().set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
     let reply = ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await;
-    assert!((500..600).contains(&reply.status), "{}", reply.text());
-    let reply = HttpRequest::get("/readyz").send(rig.addr).await;
-    assert_eq!((reply.status, reply.text()), (503, "every target is resting\n"));
+    assert_eq!(reply.status, 502, "{}", reply.text());
+    let reply = ready().await;
+    assert_eq!((reply.status, reply.text()), (503, "every target refuses our keys\n"));
     assert_eq!(HttpRequest::get("/healthz").send(rig.addr).await.status, 200);
 }
 

@@ -111,6 +111,12 @@ impl Join {
             }
             self.finish(out)?;
         }
+        if let Stop(stop) = &mut delta
+            && self.foreign
+        {
+            // A value of another dialect's.
+            stop.word = None;
+        }
         let (new, index) = match &mut delta {
             Start { .. } if !self.fresh => return Ok(()),
             Signature { .. } | Redacted { .. } if self.foreign => return Ok(()),

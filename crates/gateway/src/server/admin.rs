@@ -17,12 +17,13 @@ pub(super) async fn health() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: it takes requests, and at least one target is not resting.
+/// `GET /readyz`: it takes requests, and at least one target may be asked. An outage of all providers does
+/// not make it unready: without it their callers would be no better off.
 pub(super) async fn ready(State(app): State<App>) -> Response {
     if app.0.draining.load(Ordering::Relaxed) {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
     } else if !app.gateway().any_target_available() {
-        (StatusCode::SERVICE_UNAVAILABLE, "every target is resting\n").into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "every target refuses our keys\n").into_response()
     } else {
         "ready\n".into_response()
     }

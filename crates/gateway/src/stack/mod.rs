@@ -9,11 +9,9 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use serde_json::Value;
 use steadfast::{
-    ChatService, Handles,
+    ChatService, Handles, Target,
     client::{Credential, LlmClient, Provider, Providers, transport::Transport},
 };
-use tokio::time::Instant;
-
 pub use self::report::{Line, Report};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
@@ -28,6 +26,8 @@ struct Inner {
     service: ChatService,
     handles: Handles,
     chain: Vec<String>,
+    /// What may be asked: each provider of the chain, with each of its keys.
+    targets: Vec<Target>,
     models: Vec<String>,
 }
 
@@ -59,6 +59,7 @@ impl Gateway {
             service: stack.boxed(client),
             handles,
             chain: config.chain(),
+            targets: targets(config),
             models: models(config),
         })))
     }
@@ -83,14 +84,18 @@ impl Gateway {
         &self.0.models
     }
 
-    /// Whether some provider of the chain is not resting as a whole.
+    /// Whether some provider of the chain may be asked with some key. One that is only cooling may: a cooldown
+    /// is a preference between targets.
     pub fn any_target_available(&self) -> bool {
-        let now = Instant::now();
         let snapshot = self.0.handles.failover.snapshot();
-        self.0.chain.iter().any(|provider| {
-            let whole = steadfast::Target::new(provider.as_str());
-            snapshot.get(&whole).is_none_or(|health| health.cooling_for(now).is_none())
-        })
+        let refuses = |target: &Target| {
+            let health = snapshot.get(target);
+            health.and_then(|health| health.cooling).is_some_and(|cooldown| cooldown.refuses)
+        };
+        self.0
+            .targets
+            .iter()
+            .any(|target| !refuses(&Target::new(target.provider())) && !refuses(target))
     }
 
     /// Who is resting, why and until when, and each breaker's state.
@@ -142,6 +147,21 @@ fn providers(config: &Config, source: &Source) -> Result<Providers, ConfigErrors
         return Err(ConfigErrors(errors));
     }
     Providers::new(all).map_err(|error| source.error("providers", error.to_string()).into())
+}
+
+/// Each provider of the chain with each of its keys.
+fn targets(config: &Config) -> Vec<Target> {
+    let chain = config.chain();
+    let in_chain = config.providers.iter().filter(|provider| chain.contains(&provider.name));
+    in_chain
+        .flat_map(|provider| {
+            let whole = Target::new(provider.name.as_str());
+            let keys = provider.credentials.iter();
+            let keyed: Vec<_> =
+                keys.map(|key| whole.with_credential(credential_name(key))).collect();
+            if keyed.is_empty() { vec![whole] } else { keyed }
+        })
+        .collect()
 }
 
 /// Every model that the maps name, patterns left out.
