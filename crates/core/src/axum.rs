@@ -7,11 +7,12 @@ use crate::Failure;
 
 impl IntoResponse for Failure {
     /// The status of [`Failure::http_status`], `retry-after` when there is a hint, and a small
-    /// JSON body with the reason and the text for the end user, without any part of the provider's
-    /// error.
+    /// JSON body with the [reported reason](Failure::outward_reason) and its text for the end user,
+    /// without any part of the provider's error.
     fn into_response(self) -> Response {
+        let reason = self.outward_reason();
         let body = serde_json::json!({
-            "error": { "type": self.reason().as_str(), "message": self.user_message() }
+            "error": { "type": reason.as_str(), "message": reason.user_message() }
         });
         let mut response = (
             self.http_status(),
@@ -33,7 +34,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Reason;
+    use crate::{Attempt, Reason};
 
     #[test]
     fn has_retry_after_and_nothing_of_the_provider() {
@@ -42,5 +43,16 @@ mod tests {
         let response = failure.into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[header::RETRY_AFTER], "2");
+    }
+
+    #[tokio::test]
+    async fn status_and_body_agree() {
+        let limited = Attempt::from_failure(&Failure::new(Reason::RateLimit, "too many"));
+        let exhausted = Failure::refused(Reason::Exhausted, "nobody is left");
+        let response = exhausted.with_trail(vec![limited.clone(), limited]).into_response();
+        assert_eq!(response.status(), 429);
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body.to_bytes()).unwrap();
+        assert_eq!(body["error"]["type"], "rate_limit");
     }
 }

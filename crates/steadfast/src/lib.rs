@@ -67,7 +67,7 @@
 //!
 //! * a timeout *outside* the breaker: the hang it ends is a cancellation to the breaker, which
 //!   never trips;
-//! * retry *outside* failover: three targets and ten retries are 33 attempts;
+//! * retry *outside* failover: nothing is retried in place, and no hint is waited for;
 //! * classify *outside* retry: a 429 that is an unpaid bill is retried ten times;
 //! * a deadline *inside* retry: each attempt gets the whole of it.
 

@@ -1,17 +1,26 @@
 //! The faults of the matrix, and the expected outcome of each.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
     Dialect, Reason,
-    sim::{ErrorKind, Fault, How, RateLimit},
+    sim::{ErrorKind, Fault, How, RateLimit, RawResponse},
 };
 
-/// The stall limit of the matrix.
-pub(crate) const STALL: u64 = 5_000;
+/// The stall limit, the default.
+pub(crate) const STALL: u64 = 180_000;
 
-/// The waits before the two retries without a hint: the default backoff, without its jitter.
-const BACKOFF: &[u64] = &[500, 1_000];
+/// The deadline, the default.
+pub(crate) const DEADLINE: u64 = 600_000;
+
+/// The wait before the retry in place where there is a spare: the default backoff, without its jitter.
+const ONCE: &[u64] = &[500];
+
+/// The same at a provider without capacity.
+const TWICE: &[u64] = &[500, 1_000];
+
+/// The waits of a provider that is alone: the backoff, as far as a call waits.
+const BACKOFF: &[u64] = &[500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000, 10_000];
 
 /// A broken stream breaks after so many pieces of text.
 pub(crate) const PIECES: usize = 8;
@@ -36,6 +45,10 @@ pub(crate) struct Expected {
     pub(crate) outcome: Outcome,
     /// The reason of the alarm, if one is raised.
     pub(crate) alarm: Option<Reason>,
+    /// The waits between the attempts without a spare, in milliseconds.
+    pub(crate) alone: &'static [u64],
+    /// How long each of those attempts takes.
+    pub(crate) each: u64,
 }
 
 /// What a caller gets.
@@ -54,15 +67,21 @@ impl Expected {
     pub(crate) fn took(&self) -> Duration {
         Duration::from_millis(self.waits.iter().sum::<u64>() + self.last)
     }
+
+    /// The same without a spare.
+    pub(crate) fn took_alone(&self) -> Duration {
+        let attempts = self.alone.len() as u64 + 1;
+        Duration::from_millis(self.alone.iter().sum::<u64>() + attempts * self.each)
+    }
 }
 
 const fn expected(waits: &'static [u64], last: u64, outcome: Outcome) -> Expected {
-    Expected { waits, last, outcome, alarm: None }
+    Expected { waits, last, outcome, alarm: None, alone: &[], each: 0 }
 }
 
 /// Retries at the primary, then the spare.
 const fn retried(waits: &'static [u64]) -> Expected {
-    expected(waits, 0, Outcome::Spare)
+    Expected { alone: BACKOFF, ..expected(waits, 0, Outcome::Spare) }
 }
 
 /// No retry, the spare at once, and an alarm.
@@ -70,8 +89,15 @@ const fn account(reason: Reason) -> Expected {
     Expected { alarm: Some(reason), ..expected(&[], 0, Outcome::Spare) }
 }
 
-/// Silent for one stall limit, then the spare.
-const SILENT: Expected = expected(&[], STALL, Outcome::Spare);
+/// Silent for one stall limit, then the spare. Alone, a stream is asked for once more; a whole answer is
+/// silent by nature and has the time of the call.
+const fn silent(stream: bool) -> Expected {
+    let silent = expected(&[], STALL, Outcome::Spare);
+    match stream {
+        true => Expected { alone: &[500], each: STALL, ..silent },
+        false => Expected { each: DEADLINE, ..silent },
+    }
+}
 
 const fn refusal(reason: Reason) -> Expected {
     expected(&[], 0, Outcome::Refusal(reason))
@@ -85,8 +111,23 @@ fn error(kind: ErrorKind, expected: Expected) -> Option<(Fault, Expected)> {
     Some((Fault::Error(kind), expected))
 }
 
-fn limited(hints: RateLimit, waits: &'static [u64]) -> Option<(Fault, Expected)> {
-    Some((Fault::rate_limit(hints), retried(waits)))
+/// Throttled, with this hint.
+fn limited(hints: RateLimit, hint: u64) -> Option<(Fault, Expected)> {
+    let (waits, alone): (&[u64], &[u64]) = match hint {
+        0 => (&[], BACKOFF),
+        1_000 => (&[1_000], &[1_000; 10]),
+        1_500 => (&[], &[1_500; 10]),
+        2_000 => (&[], &[2_000; 10]),
+        25_000 => (&[], &[25_000; 2]),
+        _ => (&[], &[]),
+    };
+    Some((Fault::rate_limit(hints), Expected { alone, ..retried(waits) }))
+}
+
+/// This status, with a body that says nothing.
+fn status(status: u16) -> Option<(Fault, Expected)> {
+    let response = RawResponse { status, headers: BTreeMap::new(), body: String::new() };
+    Some((Fault::Status(response), retried(ONCE)))
 }
 
 /// A break in the middle. Nothing of a whole answer has reached the caller by then.
@@ -100,15 +141,29 @@ fn broken(
 }
 
 /// The matrix.
-pub(crate) const LINES: [Line; 19] = [
-    Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, retried(BACKOFF)) },
+pub(crate) const LINES: [Line; 34] = [
+    Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, retried(ONCE)) },
+    Line { name: "502 with a page of HTML", cell: |_, _| error(ErrorKind::BadGatewayHtml, retried(ONCE)) },
+    Line { name: "504", cell: |_, _| error(ErrorKind::GatewayTimeout, retried(ONCE)) },
+    Line { name: "520", cell: |_, _| status(520) },
+    Line { name: "599, which nobody has defined", cell: |_, _| status(599) },
+    Line { name: "408", cell: |_, _| status(408) },
+    Line { name: "409", cell: |_, _| status(409) },
     Line {
         name: "529 (Anthropic), 503 (the others): overloaded",
-        cell: |_, _| error(ErrorKind::Overloaded, retried(BACKOFF)),
+        cell: |_, _| error(ErrorKind::Overloaded, retried(TWICE)),
     },
+    Line { name: "connection refused", cell: |_, _| Some((Fault::Refused, retried(ONCE))) },
+    Line { name: "reset before the headers", cell: |_, _| Some((Fault::Reset, retried(ONCE))) },
+    Line { name: "closed before the headers", cell: |_, _| Some((Fault::Close, retried(ONCE))) },
+    Line { name: "closed in the headers", cell: |_, _| Some((Fault::HalfHeaders, retried(ONCE))) },
     Line {
         name: "401: the operator's key is refused",
         cell: |_, _| error(ErrorKind::Auth, account(Reason::Auth)),
+    },
+    Line {
+        name: "404: the model is gone",
+        cell: |_, _| error(ErrorKind::ModelNotFound, expected(&[], 0, Outcome::Spare)),
     },
     Line {
         name: "400: the request is malformed",
@@ -118,26 +173,27 @@ pub(crate) const LINES: [Line; 19] = [
         name: "400: the context overflows",
         cell: |_, _| error(ErrorKind::ContextOverflow, refusal(Reason::ContextOverflow)),
     },
-    Line {
-        name: "429, `retry-after: 2`",
-        cell: |_, _| limited(RateLimit::after("2"), &[2_000, 2_000]),
-    },
+    Line { name: "429 without a hint", cell: |_, _| limited(RateLimit::default(), 0) },
+    Line { name: "429, `retry-after: 1`", cell: |_, _| limited(RateLimit::after("1"), 1_000) },
+    Line { name: "429, `retry-after: 2`", cell: |_, _| limited(RateLimit::after("2"), 2_000) },
+    Line { name: "429, `retry-after: 25`", cell: |_, _| limited(RateLimit::after("25"), 25_000) },
+    Line { name: "429, `retry-after: 90`", cell: |_, _| limited(RateLimit::after("90"), 90_000) },
     Line {
         name: "429, `retry-after-ms: 1500`",
-        cell: |_, _| limited(RateLimit::after_ms(1_500), &[1_500, 1_500]),
+        cell: |_, _| limited(RateLimit::after_ms(1_500), 1_500),
     },
     Line {
         name: "429, `retry-after: 1.5`",
-        cell: |_, _| limited(RateLimit::after("1.5"), &[1_500, 1_500]),
+        cell: |_, _| limited(RateLimit::after("1.5"), 1_500),
     },
     Line {
         name: "429, `x-ratelimit-reset-requests: 1.5s` (Gemini: `retryDelay` 1.5s)",
         cell: |dialect, _| {
             let retry_info = Some("1.5s".to_owned());
             match dialect {
-                Dialect::OpenAi => limited(RateLimit::reset("1.5s"), &[1_500, 1_500]),
+                Dialect::OpenAi => limited(RateLimit::reset("1.5s"), 1_500),
                 Dialect::Gemini => {
-                    limited(RateLimit { retry_info, ..RateLimit::default() }, &[1_500, 1_500])
+                    limited(RateLimit { retry_info, ..RateLimit::default() }, 1_500)
                 }
                 _ => None,
             }
@@ -151,7 +207,7 @@ pub(crate) const LINES: [Line; 19] = [
             _ => error(ErrorKind::InsufficientQuota, account(Reason::Billing)),
         },
     },
-    Line { name: "headers never arrive", cell: |_, _| Some((Fault::Hang, SILENT)) },
+    Line { name: "headers never arrive", cell: |_, stream| Some((Fault::Hang, silent(stream))) },
     Line {
         name: "200 with an error, in a stream as its first event",
         cell: |_, stream| {
@@ -160,43 +216,43 @@ pub(crate) const LINES: [Line; 19] = [
                 true => Fault::break_after(0, How::ErrorEvent(kind)),
                 false => Fault::ErrorInOk(kind),
             };
-            Some((fault, retried(BACKOFF)))
+            Some((fault, retried(ONCE)))
         },
     },
     Line {
         name: "200 without content, of an OpenAI stream only `[DONE]`",
-        cell: |_, _| Some((Fault::Empty, retried(BACKOFF))),
+        cell: |_, _| Some((Fault::Empty, retried(ONCE))),
     },
     Line {
-        name: "first token after 20 s",
-        cell: |_, _| Some((Fault::first_token_after_ms(20_000), SILENT)),
+        name: "first token after 11 min",
+        cell: |_, stream| Some((Fault::first_token_after_ms(660_000), silent(stream))),
     },
     Line {
         name: "cut in the middle",
-        cell: |_, stream| broken(How::Reset, stream, partial(Reason::Network), retried(BACKOFF)),
+        cell: |_, stream| broken(How::Reset, stream, partial(Reason::Network), retried(ONCE)),
     },
     Line {
         name: "clean end in the middle",
-        cell: |_, stream| broken(How::End, stream, partial(Reason::Network), retried(BACKOFF)),
+        cell: |_, stream| broken(How::End, stream, partial(Reason::Network), retried(ONCE)),
     },
     Line {
         name: "silence in the middle",
         cell: |_, stream| {
-            let streamed = Expected { last: STALL, ..partial(Reason::Timeout) };
-            broken(How::Stall, stream, streamed, SILENT)
+            let streamed = Expected { last: STALL, each: STALL, ..partial(Reason::Timeout) };
+            broken(How::Stall, stream, streamed, silent(false))
         },
     },
     Line {
         name: "error event in the middle",
         cell: |_, stream| {
             let how = How::ErrorEvent(ErrorKind::ServerError);
-            broken(how, stream, partial(Reason::ServerError), retried(BACKOFF))
+            broken(how, stream, partial(Reason::ServerError), retried(ONCE))
         },
     },
     Line {
         name: "malformed JSON in the middle",
         cell: |_, stream| {
-            broken(How::MalformedJson, stream, partial(Reason::ServerError), retried(BACKOFF))
+            broken(How::MalformedJson, stream, partial(Reason::ServerError), retried(ONCE))
         },
     },
 ];

@@ -1,4 +1,4 @@
-//! One primary with each of 19 faults, one healthy spare, two retries, a stall limit of 5 s: which
+//! The default stack before a primary with each of many faults, with a healthy spare and alone: which
 //! provider is called how often, after which waits, and what the caller gets. On a paused clock and
 //! without jitter, so that every time is exact.
 //!
@@ -14,17 +14,16 @@ mod table;
 use std::time::Duration;
 
 use steadfast::{
-    Backoff, ChatRequest, Delta, Dialect, Failover, FaultSide, Handles, Jitter, Reason, Stack,
+    ChatRequest, Delta, Dialect, Failover, FaultSide, Handles, Jitter, Reason, Stack,
     failover::{Chain, TargetSpec},
     retry::{RetryBackoffLayer, RetryPolicy},
     sim::{Answer, End, Fault, FaultPlan, SimProvider},
-    timeout::{StallPolicy, StallTimeoutLayer},
 };
 use steadfast_tests::harness::{self, CallResult};
 
 use self::{
     alarms::Alarms,
-    faults::{Expected, LINES, Outcome, PIECES, STALL},
+    faults::{Expected, LINES, Outcome, PIECES},
     table::Table,
 };
 
@@ -68,18 +67,16 @@ impl Pair {
 }
 
 fn retry(jitter: Jitter) -> RetryBackoffLayer {
-    let backoff = Backoff::default().with_jitter(jitter).unwrap();
-    let policy = RetryPolicy { retries: 2, backoff, ..RetryPolicy::transient() };
+    let backoff = RetryPolicy::in_stack().backoff.with_jitter(jitter).unwrap();
+    let policy = RetryPolicy { backoff, ..RetryPolicy::in_stack() };
     RetryBackoffLayer::new(policy).unwrap()
 }
 
 fn stack(chain: Chain, retry: RetryBackoffLayer) -> Stack {
-    let policy = StallPolicy { stall: Duration::from_millis(STALL), ..StallPolicy::default() };
     // The matrix is about one call; resuming a stream makes another one.
     Stack::new(chain)
         .without_resume()
         .with_retry(retry)
-        .with_stall(StallTimeoutLayer::new(policy).unwrap())
         .with_budget(steadfast::RetryBudget::default())
 }
 
@@ -190,7 +187,7 @@ async fn the_matrix_is_as_expected_and_documented() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_no_wait_after_the_last_attempt() {
+async fn a_provider_that_is_alone_is_asked_again_and_there_is_no_wait_after_the_last_attempt() {
     for (name, dialect, stream, fault, expected) in cells() {
         let at = format!("{name}, {dialect}, stream: {stream}");
         let pair = Pair::always(dialect, fault);
@@ -201,18 +198,17 @@ async fn there_is_no_wait_after_the_last_attempt() {
         let asked = pair.primary.journal().entries();
         let ended = asked.last().unwrap().ended_at.unwrap();
         assert_eq!(got.took, ended - asked[0].at, "{at}: slept for nothing");
-        // Without an alternative a hang is retried.
-        let tries = match (expected.last, expected.outcome) {
-            (STALL, Outcome::Spare) => 3,
-            _ => expected.waits.len() + 1,
-        };
-        assert_eq!((asked.len(), failure.attempts() as usize), (tries, tries), "{at}: {failure}");
+        assert_eq!(got.took, expected.took_alone(), "{at}: the whole");
+        let waits: Vec<u128> = harness::waits(&asked).iter().map(Duration::as_millis).collect();
+        let waited: Vec<u128> = expected.alone.iter().map(|wait| u128::from(*wait)).collect();
+        assert_eq!(waits, waited, "{at}: {failure}");
+        assert_eq!(failure.attempts() as usize, asked.len(), "{at}: {failure}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hinted_wait_is_kept_within_a_second_and_never_shortened() {
-    let cells = cells().filter(|(name, ..)| name.starts_with("429, `"));
+    let cells = cells().filter(|(name, ..)| *name == "429, `retry-after: 1`");
     for (name, dialect, stream, fault, expected) in cells {
         for seed in 0..20 {
             // Limited once, then healthy: the retry succeeds, and the spare is not called.
