@@ -17,7 +17,7 @@ use steadfast_recover::{
 };
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
 use steadfast_timeout::{DeadlineLayer, StallTimeout, StallTimeoutLayer, Timeout, TimeoutHandle};
-use tower::{ServiceExt, util::BoxCloneSyncService};
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -264,11 +264,18 @@ where
     type Service = Stacked<S, C>;
 
     fn layer(&self, client: S) -> Self::Service {
-        let attempt = self.stall.layer(self.classify.layer(client));
-        let target = self.retry.layer(self.breaker.layer(attempt));
-        let fitted = self.compaction.layer(target);
-        let routed = self.resume.layer(self.failover.layer(fitted));
-        self.deadline.layer(self.guard.layer(self.continuation.layer(routed)))
+        ServiceBuilder::new()
+            .layer(&self.deadline)
+            .layer(&self.guard)
+            .layer(&self.continuation)
+            .layer(&self.resume)
+            .layer(&self.failover)
+            .layer(&self.compaction)
+            .layer(&self.retry)
+            .layer(&self.breaker)
+            .layer(&self.stall)
+            .layer(&self.classify)
+            .service(client)
     }
 }
 
