@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod deny;
+mod dominance;
 mod events;
 mod examples;
 mod fuzz;
@@ -114,6 +115,12 @@ const STEPS: &[Step] = &[
         what: "every test, doc tests, `chaos` and `sdk` included; `test [filter...]`: cargo test alone",
         ci: Some(&[]),
         run: Run::WithArguments(test),
+    },
+    Step {
+        name: "dominance",
+        what: "10,000 worlds: the default stack against the best single target; `dominance [worlds]`",
+        ci: None,
+        run: Run::WithArguments(dominance::run),
     },
     Step {
         name: "chaos",

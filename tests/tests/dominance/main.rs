@@ -1,9 +1,5 @@
-//! A property that the defaults are to have: whatever the targets do, the stack answers no smaller
-//! a share of the calls than the best single target, known in hindsight, asked as the official SDKs
-//! ask.
-//!
-//! The defaults do not have it yet. The bounds that are asserted today only stop a collapse; the
-//! result is the line that is printed.
+//! The first property of the defaults: whatever the targets do, the stack answers no smaller a share of the
+//! calls than the best single target, known in hindsight, asked as the official SDKs ask.
 //!
 //! Each seed is a world: one to four targets that fail by chance, in bursts, in outages of their
 //! own or together, by a limit of rate or of concurrency, with hints that lie, or in the middle of
@@ -14,7 +10,7 @@
 //! | variable | |
 //! |---|---|
 //! | `STEADFAST_WORLD=n` | one world, reported in full, which has to hold by itself |
-//! | `STEADFAST_WORLDS=n` | worlds 1 to n instead of 1 to 20 |
+//! | `STEADFAST_WORLDS=n` | worlds 1 to n instead of 1 to 20; `cargo xtask dominance` runs 10,000 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -32,11 +28,8 @@ use self::{
 /// Worlds of a default run.
 const WORLDS: u64 = 20;
 
-/// The share of worlds that may fail. The property asks for 1 in 500.
-const FAILING: f64 = 0.5;
-
-/// The mean difference of the shares, at least. The property asks for more than zero.
-const MEAN: f64 = -0.25;
+/// Of so many worlds one may fail.
+const WORLDS_A_FAILURE: usize = 500;
 
 /// A world fails when the stack's share is more standard errors than this below the best target's.
 const ERRORS: f64 = 4.0;
@@ -113,6 +106,6 @@ fn the_default_stack_against_its_best_target() {
     for one in compared.iter().filter(|one| one.failed()) {
         println!("{:.1} standard errors below: {}", one.below(), one.report());
     }
-    assert!(failed as f64 <= FAILING * worlds as f64, "{failed} worlds fail");
-    assert!(mean >= MEAN, "the mean difference is {mean}");
+    assert!(failed * WORLDS_A_FAILURE <= compared.len(), "{failed} worlds fail");
+    assert!(mean > 0.0, "the mean difference is {mean}");
 }
