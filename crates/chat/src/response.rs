@@ -149,6 +149,12 @@ impl<S> ChatResponse<S> {
         ChatResponse { head: self.head, events: map(self.events), has_content: self.has_content }
     }
 
+    /// What to show the person who gets the answer, once: that another model has stood in for an
+    /// overloaded one. Only of requests that keep a recovery log.
+    pub fn notice(&self) -> Option<String> {
+        self.head.log.notice()
+    }
+
     /// What the layers did to the call.
     pub fn recovery(&self) -> &RecoveryLog {
         &self.head.log

@@ -34,6 +34,9 @@ pub const MAX_STEPS: usize = 64;
 #[derive(Clone, Default)]
 pub struct RecoveryLog(Option<Arc<Log>>);
 
+/// The action of a step that people are told of.
+const NOTICE: &str = "notice";
+
 struct Log {
     started: Instant,
     attempts: AtomicU32,
@@ -167,6 +170,22 @@ impl RecoveryLog {
         }
     }
 
+    /// Records that another model than the one asked for will answer, for want of capacity: what people are
+    /// told, in [`notice`](Self::notice).
+    pub fn record_notice(&self, layer: &'static str, target: &Target) {
+        self.record(|| Step::new(layer, NOTICE).with_target(Some(target)));
+    }
+
+    /// What to show the person who gets the answer, once: that another model has stood in for an
+    /// overloaded one. A fixed text with the model's name.
+    pub fn notice(&self) -> Option<String> {
+        let log = self.0.as_ref()?;
+        let steps = log.steps.lock();
+        let target = steps.kept.iter().rfind(|step| step.action == NOTICE)?.target.as_ref()?;
+        let model = target.model().unwrap_or(target.provider());
+        Some(format!("{model} answers: the model that was asked for has no capacity at the moment."))
+    }
+
     /// The steps so far, oldest first.
     pub fn steps(&self) -> Vec<Step> {
         self.0.as_ref().map_or_else(Vec::new, |log| log.steps.lock().kept.clone())
@@ -225,7 +244,11 @@ mod tests {
         assert_eq!((log.attempts(), RecoveryLog::disabled().attempts()), (1, 0));
         assert_eq!(log.to_string(), "failover.switched overloaded; retry.retried 500ms");
         assert_eq!(log.steps()[1].at, Duration::from_millis(250));
-        for _ in 0..MAX_STEPS {
+        assert_eq!(log.notice(), None);
+        log.record_notice("failover", &Target::new("openai").with_model("gpt-4o-mini"));
+        let notice = log.notice().unwrap();
+        assert!(notice.starts_with("gpt-4o-mini answers: "), "{notice}");
+        for _ in 1..MAX_STEPS {
             log.record(|| Step::new("x", "y"));
         }
         assert_eq!((log.steps().len(), log.dropped()), (MAX_STEPS, 2));

@@ -11,6 +11,7 @@ const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-steadfast-attempts");
 /// What the layers did.
 const RECOVERY: HeaderName = HeaderName::from_static("x-steadfast-recovery");
+const NOTICE: HeaderName = HeaderName::from_static("x-steadfast-notice");
 /// Why the call failed: the reason's name.
 const REASON: HeaderName = HeaderName::from_static("x-steadfast-reason");
 /// The request's id, whatever the dialect.
@@ -129,6 +130,9 @@ pub(super) fn stamp(
         && let Some(value) = visible(&log.to_string())
     {
         headers.insert(RECOVERY, value);
+    }
+    if let Some(value) = log.notice().as_deref().and_then(visible) {
+        headers.insert(NOTICE, value);
     }
     let own = &codec(dialect).facts().request_id;
     if *own != REQUEST_ID {
