@@ -99,6 +99,8 @@ pub use steadfast_timeout as timeout;
 
 #[cfg(feature = "stack")]
 pub use self::stack::{ChatService, Handles, Stack, Stacked};
+#[cfg(all(feature = "stack", feature = "client"))]
+pub use self::stack::UnknownProvider;
 
 /// The example of the README, kept compiling.
 #[cfg(all(doctest, feature = "stack", feature = "client"))]

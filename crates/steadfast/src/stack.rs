@@ -256,6 +256,63 @@ impl<C> Stack<C> {
     }
 }
 
+/// A chain that names a provider which the client does not know.
+#[cfg(feature = "client")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownProvider {
+    /// What the chain names.
+    pub provider: String,
+    /// What the client knows.
+    pub known: Vec<String>,
+}
+
+#[cfg(feature = "client")]
+impl fmt::Display for UnknownProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { provider, known } = self;
+        write!(
+            f,
+            "the chain names the provider `{provider}`, which the client does not know; it knows: {}",
+            known.join(", ")
+        )
+    }
+}
+
+#[cfg(feature = "client")]
+impl std::error::Error for UnknownProvider {}
+
+#[cfg(feature = "client")]
+impl<C> Stack<C> {
+    /// The stack around `client`, its type forgotten; the client has to know every provider of the chains.
+    ///
+    /// # Errors
+    ///
+    /// The first provider that it does not know.
+    pub fn connect<T, E>(
+        &self,
+        client: steadfast_client::LlmClient<T>,
+    ) -> Result<ChatService, UnknownProvider>
+    where
+        T: Clone,
+        C: Clone,
+        Stacked<steadfast_client::LlmClient<T>, C>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <Stacked<steadfast_client::LlmClient<T>, C> as Service<ChatRequest>>::Future: Send + 'static,
+        E: Events + Send + 'static,
+    {
+        let known: Vec<_> = client.providers().names().map(str::to_owned).collect();
+        let chains = self.failover.handle().chains();
+        let named = chains.iter().flat_map(|(_, chain)| chain.iter());
+        match named.map(|spec| &spec.provider).find(|provider| !known.contains(provider)) {
+            Some(provider) => Err(UnknownProvider { provider: provider.clone(), known }),
+            None => Ok(self.boxed(client)),
+        }
+    }
+}
+
 impl<S, C> Layer<S> for Stack<C>
 where
     S: Clone,
