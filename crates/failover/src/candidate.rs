@@ -2,22 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use steadfast_core::{
-    Failure, Lease, LeaseEnd, Needs, Observer, Outcome, Permit, PermitKind, Profile, Reason,
-    RecoveryLog, RetryBudget, Scope, Target, Withdrawal,
-    Witness,
-};
+use steadfast_core::{Needs, Permit, PermitKind, Profile, Reason, Scope, Target, Witness};
 use tokio::time::Instant;
 
 use crate::{
     chain::TargetSpec,
-    event,
-    health::{Failed, FailedCall, ProbePermit},
-    policy::FailureVerdict,
+    health::ProbePermit,
     registry::{Cooling, HealthRegistry, Record},
-    route::Route,
     select::{CandidateRest, CandidateView, Lacks},
 };
+
+/// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
+const INDEX_BITS: usize = 8;
+
+/// The position in its route of the candidate that `permit` is for.
+pub(crate) fn index(permit: &Permit) -> usize {
+    (permit.tag[0] & ((1 << INDEX_BITS) - 1)) as usize
+}
 
 /// One candidate, made once for every request that may go there.
 #[derive(Clone, Debug)]
@@ -118,15 +119,14 @@ impl Candidate {
         let mut rest: Option<CandidateRest> = None;
         let mut yields = false;
         for (at, record) in self.records.all.iter().enumerate() {
-            let Some(Cooling { cooldown, probing, yields: own }) = record.cooling(witness, now) else {
-                continue;
-            };
+            let Some(cooling) = record.cooling(witness, now) else { continue };
+            let Cooling { cooldown, probing, yields: own } = cooling;
             let this = CandidateRest {
                 until: cooldown.until,
                 probe_from: cooldown.probe_from,
                 probing,
-                hinted: cooldown.hinted,
-                refuses: cooldown.refuses,
+                // Once it is over, a probe decides, and those who have nobody else do not wait for it.
+                refuses: cooldown.refuses && cooldown.until > now,
                 reason: cooldown.reason,
             };
             rest = Some(rest.map_or(this, |other| other.later(this)));
@@ -149,9 +149,19 @@ impl Candidate {
     }
 
     /// What is known of this very target: the record with most parts.
-    fn narrowest(&self) -> &Record {
+    pub(crate) fn narrowest(&self) -> &Record {
         let Records { all, model, credential, both } = &self.records;
         &all[usize::from(both.or(*model).or(*credential).unwrap_or(0))]
+    }
+
+    /// The record in which a failure of `scope` is counted, with the permit as that gave it.
+    pub(crate) fn blamed(
+        &self,
+        permit: &Permit,
+        scope: Scope,
+        reason: Reason,
+    ) -> Option<(&Record, Permit)> {
+        self.each(permit).nth(self.records.blamed(scope, reason)?)
     }
 
     /// Whether anybody has got content from this very target within `time`.
@@ -174,9 +184,9 @@ impl Candidate {
         permit.witness = witness;
         for (record, order) in self.records.all.iter().zip(&mut permit.tag[1..]) {
             // Its lowest bits say which call it is.
-            let begun = record.begin();
-            *order = begun as u32;
-            record.began(begun, witness);
+            let position = record.begin();
+            *order = position as u32;
+            record.began(position, witness);
         }
         permit
     }
@@ -210,203 +220,12 @@ impl Candidate {
 
     /// The records with the permit as each of them gave it.
     #[inline]
-    fn each(&self, permit: &Permit) -> impl Iterator<Item = (&Arc<Record>, Permit)> {
+    pub(crate) fn each(&self, permit: &Permit) -> impl Iterator<Item = (&Record, Permit)> {
         let permit = *permit;
         self.records.all.iter().enumerate().map(move |(at, record)| {
             let probes = permit.tag[0] & (1 << (INDEX_BITS + at)) != 0;
             let kind = if probes { PermitKind::Probe } else { PermitKind::Ordinary };
-            (record, Permit { kind, order: record.position(permit.tag[1 + at]), ..permit })
+            (&**record, Permit { kind, order: record.position(permit.tag[1 + at]), ..permit })
         })
     }
-
-    /// Notes that a call has got its first content.
-    fn content(&self, permit: &Permit, log: &RecoveryLog) {
-        let at = Instant::now();
-        for (record, permit) in self.each(permit) {
-            record.note_content(permit.order, at);
-            if record.is_degraded() {
-                self.recover(record, at, &permit, log);
-            }
-        }
-    }
-
-    #[cold]
-    fn recover(&self, record: &Record, at: Instant, permit: &Permit, log: &RecoveryLog) {
-        let narrowest = std::ptr::eq(record, self.narrowest());
-        let recovered = self.registry.change(record, at, |health, now| {
-            if narrowest {
-                health.count_call(at, false);
-            }
-            health.content(now, permit)
-        });
-        if recovered {
-            event::recovered(log, &record.key);
-        }
-    }
-
-    /// Notes how a call ended.
-    fn ended(&self, end: &LeaseEnd<'_>) {
-        match end.outcome {
-            Outcome::Success => {
-                let at = Instant::now();
-                for (record, permit) in self.each(&end.permit) {
-                    if record.is_degraded() {
-                        self.answered(record, at, &permit);
-                    }
-                }
-                return;
-            }
-            Outcome::Failure(failure) if !failure.is_recorded() => {
-                let had_content = end.first_content.is_some();
-                self.failed(failure, &end.permit, end.log, had_content, false);
-            }
-            _ => {}
-        }
-        self.release(&end.permit);
-    }
-
-    /// Notes that an answer has arrived whole.
-    #[cold]
-    fn answered(&self, record: &Record, at: Instant, permit: &Permit) {
-        let narrowest = std::ptr::eq(record, self.narrowest());
-        record.change(at, |health, now| {
-            if narrowest {
-                health.count_answer(at, false);
-            }
-            health.succeed(now, permit);
-        });
-    }
-
-    /// Notes the failure of a call, or of an attempt of it that is not the last one (`goes_on`).
-    fn failed(
-        &self,
-        failure: &Failure,
-        permit: &Permit,
-        log: &RecoveryLog,
-        had_content: bool,
-        goes_on: bool,
-    ) {
-        let FailureVerdict { scope, blame: Some(blame), downgrade, .. } =
-            self.registry.policy.verdict(failure)
-        else {
-            self.rest(failure);
-            return;
-        };
-        let at = Instant::now();
-        self.narrowest().change(at, |health, _| match had_content {
-            true => health.count_answer(at, true),
-            false => health.count_call(at, true),
-        });
-        let Some(blamed) = self.records.blamed(scope, blame.reason) else { return };
-        let Some((record, permit)) = self.each(permit).nth(blamed) else { return };
-        let call = FailedCall {
-            blame,
-            yields: downgrade,
-            message: failure.message(),
-            had_content,
-            goes_on,
-        };
-        let failed = self.registry.change(record, at, |health, now| health.fail(now, &permit, &call));
-        let for_a_person = matches!(blame.reason, Reason::Auth | Reason::Billing);
-        match failed {
-            Failed::Cooled { wait, fresh } => {
-                event::cooled(log, &record.key, blame.reason, wait, fresh);
-                if for_a_person && fresh {
-                    event::alarm(&record.key, failure);
-                }
-            }
-            // With a cooldown of zero every one counts.
-            Failed::Counted if for_a_person => event::alarm(&record.key, failure),
-            Failed::Counted | Failed::Late => {}
-        }
-    }
-
-    /// A breaker below refuses this target and says when it will let a call through: until then
-    /// asking is in vain. It is no failure of the target's.
-    fn rest(&self, failure: &Failure) {
-        let (Reason::CircuitOpen, Some(wait)) = (failure.reason(), failure.retry_after()) else {
-            return;
-        };
-        if let Some(blamed) = self.records.blamed(Scope::ModelCredential, Reason::CircuitOpen) {
-            let record = &self.records.all[blamed];
-            let at = Instant::now();
-            self.registry.change(record, at, |health, _| health.rest(at, wait));
-        }
-    }
-}
-
-/// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
-const INDEX_BITS: usize = 8;
-
-impl Route {
-    /// The candidate that a permit is for.
-    fn of(&self, permit: &Permit) -> Option<&Candidate> {
-        self.candidates.get((permit.tag[0] & ((1 << INDEX_BITS) - 1)) as usize)
-    }
-}
-
-impl Observer for Route {
-    fn first_content(&self, permit: Permit, _: Duration, log: &RecoveryLog) {
-        if let Some(candidate) = self.of(&permit) {
-            candidate.content(&permit, log);
-        }
-    }
-
-    fn attempt_failed(&self, permit: Permit, failure: &Failure, log: &RecoveryLog) {
-        if let Some(candidate) = self.of(&permit) {
-            candidate.failed(failure, &permit, log, false, true);
-        }
-    }
-
-    fn rests(&self, permit: Permit) -> bool {
-        self.of(&permit).is_some_and(|candidate| candidate.rests(permit.witness))
-    }
-
-    fn ended(&self, end: LeaseEnd<'_>) {
-        if let Some(candidate) = self.of(&end.permit) {
-            candidate.ended(&end);
-        }
-    }
-}
-
-/// A route, and what to put back into the budget when its candidate answers.
-#[derive(Debug)]
-struct Refunding {
-    route: Arc<Route>,
-    budget: RetryBudget,
-    withdrawal: Withdrawal,
-}
-
-impl Observer for Refunding {
-    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
-        self.route.first_content(permit, after, log);
-    }
-
-    fn ended(&self, end: LeaseEnd<'_>) {
-        if let Outcome::Success = end.outcome {
-            self.budget.refund(self.withdrawal);
-        }
-        self.route.ended(end);
-    }
-}
-
-/// A lease on the candidate of `route` that `permit` is for. When the answer ends well it puts back into `budget` what
-/// the failovers before it took out; a full one takes nothing back.
-#[inline]
-pub(crate) fn lease(
-    route: &Arc<Route>,
-    permit: Permit,
-    log: RecoveryLog,
-    budget: Option<&RetryBudget>,
-    withdrawal: Option<Withdrawal>,
-) -> Lease {
-    let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full());
-    let observer: Arc<dyn Observer> = match budget {
-        None => route.clone(),
-        Some(budget) => {
-            let withdrawal = withdrawal.unwrap_or_default();
-            Arc::new(Refunding { route: route.clone(), budget: budget.clone(), withdrawal })
-        }
-    };
-    Lease::new(observer, permit, log).observing_content(Instant::now())
 }

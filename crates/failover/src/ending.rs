@@ -3,14 +3,14 @@
 use std::{mem, time::Duration};
 
 use smallvec::SmallVec;
-use steadfast_core::{Attempt, Failover, Failure, Reason};
+use steadfast_core::{Attempt, Failover, Failure, Reason, Retry};
 use tokio::time::Instant;
 
 use crate::{
     call::CallState,
     event,
     history::{HistoryEntry, LastFailure, attempts_of},
-    select::{self, CandidateSet, CandidateView, Exclusions, Plan, Skip},
+    select::{self, CandidateView, Exclusions, Plan, Skip},
 };
 
 impl CallState {
@@ -21,37 +21,39 @@ impl CallState {
         let exclusions = self.exclusions(now);
         let plan = select::plan(&views, now, &exclusions);
         // What ends the call wherever it is says nothing of who was not asked.
-        if !self.history.as_ref().is_some_and(|history| history.is_final()) {
+        if !self.is_final() {
             self.skip_the_rest(&views, &plan, now);
         }
-        let back = self.soonest_back(&views, &plan, exclusions, now);
+        let back = soonest_back(&views, &plan, &exclusions, now);
         let mut history = mem::take(&mut self.history).unwrap_or_default();
-        let attempts = history.attempts;
-        let steps = mem::take(&mut history.trail);
-        let alone = steps.len() <= 1;
-        let trail = self.trail(steps, history.last.as_ref());
-        match history.last.take() {
-            Some(last) if alone => last.failure.with_attempts(attempts),
-            Some(last) if last.is_final() || last.go == Failover::LargerWindow => {
-                last.failure.with_attempts(attempts).with_trail(trail)
+        let (attempts, waited) = (history.attempts, history.waited);
+        let one = history.listed.len() <= 1;
+        let trail = self.trail(mem::take(&mut history.trail), history.last.as_ref());
+        let failure = match (history.last.take(), refused_by_all(&plan)) {
+            (Some(last), _) if one => last.failure,
+            (Some(last), _) if last.is_final() || last.go == Failover::LargerWindow => {
+                last.failure.with_trail(trail)
             }
-            None if history.stopped.is_some() => {
+            (None, _) if history.stopped.is_some() => {
                 Failure::refused(Reason::Budget, history.stopped.unwrap_or_default())
             }
-            None if alone => refusal(trail, back),
-            last => {
+            (None, refused) if one => refusal(trail, refused, back),
+            (last, refused) => {
                 let why = last.as_ref().map(|last| last.failure.reason());
-                let failure = exhausted(trail, last, history.stopped).with_attempts(attempts);
+                let failure = match refused {
+                    Some(reason) if last.is_none() => refusal(trail, Some(reason), back),
+                    _ => exhausted(trail, last, history.stopped).with_retry_after(back),
+                };
                 let failure = match history.usage {
                     Some(usage) => failure.with_usage(usage),
                     None => failure,
                 };
-                let failure = failure.with_retry_after(back);
                 let skipped = failure.trail().last().map(|last| last.reason);
                 event::exhausted(&self.log, &failure, why.or(skipped).unwrap_or(Reason::Exhausted));
                 failure
             }
-        }
+        };
+        failure.with_attempts(attempts).with_waited(waited)
     }
 
     fn skip_the_rest(&mut self, views: &[CandidateView], plan: &Plan, now: Instant) {
@@ -64,28 +66,6 @@ impl CallState {
                 self.skip(pick.slot, &Skip::Cooling(rest), now);
             }
         }
-    }
-
-    /// When it is worth coming back: once the first target is back that could take the call.
-    fn soonest_back(
-        &self,
-        views: &[CandidateView],
-        plan: &Plan,
-        mut exclusions: Exclusions,
-        now: Instant,
-    ) -> Option<Duration> {
-        let hint = self.history.as_ref().and_then(|history| history.hint);
-        if plan.order.iter().any(|pick| !pick.probe) {
-            // A target is well, and was not asked for want of means.
-            return hint;
-        }
-        exclusions.excluded = CandidateSet::default();
-        let cooling = (0u8..)
-            .zip(views)
-            .filter(|(at, view)| view.rank == 0 && select::possible(views, *at, &exclusions))
-            .filter_map(|(_, view)| view.rest)
-            .map(|rest| rest.until.saturating_duration_since(now));
-        cooling.chain(hint).min()
     }
 
     /// What was tried and skipped.
@@ -111,20 +91,61 @@ impl CallState {
     }
 }
 
-/// The failure of a call that was not made because its only target was passed over.
-fn refusal(trail: Vec<Attempt>, back: Option<Duration>) -> Failure {
-    let skipped = trail.first();
-    let reason = match skipped.map(|skipped| skipped.reason) {
-        Some(own @ (Reason::Unsupported | Reason::ContextOverflow)) => own,
-        _ => Reason::Cooling,
-    };
-    let message = skipped.map_or("no target may be asked", |skipped| &skipped.message);
-    let failure = Failure::refused(reason, message).with_retry_after(back);
-    match skipped.and_then(|skipped| skipped.target.clone()) {
-        Some(target) => failure.with_target(target),
-        None => failure,
+/// When it is worth coming back.
+fn soonest_back(
+    views: &[CandidateView],
+    plan: &Plan,
+    exclusions: &Exclusions,
+    now: Instant,
+) -> Option<Duration> {
+    if plan.order.iter().any(|pick| !pick.probe) {
+        // A target could be asked, and was not for want of means.
+        return None;
     }
-    .with_trail(trail)
+    let back = select::soonest_back(views, now, exclusions)?;
+    Some(back.saturating_duration_since(now))
+}
+
+/// The one reason for which every target is not even asked: its key is refused, its bill unpaid, its model
+/// gone.
+fn refused_by_all(plan: &Plan) -> Option<Reason> {
+    let refusal = |skip: &Skip| match skip {
+        Skip::Cooling(rest) if rest.refuses && !rest.reason.is_refusal() => Some(rest.reason),
+        _ => None,
+    };
+    let reason = refusal(&plan.skipped.first()?.1)?;
+    let same = plan.skipped.iter().all(|(_, skip)| refusal(skip) == Some(reason));
+    (same && plan.order.is_empty()).then_some(reason)
+}
+
+/// The failure of a call that was not made: its only target was passed over, or all of them refuse it for
+/// one reason.
+fn refusal(trail: Vec<Attempt>, refused: Option<Reason>, back: Option<Duration>) -> Failure {
+    let message = match &*trail {
+        [] => "no target may be asked".into(),
+        [only] => only.message.clone(),
+        [first, ..] => {
+            let all = trail.len();
+            format!("none of {all} targets may be asked; first {first}: {}", first.message).into()
+        }
+    };
+    let skipped = trail.first().map(|skipped| skipped.reason);
+    let failure = match (refused, skipped) {
+        // That it comes back is no reason to ask again before somebody has changed something.
+        (Some(reason), _) => {
+            Failure::refused(reason, message).with_because(refused).with_retry(Retry::No)
+        }
+        (None, Some(own @ (Reason::Unsupported | Reason::ContextOverflow))) => {
+            Failure::refused(own, message)
+        }
+        (None, _) => Failure::refused(Reason::Cooling, message),
+    };
+    let failure = failure.with_retry_after(back);
+    let failure = match &*trail {
+        [Attempt { target: Some(target), .. }] => failure.with_target(target.clone()),
+        _ => failure,
+    };
+    failure.with_trail(trail)
 }
 
 fn exhausted(

@@ -52,7 +52,7 @@ pub enum ChainError {
 }
 
 /// A [`FailoverPolicy`](crate::FailoverPolicy) that makes no sense, and what would.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// A number or duration that must be more than nothing.
@@ -71,6 +71,12 @@ pub enum PolicyError {
         /// The longest.
         permanent_cap: Duration,
     },
+    /// Cooldowns that become shorter with each failed probe, or that are no time at all.
+    #[error("`rest_growth` is {0}; it must be between 1 and 100, such as 1.5")]
+    Growth(
+        /// What was given.
+        f64,
+    ),
 }
 
 /// What in a target can lack a name.

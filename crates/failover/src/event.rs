@@ -79,29 +79,29 @@ pub(crate) fn recovered(log: &RecoveryLog, key: &Target) {
     log.record(|| Step::new(LAYER, "recovered").with_target(Some(key)));
 }
 
-/// A target is asked although it is cooling, or after a wait, because there is no other.
+/// A target is asked although it is cooling, because there is no other.
 pub(crate) fn insisted(log: &RecoveryLog, at: &Target, reason: Reason) {
     tracing::info!(
         name: "steadfast::failover::insisted",
         target: "steadfast::failover",
         target = %at, reason = reason.as_str(),
-        "every target is cooling; the one that comes back first is asked all the same"
+        "no other target is left; one that is cooling is asked all the same"
     );
     log.record(|| Step::new(LAYER, "insisted").with_target(Some(at)).with_reason(reason));
 }
 
-/// Every target is cooling, and the call waits for the first to come back.
+/// Nobody is left to be asked, and the call waits before it goes round its targets again.
 pub(crate) fn waited(log: &RecoveryLog, at: &Target, wait: Duration) {
     tracing::info!(
         name: "steadfast::failover::waited",
         target: "steadfast::failover",
         target = %at, wait_ms = millis(wait),
-        "every target is cooling; the call waits for the first to come back"
+        "no target has answered; the call waits until the first may be asked again"
     );
     log.record(|| Step::new(LAYER, "waited").with_target(Some(at)).with_wait(wait));
 }
 
-/// A second target is asked because the first has not begun to answer.
+/// A second target is asked because the first has no content yet.
 pub(crate) fn hedged(log: &RecoveryLog, to: &Target, after: Duration) {
     tracing::info!(
         name: "steadfast::failover::hedged",

@@ -15,7 +15,8 @@ use tower_service::Service;
 
 use crate::{
     attempt::Attempt,
-    call::{CallState, NextAction, Selection},
+    call::{CallState, NextAction},
+    prepare::Selection,
 };
 
 /// The attempts that a future of service `S` makes.
@@ -50,7 +51,6 @@ where
     track: T,
     /// Asked beside the main attempt, when that takes long.
     hedge: Option<Pin<Box<AttemptOf<S, Req, T>>>>,
-    hedged: bool,
     timer: Timer,
     todo: Todo<Req>,
 }
@@ -142,7 +142,7 @@ where
     #[inline]
     fn new(service: S, call: CallState, request: Option<Req>, track: T) -> Self {
         let (timer, todo) = (Timer::Off, Todo::Nothing);
-        Self { service, call, request, track, hedge: None, hedged: false, timer, todo }
+        Self { service, call, request, track, hedge: None, timer, todo }
     }
 }
 
@@ -269,7 +269,6 @@ where
             Timer::Off => {
                 // Armed by the first wait, so a call that answers at once arms none.
                 if let Some(after) = self.call.hedge_after()
-                    && !self.hedged
                     && main.is_some()
                     && self.request.is_some()
                 {
@@ -280,7 +279,7 @@ where
             Timer::Hedge(_) if main.is_none() && self.hedge.is_none() => self.timer = Timer::Off,
             Timer::Hedge(sleep) => {
                 if sleep.as_mut().poll(cx).is_ready() {
-                    (self.timer, self.hedged) = (Timer::Off, true);
+                    self.timer = Timer::Off;
                     if let Some(prepared) = main
                         .and_then(|main| self.call.hedge(main.candidate()))
                         .and_then(|selection| prepare(&mut self.request, &mut self.call, selection))

@@ -32,8 +32,8 @@ impl FailoverHandle {
         self.failover.registry.watch()
     }
 
-    /// Leaves `target` alone for `wait`, as if it had asked for that itself. A cooldown that ends
-    /// later stays.
+    /// Leaves `target` alone for `wait`: it is not asked meanwhile, not even by a call that has no other
+    /// target. A cooldown that ends later stays.
     pub fn cool(&self, target: &Target, wait: Duration) {
         let scope = match (target.model(), target.credential()) {
             (None, None) => Scope::Provider,

@@ -52,7 +52,7 @@ pub struct LastError {
     pub at: Instant,
 }
 
-/// Why and until when a target is left alone.
+/// Why and until when a target is left alone, or asked after the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cooldown {
@@ -85,7 +85,7 @@ pub(crate) struct Health {
     pub(crate) errors: u64,
     pub(crate) consecutive: u32,
     pub(crate) last_error: Option<LastError>,
-    /// Calls of the last minute that got content, and that did not, since something went wrong.
+    /// Attempts of the last minute that got content, and that did not.
     calls: Window,
     /// Answers of the last minute that arrived whole, and that broke after their first content.
     answers: Window,
@@ -93,8 +93,8 @@ pub(crate) struct Health {
     pub(crate) yields: bool,
 }
 
-/// Good calls that a target is taken to have had before anything was counted: so a few failures do not
-/// make it one that mostly fails.
+/// Good calls that a target is taken to have had before it was asked: so a few failures do not make it one
+/// that mostly fails.
 const BENEFIT_OF_DOUBT: u64 = 2;
 
 /// A call that failed, or one of its attempts.
@@ -104,10 +104,20 @@ pub(crate) struct FailedCall<'a> {
     /// Other models of the provider may stand in meanwhile.
     pub(crate) yields: bool,
     pub(crate) message: &'a str,
-    /// Its answer broke after its first content.
-    pub(crate) had_content: bool,
-    /// Another attempt follows under the same permit.
-    pub(crate) goes_on: bool,
+    pub(crate) report: Report,
+}
+
+/// Which failure is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// One attempt's; another may follow under the same permit.
+    Attempt,
+    /// The last attempt's, which has been reported as such: the call is over.
+    Last,
+    /// The call's.
+    Whole,
+    /// That of an answer, after its first content.
+    Broken,
 }
 
 /// What a failure changed.
@@ -130,10 +140,11 @@ pub(crate) enum Failed {
 const RATES: Duration = Duration::from_secs(60);
 
 /// The circuit of a record: its rest is a preference between targets.
-pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
+fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
     CircuitPolicy {
         consecutive: Some(policy.rest_after),
-        second_witness: true,
+        // One failure has one witness.
+        second_witness: policy.rest_after > 1,
         trusted_for: policy.trusted_for,
         window: RATES,
         min_calls: u32::MAX,
@@ -183,8 +194,8 @@ impl Health {
         self.circuit.began(permit);
     }
 
-    /// Whether less than half of the last minute's calls got content, or less than half of its answers
-    /// arrived whole. A few of unknown outcome are taken to have been good.
+    /// Whether less than half of the last minute's attempts got content, or less than half of its answers
+    /// arrived whole.
     pub(crate) fn mostly_fails(&mut self, now: Instant) -> bool {
         [&mut self.calls, &mut self.answers].into_iter().any(|window| {
             let counts = window.counts(now);
@@ -210,29 +221,32 @@ impl Health {
             || self.answers.counts(now).failures > 0
     }
 
-    fn is_unwell(&self) -> bool {
-        self.consecutive > 0 || self.circuit.is_degraded()
-    }
-
     /// What has been seen of calls without the lock.
     pub(crate) fn note_success(&mut self, order: u64, at: Option<Instant>) {
         self.circuit.note_success(order, at);
     }
 
-    /// A call of this very target has got content, or failed before.
-    pub(crate) fn count_call(&mut self, now: Instant, failed: bool) {
-        self.calls.record(now, failed, false);
+    /// Calls of this very target have got content, and answers have arrived whole.
+    pub(crate) fn count_good(&mut self, now: Instant, contents: u32, answers: u32) {
+        for _ in 0..contents {
+            self.calls.record(now, false, false);
+        }
+        for _ in 0..answers {
+            self.answers.record(now, false, false);
+        }
     }
 
-    /// An answer of this very target has arrived whole, or broken.
-    pub(crate) fn count_answer(&mut self, now: Instant, broke: bool) {
-        self.answers.record(now, broke, false);
+    /// An attempt at this very target has failed, or its answer broke after its first content.
+    pub(crate) fn count_failed(&mut self, now: Instant, broke: bool) {
+        let window = if broke { &mut self.answers } else { &mut self.calls };
+        window.record(now, true, false);
     }
 
     pub(crate) fn status(&self, policy: &FailoverPolicy) -> Status {
         if self.consecutive >= policy.down_after.max(1) || self.circuit.is_permanent() {
             Status::Down
-        } else if self.is_unwell() {
+        } else if self.consecutive > 0 || self.circuit.resting().is_some() {
+            // What rests for single callers alone is not unwell.
             Status::Degraded
         } else {
             Status::Healthy
@@ -241,35 +255,45 @@ impl Health {
 
     /// A call has failed, or one of its attempts.
     pub(crate) fn fail(&mut self, now: Moment, permit: &Permit, failed: &FailedCall<'_>) -> Failed {
-        let FailedCall { blame, yields, message, had_content, goes_on } = *failed;
-        self.errors += 1;
-        let (reason, at) = (blame.reason, now.at);
-        match &mut self.last_error {
-            // An outage says the same thing over and over.
-            Some(last) if *last.message == *message => (last.reason, last.at) = (reason, at),
-            last => *last = Some(LastError { reason, message: message.into(), at }),
-        }
+        let FailedCall { blame, yields, message, report } = *failed;
+        let at = now.at;
         let cooled = self.circuit.resting().is_some();
         let late = !self.circuit.is_current(permit);
-        if late && !cooled {
-            // It has recovered since, or has had its rest.
-            return Failed::Late;
+        if report != Report::Last {
+            self.note_error(blame.reason, message, at);
+            if late && !cooled {
+                // It has recovered since, or has had its rest.
+                return Failed::Late;
+            }
+            self.consecutive = self.consecutive.saturating_add(1);
         }
-        self.consecutive = self.consecutive.saturating_add(1);
-        let transition = if goes_on {
-            self.circuit.attempt_failed(now, permit, blame)
-        } else {
-            let content = had_content.then_some(Duration::ZERO);
-            self.circuit.end(now, permit, CircuitVerdict::Failure(blame), content)
+        let transition = match report {
+            Report::Attempt => self.circuit.attempt_failed(now, permit, blame),
+            _ => {
+                let content = (report == Report::Broken).then_some(Duration::ZERO);
+                self.circuit.end(now, permit, CircuitVerdict::Failure(blame), content)
+            }
         };
+        if transition.is_some() || self.circuit.resting().is_none() {
+            // It may cool for one caller alone.
+            self.yields = yields;
+        }
         match transition {
             Some(transition) => {
-                self.yields = yields;
                 let until = transition.until.unwrap_or(at);
                 Failed::Cooled { wait: until.saturating_duration_since(at), fresh: !cooled }
             }
             None if late => Failed::Late,
             None => Failed::Counted,
+        }
+    }
+
+    fn note_error(&mut self, reason: Reason, message: &str, at: Instant) {
+        self.errors += 1;
+        match &mut self.last_error {
+            // An outage says the same thing over and over.
+            Some(last) if *last.message == *message => (last.reason, last.at) = (reason, at),
+            last => *last = Some(LastError { reason, message: message.into(), at }),
         }
     }
 
@@ -282,9 +306,9 @@ impl Health {
     }
 
     /// An answer has arrived whole.
-    pub(crate) fn succeed(&mut self, now: Moment, permit: &Permit) -> bool {
+    pub(crate) fn succeed(&mut self, now: Moment, permit: &Permit) {
         let content = Some(Duration::ZERO);
-        self.circuit.end(now, permit, CircuitVerdict::Success, content).is_some()
+        self.circuit.end(now, permit, CircuitVerdict::Success, content);
     }
 
     /// A call is over and says nothing.
@@ -315,6 +339,8 @@ impl Health {
 
     /// As if nothing had ever happened; what is under way decides nothing.
     pub(crate) fn reset(&mut self, now: Moment) {
+        // Nor is it known of any success: a renewed key has not been used.
+        self.circuit = Circuit::new(*self.circuit.policy(), now.at);
         self.circuit.reset(now);
         (self.errors, self.consecutive, self.last_error, self.yields) = (0, 0, None, false);
         self.calls.clear();

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::{
     candidate::Candidate,
-    policy::FailureVerdict,
     select::{CandidateSet, Exclusions, Floor, Skip},
+    verdict::FailureVerdict,
 };
 
 /// What has happened to a call so far; empty while nothing has gone wrong.
@@ -22,8 +22,8 @@ pub(crate) struct History {
     pub(crate) waited: Duration,
     /// Further rounds over the candidates.
     pub(crate) rounds: u32,
-    /// In the trail as skipped.
-    pub(crate) passed: CandidateSet,
+    /// In the trail, as tried or as skipped.
+    pub(crate) listed: CandidateSet,
     /// What was tried and skipped, in order.
     pub(crate) trail: SmallVec<[HistoryEntry; 2]>,
     pub(crate) last: Option<LastFailure>,
@@ -32,8 +32,6 @@ pub(crate) struct History {
     pub(crate) withdrawn: Option<Withdrawal>,
     /// What the last wait was, from which the next one grows.
     pub(crate) pause: Duration,
-    /// The shortest wait that failures asked for which made nothing cool.
-    pub(crate) hint: Option<Duration>,
     pub(crate) usage: Option<Usage>,
     /// Why no further target is asked, though there may be some.
     pub(crate) stopped: Option<&'static str>,
@@ -64,11 +62,11 @@ impl History {
         self.last.as_ref().is_some_and(LastFailure::is_final)
     }
 
-    /// Notes that `at` is passed over; whether that is new.
+    /// Notes that `at` is passed over; whether nothing was known of it before.
     pub(crate) fn skip(&mut self, at: u8, skip: &Skip, now: Instant) -> bool {
-        let new = !self.passed.has(at);
+        let new = !self.listed.has(at);
         if new {
-            self.passed.add(at);
+            self.listed.add(at);
             self.trail.push(HistoryEntry::Skipped(at, *skip, now));
         }
         new
@@ -79,7 +77,7 @@ impl History {
         let mut attempt = Attempt::from_failure(&failure);
         attempt.skipped = true;
         self.trail.push(HistoryEntry::Failed(SmallVec::from_iter([attempt])));
-        self.passed.add(at);
+        self.listed.add(at);
         self.exclusions.excluded.add(at);
         if self.last.as_ref().is_none_or(|last| !last.asked) {
             let go = Failover::NextTarget;
@@ -112,12 +110,10 @@ impl History {
         let slot = &candidates[usize::from(at)];
         self.attempts = self.attempts.saturating_add(failure.attempts());
         self.count(at, failure.attempts());
+        self.list_tried(at);
         self.waited = self.waited.saturating_add(failure.waited());
         if let Some(usage) = failure.usage() {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
-        }
-        if verdict.blame.is_none() && failure.retry_after().is_some() {
-            self.hint = self.hint.min(failure.retry_after()).or(failure.retry_after());
         }
         if verdict.downgrade {
             self.exclusions.downgrade.add(slot.spec);
@@ -135,11 +131,10 @@ impl History {
         }
         for (other, candidate) in (0u8..).zip(candidates) {
             if other == at || affects(verdict, slot, candidate) {
-                let first = !self.exclusions.excluded.has(other);
-                self.exclusions.excluded.add(other);
                 if !verdict.again {
-                    self.exclusions.again.drop(other);
-                } else if first {
+                    self.exclusions.rule_out(other);
+                } else if !self.exclusions.excluded.has(other) {
+                    self.exclusions.excluded.add(other);
                     self.exclusions.again.add(other);
                 }
                 if let Some(hold) = hold {
@@ -155,6 +150,12 @@ impl History {
         } else {
             self.trail.push(HistoryEntry::Failed(attempts_of(&failure)));
         }
+    }
+
+    /// Candidate `at` is in the trail as tried, and not as skipped before.
+    fn list_tried(&mut self, at: u8) {
+        self.listed.add(at);
+        self.trail.retain(|entry| !matches!(entry, HistoryEntry::Skipped(slot, ..) if *slot == at));
     }
 
     /// Makes attempts of the last failure, before there is another one.

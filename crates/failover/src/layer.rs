@@ -94,7 +94,7 @@ impl<C, T> CooldownFailoverLayer<C, T> {
         self.tune(|policy| policy.down_after = failures.get())
     }
 
-    /// What happens when every target is cooling.
+    /// What happens when every target is cooling, or has failed the call.
     pub fn with_when_exhausted(self, action: WhenExhausted) -> Self {
         self.tune(|policy| policy.when_exhausted = action)
     }
@@ -120,7 +120,8 @@ impl<C, T> CooldownFailoverLayer<C, T> {
         self.tune(|policy| policy.buffer = buffer)
     }
 
-    /// Draws every further attempt from `budget`, and lets the layers below draw from it too.
+    /// Draws what calls ask of one target beyond two repetitions from `budget`, and hedges too, and lets the
+    /// layers below draw from it.
     /// Without one, the call's own budget is drawn from.
     pub fn with_budget(self, budget: RetryBudget) -> Self {
         self.with(|settings| settings.budget = Some(budget))

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct HealthRegistry {
     pub(crate) policy: FailoverPolicy,
-    /// What every target after the first is paid from.
+    /// What repetitions and hedges are paid from.
     pub(crate) budget: Option<RetryBudget>,
     records: Keyed<Target, Record>,
     rng: Mutex<fastrand::Rng>,
@@ -42,11 +42,14 @@ pub(crate) struct Record {
     /// Something is wrong with it: a call looks at a healthy target without a lock.
     is_degraded: AtomicBool,
     /// Calls that have begun.
-    begun: AtomicU64,
+    calls: AtomicU64,
     /// The latest of them that is known to have got content.
     succeeded: AtomicU64,
     /// The last success, in nanoseconds since `epoch`; 0: none.
     success: AtomicU64,
+    /// Calls that got content, and answers that arrived whole, since they were last counted.
+    contents: AtomicU32,
+    answers: AtomicU32,
     epoch: Instant,
 }
 
@@ -93,9 +96,11 @@ impl HealthRegistry {
             scope,
             health: Mutex::new(Health::new(&self.policy, now)),
             is_degraded: AtomicBool::new(false),
-            begun: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             succeeded: AtomicU64::new(0),
             success: AtomicU64::new(0),
+            contents: AtomicU32::new(0),
+            answers: AtomicU32::new(0),
             epoch: self.epoch,
         })
     }
@@ -176,7 +181,7 @@ impl HealthRegistry {
     }
 
     /// Notifies whoever watches. Costs nothing when nobody does.
-    fn publish(&self) {
+    pub(crate) fn publish(&self) {
         if self.watch.receiver_count() > 0 {
             self.watch.send_modify(|snapshot| *snapshot = self.snapshot());
         }
@@ -186,7 +191,6 @@ impl HealthRegistry {
     pub(crate) fn pause(&self, rounds: u32, last: Duration) -> Duration {
         self.policy.pause.delay(rounds, last, &mut self.rng.lock())
     }
-
 }
 
 impl Record {
@@ -201,7 +205,7 @@ impl Record {
     /// A call begins: its position in the order of calls.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Notes the beginning of a call while something is wrong.
@@ -216,7 +220,7 @@ impl Record {
     /// The position whose lowest bits are `order`, of a call that has begun.
     #[inline]
     pub(crate) fn position(&self, order: u32) -> u64 {
-        let latest = self.begun.load(Ordering::Relaxed);
+        let latest = self.calls.load(Ordering::Relaxed);
         // The lowest bits are enough: so many calls are not under way.
         latest.saturating_sub(u64::from((latest as u32).wrapping_sub(order)))
     }
@@ -250,22 +254,40 @@ impl Record {
         }
     }
 
-    /// Notes that the call that began as the `order`th has got content.
+    /// Notes that the call that began as the `order`th has got content, and that `counts` in the share of
+    /// calls that do. Takes the lock ten times a second at most.
     #[inline]
-    pub(crate) fn note_content(&self, order: u64, at: Instant) {
+    pub(crate) fn note_content(&self, order: u64, at: Instant, counts: bool) {
         self.succeeded.fetch_max(order, Ordering::Relaxed);
+        self.contents.fetch_add(counts.into(), Ordering::Relaxed);
         let since = at.saturating_duration_since(self.epoch).as_nanos();
-        self.touch(u64::try_from(since).unwrap_or(u64::MAX).max(1));
+        if self.touch(u64::try_from(since).unwrap_or(u64::MAX).max(1)) && counts {
+            self.count(&mut self.health.lock(), at);
+        }
     }
 
-    /// Notes the time of a success. A tenth of a second is exact enough, and keeps busy threads from fighting
-    /// over one cache line.
-    fn touch(&self, nanos: u64) {
+    /// Notes that an answer has arrived whole.
+    #[inline]
+    pub(crate) fn note_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts what has been noted without the lock.
+    fn count(&self, health: &mut Health, at: Instant) {
+        let contents = self.contents.swap(0, Ordering::Relaxed);
+        health.count_good(at, contents, self.answers.swap(0, Ordering::Relaxed));
+    }
+
+    /// Notes the time of a success; whether the one before was long ago. A tenth of a second is exact
+    /// enough, and keeps busy threads from fighting over one cache line.
+    fn touch(&self, nanos: u64) -> bool {
         const TENTH: u64 = 100_000_000;
         let known = self.success.load(Ordering::Relaxed);
-        if known == 0 || nanos.saturating_sub(known) >= TENTH {
+        let long = known == 0 || nanos.saturating_sub(known) >= TENTH;
+        if long {
             self.success.store(nanos, Ordering::Relaxed);
         }
+        long
     }
 
     /// Changes the health, and what can be seen of it without the lock.
@@ -275,8 +297,9 @@ impl Record {
         change: impl FnOnce(&mut Health, Moment) -> T,
     ) -> T {
         let mut health = self.health.lock();
+        self.count(&mut health, at);
         health.note_success(self.succeeded.load(Ordering::Relaxed), self.last_success());
-        let out = change(&mut health, Moment { at, order: self.begun.load(Ordering::Relaxed) });
+        let out = change(&mut health, Moment { at, order: self.calls.load(Ordering::Relaxed) });
         self.is_degraded.store(health.is_degraded(at), Ordering::Relaxed);
         out
     }

@@ -25,7 +25,7 @@ const MAX_ROUTES: usize = 512;
 /// The candidates for one model that was asked for, in order of preference.
 pub(crate) struct Route {
     pub(crate) candidates: Box<[Candidate]>,
-    /// What is drawn from for every target after the first.
+    /// What repetitions and hedges are paid from.
     pub(crate) budget: Option<RetryBudget>,
     /// Some candidate can do less than everything, so the request's needs matter.
     pub(crate) choosy: bool,
@@ -204,7 +204,9 @@ impl Route {
         }
         Self {
             choosy: candidates.iter().any(Candidate::is_choosy),
-            spares: candidates.iter().filter(|candidate: &&Candidate| candidate.rank == 0).count() as u32 - 1,
+            spares: candidates.iter().filter(|candidate: &&Candidate| candidate.rank == 0).count()
+                as u32
+                - 1,
             providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
             budget: registry.budget.clone(),

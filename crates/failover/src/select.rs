@@ -4,71 +4,23 @@
 //! preference: provider by provider as in the chain, its model before its downgrades, its
 //! credentials in order.
 
-use std::{borrow::Cow, ops};
+mod exclusions;
+mod view;
+
+use std::{borrow::Cow, time::Duration};
 
 use smallvec::SmallVec;
-use steadfast_core::{Needs, Profile, Reason};
+use steadfast_core::{Reason, time::later};
 use tokio::time::Instant;
 
-/// What is known of one candidate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CandidateView {
-    /// Which provider of the chain.
-    pub(crate) spec: u8,
-    /// 0 for the model that was asked for, n for the nth downgrade.
-    pub(crate) rank: u8,
-    /// What it can not do of what the request needs.
-    pub(crate) lacks: Lacks,
-    pub(crate) window: Option<u64>,
-    /// Until when it cools, when it does.
-    pub(crate) rest: Option<CandidateRest>,
-    /// Most of what it was asked lately has failed.
-    pub(crate) mostly_fails: bool,
-    /// Its model is cooling for a reason that lets the provider's next model stand in.
-    pub(crate) yields: bool,
-}
+pub(crate) use self::{
+    exclusions::{CandidateSet, Exclusions, Floor},
+    view::{CandidateRest, CandidateView, Lacks},
+};
 
-/// A cooldown as far as selection is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CandidateRest {
-    pub(crate) until: Instant,
-    pub(crate) probe_from: Instant,
-    pub(crate) probing: bool,
-    /// The provider asked for it.
-    pub(crate) hinted: bool,
-    /// Not even a call without another target is made.
-    pub(crate) refuses: bool,
-    pub(crate) reason: Reason,
-}
-
-/// What has happened to the request so far rules out or asks for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Exclusions {
-    /// Candidates that have failed this request, by themselves or with their model, credential or
-    /// provider.
-    pub(crate) excluded: CandidateSet,
-    /// Those of them that may be asked again in another round.
-    pub(crate) again: CandidateSet,
-    /// Candidates that this call was asked to leave alone, and until when.
-    pub(crate) waits: SmallVec<[(u8, Instant); 2]>,
-    /// A cooling candidate is not asked, even when no other is left.
-    pub(crate) strict: bool,
-    /// Providers whose downgrades may stand in for this request.
-    pub(crate) downgrade: CandidateSet,
-    /// The window that is needed, after one was too small.
-    pub(crate) floor: Option<Floor>,
-    /// The one its session has an affinity to.
-    pub(crate) preferred: Option<u8>,
-}
-
-/// How large a window has to be, in tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Floor {
-    /// Larger than this.
-    pub(crate) above: u64,
-    /// At least this.
-    pub(crate) at_least: u64,
-}
+/// The longest wait for a target that cools for a reason of ours: then it is asked all the same. As long as
+/// a retry waits at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The candidates to ask, in order, and why others are not.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -86,6 +38,17 @@ pub(crate) struct PlannedCandidate {
     pub(crate) insists: Option<CandidateRest>,
 }
 
+/// The candidate that is the first to be asked in another round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NextRound {
+    pub(crate) slot: u8,
+    pub(crate) at: Instant,
+    /// It has asked this call to wait until then.
+    pub(crate) held: bool,
+    /// Others can be asked too, then or later.
+    pub(crate) spare: bool,
+}
+
 /// Why a candidate is passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skip {
@@ -95,78 +58,6 @@ pub(crate) enum Skip {
     Lacks(Lacks),
     /// Its window is not known to be large enough.
     Window(Floor),
-}
-
-/// A set of small numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CandidateSet(u128);
-
-impl CandidateSet {
-    pub(crate) fn has(self, item: u8) -> bool {
-        self.0 & (1 << item) != 0
-    }
-
-    pub(crate) fn add(&mut self, item: u8) {
-        self.0 |= 1 << item;
-    }
-
-    pub(crate) fn drop(&mut self, item: u8) {
-        self.0 &= !(1 << item);
-    }
-
-    pub(crate) fn join(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-
-    pub(crate) fn remove(&mut self, other: Self) {
-        self.0 &= !other.0;
-    }
-
-    pub(crate) fn len(self) -> u32 {
-        self.0.count_ones()
-    }
-}
-
-/// What a target can not do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lacks(u8);
-
-impl Lacks {
-    pub(crate) const VISION: Self = Self(1);
-    pub(crate) const TOOLS: Self = Self(2);
-    pub(crate) const WINDOW: Self = Self(4);
-
-    pub(crate) fn of(profile: &Profile, needs: &Needs) -> Self {
-        let mut lacks = Self(0);
-        if needs.vision && !profile.can.vision {
-            lacks.0 |= Self::VISION.0;
-        }
-        if needs.tools && !profile.can.tools {
-            lacks.0 |= Self::TOOLS.0;
-        }
-        if profile.can.window.is_some_and(|window| needs.input_tokens > window) {
-            lacks.0 |= Self::WINDOW.0;
-        }
-        lacks
-    }
-
-    pub(crate) fn any(self) -> bool {
-        self.0 != 0
-    }
-
-    pub(crate) fn reason(self) -> Reason {
-        if self == Self::WINDOW { Reason::ContextOverflow } else { Reason::Unsupported }
-    }
-
-    pub(crate) fn text(self) -> &'static str {
-        if (self & Self::VISION).any() {
-            "it does not read images"
-        } else if (self & Self::TOOLS).any() {
-            "it does not call tools"
-        } else {
-            "the conversation is larger than its window"
-        }
-    }
 }
 
 impl Skip {
@@ -193,47 +84,6 @@ impl Skip {
             Skip::Lacks(lacks) => lacks.text().into(),
             Skip::Window(_) => "its window is not known to be large enough".into(),
         }
-    }
-}
-
-impl Exclusions {
-    /// Until when this call leaves candidate `slot` alone, while it does.
-    fn wait(&self, slot: u8, now: Instant) -> Option<Instant> {
-        let until = self.waits.iter().find(|(waiting, _)| *waiting == slot)?.1;
-        (until > now).then_some(until)
-    }
-
-    /// Leaves candidate `slot` alone until then.
-    pub(crate) fn hold(&mut self, slot: u8, until: Instant) {
-        match self.waits.iter_mut().find(|(waiting, _)| *waiting == slot) {
-            Some(wait) => wait.1 = wait.1.max(until),
-            None => self.waits.push((slot, until)),
-        }
-    }
-
-    /// A new round: what failed the call and may be asked again is asked again.
-    pub(crate) fn next_round(&mut self) {
-        self.excluded.remove(self.again);
-        self.again = CandidateSet::default();
-    }
-
-    /// Rules out what `which` says.
-    pub(crate) fn exclude(
-        &mut self,
-        views: &[CandidateView],
-        which: impl Fn(&CandidateView) -> bool,
-    ) {
-        for (slot, _) in numbered(views).filter(|(_, view)| which(view)) {
-            self.excluded.add(slot);
-        }
-    }
-}
-
-impl ops::BitAnd for Lacks {
-    type Output = Self;
-
-    fn bitand(self, other: Self) -> Self {
-        Self(self.0 & other.0)
     }
 }
 
@@ -267,26 +117,91 @@ pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusion
     plan
 }
 
-impl PlannedCandidate {
-    fn is_well(&self, views: &[CandidateView]) -> bool {
-        !self.probe && self.insists.is_none() && !views[usize::from(self.slot)].mostly_fails
+impl Plan {
+    /// Why candidate `slot` is not asked before those that are well.
+    pub(crate) fn skip(&self, slot: u8) -> Option<Skip> {
+        let skipped = self.skipped.iter().find(|(skipped, _)| *skipped == slot);
+        let cooling = || self.order.iter().find(|planned| planned.slot == slot)?.insists;
+        skipped.map(|(_, skip)| *skip).or_else(|| cooling().map(Skip::Cooling))
     }
 }
 
-/// The cooling candidate that comes back first.
-pub(crate) fn soonest(
+impl PlannedCandidate {
+    /// It neither cools nor mostly fails.
+    fn is_well(&self, views: &[CandidateView]) -> bool {
+        !self.cools() && !views[usize::from(self.slot)].mostly_fails
+    }
+
+    pub(crate) fn cools(&self) -> bool {
+        self.probe || self.insists.is_some()
+    }
+}
+
+/// The candidate that is the first to be asked in another round, and when.
+pub(crate) fn next_round(
     views: &[CandidateView],
     now: Instant,
     exclusions: &Exclusions,
-) -> Option<(u8, CandidateRest)> {
-    plan(views, now, exclusions)
-        .skipped
-        .into_iter()
-        .filter_map(|(slot, skip)| match skip {
-            Skip::Cooling(rest) => Some((slot, rest)),
-            _ => None,
-        })
-        .min_by_key(|(slot, rest)| (rest.until, *slot))
+) -> Option<NextRound> {
+    let mut first: Option<NextRound> = None;
+    for (slot, view) in numbered(views) {
+        if !may_serve(views, slot, exclusions) || (view.refuses() && !exclusions.strict) {
+            continue;
+        }
+        let hold = exclusions.wait(slot, now);
+        let at = hold.max(free_from(views, slot, now, exclusions)).unwrap_or(now).max(now);
+        first = match first {
+            Some(first) if first.at <= at => Some(NextRound { spare: true, ..first }),
+            _ => Some(NextRound { slot, at, held: hold.is_some(), spare: first.is_some() }),
+        };
+    }
+    first
+}
+
+/// From when on candidate `slot` would be asked although it cools.
+fn free_from(
+    views: &[CandidateView],
+    slot: u8,
+    now: Instant,
+    exclusions: &Exclusions,
+) -> Option<Instant> {
+    let rest = views[usize::from(slot)].rest?;
+    match exclusions.strict {
+        true => Some(if rest.probe_from > now { rest.probe_from } else { rest.until }),
+        // There is nobody to be preferred to it.
+        false if views.len() == 1 => None,
+        false => Some(rest.until.min(later(now, LONGEST_PAUSE))),
+    }
+}
+
+/// When the first of those that cool or are held is back; `None` when another may be asked before, and
+/// when there are none.
+pub(crate) fn soonest_back(
+    views: &[CandidateView],
+    now: Instant,
+    exclusions: &Exclusions,
+) -> Option<Instant> {
+    let next_call = Exclusions { excluded: CandidateSet::default(), ..exclusions.clone() };
+    let mut soonest: Option<Instant> = None;
+    for (slot, view) in numbered(views) {
+        let rest = view.rest.map(|rest| rest.until).filter(|until| *until > now);
+        let back = exclusions.wait(slot, now).max(rest);
+        if back.is_none() && may_serve(views, slot, exclusions) {
+            return None;
+        }
+        if may_serve(views, slot, &next_call) {
+            soonest = soonest.into_iter().chain(back).min();
+        }
+    }
+    soonest
+}
+
+/// Whether candidate `slot` may serve the call, now or in another round, whether or not it cools.
+pub(crate) fn may_serve(views: &[CandidateView], slot: u8, exclusions: &Exclusions) -> bool {
+    let view = &views[usize::from(slot)];
+    let downgrades = exclusions.downgrade.has(view.spec);
+    possible(views, slot, exclusions)
+        && may_stand_in(views, view, |_, better| better.yields || downgrades)
 }
 
 /// Whether candidate `slot` could take the request at another time: it is not ruled out for good.
@@ -306,7 +221,11 @@ fn admit(
     exclusions: &Exclusions,
     required: Lacks,
 ) -> Option<Result<(bool, Option<CandidateRest>), Skip>> {
-    if exclusions.excluded.has(slot) || !may_stand_in(views, view, exclusions) {
+    let downgrades = exclusions.downgrade.has(view.spec);
+    let made_way = |better_slot, better: &CandidateView| {
+        better.yields || (downgrades && exclusions.excluded.has(better_slot))
+    };
+    if exclusions.excluded.has(slot) || !may_stand_in(views, view, made_way) {
         return None;
     }
     let lacks = view.lacks & required;
@@ -331,14 +250,15 @@ fn admit(
 
 /// Whether `view` is the model that was asked for, or every better one of the provider has made
 /// way for it.
-fn may_stand_in(views: &[CandidateView], view: &CandidateView, exclusions: &Exclusions) -> bool {
+fn may_stand_in(
+    views: &[CandidateView],
+    view: &CandidateView,
+    made_way: impl Fn(u8, &CandidateView) -> bool,
+) -> bool {
     view.rank == 0
         || numbered(views)
             .filter(|(_, better)| better.spec == view.spec && better.rank < view.rank)
-            .all(|(slot, better)| {
-                better.yields
-                    || (exclusions.downgrade.has(view.spec) && exclusions.excluded.has(slot))
-            })
+            .all(|(slot, better)| made_way(slot, better))
 }
 
 /// What a candidate must be able to do: what at least one of them can. Where none can see, the
@@ -348,32 +268,6 @@ fn required(views: &[CandidateView]) -> Lacks {
     let required = Lacks(!all);
     let somebody = |required| views.iter().any(|view| !(view.lacks & required).any());
     if somebody(required) { required } else { Lacks(required.0 & !Lacks::WINDOW.0) }
-}
-
-impl Floor {
-    /// An unknown window is not known to be large enough.
-    fn fits(&self, window: Option<u64>) -> bool {
-        window.is_some_and(|window| window > self.above && window >= self.at_least)
-    }
-
-    /// Both together.
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self { above: self.above.max(other.above), at_least: self.at_least.max(other.at_least) }
-    }
-}
-
-impl CandidateRest {
-    /// Of two cooldowns that both apply, the later end; a provider's own hint in either counts.
-    pub(crate) fn later(self, other: Self) -> Self {
-        let later = if self.until >= other.until { self } else { other };
-        Self {
-            probe_from: self.probe_from.max(other.probe_from),
-            probing: self.probing || other.probing,
-            hinted: self.hinted || other.hinted,
-            refuses: self.refuses || other.refuses,
-            ..later
-        }
-    }
 }
 
 fn numbered(views: &[CandidateView]) -> impl Iterator<Item = (u8, &CandidateView)> {

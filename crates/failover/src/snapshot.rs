@@ -31,9 +31,9 @@ pub struct TargetHealth {
     pub errors: u64,
     /// The last failure.
     pub last_error: Option<LastError>,
-    /// When it last answered to the end.
+    /// When a call of it last got content, to a tenth of a second.
     pub last_success: Option<Instant>,
-    /// Until when it is left alone, while it is.
+    /// Until when it is left alone, while it is. What rests for single callers alone is not shown.
     pub cooling: Option<Cooldown>,
     /// A call is under way that sees whether it is back.
     pub probing: bool,
@@ -66,7 +66,7 @@ impl FailoverSnapshot {
         self.targets.iter().find(|health| health.target == *target)
     }
 
-    /// What is cooling.
+    /// What is cooling, until a call has seen that it is over.
     pub fn cooling(&self) -> impl Iterator<Item = &TargetHealth> {
         self.targets.iter().filter(|health| health.cooling.is_some())
     }

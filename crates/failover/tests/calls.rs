@@ -17,7 +17,7 @@ use std::{
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::{BoxError, Call, CallContext, Failure, Reason, RetryBudget};
 use steadfast_failover::{
-    CooldownFailover, CooldownFailoverLayer, FailoverHandle, FailoverSnapshot,
+    CooldownFailover, CooldownFailoverLayer, FailoverHandle, FailoverSnapshot, WhenExhausted,
     future::ResponseFuture,
 };
 use support::*;
@@ -87,42 +87,45 @@ async fn a_service_that_breaks_between_attempts_ends_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_dropped_at_any_poll_releases_everything() {
-    // Two failures, a hedge and a probe: dropped after each poll in turn.
-    for polls in 0..12 {
-        let providers = Providers::new();
-        let layer = abc().with_hedge(secs(2)).at_once();
-        let handle = layer.handle();
-        providers.set("a", fail(Reason::ServerError));
-        send(&layer, &providers, PlainRequest::new()).await.unwrap();
-        tokio::time::advance(secs(40)).await;
-        providers.set("a", after(secs(3), fail(Reason::Overloaded)));
-        providers.set("b", after(secs(4), fail(Reason::Network)));
-        providers.set("c", after(secs(1), Action::Answer));
-        let mut call = task::spawn(send(&layer, &providers, PlainRequest::new()));
+    // A probe, a hedge of it and one more target, dropped after each poll in turn; then probes of all,
+    // hedges, pauses and further rounds.
+    let answers = after(secs(1), Action::Answer);
+    let fails = after(secs(7), fail(Reason::Network));
+    for (rested, last) in [(&["a"][..], answers), (&["a", "b", "c"], fails)] {
         let mut done = false;
-        for _ in 0..polls {
-            if call.poll().is_ready() {
-                done = true;
+        for polls in 0.. {
+            let providers = Providers::new();
+            let layer = abc().at_once();
+            for name in rested {
+                rest(&layer, &providers, name).await;
+            }
+            tokio::time::advance(secs(2)).await;
+            providers.set("a", after(secs(6), fail(Reason::Overloaded)));
+            providers.set("b", after(secs(4), fail(Reason::Network)));
+            providers.set("c", last.clone());
+            let mut call = task::spawn(send(&layer, &providers, PlainRequest::new()));
+            for _ in 0..polls {
+                done = call.poll().is_ready();
+                tokio::time::advance(secs(1)).await;
+            }
+            drop(call);
+            assert_eq!(providers.in_flight(), 0, "after {polls} polls");
+            let snapshot = layer.handle().snapshot();
+            assert!(snapshot.targets().iter().all(|health| !health.probing), "after {polls} polls");
+            if done {
                 break;
             }
-            tokio::time::advance(secs(1)).await;
+            assert!(polls < 200, "it ends");
         }
-        drop(call);
-        assert_eq!(providers.in_flight(), 0, "after {polls} polls");
-        let snapshot = handle.snapshot();
-        assert!(snapshot.targets().iter().all(|health| !health.probing), "after {polls} polls");
-        assert!(polls < 11 || done, "the last rounds complete");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn health_is_shared_by_all_services_of_a_layer_and_its_clones() {
     let providers = Providers::new();
-    providers.set("a", fail(Reason::Network));
     let layer = abc().at_once();
     let clone = layer.clone();
-    send(&layer, &providers, PlainRequest::new()).await.unwrap();
-    providers.calls();
+    rest(&layer, &providers, "a").await;
     send(&clone, &providers, PlainRequest::new()).await.unwrap();
     send(&layer, &providers, PlainRequest::new()).await.unwrap();
     assert_eq!(providers.calls(), ["b", "b"]);
@@ -134,8 +137,7 @@ async fn health_is_shared_by_all_services_of_a_layer_and_its_clones() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_a_target_holds_no_inner_permit() {
     let providers = Providers::new();
-    let layer =
-        abc().with_when_exhausted(steadfast_failover::WhenExhausted::Wait(secs(60))).at_once();
+    let layer = abc().with_when_exhausted(WhenExhausted::Wait(secs(60))).at_once();
     for name in ["a", "b", "c"] {
         layer.handle().cool(&target(name), secs(30));
     }
@@ -253,7 +255,10 @@ async fn the_last_attempt_moves_the_request() {
         let client = tower::service_fn(|_: Counted| {
             ready(Err::<(), _>(Failure::new(Reason::ServerError, "")))
         });
-        let layer = CooldownFailoverLayer::new(chain(names)).at_once();
+        // Where a target may be asked again, none is the last.
+        let layer = CooldownFailoverLayer::new(chain(names))
+            .with_when_exhausted(WhenExhausted::Fail)
+            .at_once();
         let request = Counted(counter.clone(), CallContext::new());
         drop(layer.layer(client).oneshot(request).await.unwrap_err());
         assert_eq!(counter.load(Ordering::Relaxed), clones);

@@ -6,8 +6,8 @@ mod support;
 
 use std::{collections::HashSet, num::NonZeroU32, time::Duration};
 
-use steadfast_core::{BudgetPolicy, Deadline, Failure, Reason, RetryBudget};
-use steadfast_failover::{CooldownFailoverLayer, TargetSpec, WhenExhausted};
+use steadfast_core::{BudgetPolicy, Deadline, Failure, Reason, RetryBudget, Target};
+use steadfast_failover::{CooldownFailoverLayer, TargetHealth, TargetSpec, WhenExhausted};
 use support::*;
 use tokio::time::Instant;
 
@@ -50,6 +50,20 @@ fn layer(rng: &mut fastrand::Rng) -> CooldownFailoverLayer {
     layer
 }
 
+/// A target that must not be asked, and until when.
+fn refuses(health: &TargetHealth) -> Option<(Target, Instant)> {
+    let cooldown = health.cooling.filter(|cooldown| cooldown.refuses)?;
+    Some((health.target.clone(), cooldown.probe_from))
+}
+
+/// Whether what is known of `part` holds for the target called `name`.
+fn is_part(part: &Target, name: &str) -> bool {
+    let of = target(name);
+    part.provider() == of.provider()
+        && part.model().is_none_or(|model| of.model() == Some(model))
+        && part.credential().is_none_or(|key| of.credential() == Some(key))
+}
+
 async fn run(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let providers = Providers::new();
@@ -63,8 +77,9 @@ async fn run(seed: u64) {
                 providers.set(name, action(&mut rng));
             }
         }
-        let mut request = match rng.u8(0..3) {
+        let mut request = match rng.u8(0..4) {
             0 => PlainRequest::new(),
+            3 => PlainRequest::prompt(rng.u64(0..3)),
             1 => PlainRequest::session("s"),
             _ => PlainRequest { model: Some("m".to_owned()), ..PlainRequest::session("t") },
         };
@@ -80,6 +95,7 @@ async fn run(seed: u64) {
             request.context.deadline = Some(Deadline::after(limit));
         }
         let start = Instant::now();
+        let refusing: Vec<_> = handle.snapshot().cooling().filter_map(refuses).collect();
         // The caller drops the call at some time, as a deadline layer would.
         let ended = tokio::time::timeout(limit, send(&layer, &providers, request)).await;
         assert!(start.elapsed() <= limit, "seed {seed}, call {round}");
@@ -88,12 +104,19 @@ async fn run(seed: u64) {
             0,
             "seed {seed}, call {round}: a call is still in flight"
         );
-        let calls = providers.calls();
+        let received = providers.received();
+        for (who, until) in &refusing {
+            let asked = received.iter().find(|one| one.time < *until && is_part(who, &one.at));
+            assert!(asked.is_none(), "seed {seed}, call {round}: {asked:?} in vain");
+        }
+        let calls: Vec<_> = received.into_iter().map(|received| received.at).collect();
         assert!(calls.len() <= most as usize, "seed {seed}, call {round}: {calls:?}");
         let distinct: HashSet<_> = calls.iter().collect();
+        // One more may be under way beside the tenth.
+        let rounds = if layer.policy().when_exhausted == WhenExhausted::Fail { 0 } else { 11 };
         assert!(
-            calls.len() <= 2 * distinct.len(),
-            "seed {seed}, call {round}: each once, and once more after a wait: {calls:?}"
+            calls.len() <= distinct.len().max(rounds),
+            "seed {seed}, call {round}: each once, or ten in all: {calls:?}"
         );
         match ended {
             Ok(Ok(answer)) => assert!(calls.contains(&answer), "seed {seed}, call {round}"),
@@ -107,6 +130,11 @@ async fn run(seed: u64) {
                     failure.trail()
                 );
                 assert!(failure.attempts() as usize <= calls.len(), "seed {seed}, call {round}");
+                let patience = match layer.policy().when_exhausted {
+                    WhenExhausted::Wait(longest) => longest,
+                    _ => secs(60),
+                };
+                assert!(failure.waited() <= patience, "seed {seed}, call {round}");
             }
             Err(_) => {}
         }

@@ -140,6 +140,14 @@ async fn a_hedge_needs_another_provider_that_is_not_cooling() {
     layer.handle().cool(&target("c"), secs(60));
     send(&layer, &providers, PlainRequest::new()).await.unwrap();
     assert_eq!(providers.calls(), ["a"]);
+    // Nor is one that is asked only when nobody else is left.
+    let layer = hedging();
+    providers.set("a", fail(Reason::Unsupported));
+    rest(&layer, &providers, "b").await;
+    layer.handle().cool(&target("c"), secs(60));
+    providers.set("a", after(secs(9), Action::Answer)).repair("b");
+    send(&layer, &providers, PlainRequest::new()).await.unwrap();
+    assert_eq!(providers.calls(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,28 +4,37 @@
 
 mod support;
 
-use steadfast_core::{Failure, Reason};
-use support::*;
-use tokio::time::advance;
+use std::time::Duration;
 
-/// A layer whose `a` cools for a minute because of an error, 40 s ago.
-async fn cooling(
-    providers: &Providers,
-) -> steadfast_failover::CooldownFailoverLayer<steadfast_failover::OneChain, steadfast_core::AtOnce>
-{
-    let layer = abc().at_once();
-    providers.set("a", fail(Reason::ServerError));
-    send(&layer, providers, PlainRequest::new()).await.unwrap();
-    advance(secs(40)).await;
-    providers.calls();
+use steadfast_core::{AtOnce, BudgetPolicy, Reason, RetryBudget};
+use steadfast_failover::{CooldownFailoverLayer, OneChain};
+use support::*;
+use tokio::time::{Instant, advance};
+
+type Failover = CooldownFailoverLayer<OneChain, AtOnce>;
+
+/// A layer whose `a` rests for 2 s because of errors, 1 s ago: a probe is due.
+async fn cooling(providers: &Providers) -> Failover {
+    due(abc(), providers).await
+}
+
+async fn due(layer: CooldownFailoverLayer, providers: &Providers) -> Failover {
+    let layer = layer.at_once();
+    rest(&layer, providers, "a").await;
+    advance(secs(1)).await;
     layer
+}
+
+/// How long `a` still rests.
+fn left(layer: &Failover) -> Option<Duration> {
+    layer.handle().snapshot().get(&target("a")).unwrap().cooling_for(Instant::now())
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_call_probes_and_the_others_do_not_wait_for_it() {
     let providers = Providers::new();
     let layer = cooling(&providers).await;
-    providers.set("a", after(secs(5), Action::Answer));
+    providers.set("a", after(secs(4), Action::Answer));
     let request = PlainRequest::new();
     let log = request.log();
     let mut probe = tokio_test::task::spawn(send(&layer, &providers, request));
@@ -34,7 +43,6 @@ async fn one_call_probes_and_the_others_do_not_wait_for_it() {
     for _ in 0..20 {
         assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
     }
-    advance(secs(5)).await;
     assert_eq!(probe.await.unwrap(), "a");
     assert!(log.to_string().contains("failover.probe a; failover.recovered a"), "{log}");
     assert_eq!(providers.calls().iter().filter(|at| *at == "a").count(), 1);
@@ -53,7 +61,7 @@ async fn a_failed_probe_is_answered_by_the_next_target_and_cools_again() {
     assert_eq!(providers.calls(), ["a", "b"]);
     assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
     assert_eq!(providers.calls(), ["b"], "not again at once");
-    advance(secs(30)).await;
+    advance(Duration::from_millis(1_500)).await;
     send(&layer, &providers, PlainRequest::new()).await.unwrap();
     assert_eq!(providers.calls(), ["a", "b"]);
 }
@@ -102,7 +110,7 @@ async fn a_panicking_probe_releases_the_permit_and_counts() {
     let snapshot = layer.handle().snapshot();
     let a = snapshot.get(&target("a")).unwrap();
     assert!(!a.probing);
-    assert_eq!(a.errors, 2);
+    assert_eq!(a.errors, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,51 +136,107 @@ async fn a_probe_that_hangs_for_ever_does_not_block_later_probes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_from_before_a_failure_decide_nothing() {
+async fn calls_from_before_a_change_decide_nothing() {
     let providers = Providers::new();
     let layer = abc().at_once();
-    providers.set("a", after(secs(10), Action::Answer));
-    let mut early = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
-    assert!(early.poll().is_pending());
-    providers.set("a", fail(Reason::ServerError));
-    send(&layer, &providers, PlainRequest::new()).await.unwrap();
-    advance(secs(10)).await;
+    let start = |action| {
+        providers.set("a", action);
+        let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
+        assert!(call.poll().is_pending());
+        call
+    };
+    let early = start(after(Duration::from_millis(500), Action::Answer));
+    rest(&layer, &providers, "a").await;
     assert_eq!(early.await.unwrap(), "a", "its answer is returned");
-    assert_eq!(
-        send(&layer, &providers, PlainRequest::new()).await.unwrap(),
-        "b",
-        "but does not end the cooldown"
-    );
+    assert_eq!(left(&layer), Some(Duration::from_millis(1_500)), "but does not end the rest");
 
     // And a late failure does not undo a recovery.
-    providers.set("a", Action::Answer);
-    advance(secs(60)).await;
-    providers.set("a", after(secs(10), fail(Reason::ServerError)));
-    let mut late = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
-    assert!(late.poll().is_pending());
-    providers.set("a", fail(Reason::ServerError));
-    send(&layer, &providers, PlainRequest::new()).await.unwrap();
-    advance(secs(5)).await;
-    layer.handle().reset(&target("a"));
     providers.repair("a");
-    advance(secs(5)).await;
-    assert_eq!(late.await.unwrap(), "b");
+    advance(secs(1)).await;
     assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+    let late = start(after(secs(10), fail(Reason::ServerError)));
+    rest(&layer, &providers, "a").await;
+    layer.handle().reset(&target("a"));
+    assert_eq!(late.await.unwrap(), "b");
+    providers.set("a", fail(Reason::ServerError));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(left(&layer), None, "it is of no row");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hint_is_waited_for_without_probes() {
+async fn after_five_seconds_without_content_the_next_target_is_asked_beside_a_probe() {
     let providers = Providers::new();
-    let layer = abc().at_once();
-    providers.set(
-        "a",
-        fail_with(|| Failure::new(Reason::Overloaded, "").with_retry_after(Some(secs(60)))),
-    );
-    send(&layer, &providers, PlainRequest::new()).await.unwrap();
-    providers.repair("a").calls();
-    advance(secs(59)).await;
-    send(&layer, &providers, PlainRequest::new()).await.unwrap();
-    assert_eq!(providers.calls(), ["b"]);
+    let layer = cooling(&providers).await;
+    providers.set("a", Action::Hang).set("b", after(secs(1), Action::Answer));
+    let (start, request) = (Instant::now(), PlainRequest::new());
+    let log = request.log();
+    assert_eq!(send(&layer, &providers, request).await.unwrap(), "b");
+    let at = |name: &str, ms| (name.to_owned(), ms);
+    assert_eq!(providers.times(start), [at("a", 0), at("b", 5_000)]);
+    assert_eq!((start.elapsed(), providers.dropped()), (secs(6), vec!["a".to_owned()]));
+    assert!(log.to_string().contains("failover.hedged b 5000ms; failover.outrun a"), "{log}");
+    let snapshot = layer.handle().snapshot();
+    let a = snapshot.get(&target("a")).unwrap();
+    assert_eq!((a.probing, a.errors), (false, 2), "to be slow is no failure");
+    assert!(a.cooling.is_some(), "nor a success");
+    // The probe may still win, and a failure of it is not waited out.
+    for (action, other, answer, total) in [
+        (after(secs(6), Action::Answer), 9, "a", 6),
+        (after(secs(3), fail(Reason::Network)), 1, "b", 4),
+    ] {
+        let layer = cooling(&providers).await;
+        providers.set("a", action).set("b", after(secs(other), Action::Answer));
+        let start = Instant::now();
+        assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), answer);
+        assert_eq!(start.elapsed(), secs(total));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_probe_is_asked_what_would_be_asked_next_and_it_costs_nothing() {
+    // All rest: the next one is a probe itself.
+    let providers = Providers::new();
+    let budget = RetryBudget::new(BudgetPolicy { capacity: 0, ..BudgetPolicy::default() });
+    let layer = abc().with_budget(budget).at_once();
+    for name in ["a", "b", "c"] {
+        rest(&layer, &providers, name).await;
+    }
+    advance(secs(2)).await;
+    providers.set("a", Action::Hang).repair("b");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(providers.calls(), ["a", "b"]);
+    let snapshot = layer.handle().snapshot();
+    assert!(snapshot.targets().iter().all(|health| !health.probing));
+    assert!(snapshot.get(&target("b")).unwrap().cooling.is_none());
+
+    // Nobody is beside the only one.
+    let alone = due(CooldownFailoverLayer::new(chain(["a"])), &providers).await;
+    providers.set("a", after(secs(9), Action::Answer)).calls();
+    assert_eq!(send(&alone, &providers, PlainRequest::new()).await.unwrap(), "a");
+    assert_eq!(providers.calls(), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_attempts_were_reported_has_failed() {
+    let providers = Providers::new();
+    let layer = cooling(&providers).await;
+    // As the retry layer reports it: the failure of the call is that of its last attempt.
+    let attempts = Action::Attempts(vec![Reason::ServerError, Reason::Network], None);
+    providers.set("a", attempts);
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(left(&layer), Some(secs(3)), "the rest has grown");
+    let snapshot = layer.handle().snapshot();
+    let a = snapshot.get(&target("a")).unwrap();
+    assert_eq!((a.errors, a.consecutive, a.probing), (4, 4, false), "each attempt once");
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(providers.calls(), ["a", "b", "b"], "nobody probes at once");
+
+    // One that answers after all has recovered.
+    advance(secs(2)).await;
+    let recovers = Action::Attempts(vec![Reason::ServerError], Some(Box::new(Action::Answer)));
+    providers.set("a", recovers);
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+    assert_eq!(left(&layer), None);
 }
 
 #[tokio::test(start_paused = true)]

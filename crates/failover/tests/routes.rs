@@ -28,27 +28,28 @@ async fn every_reason_has_its_route() {
     let (one, both, nothing) = ("a/big#1", vec!["a/big#1", "a/big#2", "b/other"], None);
     let next = vec![one, "b/other"];
     let end = vec![one];
-    // `a` fails for the reason; the targets called, and what cooled first.
-    for (reason, route, cooled) in [
-        (Reason::Auth, both.clone(), Some("a#1")),
-        (Reason::Billing, both.clone(), Some("a#1")),
-        (Reason::RateLimit, both, Some("a/big#1")),
-        (Reason::Overloaded, next.clone(), Some("a/big")),
-        (Reason::ServerError, next.clone(), Some("a")),
-        (Reason::Timeout, next.clone(), Some("a")),
-        (Reason::Network, next.clone(), Some("a")),
-        (Reason::Unknown, next.clone(), Some("a")),
-        (Reason::ModelNotFound, vec![one, "a/small#1", "b/other"], Some("a/big")),
-        (Reason::Unsupported, next, nothing),
-        (Reason::CircuitOpen, vec![one, "a/big#2", "b/other"], nothing),
-        (Reason::Budget, vec![one, "a/big#2", "b/other"], nothing),
-        (Reason::ContextOverflow, end.clone(), nothing),
-        (Reason::OutputTruncated, end.clone(), nothing),
-        (Reason::ContentFilter, end.clone(), nothing),
-        (Reason::Format, end.clone(), nothing),
-        (Reason::PayloadTooLarge, end.clone(), nothing),
-        (Reason::Cancelled, end.clone(), nothing),
-        (Reason::Safety, end, nothing),
+    // `a` fails for the reason; the targets called, what the failure is counted for, and whether that cools
+    // at once, or after the second call.
+    for (reason, route, counted, at_once) in [
+        (Reason::Auth, both.clone(), Some("a#1"), true),
+        (Reason::Billing, both.clone(), Some("a#1"), true),
+        (Reason::RateLimit, both, Some("a/big#1"), false),
+        (Reason::Overloaded, next.clone(), Some("a/big"), false),
+        (Reason::ServerError, next.clone(), Some("a"), false),
+        (Reason::Timeout, next.clone(), Some("a"), false),
+        (Reason::Network, next.clone(), Some("a"), false),
+        (Reason::Unknown, next.clone(), Some("a"), false),
+        (Reason::ModelNotFound, vec![one, "a/small#1", "b/other"], Some("a/big"), true),
+        (Reason::Unsupported, next, nothing, false),
+        (Reason::CircuitOpen, vec![one, "a/big#2", "b/other"], nothing, false),
+        (Reason::Budget, vec![one, "a/big#2", "b/other"], nothing, false),
+        (Reason::ContextOverflow, end.clone(), nothing, false),
+        (Reason::OutputTruncated, end.clone(), nothing, false),
+        (Reason::ContentFilter, end.clone(), nothing, false),
+        (Reason::Format, end.clone(), nothing, false),
+        (Reason::PayloadTooLarge, end.clone(), nothing, false),
+        (Reason::Cancelled, end.clone(), nothing, false),
+        (Reason::Safety, end, nothing, false),
     ] {
         let providers = Providers::new();
         providers.set("a", fail(reason));
@@ -65,12 +66,18 @@ async fn every_reason_has_its_route() {
             }
         }
         let snapshot = handle.snapshot();
-        match cooled {
-            Some(key) => assert!(snapshot.get(&target(key)).unwrap().cooling.is_some(), "{reason}"),
-            None => assert_eq!(snapshot.cooling().count(), 0, "{reason}"),
+        if let Some(key) = counted {
+            let health = snapshot.get(&target(key)).unwrap();
+            assert_eq!((health.errors, health.cooling.is_some()), (1, at_once), "{reason}");
         }
         let spare = snapshot.get(&target("b")).unwrap();
         assert_eq!((spare.status, spare.errors), (Status::Healthy, 0), "{reason}");
+        drop(send(&layer, &providers, PlainRequest::model("big")).await);
+        let snapshot = handle.snapshot();
+        match counted {
+            Some(key) => assert!(snapshot.get(&target(key)).unwrap().cooling.is_some(), "{reason}"),
+            None => assert_eq!(snapshot.cooling().count(), 0, "{reason}"),
+        }
     }
 }
 
@@ -176,9 +183,11 @@ async fn an_operators_table_changes_direction_and_scope() {
     let table = steadfast_core::RecoveryTable::default()
         .with_rule(Reason::ServerError, |rule| rule.scope = Scope::Model)
         .with_cooldown(Reason::ServerError, secs(7));
-    let layer = abc().with_table(table).at_once();
+    let layer = abc().with_table(table).tune(|policy| policy.first_rest = None).at_once();
     providers.set("a", fail(Reason::ServerError));
-    send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
+    for _ in 0..2 {
+        send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
+    }
     let snapshot = layer.handle().snapshot();
     let cooling: Vec<_> = snapshot
         .cooling()
@@ -223,7 +232,7 @@ async fn models_are_mapped_per_target_and_the_context_has_the_target() {
     assert_eq!(at, ["a/claude-sonnet-4", "b/gpt-4o#main", "c/gemini-1.5-pro"]);
     let context = |n: usize| -> &CallContext { received[n].request.context() };
     let counts: Vec<_> = (0..3).map(|n| (context(n).attempts, context(n).alternatives)).collect();
-    assert_eq!(counts, [(0, 2), (3, 1), (4, 0)], "attempts so far, providers left");
+    assert_eq!(counts, [(0, 2), (3, 2), (4, 2)], "attempts so far, other targets");
     let fitted = |n: usize| received[n].request.fitted.as_ref().unwrap();
     assert_eq!(fitted(0).can.max_output, Some(8_000));
     assert_eq!((0..3).map(|n| fitted(n).foreign_history).collect::<Vec<_>>(), [false, true, true]);
@@ -264,7 +273,7 @@ async fn targets_without_the_needed_capability_are_skipped() {
     // No target can do both: the call fails without calling one.
     providers.calls();
     image.model = Some("text".to_owned());
-    providers.set("small", fail(Reason::ServerError));
+    providers.set("small", fail(Reason::Unsupported));
     image.needs.input_tokens = 0;
     let failure = send(&layer, &providers, image).await.unwrap_err();
     assert_eq!(providers.calls(), ["small/text"]);
@@ -273,7 +282,7 @@ async fn targets_without_the_needed_capability_are_skipped() {
         why,
         [
             "blind/text: skipped, unsupported",
-            "small/text: server_error",
+            "small/text: unsupported",
             "sees/text: skipped, unsupported"
         ]
     );
@@ -359,7 +368,9 @@ async fn health_is_shared_by_the_chains_of_a_layer() {
         .at_once();
     let providers = Providers::new();
     providers.set("a", fail(Reason::Network));
-    send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
+    for _ in 0..2 {
+        send(&layer, &providers, PlainRequest::model("m")).await.unwrap();
+    }
     providers.calls();
     assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "d");
     assert_eq!(providers.calls(), ["d"], "known from the other chain");

@@ -1,51 +1,94 @@
-use std::time::Duration;
-
 use proptest::prelude::*;
 
 use super::*;
 
 fn view(spec: u8, rank: u8) -> CandidateView {
-    CandidateView { spec, rank, lacks: Lacks::default(), window: None, rest: None, yields: false }
+    CandidateView {
+        spec,
+        rank,
+        lacks: Lacks::default(),
+        window: None,
+        rest: None,
+        mostly_fails: false,
+        yields: false,
+    }
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
 }
 
 fn rest(now: Instant, left: u64, probe_in: u64) -> CandidateRest {
     CandidateRest {
-        until: now + Duration::from_secs(left),
-        probe_from: now + Duration::from_secs(probe_in),
+        until: now + secs(left),
+        probe_from: now + secs(probe_in),
         probing: false,
-        hinted: false,
+        refuses: false,
         reason: Reason::Network,
     }
 }
 
-fn order(plan: &Plan) -> Vec<(u8, bool)> {
-    plan.order.iter().map(|pick| (pick.slot, pick.probe)).collect()
+/// The candidates to ask, in order: `?` for a probe, `!` for one that cools.
+fn order(plan: &Plan) -> String {
+    let name = |pick: &PlannedCandidate| match (pick.probe, pick.insists) {
+        (true, _) => format!("{}?", pick.slot),
+        (false, Some(_)) => format!("{}!", pick.slot),
+        (false, None) => pick.slot.to_string(),
+    };
+    plan.order.iter().map(name).collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_that_is_not_cooling_and_a_probe_before_it() {
+async fn those_that_cool_are_asked_last_and_probed_in_their_position() {
     let now = Instant::now();
     let mut views = [view(0, 0), view(1, 0), view(2, 0)];
+    let mut planned = |change: &dyn Fn(&mut [CandidateView; 3])| {
+        change(&mut views);
+        order(&plan(&views, now, &Exclusions::default()))
+    };
+    assert_eq!(planned(&|_| {}), "0 1 2");
+    assert_eq!(planned(&|views| views[0].rest = Some(rest(now, 60, 30))), "1 2 0!");
+    assert_eq!(planned(&|views| views[0].rest = Some(rest(now, 30, 0))), "0? 1 2");
+    let probing = CandidateRest { probing: true, ..rest(now, 30, 0) };
+    assert_eq!(planned(&|views| views[0].rest = Some(probing)), "1 2 0!");
+    let over = rest(now, 0, 0);
+    assert_eq!(planned(&|views| views[0].rest = Some(over)), "0? 1 2", "a probe has to see it");
+    // Those that cool go by their ends.
     assert_eq!(
-        order(&plan(&views, now, &Exclusions::default())),
-        [(0, false), (1, false), (2, false)]
+        planned(&|views| {
+            views[0].rest = Some(rest(now, 60, 30));
+            views[2].rest = Some(rest(now, 9, 5));
+        }),
+        "1 2! 0!"
     );
+    assert_eq!(planned(&|views| views[1].rest = Some(rest(now, 20, 10))), "2! 1! 0!");
+}
 
-    views[0].rest = Some(rest(now, 60, 30));
-    let early = plan(&views, now, &Exclusions::default());
-    assert_eq!(order(&early), [(1, false), (2, false)]);
-    assert_eq!(early.skipped[0], (0, Skip::Cooling(views[0].rest.unwrap())));
+#[tokio::test(start_paused = true)]
+async fn those_that_mostly_fail_are_asked_after_the_others() {
+    let now = Instant::now();
+    let mut views = [view(0, 0), view(1, 0), view(2, 0), view(3, 0)];
+    (views[0].mostly_fails, views[1].mostly_fails) = (true, true);
+    views[2].rest = Some(rest(now, 9, 5));
+    assert_eq!(order(&plan(&views, now, &Exclusions::default())), "3 0 1 2!");
+    views[1].rest = Some(rest(now, 2, 0));
+    assert_eq!(order(&plan(&views, now, &Exclusions::default())), "1? 3 0 2!", "as a probe, not");
+}
 
-    views[0].rest = Some(rest(now, 30, 0));
-    assert_eq!(order(&plan(&views, now, &Exclusions::default()))[0], (0, true));
-    views[0].rest = Some(CandidateRest { probing: true, ..rest(now, 30, 0) });
-    assert_eq!(order(&plan(&views, now, &Exclusions::default()))[0], (1, false));
-    views[0].rest = Some(rest(now, 0, 0));
-    assert_eq!(
-        order(&plan(&views, now, &Exclusions::default()))[0],
-        (0, false),
-        "its rest is over"
-    );
+#[tokio::test(start_paused = true)]
+async fn what_refuses_is_asked_as_a_probe_alone_and_strictly_all_that_cool() {
+    let now = Instant::now();
+    let mut views = [view(0, 0), view(1, 0)];
+    views[0].rest = Some(CandidateRest { refuses: true, ..rest(now, 600, 570) });
+    views[1].rest = Some(rest(now, 60, 30));
+    let planned = plan(&views, now, &Exclusions::default());
+    assert_eq!(order(&planned), "1!");
+    assert_eq!(planned.skipped[..], [(0, Skip::Cooling(views[0].rest.unwrap()))]);
+    let strict = Exclusions { strict: true, ..Exclusions::default() };
+    assert_eq!(order(&plan(&views, now, &strict)), "");
+    let later = now + secs(570);
+    assert_eq!(order(&plan(&views, later, &Exclusions::default())), "0? 1?");
+    assert_eq!(order(&plan(&views, later, &strict)), "0? 1?");
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,10 +96,80 @@ async fn a_session_stays_while_its_target_is_well() {
     let now = Instant::now();
     let mut views = [view(0, 0), view(1, 0), view(2, 0)];
     let exclusions = Exclusions { preferred: Some(1), ..Exclusions::default() };
-    assert_eq!(order(&plan(&views, now, &exclusions)), [(1, false), (0, false), (2, false)]);
-    // Not as a probe: a session is no guinea pig.
+    let planned =
+        |views: &[CandidateView], exclusions: &Exclusions| order(&plan(views, now, exclusions));
+    assert_eq!(planned(&views, &exclusions), "1 0 2");
+    // Not as a probe, nor to a target that mostly fails: a session is no guinea pig.
     views[1].rest = Some(rest(now, 30, 0));
-    assert_eq!(order(&plan(&views, now, &exclusions))[0], (0, false));
+    assert_eq!(planned(&views, &exclusions), "0 1? 2");
+    views[1].rest = Some(rest(now, 30, 15));
+    assert_eq!(planned(&views, &exclusions), "0 2 1!");
+    (views[1].rest, views[1].mostly_fails) = (None, true);
+    assert_eq!(planned(&views, &exclusions), "0 2 1");
+    views[1].mostly_fails = false;
+    let mut gone = Exclusions { preferred: Some(1), ..Exclusions::default() };
+    gone.excluded.add(1);
+    assert_eq!(planned(&views, &gone), "0 2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_begins_when_the_first_candidate_is_back() {
+    let now = Instant::now();
+    let at = |slot, wait, held, spare| Some(NextRound { slot, at: now + secs(wait), held, spare });
+    let mut views = [view(0, 0), view(1, 0)];
+    let mut exclusions = Exclusions::default();
+    let next =
+        |views: &[CandidateView], exclusions: &Exclusions| next_round(views, now, exclusions);
+    for slot in 0..2 {
+        exclusions.excluded.add(slot);
+        exclusions.again.add(slot);
+    }
+    assert_eq!(next(&views, &exclusions), at(0, 0, false, true), "at once, in the chain's order");
+    views[0].rest = Some(rest(now, 9, 5));
+    assert_eq!(next(&views, &exclusions), at(1, 0, false, true));
+    exclusions.hold(1, now + secs(20));
+    assert_eq!(next(&views, &exclusions), at(0, 9, false, true));
+    views[0].rest = Some(rest(now, 60, 30));
+    assert_eq!(next(&views, &exclusions), at(0, 10, false, true), "no longer for reasons of ours");
+    exclusions.hold(0, now + secs(50));
+    assert_eq!(next(&views, &exclusions), at(1, 20, true, true), "the provider's are kept");
+    exclusions.again.drop(1);
+    assert_eq!(next(&views, &exclusions), at(0, 50, true, false), "it has failed for good");
+    // A target that is alone has no rest from it.
+    exclusions.waits.clear();
+    assert_eq!(next(&views[..1], &exclusions), at(0, 0, false, false));
+    exclusions.strict = true;
+    assert_eq!(next(&views[..1], &exclusions), at(0, 30, false, false), "its probe");
+    // What refuses is waited for only where nothing is asked that cools.
+    views[0].rest = Some(CandidateRest { refuses: true, ..rest(now, 60, 30) });
+    assert_eq!(next(&views[..1], &exclusions), at(0, 30, false, false));
+    exclusions.strict = false;
+    assert_eq!(next(&views[..1], &exclusions), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_worth_coming_back_when_the_first_is_back() {
+    let now = Instant::now();
+    let mut views = [view(0, 0), view(1, 0)];
+    let mut exclusions = Exclusions::default();
+    let back = |views: &[CandidateView], exclusions: &Exclusions| {
+        soonest_back(views, now, exclusions).map(|back| (back - now).as_secs())
+    };
+    // Nobody says when.
+    assert_eq!(back(&views, &exclusions), None);
+    // The one waits for its hint, the other has failed this request for good.
+    (0..2).for_each(|slot| exclusions.excluded.add(slot));
+    exclusions.hold(0, now + secs(90));
+    assert_eq!(back(&views, &exclusions), Some(90));
+    exclusions.hold(1, now + secs(70));
+    assert_eq!(back(&views, &exclusions), Some(70));
+    views[1].rest = Some(rest(now, 80, 50));
+    assert_eq!(back(&views, &exclusions), Some(80), "both apply");
+    // The other may be asked at any time.
+    (exclusions.waits, views[1].rest) = (Default::default(), None);
+    views[0].rest = Some(rest(now, 9, 5));
+    exclusions.again.add(1);
+    assert_eq!(back(&views, &exclusions), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +190,8 @@ async fn a_downgrade_stands_in_only_where_every_better_model_makes_way() {
     exclusions.downgrade.drop(0);
     assert_eq!(slots(&views, &exclusions), [4], "it failed for another reason");
     for view in &mut views[..2] {
-        (view.rest, view.yields) = (Some(rest(now, 3_600, 3_570)), true);
+        let gone = CandidateRest { refuses: true, ..rest(now, 3_600, 3_570) };
+        (view.rest, view.yields) = (Some(gone), true);
     }
     assert_eq!(slots(&views, &Exclusions::default()), [2, 3, 4], "known from before");
 }
@@ -122,26 +236,29 @@ async fn only_a_window_known_to_be_larger_is_larger() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_cooldowns_the_later_counts_and_a_request_to_wait_is_kept() {
+async fn of_two_cooldowns_the_later_counts_and_a_refusal_is_kept() {
     let now = Instant::now();
-    let asked = CandidateRest { hinted: true, ..rest(now, 5, 5) };
-    let both = rest(now, 60, 30).later(asked);
-    assert_eq!(both, asked.later(rest(now, 60, 30)));
-    assert_eq!((both.until, both.hinted), (now + Duration::from_secs(60), true));
+    let refuses = CandidateRest { refuses: true, ..rest(now, 5, 5) };
+    let both = rest(now, 60, 30).later(refuses);
+    assert_eq!(both, refuses.later(rest(now, 60, 30)));
+    assert_eq!((both.until, both.probe_from, both.refuses), (now + secs(60), now + secs(30), true));
 }
 
-/// Seconds left and until the earliest probe, and whether one is under way.
-type Resting = Option<(u64, u64, bool)>;
+/// Seconds left and until the earliest probe, whether one is under way, and whether it refuses.
+type Resting = Option<(u64, u64, bool, bool)>;
 
 prop_compose! {
     fn arbitrary_view(spec: u8)(
         rank in 0u8..3,
         lacks in 0u8..8,
         window in prop::option::of(0u64..4),
-        rest in prop::option::of((0u64..4, 0u64..4, any::<bool>())),
+        rest in prop::option::of((0u64..4, 0u64..4, any::<bool>(), any::<bool>())),
+        mostly_fails in any::<bool>(),
         yields in any::<bool>(),
     ) -> (CandidateView, Resting) {
-        (CandidateView { lacks: Lacks(lacks), window, yields, ..view(spec, rank) }, rest)
+        let view =
+            CandidateView { lacks: Lacks(lacks), window, mostly_fails, yields, ..view(spec, rank) };
+        (view, rest)
     }
 }
 
@@ -153,12 +270,14 @@ fn arbitrary_views() -> impl Strategy<Value = Vec<(CandidateView, Resting)>> {
 }
 
 proptest! {
-    /// Against the rules applied one at a time, each looking at everything.
+    /// Against the rules applied one at a time, each reading everything.
     #[test]
     fn agrees_with_a_naive_model(
         views in arbitrary_views(),
         excluded in 0u128..512,
         downgrade in 0u128..8,
+        waits in prop::collection::vec((0u8..9, 0u64..3), 0..3),
+        strict in any::<bool>(),
         floor in prop::option::of((0u64..4, 0u64..4)),
         preferred in prop::option::of(0u8..9),
     ) {
@@ -169,16 +288,23 @@ proptest! {
         let views: Vec<CandidateView> = views
             .into_iter()
             .map(|(view, resting)| CandidateView {
-                rest: resting.map(|(left, probe, probing)| CandidateRest { probing, ..rest(now, left, probe) }),
+                rest: resting.map(|(left, probe, probing, refuses)| {
+                    CandidateRest { probing, refuses, ..rest(now, left, probe) }
+                }),
                 ..view
             })
             .collect();
-        let exclusions = Exclusions {
+        let mut exclusions = Exclusions {
             excluded: CandidateSet(excluded),
             downgrade: CandidateSet(downgrade),
             floor: floor.map(|(above, at_least)| Floor { above, at_least }),
+            strict,
             preferred,
+            ..Exclusions::default()
         };
+        for (slot, wait) in &waits {
+            exclusions.hold(*slot, now + secs(*wait));
+        }
         let plan = plan(&views, now, &exclusions);
 
         // A requirement holds when somebody meets it; when nobody meets all, size is let go.
@@ -189,32 +315,47 @@ proptest! {
             bits.retain(|bit| *bit != 4);
         }
         let gone = |slot: usize| excluded >> slot & 1 == 1;
-        let mut expected: Vec<(u8, bool)> = Vec::new();
+        // Class, end of the cooldown, slot: in this order.
+        let mut expected: Vec<(u8, u64, u8)> = Vec::new();
         let mut passed = Vec::new();
-        for (slot, view) in views.iter().enumerate() {
+        for (slot, view) in (0u8..).zip(&views) {
             let betters = views.iter().enumerate().filter(|(_, b)| b.spec == view.spec && b.rank < view.rank);
             let allowed = downgrade >> view.spec & 1 == 1;
             let way_is_made = betters.into_iter().all(|(b, v)| v.yields || allowed && gone(b));
-            if gone(slot) || !way_is_made {
+            if gone(usize::from(slot)) || !way_is_made {
                 continue;
             }
             let large = floor.is_none_or(|(above, least)| view.window.is_some_and(|w| w > above && w >= least));
-            let left = view.rest.map_or(0, |rest| (rest.until - now).as_secs());
-            let probe = view.rest.is_some_and(|rest| !rest.probing && rest.probe_from == now);
-            if meets(view, &bits) && large && (left == 0 || probe) {
-                expected.push((slot as u8, left > 0));
-            } else {
-                passed.push(slot as u8);
+            let held = waits.iter().any(|(waiting, wait)| *waiting == slot && *wait > 0);
+            let behind = u8::from(view.mostly_fails);
+            match view.rest {
+                _ if !meets(view, &bits) || !large || held => passed.push(slot),
+                None => expected.push((behind, 0, slot)),
+                Some(rest) if !rest.probing && rest.probe_from == now => expected.push((0, 0, slot)),
+                Some(rest) if strict || rest.refuses => passed.push(slot),
+                Some(rest) => expected.push((2 + behind, (rest.until - now).as_secs(), slot)),
             }
         }
-        if let Some(at) = preferred.and_then(|preferred| expected.iter().position(|pick| *pick == (preferred, false))) {
+        expected.sort_by_key(|(class, left, slot)| (*class > 1, *left, *class, *slot));
+        let mut expected: Vec<u8> = expected.into_iter().map(|(_, _, slot)| slot).collect();
+        let well = |slot: u8| {
+            let view = &views[usize::from(slot)];
+            view.rest.is_none() && !view.mostly_fails
+        };
+        if let Some(at) = preferred.and_then(|own| expected.iter().position(|slot| *slot == own && well(own))) {
             let pick = expected.remove(at);
             expected.insert(0, pick);
         }
-        prop_assert_eq!(order(&plan), expected);
+        prop_assert_eq!(plan.order.iter().map(|pick| pick.slot).collect::<Vec<_>>(), expected);
+        for pick in &plan.order {
+            let rest = views[usize::from(pick.slot)].rest;
+            prop_assert_eq!(pick.cools(), rest.is_some());
+            prop_assert_eq!(pick.probe, rest.is_some_and(|rest| !rest.probing && rest.probe_from == now));
+            prop_assert!(may_serve(&views, pick.slot, &exclusions), "what is asked may serve");
+        }
         prop_assert_eq!(plan.skipped.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), passed);
-        for (slot, _) in &plan.order.iter().map(|pick| (pick.slot, ())).collect::<Vec<_>>() {
-            prop_assert!(possible(&views, *slot, &exclusions), "what is asked was possible");
+        if let Some(next) = next_round(&views, now, &exclusions) {
+            prop_assert!(possible(&views, next.slot, &exclusions) && next.at >= now);
         }
     }
 }

@@ -22,6 +22,7 @@ use steadfast_core::{
     Call, CallContext, Failure, Needs, OnUnsupported, Profile, Reason, RecoveryLog, Target,
 };
 use steadfast_failover::{Chain, CooldownFailoverLayer, TargetSpec};
+use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 
 /// A request, and the profile it was adapted to.
@@ -29,6 +30,8 @@ use tower::{Layer, Service, ServiceExt};
 pub struct PlainRequest {
     pub model: Option<String>,
     pub needs: Needs,
+    /// The digest of its prompt.
+    pub prompt: Option<u64>,
     /// A provider it can not be fitted to.
     pub unfit_for: Option<&'static str>,
     pub context: CallContext,
@@ -49,6 +52,10 @@ impl PlainRequest {
         Self { context, ..Self::new() }
     }
 
+    pub fn prompt(prompt: u64) -> Self {
+        Self { prompt: Some(prompt), ..Self::new() }
+    }
+
     pub fn log(&self) -> RecoveryLog {
         self.context.log.clone()
     }
@@ -65,6 +72,10 @@ impl Call for PlainRequest {
 
     fn model(&self) -> Option<&str> {
         self.model.as_deref()
+    }
+
+    fn prompt_digest(&self) -> Option<u64> {
+        self.prompt
     }
 
     fn needs(&self) -> Needs {
@@ -92,6 +103,9 @@ pub enum Action {
     Fail(Arc<dyn Fn() -> Failure + Send + Sync>),
     Hang,
     After(Duration, Box<Action>),
+    /// Attempts fail for these reasons, each reported when it does, as a retry layer would. Then the
+    /// action, or the last failure again.
+    Attempts(Vec<Reason>, Option<Box<Action>>),
 }
 
 pub fn fail(reason: Reason) -> Action {
@@ -104,6 +118,15 @@ pub fn fail_with(failure: impl Fn() -> Failure + Send + Sync + 'static) -> Actio
 
 pub fn after(wait: Duration, action: Action) -> Action {
     Action::After(wait, Box::new(action))
+}
+
+/// A provider that asks for a wait of `wait` seconds.
+pub fn limited(wait: u64) -> Action {
+    fail_with(move || {
+        Failure::new(Reason::RateLimit, "slow down")
+            .with_status(http::StatusCode::TOO_MANY_REQUESTS)
+            .with_retry_after(Some(secs(wait)))
+    })
 }
 
 pub fn secs(n: u64) -> Duration {
@@ -129,6 +152,7 @@ pub fn target(name: &str) -> Target {
 #[derive(Clone, Debug)]
 pub struct Received {
     pub at: String,
+    pub time: Instant,
     pub request: PlainRequest,
 }
 
@@ -160,9 +184,23 @@ impl Providers {
         self.set(target, Action::Answer)
     }
 
+    /// The same for several targets.
+    pub fn set_all(&self, targets: &[&str], action: &Action) -> &Self {
+        for target in targets {
+            self.set(target, action.clone());
+        }
+        self
+    }
+
     /// The targets called since the last call of this.
     pub fn calls(&self) -> Vec<String> {
         self.received().into_iter().map(|received| received.at).collect()
+    }
+
+    /// The same, with the time of each in milliseconds since `start`.
+    pub fn times(&self, start: Instant) -> Vec<(String, u128)> {
+        let since = |time: Instant| (time - start).as_millis();
+        self.received().into_iter().map(|received| (received.at, since(received.time))).collect()
     }
 
     pub fn received(&self) -> Vec<Received> {
@@ -221,7 +259,9 @@ impl Service<PlainRequest> for Client {
         let target = request.context.target.clone().expect("failover sets it");
         let at = target.to_string();
         let mut action = self.providers.action(&target);
-        self.providers.0.received.lock().push(Received { at: at.clone(), request });
+        let context = request.context.clone();
+        let received = Received { at: at.clone(), time: Instant::now(), request };
+        self.providers.0.received.lock().push(received);
         let open = Open { providers: self.providers.clone(), at: Some(at.clone()) };
         open.providers.0.open.lock().0 += 1;
         Box::pin(async move {
@@ -234,6 +274,18 @@ impl Service<PlainRequest> for Client {
                     Action::After(wait, action) => {
                         tokio::time::sleep(wait).await;
                         *action
+                    }
+                    Action::Attempts(reasons, then) => {
+                        let routed = context.routed.as_ref().expect("failover sets it");
+                        let mut last = None;
+                        for reason in reasons {
+                            let failure = Failure::new(reason, format!("{reason} it is"));
+                            last = Some(routed.failed(failure, &context.log));
+                        }
+                        match then {
+                            Some(action) => *action,
+                            None => break Err(last.expect("an attempt")),
+                        }
                     }
                 };
             };
@@ -269,6 +321,19 @@ pub fn chain<T: Into<TargetSpec>>(targets: impl IntoIterator<Item = T>) -> Chain
 /// Three providers with names of one letter.
 pub fn abc() -> CooldownFailoverLayer {
     CooldownFailoverLayer::new(chain(["a", "b", "c"]))
+}
+
+/// Two calls fail at `name`, so that it rests for 2 s.
+pub async fn rest<L>(layer: &L, providers: &Providers, name: &str)
+where
+    L: Layer<Client>,
+    L::Service: Service<PlainRequest, Response = String, Error = Failure>,
+{
+    providers.set(name, fail(Reason::ServerError));
+    for _ in 0..2 {
+        let _ = send(layer, providers, PlainRequest::new()).await;
+    }
+    providers.calls();
 }
 
 /// Sends `request` through `layer` to `providers`.

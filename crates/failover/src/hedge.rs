@@ -1,0 +1,68 @@
+//! One more target beside the one that is asked, when that has no content in time.
+
+use std::time::Duration;
+
+use steadfast_core::{Deadline, Reason, Reservation};
+use tokio::time::Instant;
+
+use crate::{call::CallState, event, prepare::Selection, select};
+
+impl CallState {
+    /// After how long without content another target is asked beside the one under way.
+    pub(crate) fn hedge_after(&self) -> Option<Duration> {
+        if self.hedged {
+            return None;
+        }
+        let policy = self.policy();
+        let probe = policy.probe_hedge.filter(|_| self.probing && !self.alone);
+        match (policy.hedge, probe) {
+            (Some(usual), Some(probe)) => Some(usual.min(probe)),
+            (usual, probe) => usual.or(probe),
+        }
+    }
+
+    /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
+    pub(crate) fn hedge(&mut self, main: u8) -> Option<Selection> {
+        let after = self.hedge_after()?;
+        self.hedged = true;
+        if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
+            return None;
+        }
+        let now = Instant::now();
+        let views = self.views(now);
+        let mut exclusions = self.exclusions(now);
+        // A slow provider is not asked twice.
+        let slow = self.candidate(main).spec;
+        exclusions.exclude(&views, |view| view.spec == slow);
+        let plan = select::plan(&views, now, &exclusions);
+        for planned in &plan.order {
+            // To ask another one beside a probe is to go on to it, as if the probe had failed.
+            if planned.cools() && !self.probing {
+                continue;
+            }
+            let Some(cost) = self.reserve_hedge(planned.slot) else {
+                event::stopped(&self.log, "the retry budget has nothing for a hedge");
+                return None;
+            };
+            let Some(permit) = self.acquire(planned, now) else { continue };
+            self.spend(cost);
+            event::hedged(&self.log, &self.candidate(planned.slot).target, after);
+            let selection = self.selection(&views, &exclusions, planned.slot, permit);
+            return Some(selection.as_hedge());
+        }
+        None
+    }
+
+    /// What it costs; `None` when the budget has too little.
+    fn reserve_hedge(&self, at: u8) -> Option<Option<Reservation>> {
+        match self.budget() {
+            Some(budget) if !self.probing => budget.reserve(Reason::Timeout).map(Some),
+            _ => self.reserve(at),
+        }
+    }
+
+    /// The answer of another candidate came before that of `loser`.
+    pub(crate) fn outrun(&self, loser: u8) {
+        event::outrun(&self.log, &self.candidate(loser).target);
+    }
+}

@@ -1,0 +1,124 @@
+//! What an attempt gets: the request fitted to its target, and a lease on that target's health.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use steadfast_core::{Call, Failure, Lease, Permit, PermitKind, RetryBudget, Routed};
+
+use crate::{
+    call::CallState,
+    candidate::Candidate,
+    outcome,
+    route::Route,
+    select::{self, CandidateView, Exclusions},
+};
+
+/// Which candidate is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    pub(crate) candidate: u8,
+    permit: Permit,
+    /// Other candidates that could serve the call, whether or not they cool or have failed it.
+    alternatives: u32,
+    /// Attempts under way at the same time.
+    beside: u32,
+    /// Nothing can come after it, so it may have the request itself.
+    pub(crate) last: bool,
+}
+
+impl Selection {
+    /// The first candidate, when nothing is wrong with any.
+    pub(crate) fn first(route: &Route, permit: Permit) -> Self {
+        let last = route.candidates.len() == 1 && !route.policy().may_wait();
+        Self { candidate: 0, permit, alternatives: route.spares, beside: 0, last }
+    }
+
+    /// The same, beside an attempt under way.
+    pub(crate) fn as_hedge(self) -> Self {
+        Self { last: false, beside: 1, ..self }
+    }
+}
+
+impl CallState {
+    pub(crate) fn selection(
+        &self,
+        views: &[CandidateView],
+        exclusions: &Exclusions,
+        candidate: u8,
+        permit: Permit,
+    ) -> Selection {
+        let others = || (0u8..).zip(views).filter(|(at, _)| *at != candidate);
+        let may_serve =
+            |at, view: &CandidateView| select::may_serve(views, at, exclusions) && !view.refuses();
+        let alternatives = others().filter(|(at, view)| may_serve(*at, view)).count();
+        let gone = |at| exclusions.excluded.has(at) || !select::possible(views, at, exclusions);
+        let last = !self.policy().may_wait() && others().all(|(at, _)| gone(at));
+        let alternatives = u32::try_from(alternatives).unwrap_or(u32::MAX);
+        Selection { candidate, permit, alternatives, beside: 0, last }
+    }
+
+    /// Fits `request` to where it goes; the lease is the attempt's on that target's health.
+    ///
+    /// # Errors
+    ///
+    /// When the request can not be made to fit.
+    #[inline]
+    pub(crate) fn prepare<Req: Call>(
+        &mut self,
+        selection: Selection,
+        request: &mut Req,
+    ) -> Result<Lease, Failure> {
+        let Selection { candidate: at, permit, alternatives, .. } = selection;
+        if selection.beside == 0 {
+            self.probing = permit.kind == PermitKind::Probe;
+            self.alone = alternatives == 0;
+        }
+        let candidate = self.candidate(at);
+        let withdrawn = self.history.as_ref().and_then(|history| history.withdrawn);
+        // Before anything can go wrong: dropping it releases the probe's permit.
+        let lease = outcome::lease(&self.route, permit, self.log.clone(), self.budget(), withdrawn);
+        let context = request.context_mut();
+        context.target = Some(candidate.target.clone());
+        context.attempts = self.before.saturating_add(self.attempts() + selection.beside);
+        if let Some(max) = self.share(selection, context.attempts) {
+            context.max_attempts = NonZeroU32::new(max);
+        }
+        context.alternatives = alternatives;
+        context.witness = permit.witness;
+        let patience = self.policy().patience;
+        let patience = if alternatives > 0 { patience.with_spare } else { patience.alone };
+        context.patience = Some(patience.saturating_sub(self.waited()));
+        let route: Arc<Route> = self.route.clone();
+        let mut routed = Routed::new(route, permit);
+        routed.repeats = self.repeats(at);
+        context.routed = Some(routed);
+        if context.budget.is_none() {
+            // A success counts here; the layers below put back what they have drawn.
+            context.budget = self.route.budget.as_ref().map(RetryBudget::drawing);
+        }
+        request.adapt(candidate.profile(self.is_foreign(candidate)))?;
+        Ok(lease)
+    }
+
+    /// Up to which attempt the layers below may go for `selection`, when that is less than for the
+    /// whole call. Of two attempts at once neither sees what the other one spends: so one is set
+    /// aside for the second as long as there may be one, and the second has no more than that.
+    fn share(&self, selection: Selection, attempts: u32) -> Option<u32> {
+        if self.max_attempts == u32::MAX {
+            return None;
+        }
+        if selection.beside > 0 {
+            return Some(attempts.saturating_add(1));
+        }
+        let two = self.hedge_after().is_some() && self.route.providers > 1;
+        (two && !selection.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
+    }
+
+    /// Whether the history was written by somebody else. Without a session it is taken to be the
+    /// first selection's.
+    fn is_foreign(&self, candidate: &Candidate) -> bool {
+        match self.affinity() {
+            Some(affinity) => !affinity.reads(&candidate.target),
+            None => candidate.spec != 0 || candidate.rank != 0,
+        }
+    }
+}

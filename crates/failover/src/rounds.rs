@@ -1,0 +1,57 @@
+//! Another round over the candidates, after a pause.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    call::{CallState, NextAction},
+    event,
+    policy::WhenExhausted,
+    select::{self, CandidateView, Exclusions},
+};
+
+impl CallState {
+    /// Nobody is left to be asked in this round: goes round the candidates once more, after a pause that
+    /// lasts until the first of them is back.
+    pub(crate) fn next_round(
+        &mut self,
+        views: &[CandidateView],
+        now: Instant,
+        exclusions: &Exclusions,
+    ) -> NextAction {
+        let policy = self.policy();
+        let Some(next) = select::next_round(views, now, exclusions) else {
+            return NextAction::End;
+        };
+        let patience = match policy.when_exhausted {
+            WhenExhausted::Fail => return NextAction::End,
+            WhenExhausted::Wait(longest) => longest,
+            WhenExhausted::TrySoonest if next.spare && !next.held => policy.patience.with_spare,
+            WhenExhausted::TrySoonest => policy.patience.alone,
+        };
+        if self.attempts() >= policy.attempts {
+            return NextAction::End;
+        }
+        let (rounds, last, waited) = match &self.history {
+            Some(history) => (history.rounds, history.pause, history.waited),
+            None => (0, Duration::ZERO, Duration::ZERO),
+        };
+        let pause = self.route.registry().pause(rounds, last);
+        let wait = pause.max(next.at.saturating_duration_since(now));
+        let time = self.deadline.map_or(Duration::MAX, |deadline| deadline.remaining_at(now));
+        if wait > patience.saturating_sub(waited) || wait >= time {
+            return NextAction::End;
+        }
+        event::waited(&self.log, &self.candidate(next.slot).target, wait);
+        let history = self.history();
+        (history.rounds, history.pause) = (rounds + 1, pause);
+        history.waited = waited.saturating_add(wait);
+        NextAction::Wait(wait)
+    }
+
+    /// The wait is over: the next round begins.
+    pub(crate) fn wake(&mut self) {
+        self.history().exclusions.next_round();
+    }
+}
