@@ -32,6 +32,13 @@ pub trait Observer: Send + Sync + 'static {
         false
     }
 
+    /// Whether what the call goes to has answered somebody so lately that it is not believed when it asks for a
+    /// wait longer than calls take.
+    fn answered_lately(&self, permit: Permit) -> bool {
+        let _ = permit;
+        false
+    }
+
     /// The answer is over: called exactly once a lease, from a poll or a drop. Must not panic or block.
     fn ended(&self, end: LeaseEnd<'_>);
 }

@@ -38,6 +38,12 @@ impl Routed {
         failure.with_recorded()
     }
 
+    /// Whether the target has answered somebody so lately that it is not believed when it asks for a wait
+    /// longer than calls take.
+    pub fn answered_lately(&self) -> bool {
+        self.observer.answered_lately(self.permit)
+    }
+
     /// Whether the target is resting now, so that the call is better made elsewhere.
     pub fn rests(&self) -> bool {
         self.observer.rests(self.permit)

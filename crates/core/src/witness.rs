@@ -3,7 +3,10 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher},
-    sync::LazyLock,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use foldhash::quality::RandomState;
@@ -45,7 +48,21 @@ impl Witness {
         Self { session: session.unwrap_or(0), prompt: prompt.unwrap_or(0) }
     }
 
-    /// Whether it can be recognised in another call.
+    /// The same; a call of which neither is known is a witness of its own, in all of its attempts.
+    #[inline]
+    pub fn of(context: &CallContext, prompt: Option<u64>) -> Self {
+        static CALLS: AtomicU32 = AtomicU32::new(1);
+        match Self::new(context, prompt) {
+            Self::NONE => {
+                let call = CALLS.fetch_add(1, Ordering::Relaxed);
+                // Both parts, so that it is no session's and no prompt's.
+                Self { session: call.max(1), prompt: call.max(1) }
+            }
+            known => known,
+        }
+    }
+
+    /// Whether it can be recognised in another call, or in another attempt of the same one.
     pub const fn is_known(self) -> bool {
         self.session != 0 || self.prompt != 0
     }

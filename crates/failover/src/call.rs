@@ -20,10 +20,6 @@ use crate::{
     select::{self, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
 };
 
-/// A target that has answered within this time is not believed when it asks for a wait that is longer
-/// than calls take: twice the usual rate window.
-const BELIEF: Duration = Duration::from_secs(120);
-
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
 
 /// One call's way through its candidates.
@@ -45,6 +41,8 @@ pub(crate) struct CallState {
     pub(crate) probing: bool,
     /// No other target can serve the call.
     pub(crate) alone: bool,
+    /// Its answer comes whole, so that nothing can be concluded from its silence.
+    pub(crate) is_whole: bool,
     /// Another target has been searched for to be asked as well; that is done once.
     pub(crate) hedged: bool,
     /// Made when the first thing goes wrong.
@@ -64,7 +62,7 @@ impl CallState {
     pub(crate) fn new(
         route: Arc<Route>,
         context: &CallContext,
-        witness: Witness,
+        (witness, is_whole): (Witness, bool),
         needs: Needs,
         session: Option<Session>,
     ) -> Self {
@@ -79,6 +77,7 @@ impl CallState {
             witness,
             probing: false,
             alone: false,
+            is_whole,
             hedged: false,
             history: None,
             route,
@@ -336,7 +335,7 @@ impl CallState {
     fn hold(&self, at: u8, failure: &Failure, now: Instant) -> Option<Instant> {
         let wait = failure.retry_after().filter(|wait| !wait.is_zero())?;
         let doubtful = wait > self.policy().patience.alone && !failure.reason().is_refusal();
-        let believed = !doubtful || !self.candidate(at).has_answered(BELIEF, now);
+        let believed = !doubtful || !self.candidate(at).has_answered_lately(now);
         believed.then(|| later(now, wait))
     }
 

@@ -85,6 +85,9 @@ impl Records {
     }
 }
 
+/// How lately a target has to have answered to be disbelieved: twice the usual rate window.
+const BELIEF: Duration = Duration::from_secs(120);
+
 impl Candidate {
     pub(crate) fn new(
         spec: &TargetSpec,
@@ -164,10 +167,11 @@ impl Candidate {
         self.each(permit).nth(self.records.blamed(scope, reason)?)
     }
 
-    /// Whether anybody has got content from this very target within `time`.
-    pub(crate) fn has_answered(&self, time: Duration, now: Instant) -> bool {
+    /// Whether anybody has got content from this very target so lately that it is not believed when it
+    /// asks for a wait that is longer than calls take.
+    pub(crate) fn has_answered_lately(&self, now: Instant) -> bool {
         let last = self.narrowest().last_success();
-        last.is_some_and(|last| now.saturating_duration_since(last) <= time)
+        last.is_some_and(|last| now.saturating_duration_since(last) <= BELIEF)
     }
 
     /// Whether anything of it rests.

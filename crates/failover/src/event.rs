@@ -16,6 +16,7 @@ pub(crate) fn switched(log: &RecoveryLog, from: &Target, to: &Target, reason: Re
         "the call goes on to another target"
     );
     log.record(|| Step::new(LAYER, "switched").with_target(Some(to)).with_reason(reason));
+    notice(log, from, to, reason);
 }
 
 /// A call goes to a smaller model of the same provider.
@@ -27,6 +28,14 @@ pub(crate) fn downgraded(log: &RecoveryLog, from: &Target, to: &Target, reason: 
         "another model of the provider stands in"
     );
     log.record(|| Step::new(LAYER, "downgraded").with_target(Some(to)).with_reason(reason));
+    notice(log, from, to, reason);
+}
+
+/// People are told when another model answers for want of capacity.
+fn notice(log: &RecoveryLog, from: &Target, to: &Target, reason: Reason) {
+    if reason == Reason::Overloaded && from.model() != to.model() {
+        log.record_notice(LAYER, to);
+    }
 }
 
 /// A target is passed over.

@@ -216,7 +216,7 @@ impl Health {
     /// Whether a success would change anything but its own time.
     pub(crate) fn is_degraded(&mut self, now: Instant) -> bool {
         self.consecutive > 0
-            || self.circuit.is_degraded()
+            || self.circuit.is_degraded(now)
             || self.calls.counts(now).failures > 0
             || self.answers.counts(now).failures > 0
     }

@@ -13,17 +13,21 @@ impl CallState {
         if self.hedged {
             return None;
         }
+        [self.policy().hedge, self.moves_after()].into_iter().flatten().min()
+    }
+
+    /// After how long asking another target is to go on to it, as if the one under way had failed.
+    fn moves_after(&self) -> Option<Duration> {
         let policy = self.policy();
-        let probe = policy.probe_hedge.filter(|_| self.probing && !self.alone);
-        match (policy.hedge, probe) {
-            (Some(usual), Some(probe)) => Some(usual.min(probe)),
-            (usual, probe) => usual.or(probe),
-        }
+        let probe = policy.probe_hedge.filter(|_| self.probing);
+        let whole = policy.whole_hedge.filter(|_| self.is_whole);
+        [probe, whole].into_iter().flatten().min().filter(|_| !self.alone)
     }
 
     /// One more target beside `main`, which has not begun to answer. The request is to be cloned.
     pub(crate) fn hedge(&mut self, main: u8) -> Option<Selection> {
         let after = self.hedge_after()?;
+        let moves = self.moves_after() == Some(after);
         self.hedged = true;
         if self.attempts_left() < 2 || self.deadline.is_some_and(Deadline::is_past) {
             return None;
@@ -36,11 +40,10 @@ impl CallState {
         exclusions.exclude(&views, |view| view.spec == slow);
         let plan = select::plan(&views, now, &exclusions);
         for planned in &plan.order {
-            // To ask another one beside a probe is to go on to it, as if the probe had failed.
-            if planned.cools() && !self.probing {
+            if planned.cools() && !moves {
                 continue;
             }
-            let Some(cost) = self.reserve_hedge(planned.slot) else {
+            let Some(cost) = self.reserve_hedge(planned.slot, moves) else {
                 event::stopped(&self.log, "the retry budget has nothing for a hedge");
                 return None;
             };
@@ -54,9 +57,9 @@ impl CallState {
     }
 
     /// What it costs; `None` when the budget has too little.
-    fn reserve_hedge(&self, at: u8) -> Option<Option<Reservation>> {
+    fn reserve_hedge(&self, at: u8, moves: bool) -> Option<Option<Reservation>> {
         match self.budget() {
-            Some(budget) if !self.probing => budget.reserve(Reason::Timeout).map(Some),
+            Some(budget) if !moves => budget.reserve(Reason::Timeout).map(Some),
             _ => self.reserve(at),
         }
     }

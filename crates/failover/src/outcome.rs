@@ -140,6 +140,10 @@ impl Observer for Route {
         self.of(&permit).is_some_and(|candidate| candidate.rests(permit.witness))
     }
 
+    fn answered_lately(&self, permit: Permit) -> bool {
+        self.of(&permit).is_some_and(|candidate| candidate.has_answered_lately(Instant::now()))
+    }
+
     fn ended(&self, end: LeaseEnd<'_>) {
         if let Some(candidate) = self.of(&end.permit) {
             candidate.ended(&end);

@@ -94,6 +94,14 @@ pub struct FailoverPolicy {
         serde(rename = "probe_hedge_ms", with = "steadfast_core::config::Millis")
     )]
     pub probe_hedge: Option<Duration>,
+    /// After how long the next target is asked beside one whose answer comes whole
+    /// ([`Call::is_whole`](steadfast_core::Call::is_whole)). 180 s, the stall limit of a stream: such an answer is
+    /// silent by nature, so it is not ended for that, and the first of the two is taken. Zero: never.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "whole_hedge_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub whole_hedge: Option<Duration>,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.
     #[cfg_attr(
@@ -136,6 +144,7 @@ impl Default for FailoverPolicy {
             attempts: 10,
             pause: pause(),
             probe_hedge: Some(Duration::from_secs(5)),
+            whole_hedge: Some(Duration::from_secs(180)),
             sticky: Duration::from_secs(300),
             sessions: 4_096,
             downgrade_on_overload: false,

@@ -26,6 +26,10 @@ impl CallState {
         };
         let patience = match policy.when_exhausted {
             WhenExhausted::Fail => return NextAction::End,
+            // To ask the only target again is a retry: the layer below has made those it wants.
+            WhenExhausted::TrySoonest if self.route.candidates.len() == 1 => {
+                return NextAction::End;
+            }
             WhenExhausted::Wait(longest) => longest,
             WhenExhausted::TrySoonest if next.spare && !next.held => policy.patience.with_spare,
             WhenExhausted::TrySoonest => policy.patience.alone,

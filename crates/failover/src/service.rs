@@ -86,9 +86,10 @@ where
         let context = request.context();
         let witness = match context.witness.is_known() {
             true => context.witness,
-            false => Witness::new(context, request.prompt_digest()),
+            false => Witness::of(context, request.prompt_digest()),
         };
-        let call = CallState::new(route, context, witness, needs, session);
+        let is_whole = request.is_whole().unwrap_or(false);
+        let call = CallState::new(route, context, (witness, is_whole), needs, session);
         let clone = inner.clone();
         let ready = mem::replace(inner, clone);
         ResponseFuture::new(ready, request, call, track.clone())

@@ -10,7 +10,7 @@ use std::{
 
 use steadfast_core::{
     AttemptFailure, BufferLimits, Call, Deadline, Failure, Kept, Lease, Reason, Reservation, Retry,
-    RetryBudget, Spare, Withdrawal,
+    RetryBudget, Routed, Spare, Withdrawal,
 };
 use tower_service::Service;
 
@@ -242,6 +242,7 @@ impl<S, Req: Call> CallState<S, Req> {
             retries: self.retries,
             attempts_left: self.attempts_left(),
             alternatives: context.alternatives,
+            answered_lately: context.routed.as_ref().is_some_and(Routed::answered_lately),
             rests: routed.is_some_and(|routed| routed.is_probe() || routed.rests()),
             priority: context.priority,
             time_left: self.time_left(),

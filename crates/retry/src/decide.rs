@@ -18,6 +18,9 @@ pub struct Situation {
     /// The call is better made elsewhere: its target rests, or it was to find out if the target still
     /// has to.
     pub rests: bool,
+    /// The target has answered somebody so lately that it is not believed when it asks for a wait longer
+    /// than [`max_wait`](RetryPolicy::max_wait).
+    pub answered_lately: bool,
     /// The priority of the call.
     pub priority: Priority,
     /// What is left of the deadline; `None` when there is none.
@@ -40,6 +43,7 @@ impl Default for Situation {
             attempts_left: u32::MAX,
             alternatives: 0,
             rests: false,
+            answered_lately: false,
             priority: Priority::Interactive,
             time_left: None,
             patience: None,
@@ -162,13 +166,21 @@ impl RetryPolicy {
         situation: &Situation,
         rng: &mut fastrand::Rng,
     ) -> Result<Duration, GiveUp> {
-        check(failure)?;
+        let hint = failure.retry_after();
+        // A wait that nobody can wait for, asked for by somebody who has just answered: no hint at all.
+        let doubted = situation.answered_lately
+            && failure.reason().is_throttling()
+            && hint.is_some_and(|hint| hint > self.max_wait);
+        match check(failure) {
+            Err(GiveUp::NotRetryable) if doubted => {}
+            checked => checked?,
+        }
         let kind = FailureKind::of(failure);
         if kind == FailureKind::Overloaded && situation.priority == Priority::Background {
             return Err(GiveUp::Background);
         }
         // A hint of zero is no hint.
-        let hint = failure.retry_after().filter(|hint| !hint.is_zero());
+        let hint = hint.filter(|hint| !hint.is_zero() && !doubted);
         let most = if situation.alternatives == 0 {
             self.retries_alone(kind, situation)
         } else if situation.rests || failure.opened_circuit() {

@@ -192,8 +192,8 @@ impl Circuit {
     }
 
     /// Whether it is not closed, or the last calls failed: a success would change more than counts.
-    pub fn is_degraded(&self) -> bool {
-        self.state != CircuitState::Closed || self.row.is_degraded() || !self.own.is_empty()
+    pub fn is_degraded(&self, now: Instant) -> bool {
+        self.state != CircuitState::Closed || self.row.is_degraded() || !self.own.is_empty(now)
     }
 
     /// Whether a probe is under way.

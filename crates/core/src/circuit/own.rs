@@ -7,6 +7,9 @@ use tokio::time::Instant;
 use super::{Blame, CircuitPolicy, MAX_ROW, Resting};
 use crate::{Reason, Witness, time::later};
 
+/// How long a witness is remembered that does not come back.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
 /// Witnesses remembered in a circuit. Each has failed there lately; the one that failed longest ago is
 /// forgotten first.
 const WITNESSES: usize = 16;
@@ -34,8 +37,8 @@ struct OwnRow {
 }
 
 impl Own {
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    pub(super) fn is_empty(&self, now: Instant) -> bool {
+        self.rows.iter().all(|row| row.is_over(now))
     }
 
     pub(super) fn clear(&mut self) {
@@ -87,6 +90,7 @@ impl Own {
             return;
         }
         if self.find(witness).is_none() {
+            self.rows.retain(|row| !row.is_over(now));
             if self.rows.len() >= WITNESSES
                 && let Some(oldest) = (0..self.rows.len()).min_by_key(|at| self.rows[*at].changed)
             {
@@ -153,6 +157,11 @@ impl OwnRow {
             last_turn: now,
             changed: now,
         }
+    }
+
+    /// Its witness has not come back, and does not rest.
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until && now.saturating_duration_since(self.changed) >= REMEMBERED
     }
 
     /// Notes call `order` at its position.
