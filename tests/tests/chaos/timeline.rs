@@ -42,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) permanent: bool,
     pub(crate) hint: Option<Duration>,
     pub(crate) limit: Option<TimeLimit>,
+    /// How often a provider was asked.
+    pub(crate) attempts: u32,
 }
 
 impl From<&Failure> for Facts {
@@ -55,6 +57,7 @@ impl From<&Failure> for Facts {
             permanent: failure.is_permanent(),
             hint: failure.retry_after(),
             limit: failure.time_limit(),
+            attempts: failure.attempts(),
         }
     }
 }
@@ -76,10 +79,13 @@ pub(crate) enum TraceEvent {
         id: u64,
         caller: Option<usize>,
         target: Option<Target>,
-        /// There is no alternative target.
-        alone: bool,
+        /// How many other targets could serve the call.
+        alternatives: u32,
+        /// How often the call has asked this target before, where failover says so.
+        repeats: Option<u32>,
     },
-    /// The head of the answer arrived.
+    /// The head of the answer arrived. Around the failover its first content did too, which that waits
+    /// for.
     Answered {
         id: u64,
         target: Option<Target>,
@@ -239,7 +245,8 @@ impl Service<ChatRequest> for Tap {
             id,
             caller: caller_of(&request),
             target: request.context.target.clone(),
-            alone: request.context.alternatives == 0,
+            alternatives: request.context.alternatives,
+            repeats: request.context.routed.as_ref().map(|routed| routed.repeats),
         });
         let mut recorder =
             Recorder { timeline: timeline.clone(), boundary, id, content: false, ended: false };
@@ -340,12 +347,16 @@ impl fmt::Display for TraceEvent {
             target.as_ref().map_or_else(|| "nowhere".to_owned(), Target::to_string)
         };
         match self {
-            TraceEvent::Started { boundary, id, caller, target, alone } => {
+            TraceEvent::Started { boundary, id, caller, target, alternatives, repeats } => {
                 write!(f, "{boundary:?} {id} begins, ")?;
                 if let Some(caller) = caller {
                     write!(f, "caller {caller}, ")?;
                 }
-                write!(f, "at {}{}", named(target), if *alone { ", alone" } else { "" })
+                write!(f, "at {}, {alternatives} others", named(target))?;
+                match repeats {
+                    Some(repeats) if *repeats > 0 => write!(f, ", asked {repeats} times before"),
+                    _ => Ok(()),
+                }
             }
             TraceEvent::Answered { id, target } => write!(f, "  {id} answers, {}", named(target)),
             TraceEvent::Content { id } => write!(f, "  {id} has content"),
