@@ -66,7 +66,7 @@ impl Own {
         self.rows.retain(|row| row.calls.iter().any(|(_, failed)| *failed));
     }
 
-    /// A call has ended and says nothing.
+    /// A call has ended: unless it has failed, a row goes past it.
     pub(super) fn void(&mut self, witness: Witness, order: u64) {
         if let Some(row) = self.find(witness) {
             row.calls.retain(|call| *call != (order, false));
