@@ -368,8 +368,7 @@ impl CallCheck<'_> {
             self.check(Invariant::LogAgrees, holds, counts);
         }
         // One that is out of turn is sent again.
-        let turns = self.world.layers.failover && self.world.policies.breaker.dead.is_some();
-        let again = if turns { refused } else { 0 };
+        let again = if self.world.layers.failover { refused } else { 0 };
         let stayed = self.ending.got.is_some() && !self.too_late() && !self.hedged();
         let made = started.attempts;
         let agree =

@@ -84,6 +84,7 @@ impl Circuit {
         first_content: Option<Duration>,
     ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
+        let verdict = self.with_content(verdict, first_content.is_some());
         if verdict == CircuitVerdict::Success {
             self.last_success = Some(now.at);
             self.own.succeeded(permit.witness, permit.order);
@@ -100,10 +101,7 @@ impl Circuit {
                 }
                 None
             }
-            PermitKind::Ordinary => {
-                let verdict = self.with_content(verdict, first_content.is_some());
-                self.ordinary_ended(now, permit, verdict, slow)
-            }
+            PermitKind::Ordinary => self.ordinary_ended(now, permit, verdict, slow),
             // Nor does one that was given up.
             PermitKind::Probe => {
                 let probe = take(&mut self.probes, permit.order)?;
