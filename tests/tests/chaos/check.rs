@@ -371,8 +371,7 @@ impl CallCheck<'_> {
         let again = if self.world.layers.failover { refused } else { 0 };
         let stayed = self.ending.got.is_some() && !self.too_late() && !self.hedged();
         let made = started.attempts;
-        let agree =
-            made <= visits + retried + again && (!stayed || made >= visits + retried);
+        let agree = made <= visits + retried + again && (!stayed || made >= visits + retried);
         self.check(Invariant::LogAgrees, agree, counts);
         let asked = started.asked.len();
         self.check(Invariant::LogAgrees, asked + refused == made, counts);
@@ -385,14 +384,17 @@ impl CallCheck<'_> {
     /// How long the failover waited for its targets.
     fn waits(&self, steps: &[Step]) {
         let policy = &self.world.policies.failover;
-        let waited = steps.iter().filter(|step| (step.layer, step.action) == ("failover", "waited"));
+        let waited =
+            steps.iter().filter(|step| (step.layer, step.action) == ("failover", "waited"));
         let waited: Duration = waited.filter_map(|step| step.wait).sum();
         let most = match policy.when_exhausted {
             WhenExhausted::Fail => Duration::ZERO,
             WhenExhausted::Wait(longest) => longest,
             _ => policy.patience.with_spare.max(policy.patience.alone),
         };
-        self.check(Invariant::LogAgrees, waited <= most, || format!("waited {waited:?} of {most:?}"));
+        self.check(Invariant::LogAgrees, waited <= most, || {
+            format!("waited {waited:?} of {most:?}")
+        });
     }
 }
 

@@ -324,7 +324,8 @@ impl Cooldowns {
         seen.targets().iter().find_map(|target| {
             let since = |at: Instant| at.saturating_duration_since(began);
             let record = self.records.get(&target.target.to_string());
-            let cooling = record.and_then(|record| Some((record.circuit.resting()?, record.reason)));
+            let cooling =
+                record.and_then(|record| Some((record.circuit.resting()?, record.reason)));
             let expected = (
                 cooling,
                 record.map_or(0, |record| record.row),

@@ -86,6 +86,8 @@ struct Call {
     asked: BTreeSet<usize>,
     /// Providers that this call may leave alone: they refused it for good, or asked it to wait.
     excused: BTreeSet<usize>,
+    /// How often it has asked each target.
+    times: BTreeMap<String, u32>,
     /// When its last visit ended.
     ended: Option<Duration>,
 }
@@ -129,8 +131,11 @@ impl Visits<'_> {
                 self.attempts.insert(*id, visit);
             }
             TraceEvent::Started { boundary: Boundary::Admitted, caller, target, .. } => {
-                if let Some((_, visit)) = self.visit_of(*caller, target.as_ref()) {
-                    visit.asked += 1;
+                let Some((_, visit)) = self.visit_of(*caller, target.as_ref()) else { return };
+                visit.asked += 1;
+                let (call, name) = (visit.call, visit.target.to_string());
+                if let Some(call) = self.calls.get_mut(&call) {
+                    *call.times.entry(name).or_default() += 1;
                 }
             }
             TraceEvent::Content { id } => _ = self.attempts.remove(id),
@@ -196,9 +201,8 @@ impl Visits<'_> {
         target: Option<&Target>,
     ) -> Option<(u64, &mut Visit)> {
         let all = self.visits.iter_mut();
-        let found = all.rev().find(|(_, visit)| {
-            visit.caller == caller && Some(&visit.target) == target
-        });
+        let found =
+            all.rev().find(|(_, visit)| visit.caller == caller && Some(&visit.target) == target);
         found.map(|(id, visit)| (*id, visit))
     }
 
@@ -265,8 +269,12 @@ impl Visits<'_> {
         if self.world.policies.failover.when_exhausted != WhenExhausted::TrySoonest {
             return Err("it rests".to_owned());
         }
+        let free = self.world.policies.budget.as_ref().map_or(u32::MAX, |it| it.policy().free);
         for other in self.others(at, call) {
-            if call.asked.contains(&other.spec) || call.excused.contains(&other.spec) {
+            let times = call.times.get(&other.target.to_string()).copied().unwrap_or(0);
+            // To ask it again may cost more than is left.
+            let dear = times > free;
+            if dear || call.asked.contains(&other.spec) || call.excused.contains(&other.spec) {
                 continue;
             }
             match standing(other) {

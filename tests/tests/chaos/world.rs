@@ -295,9 +295,8 @@ impl World {
         self.snapshot_recorder()();
         for health in self.failover.iter().flat_map(|it| it.snapshot().targets().to_vec()) {
             let well = health.cooling.is_none() || !self.is_of_usual(&health.target);
-            self.violations.check(Invariant::ProbesReturn, well, || {
-                format!("after four answers: {health:?}")
-            });
+            self.violations
+                .check(Invariant::ProbesReturn, well, || format!("after four answers: {health:?}"));
         }
         for breaker in self.breaker.iter().flat_map(BreakerHandle::snapshot) {
             let used = breaker.key.as_ref().is_some_and(|key| self.usual(key));
