@@ -13,7 +13,7 @@ use crate::{
     callers::{Ending, caller_in},
     invariants::Invariant,
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
-    world::World,
+    world::{Policies, World},
 };
 
 /// Checks each caller's call.
@@ -381,20 +381,30 @@ impl CallCheck<'_> {
         self.check(Invariant::LogAgrees, sent <= asked && (!stayed || sent == asked), counts);
     }
 
-    /// How long the failover waited for its targets.
+    /// How long the call waited in all, between its attempts and for its targets.
     fn waits(&self, steps: &[Step]) {
-        let policy = &self.world.policies.failover;
-        let waited =
-            steps.iter().filter(|step| (step.layer, step.action) == ("failover", "waited"));
-        let waited: Duration = waited.filter_map(|step| step.wait).sum();
-        let most = match policy.when_exhausted {
-            WhenExhausted::Fail => Duration::ZERO,
+        let Policies { failover, retry, .. } = &*self.world.policies;
+        let own = match failover.when_exhausted {
             WhenExhausted::Wait(longest) => longest,
-            _ => policy.patience.with_spare.max(policy.patience.alone),
+            _ => Duration::ZERO,
         };
-        self.check(Invariant::LogAgrees, waited <= most, || {
-            format!("waited {waited:?} of {most:?}")
+        let most = own.max(failover.patience.with_spare).max(failover.patience.alone);
+        let of = |layer: &str, action: &str| {
+            let found = steps.iter().filter(move |it| (it.layer, it.action) == (layer, action));
+            let waits: Vec<Duration> = found.filter_map(|step| step.wait).collect();
+            (waits.iter().sum::<Duration>(), u32::try_from(waits.len()).unwrap())
+        };
+        let ((retried, retries), (waited, rounds)) =
+            (of("retry", "retried"), of("failover", "waited"));
+        // What is added to a hint is no part of the patience.
+        let added = retry.backoff.base() * retries;
+        let holds =
+            !self.world.layers.failover || self.hedged() || retried + waited <= most + added;
+        self.check(Invariant::InTime, holds, || {
+            format!("waited {retried:?} and {waited:?} of {most:?}")
         });
+        let waits = failover.when_exhausted != WhenExhausted::Fail;
+        self.check(Invariant::InTime, waits || rounds == 0, || format!("waited {waited:?}"));
     }
 }
 

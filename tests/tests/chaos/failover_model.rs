@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
-    Failover, FaultSide, PermitKind, Reason, Retry, Scope, Target,
+    Failover, FaultSide, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
     circuit::{Blame, CircuitPolicy, CircuitVerdict, Weight},
     failover::{FailoverPolicy, FailoverSnapshot},
 };
@@ -345,8 +345,22 @@ impl Cooldowns {
     }
 }
 
+/// Where a call may go after a failure.
+pub(crate) fn direction(policy: &FailoverPolicy, facts: &Facts) -> Failover {
+    let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
+    if facts.failover == Failover::Forbidden {
+        Failover::Forbidden
+    } else if facts.limit == Some(TimeLimit::Pipeline) {
+        Failover::Never
+    } else if rule.failover == standard.failover {
+        facts.failover
+    } else {
+        rule.failover
+    }
+}
+
 /// What a failure speaks for, and what it says of that; `None` when the target is not to blame.
-pub(crate) fn verdict(policy: &FailoverPolicy, facts: &Facts) -> (Scope, Option<Blame>) {
+fn verdict(policy: &FailoverPolicy, facts: &Facts) -> (Scope, Option<Blame>) {
     let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
     // Where the table differs from the default, it has precedence over the failure.
     let scope = if rule.scope == standard.scope { facts.scope } else { rule.scope };

@@ -77,6 +77,7 @@ impl Breakers<'_> {
                 target,
                 alternatives,
                 repeats,
+                ..
             } => {
                 let key = name(target);
                 let asked = self.asked.get(&(*caller, key.clone())).copied().unwrap_or(0);

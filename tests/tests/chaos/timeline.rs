@@ -83,6 +83,10 @@ pub(crate) enum TraceEvent {
         alternatives: u32,
         /// How often the call has asked this target before, where failover says so.
         repeats: Option<u32>,
+        /// How many attempts it may still have.
+        attempts_left: u32,
+        /// Until when it has to be over.
+        deadline: Option<Duration>,
     },
     /// The head of the answer arrived. Around the failover its first content did too, which that waits
     /// for.
@@ -247,6 +251,8 @@ impl Service<ChatRequest> for Tap {
             target: request.context.target.clone(),
             alternatives: request.context.alternatives,
             repeats: request.context.routed.as_ref().map(|routed| routed.repeats),
+            attempts_left: request.context.attempts_left(),
+            deadline: request.context.deadline.map(|deadline| timeline.since(deadline.instant())),
         });
         let mut recorder =
             Recorder { timeline: timeline.clone(), boundary, id, content: false, ended: false };
@@ -324,8 +330,9 @@ impl fmt::Display for EndState {
             EndState::Complete => f.write_str("whole"),
             EndState::Dropped => f.write_str("left"),
             EndState::Failed(facts) => {
-                let Facts { reason, retry, scope, fault, permanent, hint, limit, .. } = facts;
-                write!(f, "{reason} (retry {retry:?}, {scope:?}, {fault:?}")?;
+                let Facts { reason, retry, failover, scope, fault, .. } = facts;
+                let Facts { permanent, hint, limit, .. } = facts;
+                write!(f, "{reason} (retry {retry:?}, {failover:?}, {scope:?}, {fault:?}")?;
                 if *permanent {
                     f.write_str(", permanent")?;
                 }
@@ -347,7 +354,7 @@ impl fmt::Display for TraceEvent {
             target.as_ref().map_or_else(|| "nowhere".to_owned(), Target::to_string)
         };
         match self {
-            TraceEvent::Started { boundary, id, caller, target, alternatives, repeats } => {
+            TraceEvent::Started { boundary, id, caller, target, alternatives, repeats, .. } => {
                 write!(f, "{boundary:?} {id} begins, ")?;
                 if let Some(caller) = caller {
                     write!(f, "caller {caller}, ")?;

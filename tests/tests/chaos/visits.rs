@@ -8,6 +8,7 @@
 //! * a target that refuses is never asked but as a probe;
 //! * a target is not retried in place where another one can serve the call, and the target rests, is being
 //!   probed or met one of our time limits;
+//! * a call does not fail while there is a target that it has not asked and could;
 //! * the layers below are told how many others can serve the call.
 
 use std::{
@@ -21,7 +22,7 @@ use steadfast::{
 };
 
 use crate::{
-    failover_model::{Cooldowns, Report, Standing},
+    failover_model::{Cooldowns, Report, Standing, direction},
     invariants::Invariant,
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
     world::World,
@@ -88,8 +89,15 @@ struct Call {
     excused: BTreeSet<usize>,
     /// How often it has asked each target.
     times: BTreeMap<String, u32>,
+    began: Duration,
     /// When its last visit ended.
     ended: Option<Duration>,
+    /// It has waited for its targets.
+    again: bool,
+    /// Its last failure ends it wherever it is.
+    is_final: bool,
+    attempts_left: u32,
+    deadline: Option<Duration>,
 }
 
 /// A call of one target.
@@ -110,8 +118,17 @@ impl Visits<'_> {
     fn apply(&mut self, note: &TraceEntry) {
         let now = note.at;
         match &note.what {
-            TraceEvent::Started { boundary: Boundary::Call, id, caller, .. } => {
-                self.calls.insert(*id, Call { caller: *caller, ..Call::default() });
+            TraceEvent::Started {
+                boundary: Boundary::Call,
+                id,
+                caller,
+                attempts_left,
+                deadline,
+                ..
+            } => {
+                let (caller, attempts_left, deadline) = (*caller, *attempts_left, *deadline);
+                let call = Call { caller, began: now, attempts_left, deadline, ..Call::default() };
+                self.calls.insert(*id, call);
             }
             TraceEvent::Started {
                 boundary: Boundary::Target,
@@ -164,7 +181,14 @@ impl Visits<'_> {
             }
             TraceEvent::Ended { boundary: Boundary::Call, id, how } => {
                 let Some(call) = self.calls.remove(id) else { return };
-                let Some(visit) = call.answered else { return };
+                let Some(visit) = call.answered else {
+                    if let EndState::Failed(_) = how
+                        && let Err(what) = self.may_fail(&call, now)
+                    {
+                        self.mismatch(format!("call {id} fails at {now:?}: {what}"));
+                    }
+                    return;
+                };
                 self.visits.remove(&visit);
                 match how {
                     EndState::Complete => self.model.succeeded(visit, now),
@@ -229,8 +253,9 @@ impl Visits<'_> {
         };
         let beside = self.visits.iter().find(|(_, visit)| visit.call == call);
         // A change of target takes no time.
-        if beside.is_none() && state.ended.is_some_and(|ended| ended < now) {
+        if beside.is_none() && state.ended.unwrap_or(state.began) < now {
             state.asked.clear();
+            state.again = true;
         }
         let probing = beside.map(|(main, _)| self.model.is_probe(*main));
         let first = state.ended.is_none() && beside.is_none();
@@ -269,14 +294,7 @@ impl Visits<'_> {
         if self.world.policies.failover.when_exhausted != WhenExhausted::TrySoonest {
             return Err("it rests".to_owned());
         }
-        let free = self.world.policies.budget.as_ref().map_or(u32::MAX, |it| it.policy().free);
-        for other in self.others(at, call) {
-            let times = call.times.get(&other.target.to_string()).copied().unwrap_or(0);
-            // To ask it again may cost more than is left.
-            let dear = times > free;
-            if dear || call.asked.contains(&other.spec) || call.excused.contains(&other.spec) {
-                continue;
-            }
+        for other in self.others(Some(at), call).filter(|other| self.is_left(other, call)) {
             match standing(other) {
                 Standing::Refuses => {}
                 Standing::Rests(later) if later >= until => {}
@@ -289,14 +307,42 @@ impl Visits<'_> {
         Ok(())
     }
 
-    /// The other candidates of a call, without those that stand in for others.
-    fn others(&self, at: usize, call: &Call) -> impl Iterator<Item = &Candidate> {
-        let own = self.candidates[at].spec;
+    /// Whether a call may fail: nobody is left who could be asked.
+    fn may_fail(&self, call: &Call, now: Duration) -> Result<(), String> {
+        let asked = call.times.values().sum::<u32>();
+        let out_of_time = call.deadline.is_some_and(|deadline| deadline <= now);
+        // Later rounds end with the last attempt, and when the call has waited long enough.
+        if call.again || call.is_final || asked >= call.attempts_left || out_of_time {
+            return Ok(());
+        }
+        let witness = self.witness(call.caller);
+        let insists = self.world.policies.failover.when_exhausted == WhenExhausted::TrySoonest;
+        for other in self.others(None, call).filter(|other| self.is_left(other, call)) {
+            match self.model.standing(&other.target, witness, now) {
+                Standing::Refuses => {}
+                Standing::Rests(_) if !insists => {}
+                how => return Err(format!("{} was not asked, and is {how:?}", other.target)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing that has happened to the call speaks against asking that one in this round.
+    fn is_left(&self, other: &Candidate, call: &Call) -> bool {
+        // To ask it once more may cost more than is left.
+        let free = self.world.policies.budget.as_ref().map_or(u32::MAX, |it| it.policy().free);
+        let times = call.times.get(&other.target.to_string()).copied().unwrap_or(0);
+        times <= free && !call.asked.contains(&other.spec) && !call.excused.contains(&other.spec)
+    }
+
+    /// The candidates of a call but the one at `at`, without those that stand in for others.
+    fn others(&self, at: Option<usize>, call: &Call) -> impl Iterator<Item = &Candidate> {
+        let own = at.map(|at| self.candidates[at].spec);
         // The calls after the faults have chains of one provider.
         let one_provider = call.caller.is_none();
         self.candidates.iter().enumerate().filter_map(move |(other, candidate)| {
-            let in_chain = !one_provider || candidate.spec == own;
-            (other != at && in_chain && !candidate.downgrade).then_some(candidate)
+            let in_chain = !one_provider || own == Some(candidate.spec);
+            (Some(other) != at && in_chain && !candidate.downgrade).then_some(candidate)
         })
     }
 
@@ -310,7 +356,7 @@ impl Visits<'_> {
     ) -> Result<(), String> {
         let witness = self.witness(call.caller);
         let refuses = |other: &&Candidate| self.model.refuses(&other.target, witness, now);
-        let expected = self.others(at, call).filter(|other| !refuses(other)).count();
+        let expected = self.others(Some(at), call).filter(|other| !refuses(other)).count();
         let found = alternatives as usize;
         let downgrades = self.candidates.iter().filter(|other| other.downgrade).count();
         match (expected..=expected + downgrades).contains(&found) {
@@ -354,7 +400,9 @@ impl Visits<'_> {
         };
         if let Some(call) = call {
             call.ended = Some(now);
-            if facts.failover == Failover::LargerWindow {
+            let go = direction(&self.world.policies.failover, facts);
+            call.is_final |= matches!(go, Failover::Never | Failover::Forbidden);
+            if go == Failover::LargerWindow {
                 call.excused.extend(self.candidates.iter().map(|candidate| candidate.spec));
             }
             if facts.retry != Retry::Yes || facts.hint.is_some() || facts.limit.is_some() {

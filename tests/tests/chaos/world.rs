@@ -8,7 +8,7 @@ use steadfast::{
     breaker::{BreakerHandle, BreakerPolicy},
     circuit::CircuitState,
     client::{Credential, LlmClient, Provider, Providers, dialect::Wire},
-    failover::{FailoverHandle, FailoverPolicy, TargetSpec},
+    failover::{FailoverHandle, FailoverPolicy, Status, TargetSpec},
     retry::RetryPolicy,
     sim::{FaultPlan, Journal, KeyLimits, Latency, SimProvider},
     timeout::StallPolicy,
@@ -294,7 +294,7 @@ impl World {
         }
         self.snapshot_recorder()();
         for health in self.failover.iter().flat_map(|it| it.snapshot().targets().to_vec()) {
-            let well = health.cooling.is_none() || !self.is_of_usual(&health.target);
+            let well = health.status == Status::Healthy || !self.is_of_usual(&health.target);
             self.violations
                 .check(Invariant::ProbesReturn, well, || format!("after four answers: {health:?}"));
         }
