@@ -23,6 +23,7 @@ impl Circuit {
             return None;
         }
         self.last_success = Some(now.at);
+        self.own.forget(now.at);
         self.own.succeeded(permit.witness, permit.order);
         match permit.kind {
             PermitKind::Ordinary if self.is_current(permit) => {
@@ -85,6 +86,7 @@ impl Circuit {
     ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
         let verdict = self.with_content(verdict, first_content.is_some());
+        self.own.forget(now.at);
         if verdict == CircuitVerdict::Success {
             self.last_success = Some(now.at);
             self.own.succeeded(permit.witness, permit.order);

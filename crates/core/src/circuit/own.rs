@@ -11,6 +11,10 @@ use crate::{Reason, Witness, time::later};
 /// forgotten first.
 const WITNESSES: usize = 16;
 
+/// How long a witness is remembered after its last failure, and its rest. 10 min: a caller whose request
+/// fails comes back sooner, or not at all. While one is remembered, every call is noted.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
 /// The witnesses whose last calls have failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
@@ -40,6 +44,11 @@ impl Own {
 
     pub(super) fn clear(&mut self) {
         self.rows.clear();
+    }
+
+    /// Forgets the witnesses that have not failed for long.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.rows.retain(|row| row.until > now || later(row.changed, REMEMBERED) > now);
     }
 
     fn find(&mut self, witness: Witness) -> Option<&mut OwnRow> {

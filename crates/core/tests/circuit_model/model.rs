@@ -94,6 +94,8 @@ struct Own {
     until: Duration,
     refuses: bool,
     last_turn: Duration,
+    /// When it last failed.
+    failed: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +290,7 @@ impl CircuitModel {
         first: bool,
         witness: Option<u64>,
     ) -> Result<PermitKind, Duration> {
+        self.forget_witnesses(now);
         let every = self.policy.turns.unwrap_or_default();
         let dead = self.policy.consecutive.unwrap_or(u32::MAX) as usize;
         let resting = self.is_resting();
@@ -309,6 +312,12 @@ impl CircuitModel {
         }
         self.start(id, PermitKind::Ordinary, now, witness);
         Ok(PermitKind::Ordinary)
+    }
+
+    /// A witness is forgotten ten minutes after its last failure, and its rest.
+    fn forget_witnesses(&mut self, now: Duration) {
+        let kept = Duration::from_secs(600);
+        self.own.retain(|_, own| own.until > now || own.failed + kept > now);
     }
 
     /// Call `id` starts as a call of that kind, without a check.
@@ -420,6 +429,7 @@ impl CircuitModel {
             return;
         }
         self.last_success = Some(now);
+        self.forget_witnesses(now);
         self.succeeded_own(&call);
         if !self.counts(&call) {
             return;
@@ -441,6 +451,7 @@ impl CircuitModel {
     pub(crate) fn attempt_failed(&mut self, id: u64, now: Duration, blame: Blame) {
         let call = self.calls.iter().find(|call| call.id == id).copied();
         if let Some(call) = call.filter(|call| call.kind == PermitKind::Ordinary) {
+            self.forget_witnesses(now);
             self.judge(&call, now, CircuitVerdict::Failure(blame), None);
         }
     }
@@ -455,6 +466,7 @@ impl CircuitModel {
     ) {
         let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = self.calls.remove(at);
+        self.forget_witnesses(now);
         if verdict == CircuitVerdict::Success {
             self.last_success = Some(now);
             self.succeeded_own(&call);
@@ -546,6 +558,7 @@ impl CircuitModel {
         let Some(witness) = call.witness else { return };
         let new = || Own { last_turn: now, ..Own::default() };
         let mut own = self.own.remove(&witness).unwrap_or_else(new);
+        own.failed = now;
         own.calls.insert(call.order, OwnCall::Failed);
         let proves = blame.weight == Weight::Proof;
         let enough = self.policy.consecutive.map_or(usize::MAX, |enough| enough as usize);
