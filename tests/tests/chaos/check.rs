@@ -223,7 +223,7 @@ impl CallCheck<'_> {
         let further = match policies.failover.when_exhausted {
             _ if !layers.failover => 0,
             WhenExhausted::Fail => 0,
-            _ => policies.failover.attempts.saturating_sub(1) + visit,
+            _ => policies.failover.attempts,
         };
         let hedge = if self.hedged() { visit } else { 0 };
         let most = (round * visit).max(further) + hedge;
