@@ -14,7 +14,10 @@ use steadfast::{
     timeout::{DeadlineLayer, StallPolicy, StallTimeoutLayer},
 };
 use steadfast_tests::harness::{self, CallResult};
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 const RETRIES: u32 = 2;
 
@@ -147,17 +150,22 @@ async fn a_stack_has_one_budget_and_an_answer_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breakers_and_cooldowns_spare_a_dead_pair_more_than_the_budget_does() {
+async fn a_dead_pair_gets_each_call_once_and_then_one_a_second() {
     let sims = providers(2, &Fault::Error(ErrorKind::ServerError))[..2].to_vec();
     let service = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
+    let began = Instant::now();
     all_at_once(&service, 150).await;
-    let first = calls_made(&sims);
-    assert!(first <= 150 + 500 / 14, "{first} attempts");
-    for _ in 0..150 {
+    let (made, took) = (calls_made(&sims), began.elapsed());
+    assert!(took <= Duration::from_secs(31), "calls waited for {took:?}");
+    let turns = 2 * took.as_secs() as usize;
+    assert!((300..=300 + turns).contains(&made), "{made} attempts of 150 calls in {took:?}");
+    // One by one, each has all the turns.
+    for _ in 0..20 {
+        let before = calls_made(&sims);
         all_at_once(&service, 1).await;
+        let made = calls_made(&sims) - before;
+        assert!((2..=ATTEMPTS).contains(&made), "{made} attempts of one call");
     }
-    let then = calls_made(&sims) - first;
-    assert!(then < 150, "{then} attempts for 150 calls to a pair that is known to be dead");
 }
 
 #[tokio::test(start_paused = true)]

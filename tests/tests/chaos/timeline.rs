@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use steadfast::{
     ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, FaultSide,
-    Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
+    Priority, Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerSnapshot, BreakerTransition},
     failover::FailoverSnapshot,
 };
@@ -87,6 +87,8 @@ pub(crate) enum TraceEvent {
         attempts_left: u32,
         /// Until when it has to be over.
         deadline: Option<Duration>,
+        /// Nobody waits for it.
+        background: bool,
     },
     /// The head of the answer arrived. Around the failover its first content did too, which that waits
     /// for.
@@ -252,6 +254,7 @@ impl Service<ChatRequest> for Tap {
             alternatives: request.context.alternatives,
             repeats: request.context.routed.as_ref().map(|routed| routed.repeats),
             attempts_left: request.context.attempts_left(),
+            background: request.context.priority == Priority::Background,
             deadline: request.context.deadline.map(|deadline| timeline.since(deadline.instant())),
         });
         let mut recorder =

@@ -17,7 +17,7 @@ use std::{
 };
 
 use steadfast::{
-    Failover, Retry, Target,
+    Failover, Reason, Retry, Target,
     failover::{TargetSpec, WhenExhausted},
 };
 
@@ -98,6 +98,7 @@ struct Call {
     is_final: bool,
     attempts_left: u32,
     deadline: Option<Duration>,
+    background: bool,
 }
 
 /// A call of one target.
@@ -124,10 +125,17 @@ impl Visits<'_> {
                 caller,
                 attempts_left,
                 deadline,
+                background,
                 ..
             } => {
-                let (caller, attempts_left, deadline) = (*caller, *attempts_left, *deadline);
-                let call = Call { caller, began: now, attempts_left, deadline, ..Call::default() };
+                let call = Call {
+                    caller: *caller,
+                    began: now,
+                    attempts_left: *attempts_left,
+                    deadline: *deadline,
+                    background: *background,
+                    ..Call::default()
+                };
                 self.calls.insert(*id, call);
             }
             TraceEvent::Started {
@@ -405,7 +413,9 @@ impl Visits<'_> {
             if go == Failover::LargerWindow {
                 call.excused.extend(self.candidates.iter().map(|candidate| candidate.spec));
             }
-            if facts.retry != Retry::Yes || facts.hint.is_some() || facts.limit.is_some() {
+            let spared = call.background && facts.reason == Reason::Overloaded;
+            let held = facts.hint.is_some() || facts.limit.is_some();
+            if facts.retry != Retry::Yes || held || spared {
                 call.excused.insert(visit.spec);
             }
         }
