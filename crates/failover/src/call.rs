@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
-    CallContext, Deadline, Failover, Failure, Needs, Permit, Reason, RecoveryLog, Reservation,
-    RetryBudget, Witness, time::later,
+    CallContext, Deadline, Failover, Failure, Needs, Permit, Priority, Reason, RecoveryLog,
+    Reservation, RetryBudget, Witness, time::later,
 };
 use tokio::time::Instant;
 
@@ -36,6 +36,7 @@ pub(crate) struct CallState {
     /// The most attempts it may have in all.
     pub(crate) max_attempts: u32,
     pub(crate) witness: Witness,
+    priority: Priority,
     pub(crate) session: Option<Session>,
     /// The attempt under way finds out if its target is back.
     pub(crate) probing: bool,
@@ -70,6 +71,7 @@ impl CallState {
             needs,
             session,
             log: context.log.clone(),
+            priority: context.priority,
             budget: context.budget.clone(),
             deadline: context.deadline,
             before: context.attempts,
@@ -324,6 +326,9 @@ impl CallState {
         let hold = self.hold(at, &failure, now);
         // It asks for a longer wait than a call has, and nothing says that it does not mean it.
         verdict.again &= hold.is_none_or(|hold| hold - now <= self.policy().patience.alone);
+        // Nobody waits for a background call, so it does not add to the load.
+        verdict.again &=
+            self.priority != Priority::Background || failure.reason() != Reason::Overloaded;
         let candidates = &self.route.candidates;
         let history = self.history.get_or_insert_default();
         history.fail(at, failure, &verdict, hold, candidates);

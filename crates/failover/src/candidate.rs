@@ -212,13 +212,12 @@ impl Candidate {
         Some(permit)
     }
 
-    /// A probe is not made, or says nothing.
+    /// A call is not made, or is over and says nothing: a row of failures goes past it. Noted of healthy
+    /// targets too, since calls before and after it may be under way that will have failed in a row.
     pub(crate) fn release(&self, permit: &Permit) {
         let at = Instant::now();
         for (record, permit) in self.each(permit) {
-            if permit.kind == PermitKind::Probe || record.is_degraded() {
-                record.change(at, |health, now| health.release(now, &permit));
-            }
+            record.change(at, |health, now| health.release(now, &permit));
         }
     }
 

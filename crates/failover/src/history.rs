@@ -138,7 +138,8 @@ impl History {
                     self.exclusions.again.add(other);
                 }
                 if let Some(hold) = hold {
-                    self.exclusions.hold(other, hold);
+                    let asked = !failure.reason().is_refusal();
+                    self.exclusions.hold(other, hold, asked);
                 }
             }
         }

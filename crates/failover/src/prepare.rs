@@ -99,18 +99,23 @@ impl CallState {
         Ok(lease)
     }
 
-    /// Up to which attempt the layers below may go for `selection`, when that is less than for the
-    /// whole call. Of two attempts at once neither sees what the other one spends: so one is set
-    /// aside for the second as long as there may be one, and the second has no more than that.
+    /// Up to which attempt the layers below may go for `selection`; `None` without a limit. A further
+    /// round ends with the last attempt of the policy. Of two attempts at once neither sees what the
+    /// other one spends: so one is set aside for the second as long as there may be one, and the second
+    /// has no more than that.
     fn share(&self, selection: Selection, attempts: u32) -> Option<u32> {
-        if self.max_attempts == u32::MAX {
+        let further = self.history.as_ref().is_some_and(|history| history.rounds > 0);
+        let rounds = if further { self.policy().attempts } else { u32::MAX };
+        let most = self.max_attempts.min(self.before.saturating_add(rounds));
+        if most == u32::MAX {
             return None;
         }
         if selection.beside > 0 {
             return Some(attempts.saturating_add(1));
         }
         let two = self.hedge_after().is_some() && self.route.providers > 1;
-        (two && !selection.last && self.attempts_left() > 1).then(|| self.max_attempts - 1)
+        let second = two && !selection.last && most.saturating_sub(attempts) > 1;
+        Some(if second { most - 1 } else { most })
     }
 
     /// Whether the history was written by somebody else. Without a session it is taken to be the

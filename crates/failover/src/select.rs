@@ -150,9 +150,10 @@ pub(crate) fn next_round(
         }
         let hold = exclusions.wait(slot, now);
         let at = hold.max(free_from(views, slot, now, exclusions)).unwrap_or(now).max(now);
+        let held = hold.is_some() && exclusions.asked.has(slot);
         first = match first {
             Some(first) if first.at <= at => Some(NextRound { spare: true, ..first }),
-            _ => Some(NextRound { slot, at, held: hold.is_some(), spare: first.is_some() }),
+            _ => Some(NextRound { slot, at, held, spare: first.is_some() }),
         };
     }
     first

@@ -1,7 +1,8 @@
 //! The chain `anthropic, openai, google` with each provider and each pair of them down, in twelve
 //! ways, streaming and not, called in each dialect, with tools, a follow-up with their results, and
 //! a picture: every call is answered by the first healthy provider, and the caller reads exactly
-//! what that provider sent.
+//! what that provider sent. Only a provider that says nothing at all is not left when the answer comes
+//! whole: that is silent by nature, and has all the time of the call.
 
 #![allow(clippy::unwrap_used)]
 
@@ -159,7 +160,7 @@ async fn calls_of(dialect: Dialect) {
         // A history that the first provider has written while it was healthy.
         let first = call(&begin, &[], &Fault::Hang, false).await.unwrap();
         let healthy = begin.followed_by(&first, result);
-        for (name, fault) in faults() {
+        for (name, fault) in faults().into_iter().filter(|(name, _)| stream || *name != "hang") {
             for down in DOWN {
                 let mut note = |turn: &str, outcome: Result<Completion, String>| {
                     calls += 1;
@@ -182,7 +183,7 @@ async fn calls_of(dialect: Dialect) {
             }
         }
     }
-    assert_eq!(calls, 2 * 12 * 6 * 3, "{wrong:#?}");
+    assert_eq!(calls, (12 + 11) * 6 * 3, "{wrong:#?}");
     assert!(wrong.is_empty(), "{} of {calls} went wrong: {wrong:#?}", wrong.len());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast::{
     FaultSide, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerPolicy, BreakerSnapshot, BreakerTransition},
-    circuit::{Blame, CircuitPolicy, CircuitVerdict, Readmission, Weight},
+    circuit::{Blame, CircuitPolicy, CircuitVerdict, Weight},
 };
 use tokio::time::Instant;
 
@@ -23,25 +23,40 @@ pub(crate) enum Decision {
     Refused(Duration),
 }
 
+/// An attempt that asks for a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    /// No other target can serve the call.
+    pub(crate) alone: bool,
+    /// The call has not asked this target before.
+    pub(crate) first: bool,
+    pub(crate) witness: Option<u64>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
     circuit: CircuitModel,
+    /// Failover decides who is asked: it refuses no first attempt, and those that repeat one take turns.
+    takes_turns: bool,
     /// When each call in flight started.
     since: Vec<(u64, Duration)>,
 }
 
 impl Breaker {
-    pub(crate) fn new(policy: &BreakerPolicy, now: Duration) -> Self {
-        let circuit = CircuitPolicy {
+    /// `routed` when there is a failover around it.
+    pub(crate) fn new(policy: &BreakerPolicy, routed: bool, now: Duration) -> Self {
+        let alone = CircuitPolicy {
             consecutive: policy.consecutive,
             second_witness: false,
+            trusted_for: Duration::ZERO,
             window: policy.window,
             min_calls: policy.min_calls,
             failure_rate: policy.failure_rate,
             slow: policy.slow,
             content_is_success: false,
             cooldown: policy.cooldown,
+            first_rest: None,
             growth: 2.0,
             max_cooldown: policy.max_cooldown,
             permanent_cooldown: policy.permanent_cooldown,
@@ -50,22 +65,53 @@ impl Breaker {
             probe_limit: policy.probe_limit,
             probes: policy.probes,
             successes: policy.successes,
-            recovery: Readmission::Probes,
             lone: policy.lone,
+            turns: None,
+        };
+        let dead = policy.dead.filter(|_| routed);
+        // Only a row opens it, of two witnesses, and any content closes it.
+        let circuit = match dead {
+            None => alone,
+            Some(dead) => CircuitPolicy {
+                consecutive: Some(dead),
+                second_witness: true,
+                failure_rate: None,
+                slow: None,
+                content_is_success: true,
+                cooldown: policy.turn,
+                first_rest: Some(policy.turn),
+                growth: 1.0,
+                lone: None,
+                turns: Some(policy.turn),
+                ..alone
+            },
         };
         let circuit = CircuitModel::new(circuit, now);
-        Self { policy: policy.clone(), circuit, since: Vec::new() }
+        let takes_turns = dead.is_some();
+        Self { policy: policy.clone(), circuit, takes_turns, since: Vec::new() }
     }
 
     /// Whether a call is admitted.
-    pub(crate) fn decide(&mut self, id: u64, now: Duration, alone: bool) -> Decision {
-        match self.circuit.admit(id, now, alone, None) {
+    pub(crate) fn decide(&mut self, id: u64, now: Duration, asking: Asking) -> Decision {
+        let Asking { alone, first, witness } = asking;
+        let decided = match self.takes_turns {
+            true => self.circuit.take_turn(id, now, first, witness),
+            false => self.circuit.admit(id, now, alone, None),
+        };
+        match decided {
             Ok(kind) => {
                 self.since.push((id, now));
                 Decision::Passes(kind)
             }
             Err(_) if self.policy.observe => Decision::Observed,
             Err(wait) => Decision::Refused(wait),
+        }
+    }
+
+    /// Call `id` has its first content.
+    pub(crate) fn content(&mut self, id: u64, now: Duration) {
+        if let Some((_, since)) = self.since.iter().find(|(other, _)| *other == id) {
+            self.circuit.content(id, now, now - *since);
         }
     }
 
@@ -112,7 +158,11 @@ impl Breaker {
         let throttled = matches!(facts.reason, Reason::RateLimit | Reason::Overloaded);
         let narrow =
             matches!(facts.scope, Scope::Model | Scope::Credential | Scope::ModelCredential);
-        Some(if self.permanent(facts) {
+        Some(if self.takes_turns {
+            // Failover knows better what a refused key means.
+            let soft = throttled && !self.permanent(facts);
+            if soft { Weight::Soft } else { Weight::Hard }
+        } else if self.permanent(facts) {
             Weight::Proof
         } else if throttled {
             Weight::Soft

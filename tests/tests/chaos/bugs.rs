@@ -46,8 +46,10 @@ pub(crate) enum Bug {
     LeaksTimer,
     /// Turns throttling into a server error, below the breaker.
     MisreadsThrottling,
-    /// Drops the provider's `retry-after`, below the failover.
+    /// Drops the provider's `retry-after`, below the retries.
     ForgetsHint,
+    /// Forgets how failover came to the target.
+    ForgetsRoute,
     /// Refuses a target for ever after one failure.
     NeverRecovers,
     /// Logs nothing.
@@ -57,7 +59,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 16] = [
+    pub(crate) const ALL: [Bug; 17] = [
         Bug::ContinuesAfterEnd,
         Bug::ForgetsDeadline,
         Bug::HiddenRetry,
@@ -71,6 +73,7 @@ impl Bug {
         Bug::LeaksTimer,
         Bug::MisreadsThrottling,
         Bug::ForgetsHint,
+        Bug::ForgetsRoute,
         Bug::NeverRecovers,
         Bug::HidesLog,
         Bug::Panics,
@@ -88,7 +91,7 @@ impl Bug {
             Bug::RetriesForbidden => Invariant::ForbiddenIsFinal,
             Bug::LeaksAnswer | Bug::LeaksTask | Bug::LeaksTimer => Invariant::NothingLeft,
             Bug::MisreadsThrottling => Invariant::BreakerAgrees,
-            Bug::ForgetsHint => Invariant::CooldownsAgree,
+            Bug::ForgetsHint | Bug::ForgetsRoute => Invariant::CooldownsAgree,
             Bug::NeverRecovers => Invariant::ProbesReturn,
             Bug::HidesLog => Invariant::LogAgrees,
             Bug::Panics => Invariant::NoPanic,
@@ -101,8 +104,8 @@ impl Bug {
             Bug::MisreadsThrottling | Bug::HiddenRetry | Bug::RetriesForbidden => {
                 Some(Boundary::Admitted)
             }
-            Bug::LeaksAnswer | Bug::HidesLog => Some(Boundary::Attempt),
-            Bug::ForgetsHint | Bug::NeverRecovers => Some(Boundary::Target),
+            Bug::LeaksAnswer | Bug::HidesLog | Bug::ForgetsHint => Some(Boundary::Attempt),
+            Bug::NeverRecovers | Bug::ForgetsRoute => Some(Boundary::Target),
             Bug::ForgetsDeadline => Some(Boundary::Call),
             _ => None,
         }
@@ -141,6 +144,7 @@ impl Service<ChatRequest> for BuggyLayer {
         let target = name(request.context.target.as_ref());
         match bug {
             Bug::ForgetsDeadline => request.context.deadline = None,
+            Bug::ForgetsRoute => request.context.routed = None,
             Bug::HidesLog => request.context.log = RecoveryLog::disabled(),
             Bug::LeaksTask => _ = tokio::spawn(std::future::pending::<()>()),
             Bug::LeaksTimer => {

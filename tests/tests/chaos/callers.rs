@@ -10,7 +10,7 @@ use std::{
 use fastrand::Rng;
 use steadfast::{
     CallContext, ChatRequest, ChatService, Deadline, Failure, Message, Priority, RawJson,
-    RecoveryLog, Target, Tool,
+    RecoveryLog, Target, Tool, Witness,
 };
 use steadfast_tests::{
     harness::CallResult,
@@ -45,6 +45,8 @@ pub(crate) struct Caller {
     patience: Option<Duration>,
     /// Its target when there is no failover.
     pub(crate) target: Option<Target>,
+    /// Which caller it is as far as failures are concerned.
+    witness: usize,
 }
 
 /// When a caller cancels its call.
@@ -103,7 +105,14 @@ impl Caller {
             cancel_at,
             patience: (!bounded).then(|| ms(rng, 1_000..100_000)),
             target,
+            witness: 0,
         }
+    }
+
+    /// One of those whose failures count together.
+    pub(crate) fn with_witness(mut self, witness: usize) -> Self {
+        self.witness = witness;
+        self
     }
 
     fn request(&self) -> ChatRequest {
@@ -127,6 +136,8 @@ impl Caller {
         if self.background {
             context = context.with_priority(Priority::Background);
         }
+        let witness = CallContext::new().with_session(format!("witness {}", self.witness));
+        context.witness = Witness::new(&witness, None);
         context.max_attempts = self.max_attempts;
         context.attempts = self.already;
         context.target.clone_from(&self.target);

@@ -13,7 +13,7 @@ use crate::{
     callers::{Ending, caller_in},
     invariants::Invariant,
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
-    world::World,
+    world::{Policies, World},
 };
 
 /// Checks each caller's call.
@@ -150,8 +150,11 @@ impl CallCheck<'_> {
         self.ending.got.as_ref()?.failure.as_ref()
     }
 
+    /// Whether a second target was asked at the same time, as far as is known.
     fn hedged(&self) -> bool {
-        self.world.layers.failover && self.world.policies.failover.hedge.is_some()
+        let log = &self.ending.log;
+        let is_hedge = |step: &Step| (step.layer, step.action) == ("failover", "hedged");
+        log.dropped() > 0 || log.steps().iter().any(is_hedge)
     }
 
     /// Whether the pipeline's limit ended it.
@@ -213,13 +216,17 @@ impl CallCheck<'_> {
                 format!("{count} attempts, {allowed} allowed: {:?}", self.attempts)
             });
         }
-        // With `Wait`, a target may be called twice.
-        let waits = matches!(policies.failover.when_exhausted, WhenExhausted::Wait(_));
-        let rounds = if waits { 2 } else { 1 };
-        let targets =
-            if layers.failover { u32::try_from(*candidates).unwrap() * rounds } else { 1 };
         let retries = if layers.retry { policies.retry.retries } else { 0 };
-        let most = targets * (1 + retries);
+        let visit = 1 + retries;
+        let round = if layers.failover { u32::try_from(*candidates).unwrap() } else { 1 };
+        // Each target is asked in the first round; a further one ends with the last attempt.
+        let further = match policies.failover.when_exhausted {
+            _ if !layers.failover => 0,
+            WhenExhausted::Fail => 0,
+            _ => policies.failover.attempts,
+        };
+        let hedge = if self.hedged() { visit } else { 0 };
+        let most = (round * visit).max(further) + hedge;
         self.check(Invariant::WithinAttempts, count <= most, || {
             format!("{count} attempts of {most}")
         });
@@ -322,6 +329,10 @@ impl CallCheck<'_> {
         for step in &steps {
             let at = self.ending.began + step.at;
             let holds = match (step.layer, step.action) {
+                // Or the retry was refused, and the call ends with what it was retried for.
+                ("retry", "gave_up") if step.detail.as_deref() == Some("refused") => {
+                    failed(&self.seen.attempts, at, Reason::CircuitOpen)
+                }
                 ("retry", "retried" | "gave_up") => {
                     step.reason.is_some_and(|reason| failed(&self.seen.attempts, at, reason))
                 }
@@ -345,28 +356,55 @@ impl CallCheck<'_> {
         };
         let started = self.seen.started.get(&self.ending.caller.id).cloned().unwrap_or_default();
         let moves = count("failover", &["switched", "downgraded", "hedged"]);
+        let waits = count("failover", &["waited"]);
         let retried = count("retry", &["retried"]);
+        let refused = count("breaker", &["refused"]);
         let counts = || format!("{started:?}: {log}");
         let visits = started.targets.len();
         if self.world.layers.failover {
-            // The first is logged if it is not the requested model.
-            self.check(Invariant::LogAgrees, visits == moves || visits == moves + 1, counts);
+            // The first is logged if it is not the requested model; that a round begins with the target
+            // that failed last, is not.
+            let holds = (moves..=moves + 1 + waits).contains(&visits);
+            self.check(Invariant::LogAgrees, holds, counts);
         }
+        // One that is out of turn is sent again.
+        let again = if self.world.layers.failover { refused } else { 0 };
         let stayed = self.ending.got.is_some() && !self.too_late() && !self.hedged();
         let made = started.attempts;
-        let agree = made <= visits + retried && (!stayed || made == visits + retried);
+        let agree = made <= visits + retried + again && (!stayed || made >= visits + retried);
         self.check(Invariant::LogAgrees, agree, counts);
-        let retries = if self.world.layers.retry { self.world.policies.retry.retries } else { 0 };
-        let most = visits * (1 + usize::try_from(retries).unwrap());
-        self.check(Invariant::WithinAttempts, made <= most, || {
-            format!("{made} attempts of {most} in {visits} visits: {log}")
-        });
-        let refused = count("breaker", &["refused"]);
         let asked = started.asked.len();
         self.check(Invariant::LogAgrees, asked + refused == made, counts);
+        self.waits(&steps);
         let own = self.seen.forbade.iter().filter(|(who, _)| *who == self.ending.caller.id).count();
         let sent = self.attempts.len() + own;
         self.check(Invariant::LogAgrees, sent <= asked && (!stayed || sent == asked), counts);
+    }
+
+    /// How long the call waited in all, between its attempts and for its targets.
+    fn waits(&self, steps: &[Step]) {
+        let Policies { failover, retry, .. } = &*self.world.policies;
+        let own = match failover.when_exhausted {
+            WhenExhausted::Wait(longest) => longest,
+            _ => Duration::ZERO,
+        };
+        let most = own.max(failover.patience.with_spare).max(failover.patience.alone);
+        let of = |layer: &str, action: &str| {
+            let found = steps.iter().filter(move |it| (it.layer, it.action) == (layer, action));
+            let waits: Vec<Duration> = found.filter_map(|step| step.wait).collect();
+            (waits.iter().sum::<Duration>(), u32::try_from(waits.len()).unwrap())
+        };
+        let ((retried, retries), (waited, rounds)) =
+            (of("retry", "retried"), of("failover", "waited"));
+        // What is added to a hint is no part of the patience.
+        let added = retry.backoff.base() * retries;
+        let holds =
+            !self.world.layers.failover || self.hedged() || retried + waited <= most + added;
+        self.check(Invariant::InTime, holds, || {
+            format!("waited {retried:?} and {waited:?} of {most:?}")
+        });
+        let waits = failover.when_exhausted != WhenExhausted::Fail;
+        self.check(Invariant::InTime, waits || rounds == 0, || format!("waited {waited:?}"));
     }
 }
 

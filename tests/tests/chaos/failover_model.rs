@@ -3,20 +3,23 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use steadfast::{
-    Failover, FaultSide, PermitKind, Reason, Scope, Target,
-    circuit::{Blame, CircuitPolicy, CircuitState, CircuitVerdict, Readmission, Weight},
-    failover::{FailoverPolicy, FailoverSnapshot, WhenExhausted},
+    Failover, FaultSide, PermitKind, Reason, Retry, Scope, Target, TimeLimit,
+    circuit::{Blame, CircuitPolicy, CircuitVerdict, Weight},
+    failover::{FailoverPolicy, FailoverSnapshot},
 };
 use tokio::time::Instant;
 
-use crate::{circuit_model::CircuitModel, timeline::Facts};
+use crate::{
+    circuit_model::{CircuitModel, Resting},
+    timeline::Facts,
+};
 
 /// The state of one provider, model or credential.
 #[derive(Debug)]
 struct Record {
     circuit: CircuitModel,
     errors: u64,
-    /// Failures in a row.
+    /// Failures since the last content.
     row: u32,
     /// Why it cools.
     reason: Reason,
@@ -26,6 +29,34 @@ struct Record {
 #[derive(Debug)]
 struct Visit {
     target: Target,
+    witness: Option<u64>,
+    /// The records that it finds out about.
+    probes: Vec<String>,
+}
+
+/// Which failure is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// One attempt's; the call goes on, or says so when it is over.
+    Attempt,
+    /// The last attempt's, which has been reported as such: the call is over.
+    Last,
+    /// The call's.
+    Whole,
+    /// That of an answer, after its first content.
+    Broken,
+}
+
+/// How a target stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Well,
+    /// It rests, and a call may find out if it is back.
+    ProbeIsDue,
+    /// It rests until then.
+    Rests(Duration),
+    /// It rests, and asking is in vain.
+    Refuses,
 }
 
 #[derive(Debug)]
@@ -70,15 +101,18 @@ fn blamed(target: &Target, scope: Scope, reason: Reason) -> Option<String> {
 impl Record {
     fn new(policy: &FailoverPolicy, now: Duration) -> Self {
         let circuit = CircuitPolicy {
-            consecutive: Some(1),
-            second_witness: false,
+            consecutive: Some(policy.rest_after),
+            // One failure has one witness.
+            second_witness: policy.rest_after > 1,
+            trusted_for: policy.trusted_for,
             window: Duration::from_secs(60),
             min_calls: u32::MAX,
             failure_rate: None,
             slow: None,
-            content_is_success: false,
+            content_is_success: true,
             cooldown: Duration::ZERO,
-            growth: 1.0,
+            first_rest: policy.first_rest,
+            growth: policy.rest_growth,
             max_cooldown: policy.longest_hint,
             permanent_cooldown: policy.permanent,
             max_permanent: policy.permanent_cap,
@@ -86,17 +120,11 @@ impl Record {
             probe_limit: policy.probe_limit,
             probes: 1,
             successes: 1,
-            recovery: Readmission::Everyone,
             lone: None,
+            turns: None,
         };
         let circuit = CircuitModel::new(circuit, now);
         Self { circuit, errors: 0, row: 0, reason: Reason::Cooling }
-    }
-
-    /// Until when it cools, from when on it may be probed, and whether the provider asked for it.
-    fn cooling(&self, now: Duration) -> Option<(Duration, Duration, bool)> {
-        let (until, probe_from) = self.circuit.rest().filter(|(until, _)| *until > now)?;
-        Some((until, probe_from, self.circuit.is_hinted()))
     }
 
     fn probing(&self, now: Duration) -> bool {
@@ -104,8 +132,12 @@ impl Record {
     }
 
     fn end(&mut self, id: u64, now: Duration, verdict: CircuitVerdict) {
-        self.circuit.end(id, now, verdict, None);
-        // Cooldowns do not report transitions.
+        self.circuit.end(id, now, verdict, Some(Duration::ZERO));
+        self.take_changes();
+    }
+
+    /// Cooldowns do not report transitions.
+    fn take_changes(&mut self) {
         while self.circuit.take_change().is_some() {}
     }
 }
@@ -120,97 +152,139 @@ impl Cooldowns {
         records.entry(key).or_insert_with(|| Record::new(policy, now))
     }
 
-    /// Target `target` is called; `insisted` if this call has called a cooling target before.
-    /// Returns whether it is cooling and this is no probe, or an error if that is not allowed.
+    /// How `target` stands for a call of this witness: all of its records together.
+    pub(crate) fn standing(
+        &self,
+        target: &Target,
+        witness: Option<u64>,
+        now: Duration,
+    ) -> Standing {
+        let records = || records_of(target).into_iter().filter_map(|key| self.records.get(&key));
+        let rests: Vec<Resting> =
+            records().filter_map(|record| record.circuit.resting_for(witness, now)).collect();
+        let Some(until) = rests.iter().map(|rest| rest.until).max() else {
+            return Standing::Well;
+        };
+        let ready = rests.iter().all(|rest| rest.probe_from <= now);
+        let free = || {
+            let mut resting =
+                records().filter(|record| record.circuit.resting_for(witness, now).is_some());
+            !resting.any(|record| record.probing(now))
+        };
+        if ready && free() {
+            Standing::ProbeIsDue
+        } else if self.refuses(target, witness, now) {
+            Standing::Refuses
+        } else {
+            Standing::Rests(until)
+        }
+    }
+
+    /// Whether asking `target` is in vain for a call of this witness, except as a probe.
+    pub(crate) fn refuses(&self, target: &Target, witness: Option<u64>, now: Duration) -> bool {
+        let records = records_of(target).into_iter().filter_map(|key| self.records.get(&key));
+        let mut rests = records.filter_map(|record| record.circuit.resting_for(witness, now));
+        rests.any(|rest| rest.refuses && rest.until > now)
+    }
+
+    /// Target `target` is called; as a probe, when that is due.
     pub(crate) fn visited(
         &mut self,
         id: u64,
         target: &Target,
+        witness: Option<u64>,
         now: Duration,
-        insisted: bool,
-    ) -> Result<bool, String> {
-        self.visits.insert(id, Visit { target: target.clone() });
-        let mut rests = Vec::new();
-        let mut free = true;
+    ) {
+        let probe = self.standing(target, witness, now) == Standing::ProbeIsDue;
+        let mut probes = Vec::new();
         for key in records_of(target) {
-            let record = self.record(key, now);
-            if let Some(rest) = record.cooling(now) {
-                free &= !record.probing(now);
-                rests.push(rest);
-            }
-        }
-        let ready = rests.iter().all(|(_, probe_from, _)| *probe_from <= now);
-        let probe = !rests.is_empty() && ready && free;
-        for key in records_of(target) {
-            let record = self.record(key, now);
-            let kind = match record.cooling(now) {
+            let record = self.record(key.clone(), now);
+            let kind = match record.circuit.resting() {
                 Some(_) if probe => PermitKind::Probe,
                 _ => PermitKind::Ordinary,
             };
-            record.circuit.begin(id, kind, now);
+            record.circuit.begin(id, kind, now, witness);
+            record.take_changes();
+            if kind == PermitKind::Probe {
+                probes.push(key);
+            }
         }
-        if rests.is_empty() || probe {
-            return Ok(false);
+        self.visits.insert(id, Visit { target: target.clone(), witness, probes });
+    }
+
+    /// Whether the call's target rests for it.
+    pub(crate) fn rests(&self, id: u64, now: Duration) -> bool {
+        let Some(Visit { target, witness, .. }) = self.visits.get(&id) else { return false };
+        self.standing(target, *witness, now) != Standing::Well
+    }
+
+    pub(crate) fn is_probe(&self, id: u64) -> bool {
+        self.visits.get(&id).is_some_and(|visit| !visit.probes.is_empty())
+    }
+
+    /// Its first content came.
+    pub(crate) fn content(&mut self, id: u64, now: Duration) {
+        let Some(visit) = self.visits.get(&id) else { return };
+        for key in records_of(&visit.target) {
+            let record = self.record(key, now);
+            if record.circuit.is_current(id) {
+                record.row = 0;
+            }
+            record.circuit.content(id, now, Duration::ZERO);
+            record.take_changes();
         }
-        let asked = rests.iter().any(|(_, _, hinted)| *hinted);
-        if self.policy.when_exhausted == WhenExhausted::TrySoonest && !asked && !insisted {
-            return Ok(true);
-        }
-        Err(format!("{target} was asked while it cooled: {rests:?}, free for a probe: {free}"))
+    }
+
+    /// An attempt of the call failed, and it is not known yet whether another one follows.
+    pub(crate) fn attempt_failed(&mut self, id: u64, facts: &Facts, now: Duration) {
+        self.count(id, facts, Report::Attempt, now);
     }
 
     /// The call of the target failed.
-    pub(crate) fn failed(&mut self, id: u64, facts: &Facts, now: Duration) {
-        let Some(visit) = self.visits.remove(&id) else { return };
-        self.count(id, &visit, facts, now);
-        self.release(id, &visit, now);
+    pub(crate) fn failed(&mut self, id: u64, facts: &Facts, report: Report, now: Duration) {
+        self.count(id, facts, report, now);
+        self.over(id, now);
     }
 
-    fn count(&mut self, id: u64, visit: &Visit, facts: &Facts, now: Duration) {
-        let policy = &self.policy;
-        let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
-        // Where the table differs from the default, it has precedence over the failure.
-        let scope = if rule.scope == standard.scope { facts.scope } else { rule.scope };
-        let fault = if rule.fault == standard.fault { facts.fault } else { rule.fault };
-        let permanent = match rule.permanent == standard.permanent {
-            true => facts.permanent,
-            false => rule.permanent,
-        };
+    fn count(&mut self, id: u64, facts: &Facts, report: Report, now: Duration) {
+        let Some(visit) = self.visits.get(&id) else { return };
+        let target = visit.target.clone();
+        let (scope, blame) = verdict(&self.policy, facts);
         let hint = facts.hint.filter(|hint| !hint.is_zero());
-        let to_blame = facts.failover != Failover::Forbidden
-            && fault == FaultSide::Provider
-            && facts.limit.is_none_or(|limit| limit.blames_provider())
-            && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
-        if !to_blame {
-            // An open breaker reports when it will admit a probe.
+        let Some(blame) = blame else {
+            // An open breaker reports when it will admit a call.
             if let (Reason::CircuitOpen, Some(wait)) = (facts.reason, hint) {
-                let key = blamed(&visit.target, Scope::ModelCredential, facts.reason).unwrap();
+                let key = blamed(&target, Scope::ModelCredential, facts.reason).unwrap();
                 let record = self.record(key, now);
-                if record.cooling(now).is_none_or(|(until, ..)| until <= now) {
+                if record.circuit.resting().is_none() {
                     record.reason = facts.reason;
                 }
                 record.circuit.rest_for(now, wait);
+                record.take_changes();
             }
             return;
-        }
-        let Some(key) = blamed(&visit.target, scope, facts.reason) else { return };
-        let own = rule.cooldown.unwrap_or_default();
-        let blame = Blame {
-            weight: Weight::Hard,
-            reason: facts.reason,
-            cooldown: hint.map_or(own, |hint| hint.min(policy.longest_hint)),
-            hinted: hint.is_some(),
-            permanent,
         };
-        let record = self.record(key, now);
-        record.errors += 1;
-        let current = record.circuit.is_current(id);
-        if !current && record.cooling(now).is_none() {
+        let Some(key) = blamed(&target, scope, facts.reason) else { return };
+        if report == Report::Last && !visit.probes.contains(&key) {
             return;
         }
-        record.row += 1;
+        let record = self.record(key, now);
+        if report != Report::Last {
+            record.errors += 1;
+            // It has recovered since, or has had its rest.
+            if !record.circuit.is_current(id) && record.circuit.resting().is_none() {
+                return;
+            }
+            record.row += 1;
+        }
         let generation = record.circuit.generation();
-        record.end(id, now, CircuitVerdict::Failure(blame));
+        let failure = CircuitVerdict::Failure(blame);
+        match report {
+            Report::Attempt => record.circuit.attempt_failed(id, now, blame),
+            Report::Last | Report::Whole => record.circuit.end(id, now, failure, None),
+            Report::Broken => record.circuit.end(id, now, failure, Some(Duration::ZERO)),
+        }
+        record.take_changes();
         if record.circuit.generation() != generation {
             record.reason = facts.reason;
         }
@@ -220,26 +294,13 @@ impl Cooldowns {
     pub(crate) fn succeeded(&mut self, id: u64, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
         for key in records_of(&visit.target) {
-            let record = self.record(key, now);
-            // The success of a healthy target is not noted.
-            let healthy = record.row == 0
-                && record.circuit.state() == CircuitState::Closed
-                && record.circuit.row() == 0;
-            if record.circuit.is_current(id) {
-                record.row = 0;
-            }
-            let success = CircuitVerdict::Success;
-            record.end(id, now, if healthy { CircuitVerdict::Nothing } else { success });
+            self.record(key, now).end(id, now, CircuitVerdict::Success);
         }
     }
 
-    /// It was dropped, which does not count.
-    pub(crate) fn dropped(&mut self, id: u64, now: Duration) {
+    /// It is over and says no more: what it finds out about is free again.
+    pub(crate) fn over(&mut self, id: u64, now: Duration) {
         let Some(visit) = self.visits.remove(&id) else { return };
-        self.release(id, &visit, now);
-    }
-
-    fn release(&mut self, id: u64, visit: &Visit, now: Duration) {
         for key in records_of(&visit.target) {
             self.record(key, now).end(id, now, CircuitVerdict::Nothing);
         }
@@ -247,7 +308,8 @@ impl Cooldowns {
 
     pub(crate) fn reset(&mut self) {
         for record in self.records.values_mut() {
-            record.circuit.reset();
+            record.circuit.forget();
+            record.take_changes();
             (record.errors, record.row) = (0, 0);
         }
     }
@@ -262,27 +324,67 @@ impl Cooldowns {
         seen.targets().iter().find_map(|target| {
             let since = |at: Instant| at.saturating_duration_since(began);
             let record = self.records.get(&target.target.to_string());
-            let cooling = record.and_then(|record| {
-                let (until, probe_from, hinted) = record.cooling(now)?;
-                Some((until, probe_from, hinted, record.reason))
-            });
+            let cooling =
+                record.and_then(|record| Some((record.circuit.resting()?, record.reason)));
             let expected = (
                 cooling,
                 record.map_or(0, |record| record.row),
                 record.map_or(0, |record| record.errors),
                 record.is_some_and(|record| record.probing(now)),
             );
-            let found = (
-                target
-                    .cooling
-                    .map(|it| (since(it.until), since(it.probe_from), it.hinted, it.reason)),
-                target.consecutive,
-                target.errors,
-                target.probing,
-            );
+            let resting = target.cooling.map(|it| {
+                let (until, probe_from) = (since(it.until), since(it.probe_from));
+                let (hinted, refuses) = (it.hinted, it.refuses);
+                (Resting { until, probe_from, hinted, refuses }, it.reason)
+            });
+            let found = (resting, target.consecutive, target.errors, target.probing);
             let name = &target.target;
             (expected != found)
                 .then(|| format!("{name}: expected {expected:?}, and it is {found:?}"))
         })
     }
+}
+
+/// Where a call may go after a failure.
+pub(crate) fn direction(policy: &FailoverPolicy, facts: &Facts) -> Failover {
+    let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
+    if facts.failover == Failover::Forbidden {
+        Failover::Forbidden
+    } else if facts.limit == Some(TimeLimit::Pipeline) {
+        Failover::Never
+    } else if rule.failover == standard.failover {
+        facts.failover
+    } else {
+        rule.failover
+    }
+}
+
+/// What a failure speaks for, and what it says of that; `None` when the target is not to blame.
+fn verdict(policy: &FailoverPolicy, facts: &Facts) -> (Scope, Option<Blame>) {
+    let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());
+    // Where the table differs from the default, it has precedence over the failure.
+    let scope = if rule.scope == standard.scope { facts.scope } else { rule.scope };
+    let fault = if rule.fault == standard.fault { facts.fault } else { rule.fault };
+    let permanent = match rule.permanent == standard.permanent {
+        true => facts.permanent,
+        false => rule.permanent,
+    };
+    let to_blame = facts.failover != Failover::Forbidden
+        && fault == FaultSide::Provider
+        && facts.limit.is_none_or(|limit| limit.blames_provider())
+        && !matches!(scope, Scope::Request | Scope::Task | Scope::Local);
+    // A key refused, a bill unpaid, a model gone.
+    let throttled = matches!(facts.reason, Reason::RateLimit | Reason::Overloaded);
+    let narrow = matches!(scope, Scope::Model | Scope::Credential | Scope::ModelCredential);
+    let proves = permanent || (narrow && facts.retry == Retry::No && !throttled);
+    let hint = facts.hint.filter(|hint| !hint.is_zero());
+    let own = rule.cooldown.unwrap_or_default();
+    let blame = Blame {
+        weight: if proves { Weight::Proof } else { Weight::Hard },
+        reason: facts.reason,
+        cooldown: hint.map_or(own, |hint| hint.min(policy.longest_hint)),
+        hinted: hint.is_some(),
+        permanent,
+    };
+    (scope, to_blame.then_some(blame))
 }

@@ -162,8 +162,9 @@ impl Parts<'_> {
 
     fn failover(&self) -> CooldownFailoverLayer<ByAgent> {
         let chain = Chain::new(self.specs.to_vec()).unwrap();
-        let mut layer =
-            CooldownFailoverLayer::new(chain).with_policy(self.policies.failover.clone());
+        let mut layer = CooldownFailoverLayer::new(chain)
+            .with_policy(self.policies.failover.clone())
+            .with_seed(1);
         for spec in self.specs {
             layer = layer.with_chain(spec.provider.as_str(), Chain::new([spec.clone()]).unwrap());
         }

@@ -32,6 +32,7 @@ mod policies;
 mod run;
 mod timeline;
 mod timers;
+mod visits;
 mod world;
 
 use std::{collections::BTreeSet, time::Duration};

@@ -2,50 +2,42 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use steadfast::{Reason, Target, breaker::BreakerPolicy, failover::FailoverPolicy};
+use steadfast::{Reason, Target, breaker::BreakerPolicy};
 use tokio::time::Instant;
 
 use crate::{
-    breaker_model::{Breaker, Decision},
-    failover_model::Cooldowns,
+    breaker_model::{Asking, Breaker, Decision},
     invariants::{Invariant, Violations},
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
+    visits,
+    world::World,
 };
 
 /// Feeds the timeline to both models and compares their expectations with it.
-pub(crate) fn compare(
-    violations: &Violations,
-    notes: &[TraceEntry],
-    began: Instant,
-    breaker: Option<&BreakerPolicy>,
-    failover: Option<&FailoverPolicy>,
-) {
-    if let Some(policy) = breaker {
+pub(crate) fn compare(world: &World) {
+    let notes = world.timeline.notes();
+    if world.layers.breaker {
         let mut checker = Breakers {
-            violations,
-            began,
-            policy,
+            violations: &world.violations,
+            began: world.timeline.began(),
+            policy: &world.policies.breaker,
+            routed: world.layers.failover,
+            witnesses: world.policies.witnesses,
             all: BTreeMap::new(),
             decisions: BTreeMap::new(),
             pending: None,
             admitted: BTreeMap::new(),
+            asked: BTreeMap::new(),
         };
         notes.iter().for_each(|note| checker.apply(note));
         for (key, breaker) in &mut checker.all {
             if let Some(overdue) = breaker.overdue() {
-                violations.add(Invariant::BreakerAgrees, format!("{key}: {overdue}"));
+                world.violations.add(Invariant::BreakerAgrees, format!("{key}: {overdue}"));
             }
         }
     }
-    if let Some(policy) = failover {
-        let mut checker = Failovers {
-            violations,
-            began,
-            model: Cooldowns::new(policy),
-            calls: BTreeMap::new(),
-            visits: BTreeMap::new(),
-        };
-        notes.iter().for_each(|note| checker.apply(note));
+    if world.layers.failover {
+        visits::compare(world, &notes);
     }
 }
 
@@ -53,6 +45,9 @@ struct Breakers<'a> {
     violations: &'a Violations,
     began: Instant,
     policy: &'a BreakerPolicy,
+    /// There is a failover around it.
+    routed: bool,
+    witnesses: usize,
     all: BTreeMap<String, Breaker>,
     /// Attempts that reached the breaker: its key, and the model's decision.
     decisions: BTreeMap<u64, (String, Decision)>,
@@ -60,6 +55,8 @@ struct Breakers<'a> {
     pending: Option<u64>,
     /// What it admitted: the attempt, and when its first content arrived.
     admitted: BTreeMap<u64, (u64, Option<Duration>)>,
+    /// How often each caller's call has asked each target.
+    asked: BTreeMap<(Option<usize>, String), u32>,
 }
 
 fn name(target: &Option<Target>) -> String {
@@ -70,15 +67,33 @@ impl Breakers<'_> {
     fn apply(&mut self, note: &TraceEntry) {
         let now = note.at;
         match &note.what {
-            TraceEvent::Started { boundary: Boundary::Attempt, id, target, alone, .. } => {
+            TraceEvent::Started { boundary: Boundary::Call, caller, .. } => {
+                self.asked.retain(|(other, _), _| other != caller);
+            }
+            TraceEvent::Started {
+                boundary: Boundary::Attempt,
+                id,
+                caller,
+                target,
+                alternatives,
+                repeats,
+                ..
+            } => {
                 let key = name(target);
-                let new = || Breaker::new(self.policy, now);
+                let asked = self.asked.get(&(*caller, key.clone())).copied().unwrap_or(0);
+                if *repeats != self.routed.then_some(asked) {
+                    self.mismatch(format!("{key}: {id} says {repeats:?}, was asked {asked} times"));
+                }
+                let new = || Breaker::new(self.policy, self.routed, now);
                 let breaker = self.all.entry(key.clone()).or_insert_with(new);
-                let decision = breaker.decide(*id, now, *alone);
+                let witness = caller.map(|caller| (caller % self.witnesses) as u64);
+                let asking = Asking { alone: *alternatives == 0, first: asked == 0, witness };
+                let decision = breaker.decide(*id, now, asking);
                 self.decisions.insert(*id, (key, decision));
                 self.pending = Some(*id);
             }
-            TraceEvent::Started { boundary: Boundary::Admitted, id, .. } => {
+            TraceEvent::Started { boundary: Boundary::Admitted, id, caller, target, .. } => {
+                *self.asked.entry((*caller, name(target))).or_default() += 1;
                 let Some(attempt) = self.pending.take() else {
                     return self.mismatch(format!("{id} was admitted without an attempt"));
                 };
@@ -99,8 +114,10 @@ impl Breakers<'_> {
                 }
             }
             TraceEvent::Content { id } => {
-                if let Some((_, content)) = self.admitted.get_mut(id) {
+                if let Some((attempt, content)) = self.admitted.get_mut(id) {
                     *content = Some(now);
+                    let (key, _) = &self.decisions[attempt];
+                    self.all.get_mut(key).unwrap().content(*attempt, now);
                 }
             }
             TraceEvent::Ended { boundary: Boundary::Admitted, id, how } => {
@@ -146,95 +163,5 @@ impl Breakers<'_> {
 
     fn mismatch(&self, what: String) {
         self.violations.add(Invariant::BreakerAgrees, what);
-    }
-}
-
-struct Failovers<'a> {
-    violations: &'a Violations,
-    began: Instant,
-    model: Cooldowns,
-    calls: BTreeMap<u64, Call>,
-    /// Calls of targets that have not ended, and the call of each.
-    visits: BTreeMap<u64, (u64, Target)>,
-}
-
-/// A call in flight, and the target call that answered it.
-#[derive(Debug, Default)]
-struct Call {
-    caller: Option<usize>,
-    insisted: bool,
-    answered: Option<u64>,
-}
-
-impl Failovers<'_> {
-    fn apply(&mut self, note: &TraceEntry) {
-        let now = note.at;
-        match &note.what {
-            TraceEvent::Started { boundary: Boundary::Call, id, caller, .. } => {
-                self.calls.insert(*id, Call { caller: *caller, ..Call::default() });
-            }
-            TraceEvent::Started { boundary: Boundary::Target, id, caller, target, .. } => {
-                let Some(target) = target else {
-                    return self.mismatch(format!("visit {id} goes nowhere"));
-                };
-                // A caller makes one call at a time.
-                let Some((call, state)) =
-                    self.calls.iter_mut().rfind(|(_, call)| call.caller == *caller)
-                else {
-                    return self.mismatch(format!("visit {id} is for no call"));
-                };
-                self.visits.insert(*id, (*call, target.clone()));
-                match self.model.visited(*id, target, now, state.insisted) {
-                    Ok(insisted) => state.insisted |= insisted,
-                    Err(what) => self.mismatch(format!("visit {id} at {now:?}: {what}")),
-                }
-            }
-            TraceEvent::Answered { id, target } => {
-                let Some(call) = self.calls.get_mut(id) else { return };
-                let mut of_call = self.visits.iter().rev().filter(|(_, (call, _))| call == id);
-                let visit = of_call.find(|(_, (_, at))| Some(at) == target.as_ref());
-                call.answered = visit.map(|(visit, _)| *visit);
-                if call.answered.is_none() {
-                    self.mismatch(format!(
-                        "call {id} was answered by {target:?}, which was not asked"
-                    ));
-                }
-            }
-            TraceEvent::Ended { boundary: Boundary::Target, id, how } => {
-                let Some((call, _)) = self.visits.get(id) else { return };
-                // The one that answers the call ends with the call.
-                if self.calls.get(call).is_some_and(|call| call.answered == Some(*id)) {
-                    return;
-                }
-                match how {
-                    EndState::Failed(facts) => self.model.failed(*id, facts, now),
-                    EndState::Dropped => self.model.dropped(*id, now),
-                    // It was buffered to its end before it was forwarded.
-                    EndState::Complete => return,
-                }
-                self.visits.remove(id);
-            }
-            TraceEvent::Ended { boundary: Boundary::Call, id, how } => {
-                let Some(call) = self.calls.remove(id) else { return };
-                let Some(visit) = call.answered else { return };
-                self.visits.remove(&visit);
-                match how {
-                    EndState::Complete => self.model.succeeded(visit, now),
-                    EndState::Failed(facts) => self.model.failed(visit, facts, now),
-                    EndState::Dropped => self.model.dropped(visit, now),
-                }
-            }
-            TraceEvent::Snapshot { targets: Some(targets), .. } => {
-                if let Some(what) = self.model.differs(targets, now, self.began) {
-                    self.mismatch(format!("at {now:?}: {what}"));
-                }
-            }
-            TraceEvent::Reset => self.model.reset(),
-            _ => {}
-        }
-    }
-
-    fn mismatch(&self, what: String) {
-        self.violations.add(Invariant::CooldownsAgree, what);
     }
 }

@@ -121,5 +121,7 @@ fn may_repeat(bytes: &[u8]) -> bool {
     let whole = text.ends_with("\n\n") || text.ends_with("\r\n\r\n");
     let frames = text.matches("data:").count();
     let harmless = ["[DONE]", "\"choices\":[]", "message_delta", "message_stop", "event: ping"];
-    whole && frames <= 1 && (text.starts_with(':') || harmless.iter().any(|it| text.contains(it)))
+    // A piece that begins with a colon may also be the rest of a line.
+    let comment = text.starts_with(':') && frames == 0;
+    whole && frames <= 1 && (comment || harmless.iter().any(|it| text.contains(it)))
 }

@@ -28,6 +28,8 @@ pub(crate) fn retry(rng: &mut Rng) -> RetryPolicy {
     let failover_wait = ms(rng, 0..20_000);
     RetryPolicy {
         retries: rng.u32(0..=4),
+        retries_with_spare: rng.u32(0..=2),
+        retries_after_hang: rng.u32(0..=2),
         backoff,
         max_wait: failover_wait + ms(rng, 0..60_000),
         failover_wait,
@@ -52,12 +54,11 @@ pub(crate) fn stall(rng: &mut Rng) -> StallPolicy {
     }
 }
 
-/// With `hedge` as given, because the checks of attempts depend on it.
-pub(crate) fn failover(rng: &mut Rng, hedge: Option<Duration>) -> FailoverPolicy {
+pub(crate) fn failover(rng: &mut Rng) -> FailoverPolicy {
     let mut policy = FailoverPolicy::default();
     policy.when_exhausted = match rng.u8(0..3) {
         0 => WhenExhausted::Fail,
-        1 => WhenExhausted::Wait(ms(rng, 0..60_000)),
+        1 => WhenExhausted::Wait(ms(rng, 1..60_000)),
         _ => WhenExhausted::TrySoonest,
     };
     policy.table = table(rng);
@@ -67,11 +68,21 @@ pub(crate) fn failover(rng: &mut Rng, hedge: Option<Duration>) -> FailoverPolicy
             policy.table = policy.table.with_cooldown(reason, Duration::ZERO);
         }
     }
-    policy.hedge = hedge;
+    policy.rest_after = rng.u32(1..=3);
+    policy.first_rest = maybe(rng, |rng| ms(rng, 1..10_000));
+    policy.rest_growth = if rng.bool() { 1.0 + 2.0 * rng.f64() } else { 1.0 };
+    // When the last success was is known to a tenth of a second: here it counts always, or never.
+    policy.trusted_for = if rng.bool() { Duration::ZERO } else { Duration::from_secs(10_000_000) };
+    let patience = |rng: &mut Rng| if rng.bool() { ms(rng, 0..90_000) } else { ms(rng, 0..5_000) };
+    policy.patience.with_spare = patience(rng);
+    policy.patience.alone = patience(rng);
+    policy.attempts = rng.u32(1..=12);
+    policy.pause = pause(rng);
+    policy.hedge = chance(rng, 0.3).then(|| ms(rng, 1..10_000));
+    policy.probe_hedge = maybe(rng, |rng| ms(rng, 1..10_000));
     policy.down_after = rng.u32(1..=4);
     policy.probe_window = ms(rng, 0..60_000);
     policy.probe_limit = probe_limit(rng, 180_000);
-    policy.soft_wait = ms(rng, 0..20_000);
     policy.downgrade_on_overload = rng.bool();
     if rng.bool() {
         policy.sticky = Duration::ZERO;
@@ -80,6 +91,13 @@ pub(crate) fn failover(rng: &mut Rng, hedge: Option<Duration>) -> FailoverPolicy
         policy.permanent = ms(rng, 1_000..100_000);
     }
     policy
+}
+
+/// Never without any wait: so a new round and a change of target can be told apart.
+fn pause(rng: &mut Rng) -> Backoff {
+    let base = ms(rng, 2..2_000);
+    let jitter = if rng.bool() { Jitter::None } else { Jitter::Additive(rng.f64()) };
+    Backoff::new(base, base + ms(rng, 0..20_000)).unwrap().with_jitter(jitter).unwrap()
 }
 
 /// Often shorter than an answer may take, so that probes expire.
@@ -122,6 +140,8 @@ pub(crate) fn breaker(rng: &mut Rng) -> BreakerPolicy {
             every: ms(rng, 1..5_000),
             successes: rng.u32(1..=3),
         }),
+        dead: chance(rng, 0.7).then(|| rng.u32(1..=6)),
+        turn: ms(rng, 1..5_000),
         observe: chance(rng, 0.1),
         ..BreakerPolicy::default()
     }

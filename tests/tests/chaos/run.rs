@@ -152,13 +152,7 @@ async fn run_world(world: &mut World) -> Vec<Entry> {
     world.recover().await;
     check::at_rest(world);
     if !world.layers.preset {
-        models::compare(
-            &world.violations,
-            &world.timeline.notes(),
-            world.timeline.began(),
-            world.layers.breaker.then_some(&world.policies.breaker),
-            world.layers.failover.then_some(&world.policies.failover),
-        );
+        models::compare(world);
     }
     let tasks = Handle::current().metrics().num_alive_tasks();
     world.violations.check(Invariant::NothingLeft, tasks == 0, || format!("{tasks} tasks live"));

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use steadfast::{
     ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, FaultSide,
-    Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
+    Priority, Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerSnapshot, BreakerTransition},
     failover::FailoverSnapshot,
 };
@@ -42,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) permanent: bool,
     pub(crate) hint: Option<Duration>,
     pub(crate) limit: Option<TimeLimit>,
+    /// How often a provider was asked.
+    pub(crate) attempts: u32,
 }
 
 impl From<&Failure> for Facts {
@@ -55,6 +57,7 @@ impl From<&Failure> for Facts {
             permanent: failure.is_permanent(),
             hint: failure.retry_after(),
             limit: failure.time_limit(),
+            attempts: failure.attempts(),
         }
     }
 }
@@ -76,10 +79,19 @@ pub(crate) enum TraceEvent {
         id: u64,
         caller: Option<usize>,
         target: Option<Target>,
-        /// There is no alternative target.
-        alone: bool,
+        /// How many other targets could serve the call.
+        alternatives: u32,
+        /// How often the call has asked this target before, where failover says so.
+        repeats: Option<u32>,
+        /// How many attempts it may still have.
+        attempts_left: u32,
+        /// Until when it has to be over.
+        deadline: Option<Duration>,
+        /// Nobody waits for it.
+        background: bool,
     },
-    /// The head of the answer arrived.
+    /// The head of the answer arrived. Around the failover its first content did too, which that waits
+    /// for.
     Answered {
         id: u64,
         target: Option<Target>,
@@ -239,7 +251,11 @@ impl Service<ChatRequest> for Tap {
             id,
             caller: caller_of(&request),
             target: request.context.target.clone(),
-            alone: request.context.alternatives == 0,
+            alternatives: request.context.alternatives,
+            repeats: request.context.routed.as_ref().map(|routed| routed.repeats),
+            attempts_left: request.context.attempts_left(),
+            background: request.context.priority == Priority::Background,
+            deadline: request.context.deadline.map(|deadline| timeline.since(deadline.instant())),
         });
         let mut recorder =
             Recorder { timeline: timeline.clone(), boundary, id, content: false, ended: false };
@@ -317,8 +333,9 @@ impl fmt::Display for EndState {
             EndState::Complete => f.write_str("whole"),
             EndState::Dropped => f.write_str("left"),
             EndState::Failed(facts) => {
-                let Facts { reason, retry, scope, fault, permanent, hint, limit, .. } = facts;
-                write!(f, "{reason} (retry {retry:?}, {scope:?}, {fault:?}")?;
+                let Facts { reason, retry, failover, scope, fault, .. } = facts;
+                let Facts { permanent, hint, limit, .. } = facts;
+                write!(f, "{reason} (retry {retry:?}, {failover:?}, {scope:?}, {fault:?}")?;
                 if *permanent {
                     f.write_str(", permanent")?;
                 }
@@ -340,12 +357,16 @@ impl fmt::Display for TraceEvent {
             target.as_ref().map_or_else(|| "nowhere".to_owned(), Target::to_string)
         };
         match self {
-            TraceEvent::Started { boundary, id, caller, target, alone } => {
+            TraceEvent::Started { boundary, id, caller, target, alternatives, repeats, .. } => {
                 write!(f, "{boundary:?} {id} begins, ")?;
                 if let Some(caller) = caller {
                     write!(f, "caller {caller}, ")?;
                 }
-                write!(f, "at {}{}", named(target), if *alone { ", alone" } else { "" })
+                write!(f, "at {}, {alternatives} others", named(target))?;
+                match repeats {
+                    Some(repeats) if *repeats > 0 => write!(f, ", asked {repeats} times before"),
+                    _ => Ok(()),
+                }
             }
             TraceEvent::Answered { id, target } => write!(f, "  {id} answers, {}", named(target)),
             TraceEvent::Content { id } => write!(f, "  {id} has content"),

@@ -8,7 +8,7 @@ use steadfast::{
     breaker::{BreakerHandle, BreakerPolicy},
     circuit::CircuitState,
     client::{Credential, LlmClient, Provider, Providers, dialect::Wire},
-    failover::{FailoverHandle, FailoverPolicy, TargetSpec},
+    failover::{FailoverHandle, FailoverPolicy, Status, TargetSpec},
     retry::RetryPolicy,
     sim::{FaultPlan, Journal, KeyLimits, Latency, SimProvider},
     timeout::StallPolicy,
@@ -52,7 +52,8 @@ pub(crate) struct World {
     pub(crate) policies: Arc<Policies>,
     /// Models with credentials, of all providers together.
     pub(crate) candidates: usize,
-    specs: Vec<TargetSpec>,
+    /// The chain.
+    pub(crate) specs: Vec<TargetSpec>,
     faults: Vec<FaultPlan>,
     network: FaultyNetwork,
     service: ChatService,
@@ -68,21 +69,23 @@ pub(crate) struct Policies {
     pub(crate) failover: FailoverPolicy,
     pub(crate) pipeline: Duration,
     pub(crate) budget: Option<RetryBudget>,
+    /// Callers are so many witnesses of failures. No more than a circuit remembers.
+    pub(crate) witnesses: usize,
 }
 
 impl Policies {
     fn new(rng: &mut Rng) -> Self {
-        let hedge = chance(rng, 0.3).then(|| ms(rng, 1..10_000));
         Self {
             retry: policies::retry(rng),
             stall: policies::stall(rng),
             breaker: policies::breaker(rng),
-            failover: policies::failover(rng, hedge),
+            failover: policies::failover(rng),
             pipeline: ms(rng, 5_000..=120_000),
             budget: chance(rng, 0.8).then(|| {
                 let capacity = rng.u32(0..500);
                 RetryBudget::new(BudgetPolicy { capacity, ..BudgetPolicy::default() })
             }),
+            witnesses: if chance(rng, 0.3) { rng.usize(1..=3) } else { 16 },
         }
     }
 }
@@ -219,7 +222,8 @@ impl World {
         for id in 0..self.rng.usize(3..=18) {
             let provider = self.rng.usize(..self.sims.len());
             let target = self.target(provider);
-            let caller = Caller::new(id, self.layers.deadline, pace, target, &mut self.rng);
+            let caller = Caller::new(id, self.layers.deadline, pace, target, &mut self.rng)
+                .with_witness(id % self.policies.witnesses);
             plans[id % groups].push(caller);
         }
         let mut running = JoinSet::new();
@@ -275,7 +279,10 @@ impl World {
             sleep(LONG).await;
         }
         if let Some(failover) = &self.failover {
-            let cooling: Vec<_> = failover.snapshot().cooling().cloned().collect();
+            let now = Instant::now();
+            let snapshot = failover.snapshot();
+            let cooling: Vec<_> =
+                snapshot.cooling().filter(|it| it.cooling_for(now).is_some()).collect();
             self.violations.check(Invariant::ProbesReturn, cooling.is_empty(), || {
                 format!("reset: {reset}, still cooling: {cooling:?}")
             });
@@ -286,6 +293,11 @@ impl World {
             }
         }
         self.snapshot_recorder()();
+        for health in self.failover.iter().flat_map(|it| it.snapshot().targets().to_vec()) {
+            let well = health.status == Status::Healthy || !self.is_of_usual(&health.target);
+            self.violations
+                .check(Invariant::ProbesReturn, well, || format!("after four answers: {health:?}"));
+        }
         for breaker in self.breaker.iter().flat_map(BreakerHandle::snapshot) {
             let used = breaker.key.as_ref().is_some_and(|key| self.usual(key));
             let well = !used || breaker.circuit.state == CircuitState::Closed;
@@ -302,6 +314,17 @@ impl World {
         provider.is_some_and(|(sim, spec)| {
             target.model() == Some(harness::model(sim.dialect()))
                 && target.credential() == spec.credentials.first().map(String::as_str)
+        })
+    }
+
+    /// Whether it is, or is a part of, a target that a call without faults uses.
+    fn is_of_usual(&self, part: &Target) -> bool {
+        let (sims, specs) = (self.sims.iter(), self.specs.iter());
+        sims.zip(specs).filter(|(sim, _)| sim.name() == part.provider()).any(|(sim, spec)| {
+            let model = harness::model(sim.dialect());
+            let credential = spec.credentials.first().map(String::as_str);
+            part.model().is_none_or(|own| own == model)
+                && (part.credential().is_none() || part.credential() == credential)
         })
     }
 

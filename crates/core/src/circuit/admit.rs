@@ -63,6 +63,7 @@ impl Circuit {
     ///
     /// Where only one witness has failed so often, that one takes turns with itself.
     pub fn take_turn(&mut self, now: Moment, first: bool, witness: Witness) -> Admission {
+        self.own.forget(now.at);
         let open = self.state.is_resting() && !first;
         let forced = matches!(self.state, CircuitState::ForcedOpen | CircuitState::Isolated);
         let every = self.policy.turns.unwrap_or_default();

@@ -23,6 +23,7 @@ impl Circuit {
             return None;
         }
         self.last_success = Some(now.at);
+        self.own.forget(now.at);
         self.own.succeeded(permit.witness, permit.order);
         match permit.kind {
             PermitKind::Ordinary if self.is_current(permit) => {
@@ -50,7 +51,7 @@ impl Circuit {
         blame: Blame,
     ) -> Option<Transition> {
         match permit.kind {
-            PermitKind::Ordinary => self.end(now, permit, CircuitVerdict::Failure(blame), None),
+            PermitKind::Ordinary => self.judge(now, permit, CircuitVerdict::Failure(blame), None),
             PermitKind::Probe | PermitKind::Lone => None,
         }
     }
@@ -70,14 +71,25 @@ impl Circuit {
         verdict: CircuitVerdict,
         first_content: Option<Duration>,
     ) -> Option<Transition> {
+        let transition = self.judge(now, permit, verdict, first_content);
+        // Whatever it said, it is not under way any more.
+        self.own.void(permit.witness, permit.order);
+        transition
+    }
+
+    fn judge(
+        &mut self,
+        now: Moment,
+        permit: &Permit,
+        verdict: CircuitVerdict,
+        first_content: Option<Duration>,
+    ) -> Option<Transition> {
         let slow = self.is_slow(first_content);
-        match verdict {
-            CircuitVerdict::Success => {
-                self.last_success = Some(now.at);
-                self.own.succeeded(permit.witness, permit.order);
-            }
-            CircuitVerdict::Nothing => self.own.void(permit.witness, permit.order),
-            CircuitVerdict::Failure(_) => {}
+        let verdict = self.with_content(verdict, first_content.is_some());
+        self.own.forget(now.at);
+        if verdict == CircuitVerdict::Success {
+            self.last_success = Some(now.at);
+            self.own.succeeded(permit.witness, permit.order);
         }
         match permit.kind {
             // A call from before the last change decides nothing. Where an open circuit lasts as long as
@@ -91,10 +103,7 @@ impl Circuit {
                 }
                 None
             }
-            PermitKind::Ordinary => {
-                let verdict = self.with_content(verdict, first_content.is_some());
-                self.ordinary_ended(now, permit, verdict, slow)
-            }
+            PermitKind::Ordinary => self.ordinary_ended(now, permit, verdict, slow),
             // Nor does one that was given up.
             PermitKind::Probe => {
                 let probe = take(&mut self.probes, permit.order)?;

@@ -14,6 +14,10 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// forgotten first.
 const WITNESSES: usize = 16;
 
+/// How long a witness is remembered after its last failure, and its rest. 10 min: a caller whose request
+/// fails comes back sooner, or not at all. While one is remembered, every call is noted.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
 /// The witnesses whose last calls have failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
@@ -45,6 +49,11 @@ impl Own {
         self.rows.clear();
     }
 
+    /// Forgets the witnesses that have not failed for long.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.rows.retain(|row| row.until > now || later(row.changed, REMEMBERED) > now);
+    }
+
     fn find(&mut self, witness: Witness) -> Option<&mut OwnRow> {
         if self.rows.is_empty() || !witness.is_known() {
             return None;
@@ -69,7 +78,7 @@ impl Own {
         self.rows.retain(|row| row.calls.iter().any(|(_, failed)| *failed));
     }
 
-    /// A call has ended and says nothing.
+    /// A call has ended: unless it has failed, a row goes past it.
     pub(super) fn void(&mut self, witness: Witness, order: u64) {
         if let Some(row) = self.find(witness) {
             row.calls.retain(|call| *call != (order, false));

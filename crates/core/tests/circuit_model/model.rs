@@ -10,9 +10,7 @@ use std::{
 
 use steadfast_core::{
     PermitKind, Reason,
-    circuit::{
-        Blame, CircuitCause, CircuitPolicy, CircuitState, CircuitVerdict, Weight,
-    },
+    circuit::{Blame, CircuitCause, CircuitPolicy, CircuitState, CircuitVerdict, Weight},
 };
 
 /// A model of [`Circuit`](steadfast_core::circuit::Circuit) that is too simple to be wrong, to
@@ -25,8 +23,12 @@ pub(crate) struct CircuitModel {
     generation: u64,
     /// Ordinary calls of this generation that have ended and count.
     ended: Vec<Ended>,
-    /// What the ordinary calls of this generation came to, in the order in which they ended.
+    /// What ordinary calls came to since it was last closed, in the order in which that was known.
     notes: Vec<(u64, Note)>,
+    /// Calls that had started when it was last closed: they stand in no row.
+    closed_after: u64,
+    /// The failures of single witnesses.
+    own: BTreeMap<u64, Own>,
     failed_probes: u32,
     rest: Option<Rest>,
     calls: Vec<Call>,
@@ -79,6 +81,40 @@ struct Call {
     witness: Option<u64>,
     /// Given up after the limit, when a later call was admitted.
     lost: bool,
+    /// Its first content has counted as its success.
+    counted: bool,
+}
+
+/// The last calls of a witness that has failed, and its own rest.
+#[derive(Clone, Debug, Default)]
+struct Own {
+    /// In the order in which they began, those under way and those that have failed.
+    calls: BTreeMap<u64, OwnCall>,
+    rests: u32,
+    until: Duration,
+    refuses: bool,
+    last_turn: Duration,
+    /// When it last failed.
+    failed: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnCall {
+    UnderWay,
+    Failed,
+}
+
+/// Until when a circuit rests, for everybody or for one witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resting {
+    /// Its end.
+    pub(crate) until: Duration,
+    /// From when on a probe may be made.
+    pub(crate) probe_from: Duration,
+    /// The provider asked for it.
+    pub(crate) hinted: bool,
+    /// Asking is in vain.
+    pub(crate) refuses: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +123,7 @@ struct Rest {
     until: Duration,
     hinted: bool,
     permanent: bool,
+    refuses: bool,
     unprobed: bool,
     successes: u32,
     streak: u32,
@@ -96,8 +133,6 @@ struct Rest {
 impl CircuitModel {
     /// A closed circuit, created at `now`.
     pub(crate) fn new(policy: CircuitPolicy, now: Duration) -> Self {
-        assert!(!policy.content_is_success, "the model judges at the end");
-        assert!(policy.turns.is_none(), "the model knows of no turns");
         Self {
             policy,
             created: now,
@@ -105,6 +140,8 @@ impl CircuitModel {
             generation: 0,
             ended: Vec::new(),
             notes: Vec::new(),
+            closed_after: 0,
+            own: BTreeMap::new(),
             failed_probes: 0,
             rest: None,
             calls: Vec::new(),
@@ -124,15 +161,29 @@ impl CircuitModel {
         self.generation
     }
 
-    /// The provider asked for the rest.
-    pub(crate) fn is_hinted(&self) -> bool {
-        self.rest.is_some_and(|rest| rest.hinted)
-    }
-
     /// The end of the rest, and from when on a probe may be made.
     pub(crate) fn rest(&self) -> Option<(Duration, Duration)> {
         let rest = self.rest.filter(|_| self.is_resting())?;
         Some((rest.until, self.probe_from(&rest)))
+    }
+
+    /// Whether it rests, and how.
+    pub(crate) fn resting(&self) -> Option<Resting> {
+        let rest = self.rest.filter(|_| self.is_resting())?;
+        let probe_from = self.probe_from(&rest);
+        let Rest { until, hinted, refuses, .. } = rest;
+        Some(Resting { until, probe_from, hinted, refuses })
+    }
+
+    /// Whether it rests for one witness, and how.
+    pub(crate) fn resting_for(&self, witness: Option<u64>, now: Duration) -> Option<Resting> {
+        let own = || {
+            let own = self.own.get(&witness?)?;
+            let Own { until, refuses, .. } = *own;
+            let rest = Resting { until, probe_from: until, hinted: false, refuses };
+            (self.state == CircuitState::Closed && until > now).then_some(rest)
+        };
+        self.resting().or_else(own)
     }
 
     /// How often the rest has grown.
@@ -167,9 +218,10 @@ impl CircuitModel {
                     succeeded = succeeded.max(*order);
                     calls.retain(|other, _| other > order);
                 }
-                _ if *order <= succeeded => {}
+                _ if *order <= succeeded.max(self.closed_after) => {}
                 Note::Failure(witness) => _ = calls.insert(*order, Some(*witness)),
-                Note::Nothing => _ = calls.insert(*order, None),
+                // Some attempt of it may have failed.
+                Note::Nothing => _ = calls.entry(*order).or_insert(None),
             }
             latest = calls.keys().next_back().copied().unwrap_or(0).max(latest);
             calls.retain(|other, _| latest - other < 64);
@@ -225,27 +277,77 @@ impl CircuitModel {
         Ok(kind)
     }
 
+    /// Call `id` asks for a permit where something else decides who is asked: `first` when it has not
+    /// asked before.
+    ///
+    /// # Errors
+    ///
+    /// How long it is until its turn.
+    pub(crate) fn take_turn(
+        &mut self,
+        id: u64,
+        now: Duration,
+        first: bool,
+        witness: Option<u64>,
+    ) -> Result<PermitKind, Duration> {
+        self.forget_witnesses(now);
+        let every = self.policy.turns.unwrap_or_default();
+        let dead = self.policy.consecutive.unwrap_or(u32::MAX) as usize;
+        let resting = self.is_resting();
+        let own = witness.and_then(|witness| self.own.get_mut(&witness));
+        let last_turn = match (&mut self.rest, own) {
+            _ if first => None,
+            (Some(rest), _) if resting => Some(&mut rest.last_lone),
+            (_, Some(own)) => {
+                own.latest().filter(|order| own.row_of(*order) >= dead).map(|_| &mut own.last_turn)
+            }
+            _ => None,
+        };
+        if let Some(last_turn) = last_turn {
+            let wait = (*last_turn + every).saturating_sub(now);
+            if !wait.is_zero() {
+                return Err(wait);
+            }
+            *last_turn = now;
+        }
+        self.start(id, PermitKind::Ordinary, now, witness);
+        Ok(PermitKind::Ordinary)
+    }
+
+    /// A witness is forgotten ten minutes after its last failure, and its rest.
+    fn forget_witnesses(&mut self, now: Duration) {
+        let kept = Duration::from_secs(600);
+        self.own.retain(|_, own| own.until > now || own.failed + kept > now);
+    }
+
     /// Call `id` starts as a call of that kind, without a check.
-    pub(crate) fn begin(&mut self, id: u64, kind: PermitKind, now: Duration) {
+    pub(crate) fn begin(&mut self, id: u64, kind: PermitKind, now: Duration, witness: Option<u64>) {
         if kind == PermitKind::Probe {
             self.give_up_lost(now);
             if self.state == CircuitState::Open {
                 self.enter(CircuitState::HalfOpen, CircuitCause::Rested, None);
             }
         }
-        self.start(id, kind, now, None);
+        self.start(id, kind, now, witness);
     }
 
     fn start(&mut self, id: u64, kind: PermitKind, since: Duration, witness: Option<u64>) {
         self.started += 1;
-        let (order, generation, lost) = (self.started, self.generation, false);
-        self.calls.push(Call { id, order, kind, since, generation, witness, lost });
+        let (order, generation) = (self.started, self.generation);
+        let (lost, counted) = (false, false);
+        self.calls.push(Call { id, order, kind, since, generation, witness, lost, counted });
+        if let Some(own) = witness.and_then(|witness| self.own.get_mut(&witness)) {
+            own.calls.insert(order, OwnCall::UnderWay);
+        }
     }
 
     /// Whether the end of call `id` may decide anything.
     pub(crate) fn is_current(&self, id: u64) -> bool {
-        let current = |call: &Call| call.generation == self.generation && !call.lost;
-        self.calls.iter().any(|call| call.id == id && current(call))
+        self.calls.iter().any(|call| call.id == id && self.counts(call))
+    }
+
+    fn counts(&self, call: &Call) -> bool {
+        call.generation == self.generation && !call.lost
     }
 
     /// It can not be called for `wait`, and has not failed.
@@ -319,6 +421,41 @@ impl CircuitModel {
         rest.until - lead
     }
 
+    /// The first content of call `id` has come, `after` its start.
+    pub(crate) fn content(&mut self, id: u64, now: Duration, after: Duration) {
+        let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = self.calls[at];
+        if !self.policy.content_is_success || self.is_slow(Some(after)) {
+            return;
+        }
+        self.last_success = Some(now);
+        self.forget_witnesses(now);
+        self.succeeded_own(&call);
+        if !self.counts(&call) {
+            return;
+        }
+        self.calls[at].counted = true;
+        match call.kind {
+            PermitKind::Ordinary => {
+                self.notes.push((call.order, Note::Success));
+                if self.is_resting() {
+                    self.close(CircuitState::Closed, CircuitCause::Recovered);
+                }
+            }
+            PermitKind::Probe => self.probe_succeeded(),
+            PermitKind::Lone => self.lone_ended(now, None, false),
+        }
+    }
+
+    /// An attempt of call `id` has failed, and another one follows: a probe decides nothing yet.
+    pub(crate) fn attempt_failed(&mut self, id: u64, now: Duration, blame: Blame) {
+        let call = self.calls.iter().find(|call| call.id == id).copied();
+        if let Some(call) = call.filter(|call| call.kind == PermitKind::Ordinary) {
+            self.forget_witnesses(now);
+            self.judge(&call, now, CircuitVerdict::Failure(blame), None);
+        }
+    }
+
     /// Call `id` has ended; its first content came `after` its start.
     pub(crate) fn end(
         &mut self,
@@ -329,12 +466,34 @@ impl CircuitModel {
     ) {
         let Some(at) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = self.calls.remove(at);
+        self.forget_witnesses(now);
         if verdict == CircuitVerdict::Success {
             self.last_success = Some(now);
+            self.succeeded_own(&call);
         }
-        if call.generation != self.generation || call.lost {
-            return;
+        self.judge(&call, now, verdict, after);
+        // It is not under way any more.
+        if let Some(own) = call.witness.and_then(|witness| self.own.get_mut(&witness)) {
+            own.calls.retain(|order, state| *order != call.order || *state == OwnCall::Failed);
         }
+    }
+
+    /// What a call says.
+    fn judge(
+        &mut self,
+        call: &Call,
+        now: Duration,
+        verdict: CircuitVerdict,
+        after: Option<Duration>,
+    ) {
+        // Where content is a success, a failure after it counts in the rate only.
+        let had_content = self.policy.content_is_success && after.is_some();
+        let verdict = match verdict {
+            CircuitVerdict::Failure(blame) if had_content && blame.weight == Weight::Hard => {
+                CircuitVerdict::Failure(Blame { weight: Weight::Soft, ..blame })
+            }
+            verdict => verdict,
+        };
         let note = match verdict {
             CircuitVerdict::Success => Note::Success,
             CircuitVerdict::Failure(blame) if blame.weight != Weight::Soft => {
@@ -342,47 +501,93 @@ impl CircuitModel {
             }
             CircuitVerdict::Failure(_) | CircuitVerdict::Nothing => Note::Nothing,
         };
-        if call.kind == PermitKind::Ordinary {
+        let counts = self.counts(call);
+        // Where calls take turns, a circuit is open as long as its row: older failures are in it.
+        let in_row = counts || (self.policy.turns.is_some() && matches!(note, Note::Failure(_)));
+        if call.kind == PermitKind::Ordinary && in_row {
             self.notes.push((call.order, note));
         }
-        if verdict == CircuitVerdict::Nothing {
+        if !counts || verdict == CircuitVerdict::Nothing {
             return;
         }
-        let slow = match (self.policy.slow, after) {
-            (Some(slow), Some(after)) => after > slow.after,
-            _ => false,
-        };
+        let slow = self.is_slow(after);
         let blame = match verdict {
             CircuitVerdict::Failure(blame) => Some(blame),
             _ => None,
         };
         match call.kind {
-            PermitKind::Ordinary => self.ordinary_ended(now, call.order, blame, slow),
-            PermitKind::Probe if blame.is_none() && !slow => {
-                let successes = self.rest.as_mut().map_or(0, |rest| {
-                    rest.successes += 1;
-                    rest.successes
-                });
-                if successes >= self.policy.successes {
-                    self.close(CircuitState::Closed, CircuitCause::Recovered);
+            PermitKind::Ordinary => self.ordinary_ended(now, call, blame, slow),
+            PermitKind::Probe | PermitKind::Lone if call.counted => {
+                if let Some(blame) = blame {
+                    self.ended.push(Ended { at: now, failed: Some(blame.weight), slow });
                 }
             }
+            PermitKind::Probe if blame.is_none() && !slow => self.probe_succeeded(),
             PermitKind::Probe => self.open(now, CircuitCause::ProbeFailed, blame),
             PermitKind::Lone => self.lone_ended(now, blame, slow),
         }
     }
 
-    fn ordinary_ended(&mut self, now: Duration, order: u64, blame: Option<Blame>, slow: bool) {
+    fn is_slow(&self, after: Option<Duration>) -> bool {
+        matches!((self.policy.slow, after), (Some(slow), Some(after)) if after > slow.after)
+    }
+
+    fn probe_succeeded(&mut self) {
+        let successes = self.rest.as_mut().map_or(0, |rest| {
+            rest.successes += 1;
+            rest.successes
+        });
+        if successes >= self.policy.successes {
+            self.close(CircuitState::Closed, CircuitCause::Recovered);
+        }
+    }
+
+    /// A call has succeeded: nothing older is known against its witness.
+    fn succeeded_own(&mut self, call: &Call) {
+        let Some(witness) = call.witness else { return };
+        let Some(own) = self.own.get_mut(&witness) else { return };
+        own.calls.retain(|order, _| *order > call.order);
+        (own.rests, own.until) = (0, Duration::ZERO);
+        if own.latest().is_none() {
+            self.own.remove(&witness);
+        }
+    }
+
+    /// A call has failed and opened nothing: its witness alone rests, when that has failed often enough.
+    fn failed_own(&mut self, now: Duration, call: &Call, blame: Blame) {
+        let Some(witness) = call.witness else { return };
+        let new = || Own { last_turn: now, ..Own::default() };
+        let mut own = self.own.remove(&witness).unwrap_or_else(new);
+        own.failed = now;
+        own.calls.insert(call.order, OwnCall::Failed);
+        let proves = blame.weight == Weight::Proof;
+        let enough = self.policy.consecutive.map_or(usize::MAX, |enough| enough as usize);
+        if proves || (own.row_of(call.order) >= enough && now >= own.until) {
+            own.until = own.until.max(now + self.cooldown(Some(blame), own.rests));
+            own.rests += 1;
+            own.refuses = proves;
+        }
+        self.own.insert(witness, own);
+    }
+
+    fn ordinary_ended(&mut self, now: Duration, call: &Call, blame: Option<Blame>, slow: bool) {
         let failed = blame.map(|blame| blame.weight);
         self.ended.push(Ended { at: now, failed, slow });
         match self.state {
             CircuitState::Closed => {
-                if let Some(cause) = self.too_much(now, order, blame, slow) {
+                if let Some(cause) = self.too_much(now, call, blame, slow) {
                     self.open(now, cause, blame);
                 }
             }
             CircuitState::Open | CircuitState::HalfOpen => match blame {
-                Some(blame) => self.failed_in_rest(now, blame),
+                Some(blame) => {
+                    self.failed_in_rest(now, blame);
+                    let enough = self.policy.consecutive.unwrap_or(0).div_ceil(2) as usize;
+                    let broken = self.row_of(call.order).len().max(1) < enough;
+                    if self.policy.turns.is_some() && blame.weight != Weight::Soft && broken {
+                        self.close(CircuitState::Closed, CircuitCause::Recovered);
+                    }
+                }
                 None if !slow => self.close(CircuitState::Closed, CircuitCause::Recovered),
                 None => {}
             },
@@ -391,14 +596,14 @@ impl CircuitModel {
     }
 
     fn too_much(
-        &self,
+        &mut self,
         now: Duration,
-        order: u64,
+        call: &Call,
         blame: Option<Blame>,
         slow: bool,
     ) -> Option<CircuitCause> {
         let weight = blame.map(|blame| blame.weight);
-        let row = self.row_of(order);
+        let row = self.row_of(call.order);
         let since = self.last_success.map(|at| now - at);
         let trusted = since.is_some_and(|since| since < self.policy.trusted_for);
         if weight == Some(Weight::Proof) && (!trusted || self.is_witnessed(&row)) {
@@ -409,6 +614,11 @@ impl CircuitModel {
         let enough = self.policy.consecutive.is_some_and(|enough| length >= enough as usize);
         if weight == Some(Weight::Hard) && enough && self.is_witnessed(&row) {
             return Some(CircuitCause::Consecutive);
+        }
+        if let Some(blame) = blame.filter(|blame| blame.weight != Weight::Soft)
+            && self.policy.second_witness
+        {
+            self.failed_own(now, call, blame);
         }
         let (calls, failures, slows) = self.window(now);
         if calls < u64::from(self.policy.min_calls) {
@@ -460,6 +670,7 @@ impl CircuitModel {
         }
         if blame.weight == Weight::Proof {
             rest.until = rest.until.max(now + proof);
+            rest.refuses = true;
         }
     }
 
@@ -480,6 +691,19 @@ impl CircuitModel {
         }
     }
 
+    /// How long it rests when it has rested so often before.
+    fn cooldown(&self, blame: Option<Blame>, before: u32) -> Duration {
+        let (shortest, cap) = self.shortest(blame);
+        let permanent = blame.is_some_and(|blame| blame.permanent);
+        let growth = if permanent { 2.0 } else { self.policy.growth };
+        let exponent = i32::try_from(before).unwrap_or(i32::MAX);
+        let grown = shortest.as_secs_f64() * growth.powi(exponent);
+        if grown >= cap.as_secs_f64() {
+            return cap.max(shortest);
+        }
+        Duration::from_secs_f64(grown).max(shortest)
+    }
+
     fn open(&mut self, now: Duration, cause: CircuitCause, blame: Option<Blame>) {
         let permanent = blame.is_some_and(|blame| blame.permanent);
         let old = self.rest.filter(|_| self.is_resting());
@@ -487,15 +711,12 @@ impl CircuitModel {
             let same = old.permanent == permanent;
             self.failed_probes = if same { self.failed_probes + 1 } else { 0 };
         }
-        let (mut wait, cap) = self.shortest(blame);
+        let wait = self.cooldown(blame, self.failed_probes);
         if wait.is_zero() {
             return;
         }
-        let growth = if permanent { 2.0 } else { self.policy.growth };
-        for _ in 0..self.failed_probes {
-            wait = wait.max(wait.mul_f64(growth).min(cap));
-        }
         let mut rest = Rest::new(now, now + wait);
+        rest.refuses = blame.is_some_and(|blame| blame.weight == Weight::Proof);
         rest.hinted = blame.is_some_and(|blame| blame.hinted);
         rest.permanent = permanent;
         if let Some(old) = old.filter(|old| old.until > rest.until) {
@@ -512,6 +733,7 @@ impl CircuitModel {
         self.next_generation();
         self.ended.clear();
         self.notes.clear();
+        self.closed_after = self.started;
         self.failed_probes = 0;
         self.enter(to, cause, None);
     }
@@ -546,17 +768,25 @@ impl CircuitModel {
     pub(crate) fn reset(&mut self) -> bool {
         let changes = self.state != CircuitState::Closed;
         self.close(CircuitState::Closed, CircuitCause::Manual);
+        self.own.clear();
         if !changes {
             self.due.pop_back();
         }
         changes
     }
 
+    /// Resets it, and it is not known that any call ever succeeded.
+    pub(crate) fn forget(&mut self) {
+        self.reset();
+        self.last_success = None;
+    }
+
     /// Opens it for `cooldown`.
     pub(crate) fn trip(&mut self, now: Duration, reason: Reason, cooldown: Duration) {
         match self.state {
             CircuitState::Closed => {
-                self.rest = Some(Rest { hinted: true, ..Rest::new(now, now + cooldown) });
+                let rest = Rest::new(now, now + cooldown);
+                self.rest = Some(Rest { hinted: true, refuses: true, ..rest });
                 self.next_generation();
                 self.enter(CircuitState::Open, CircuitCause::Manual, Some(reason));
             }
@@ -564,6 +794,7 @@ impl CircuitModel {
                 if let Some(rest) = &mut self.rest {
                     rest.until = rest.until.max(now + cooldown);
                     rest.hinted = true;
+                    rest.refuses = true;
                 }
             }
             _ => {}
@@ -578,10 +809,26 @@ impl Rest {
             until,
             hinted: false,
             permanent: false,
+            refuses: false,
             unprobed: false,
             successes: 0,
             streak: 0,
             last_lone: since,
         }
+    }
+}
+
+impl Own {
+    /// The latest call that has failed.
+    fn latest(&self) -> Option<u64> {
+        let failed = |(_, state): &(&u64, &OwnCall)| **state == OwnCall::Failed;
+        self.calls.iter().rev().find(failed).map(|(order, _)| *order)
+    }
+
+    /// The failures in a row with call `order`.
+    fn row_of(&self, order: u64) -> usize {
+        let failed = |(_, state): &(&u64, &OwnCall)| **state == OwnCall::Failed;
+        self.calls.range(order..).take_while(failed).count()
+            + self.calls.range(..order).rev().take_while(failed).count()
     }
 }

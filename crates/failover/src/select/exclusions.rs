@@ -13,8 +13,10 @@ pub(crate) struct Exclusions {
     pub(crate) excluded: CandidateSet,
     /// Those of them that may be asked again in another round.
     pub(crate) again: CandidateSet,
-    /// Candidates that this call was asked to leave alone, and until when.
+    /// Candidates that this call leaves alone, and until when.
     pub(crate) waits: SmallVec<[(u8, Instant); 2]>,
+    /// Those of them that have asked for it themselves.
+    pub(crate) asked: CandidateSet,
     /// A cooling candidate is not asked, even when no other is left.
     pub(crate) strict: bool,
     /// Providers whose downgrades may stand in for this request.
@@ -67,8 +69,13 @@ impl Exclusions {
         (until > now).then_some(until)
     }
 
-    /// Leaves candidate `slot` alone until then.
-    pub(crate) fn hold(&mut self, slot: u8, until: Instant) {
+    /// Leaves candidate `slot` alone until then: because the provider has `asked` for it, or because it
+    /// is the turn of others.
+    pub(crate) fn hold(&mut self, slot: u8, until: Instant, asked: bool) {
+        match asked {
+            true => self.asked.add(slot),
+            false => self.asked.drop(slot),
+        }
         match self.waits.iter_mut().find(|(waiting, _)| *waiting == slot) {
             Some(wait) => wait.1 = wait.1.max(until),
             None => self.waits.push((slot, until)),

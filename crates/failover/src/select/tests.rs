@@ -127,12 +127,14 @@ async fn a_round_begins_when_the_first_candidate_is_back() {
     assert_eq!(next(&views, &exclusions), at(0, 0, false, true), "at once, in the chain's order");
     views[0].rest = Some(rest(now, 9, 5));
     assert_eq!(next(&views, &exclusions), at(1, 0, false, true));
-    exclusions.hold(1, now + secs(20));
+    exclusions.hold(1, now + secs(20), true);
     assert_eq!(next(&views, &exclusions), at(0, 9, false, true));
     views[0].rest = Some(rest(now, 60, 30));
     assert_eq!(next(&views, &exclusions), at(0, 10, false, true), "no longer for reasons of ours");
-    exclusions.hold(0, now + secs(50));
+    exclusions.hold(0, now + secs(50), true);
     assert_eq!(next(&views, &exclusions), at(1, 20, true, true), "the provider's are kept");
+    exclusions.hold(1, now + secs(20), false);
+    assert_eq!(next(&views, &exclusions), at(1, 20, false, true), "the turn of others");
     exclusions.again.drop(1);
     assert_eq!(next(&views, &exclusions), at(0, 50, true, false), "it has failed for good");
     // A target that is alone has no rest from it.
@@ -159,9 +161,9 @@ async fn it_is_worth_coming_back_when_the_first_is_back() {
     assert_eq!(back(&views, &exclusions), None);
     // The one waits for its hint, the other has failed this request for good.
     (0..2).for_each(|slot| exclusions.excluded.add(slot));
-    exclusions.hold(0, now + secs(90));
+    exclusions.hold(0, now + secs(90), true);
     assert_eq!(back(&views, &exclusions), Some(90));
-    exclusions.hold(1, now + secs(70));
+    exclusions.hold(1, now + secs(70), true);
     assert_eq!(back(&views, &exclusions), Some(70));
     views[1].rest = Some(rest(now, 80, 50));
     assert_eq!(back(&views, &exclusions), Some(80), "both apply");
@@ -303,7 +305,7 @@ proptest! {
             ..Exclusions::default()
         };
         for (slot, wait) in &waits {
-            exclusions.hold(*slot, now + secs(*wait));
+            exclusions.hold(*slot, now + secs(*wait), true);
         }
         let plan = plan(&views, now, &exclusions);
 
