@@ -269,10 +269,10 @@ async fn background_calls_leave_an_overloaded_provider_alone() {
     for dialect in Dialect::ALL {
         // Attempts at the first, alone and with spares.
         for (kind, priority, attempts) in [
-            (ErrorKind::Overloaded, Priority::Interactive, [10, 3]),
+            (ErrorKind::Overloaded, Priority::Interactive, [3, 3]),
             (ErrorKind::Overloaded, Priority::Background, [1, 1]),
-            (ErrorKind::ServerError, Priority::Interactive, [10, 2]),
-            (ErrorKind::ServerError, Priority::Background, [10, 2]),
+            (ErrorKind::ServerError, Priority::Interactive, [3, 2]),
+            (ErrorKind::ServerError, Priority::Background, [3, 2]),
         ] {
             let mut sims = harness::trio(|_, provider| provider);
             sims.sort_by_key(|provider| provider.dialect() != dialect);

@@ -10,6 +10,9 @@ use steadfast::{
 /// The stall limit, the default.
 pub(crate) const STALL: u64 = 180_000;
 
+/// The limit of an attempt that is not the first, the default.
+const ATTEMPT: u64 = 60_000;
+
 /// The deadline, the default.
 pub(crate) const DEADLINE: u64 = 600_000;
 
@@ -47,7 +50,7 @@ pub(crate) struct Expected {
     pub(crate) alarm: Option<Reason>,
     /// The waits between the attempts without a spare, in milliseconds.
     pub(crate) alone: &'static [u64],
-    /// How long each of those attempts takes.
+    /// How long the first of those attempts takes; no other one takes longer.
     pub(crate) each: u64,
 }
 
@@ -70,8 +73,8 @@ impl Expected {
 
     /// The same without a spare.
     pub(crate) fn took_alone(&self) -> Duration {
-        let attempts = self.alone.len() as u64 + 1;
-        Duration::from_millis(self.alone.iter().sum::<u64>() + attempts * self.each)
+        let further = self.alone.len() as u64 * self.each.min(ATTEMPT);
+        Duration::from_millis(self.alone.iter().sum::<u64>() + self.each + further)
     }
 }
 

@@ -7,9 +7,6 @@ use tokio::time::Instant;
 use super::{Blame, CircuitPolicy, MAX_ROW, Resting};
 use crate::{Reason, Witness, time::later};
 
-/// How long a witness is remembered that does not come back.
-const REMEMBERED: Duration = Duration::from_secs(600);
-
 /// Witnesses remembered in a circuit. Each has failed there lately; the one that failed longest ago is
 /// forgotten first.
 const WITNESSES: usize = 16;
@@ -51,7 +48,7 @@ impl Own {
 
     /// Forgets the witnesses that have not failed for long.
     pub(super) fn forget(&mut self, now: Instant) {
-        self.rows.retain(|row| row.until > now || later(row.changed, REMEMBERED) > now);
+        self.rows.retain(|row| !row.is_over(now));
     }
 
     fn find(&mut self, witness: Witness) -> Option<&mut OwnRow> {
@@ -99,7 +96,7 @@ impl Own {
             return;
         }
         if self.find(witness).is_none() {
-            self.rows.retain(|row| !row.is_over(now));
+            self.forget(now);
             if self.rows.len() >= WITNESSES
                 && let Some(oldest) = (0..self.rows.len()).min_by_key(|at| self.rows[*at].changed)
             {
