@@ -315,7 +315,10 @@ async fn an_agent_in_a_loop_is_advised_and_then_stopped() {
             message.starts_with("Safety limit reached: the agent goes in circles"),
             "{message}"
         );
-        assert!(message.contains("Events processed: 15 | Tool calls: 5 Please review"), "{message}");
+        assert!(
+            message.contains("Events processed: 15 | Tool calls: 5 Please review"),
+            "{message}"
+        );
         assert!(!message.contains("Elapsed"), "{message}");
         assert!(message.contains("`guard.loops.same_result`"), "{message}");
         assert_eq!(reply.header("x-should-retry"), Some("false"));

@@ -314,7 +314,7 @@ async fn the_status_shows_which_target_cools_and_why() {
         .provider_with(up, "models = { \"*\" = \"claude-sonnet-4-5\" }")
         .config(
             "[retry]\nretries = 0\nretries_with_spare = 0\n[cooldown]\noverloaded = 300\n\
-             [failover]\nrest_after = 1\nfirst_rest_ms = 0\nsecond_witness = false\n",
+             [failover]\nrest_after = 1\nfirst_rest_ms = 0\n",
         )
         .start()
         .await;
@@ -363,7 +363,7 @@ async fn a_gateway_is_ready_unless_every_provider_refuses_its_keys() {
     }
     rig.sims[0].provider().set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
     let reply = ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await;
-    assert_eq!(reply.status, 502, "{}", reply.text());
+    assert_eq!(reply.status, 503, "{}", reply.text());
     let reply = ready().await;
     assert_eq!((reply.status, reply.text()), (503, "every target refuses our keys\n"));
     assert_eq!(HttpRequest::get("/healthz").send(rig.addr).await.status, 200);

@@ -89,9 +89,10 @@ fn outage(name: &'static str, spares: usize, fault: Fault, stream: bool) -> Outa
             .collect();
         let specs = sims.iter().map(|sim| {
             let spec = TargetSpec::new(sim.name()).with_dialect(sim.dialect());
-            MODELS.into_iter().zip(models(sim.dialect())).fold(spec, |spec, (asked, sent)| {
-                spec.with_model(asked, sent)
-            })
+            MODELS
+                .into_iter()
+                .zip(models(sim.dialect()))
+                .fold(spec, |spec, (asked, sent)| spec.with_model(asked, sent))
         });
         let stack = Stack::new(Chain::new(specs).unwrap()).without_guard();
         let service = stack.boxed(harness::client(&sims));

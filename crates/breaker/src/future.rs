@@ -8,7 +8,10 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Failure, Lease, Reason, Target, Track, circuit::Refused};
+use steadfast_core::{
+    Failure, Lease, Reason, Target, Track,
+    circuit::{OUT_OF_TURN, Refused},
+};
 
 pin_project! {
     /// The future of a call through a [`CircuitBreaker`](crate::CircuitBreaker): the inner call's,
@@ -39,6 +42,8 @@ pin_project! {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) refused: Refused,
+    /// It is out of turn, and a first attempt would pass.
+    pub(crate) turn: bool,
     pub(crate) target: Option<Target>,
 }
 
@@ -108,6 +113,10 @@ impl Refusal {
         .with_retry_after(Some(self.refused.wait))
         .with_because(self.refused.because)
         .with_evidence("breaker");
+        let failure = match self.turn {
+            true => failure.with_evidence(OUT_OF_TURN),
+            false => failure.with_opened_circuit(),
+        };
         match self.target.take() {
             Some(target) => failure.with_target(target),
             None => failure,

@@ -65,11 +65,11 @@ where
             Ok(lease) => {
                 ResponseFuture::admitted(self.inner.call(request), lease, self.track.clone())
             }
-            Err(refused) => {
+            Err((refused, turn)) => {
                 // Asked for only when it is there, so that no context is made for its sake.
                 let named = context.target.is_some();
                 let target = if named { request.context_mut().target.take() } else { None };
-                ResponseFuture::refused(Refusal { refused, target }, self.track.clone())
+                ResponseFuture::refused(Refusal { refused, turn, target }, self.track.clone())
             }
         }
     }

@@ -114,20 +114,21 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         }
     }
 
-    /// Lets a call pass, with a lease on this breaker, or says when to come back.
+    /// Lets a call pass, with a lease on this breaker, or says when to come back, and whether that is its turn.
     #[inline]
     pub(crate) fn admit(
         self: Arc<Self>,
         now: Instant,
         context: &CallContext,
-    ) -> Result<Lease, Refused> {
+    ) -> Result<Lease, (Refused, bool)> {
         let (admission, takes_turns) = {
             let mut counted = self.counted.lock();
-            if counted.calls == 0 && context.routed.is_some() {
-                if let Some(turns) = self.common.policy.routed_circuit() {
-                    counted.circuit.set_policy(turns);
-                    counted.takes_turns = true;
-                }
+            if counted.calls == 0
+                && context.routed.is_some()
+                && let Some(turns) = self.common.policy.routed_circuit()
+            {
+                counted.circuit.set_policy(turns);
+                counted.takes_turns = true;
             }
             // A call that is refused has no position in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
@@ -154,7 +155,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
                 let timed = takes_turns || self.common.policy.slow.is_some();
                 Ok(self.lease(permit, timed.then_some(now), context))
             }
-            Err(refused) => self.refuse(refused, context),
+            Err(refused) => self.refuse(refused, context).map_err(|refused| (refused, takes_turns)),
         }
     }
 
@@ -338,7 +339,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
 }
 
 impl<K: Clone + Send + Sync + 'static> Breaker<K> {
-    /// Tells the circuit what has come of a call, and reports what that changed.
+    /// Applies what has come of a call to the circuit, and reports what that changed.
     fn change(
         &self,
         log: &RecoveryLog,

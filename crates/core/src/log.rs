@@ -34,7 +34,7 @@ pub const MAX_STEPS: usize = 64;
 #[derive(Clone, Default)]
 pub struct RecoveryLog(Option<Arc<Log>>);
 
-/// The action of a step that people are told of.
+/// The action of a step that is reported to people.
 const NOTICE: &str = "notice";
 
 struct Log {
@@ -170,8 +170,8 @@ impl RecoveryLog {
         }
     }
 
-    /// Records that another model than the one asked for will answer, for want of capacity: what people are
-    /// told, in [`notice`](Self::notice).
+    /// Records that another model than the one asked for will answer, for want of capacity: what people
+    /// see, in [`notice`](Self::notice).
     pub fn record_notice(&self, layer: &'static str, target: &Target) {
         self.record(|| Step::new(layer, NOTICE).with_target(Some(target)));
     }
@@ -183,7 +183,9 @@ impl RecoveryLog {
         let steps = log.steps.lock();
         let target = steps.kept.iter().rfind(|step| step.action == NOTICE)?.target.as_ref()?;
         let model = target.model().unwrap_or(target.provider());
-        Some(format!("{model} answers: the model that was asked for has no capacity at the moment."))
+        Some(format!(
+            "{model} answers: the model that was asked for has no capacity at the moment."
+        ))
     }
 
     /// The steps so far, oldest first.

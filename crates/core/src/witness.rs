@@ -43,7 +43,8 @@ impl Witness {
             // Never 0, which is none.
             (hasher.finish() as u32).max(1)
         };
-        let session = context.session().map(|session| of(1, &|hasher| hasher.write(session.as_bytes())));
+        let session =
+            context.session().map(|session| of(1, &|hasher| hasher.write(session.as_bytes())));
         let prompt = prompt.map(|prompt| of(2, &|hasher| hasher.write_u64(prompt)));
         Self { session: session.unwrap_or(0), prompt: prompt.unwrap_or(0) }
     }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_told_apart_by_length_and_ends() {
+    fn texts_differ_by_length_and_ends() {
         let long = "x".repeat(10_000);
         let other = format!("{}y{}", "x".repeat(9_000), "x".repeat(1_000));
         let shifted = format!("y{}", "x".repeat(9_999));
@@ -142,8 +143,7 @@ mod tests {
     fn one_session_or_one_prompt_of_a_tenant_is_one_witness() {
         let of = |tenant: &str, session: &str, prompt| {
             let context = CallContext::new().with_tenant(tenant);
-            let context =
-                if session.is_empty() { context } else { context.with_session(session) };
+            let context = if session.is_empty() { context } else { context.with_session(session) };
             Witness::new(&context, prompt)
         };
         let one = of("acme", "s", Some(1));

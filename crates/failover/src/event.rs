@@ -31,7 +31,7 @@ pub(crate) fn downgraded(log: &RecoveryLog, from: &Target, to: &Target, reason: 
     notice(log, from, to, reason);
 }
 
-/// People are told when another model answers for want of capacity.
+/// It is reported to people when another model answers for want of capacity.
 fn notice(log: &RecoveryLog, from: &Target, to: &Target, reason: Reason) {
     if reason == Reason::Overloaded && from.model() != to.model() {
         log.record_notice(LAYER, to);

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use steadfast_core::{
     Permit, Reason, Witness,
-    circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, Window},
+    circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, SlidingWindow},
 };
 use tokio::time::Instant;
 
@@ -86,9 +86,9 @@ pub(crate) struct Health {
     pub(crate) consecutive: u32,
     pub(crate) last_error: Option<LastError>,
     /// Attempts of the last minute that got content, and that did not.
-    calls: Window,
+    calls: SlidingWindow,
     /// Answers of the last minute that arrived whole, and that broke after their first content.
-    answers: Window,
+    answers: SlidingWindow,
     /// Other models of the provider may stand in while it cools.
     pub(crate) yields: bool,
 }
@@ -173,8 +173,8 @@ impl Health {
             errors: 0,
             consecutive: 0,
             last_error: None,
-            calls: Window::new(RATES, now),
-            answers: Window::new(RATES, now),
+            calls: SlidingWindow::new(RATES, now),
+            answers: SlidingWindow::new(RATES, now),
             yields: false,
         }
     }

@@ -5,7 +5,7 @@ use std::{ptr, sync::Arc, time::Duration};
 
 use steadfast_core::{
     Failure, Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind, Reason, RecoveryLog,
-    RetryBudget, Scope, Withdrawal,
+    RetryBudget, Scope, Withdrawal, circuit::OUT_OF_TURN,
 };
 use tokio::time::Instant;
 
@@ -107,6 +107,10 @@ impl Candidate {
     /// A breaker below refuses this target and says when it will let a call through: until then
     /// asking is in vain. It is no failure of the target's.
     fn rest(&self, failure: &Failure, permit: &Permit) {
+        // Out of turn it refuses a repetition, and no first attempt.
+        if failure.evidence() == OUT_OF_TURN {
+            return;
+        }
         let (Reason::CircuitOpen, Some(wait)) = (failure.reason(), failure.retry_after()) else {
             return;
         };

@@ -26,8 +26,11 @@ impl CallState {
         };
         let patience = match policy.when_exhausted {
             WhenExhausted::Fail => return NextAction::End,
-            // To ask the only target again is a retry: the layer below has made those it wants.
-            WhenExhausted::TrySoonest if self.route.candidates.len() == 1 => {
+            // To ask the only target again is a retry: a layer below that makes retries has made those it
+            // wants, and has reported each.
+            WhenExhausted::TrySoonest
+                if self.route.candidates.len() == 1 && self.is_retried_below() =>
+            {
                 return NextAction::End;
             }
             WhenExhausted::Wait(longest) => longest,
@@ -52,6 +55,11 @@ impl CallState {
         (history.rounds, history.pause) = (rounds + 1, pause);
         history.waited = waited.saturating_add(wait);
         NextAction::Wait(wait)
+    }
+
+    fn is_retried_below(&self) -> bool {
+        let last = self.history.as_ref().and_then(|history| history.last.as_ref());
+        last.is_some_and(|last| last.failure.is_recorded())
     }
 
     /// The wait is over: the next round begins.

@@ -186,8 +186,7 @@ impl<S, Req: Call> CallState<S, Req> {
         {
             return None;
         }
-        // Many wait for the same turn.
-        let wait = self.shared.part_of(turn);
+        let wait = self.shared.spread(turn);
         let in_time = self.time_left().is_none_or(|left| wait < left);
         let patient = self.patience_left().is_none_or(|left| wait <= left);
         (in_time && patient).then_some(wait)

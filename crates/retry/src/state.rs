@@ -64,10 +64,9 @@ impl RetryState {
         self.config.policy.decide(failure, situation, &mut self.rng.lock())
     }
 
-    /// Between half of `wait` and all of it.
-    pub(crate) fn part_of(&self, wait: Duration) -> Duration {
-        let half = wait / 2;
-        (wait - half) + half.mul_f64(self.rng.lock().f64())
+    /// `wait` and up to a quarter more: many wait for the same turn, and none before it.
+    pub(crate) fn spread(&self, wait: Duration) -> Duration {
+        wait + (wait / 4).mul_f64(self.rng.lock().f64())
     }
 
     pub(crate) fn nudge(&self, nudge: &Nudge) -> Option<Cow<'static, str>> {

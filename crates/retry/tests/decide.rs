@@ -331,7 +331,7 @@ proptest! {
         let (time_left, patience) = limits;
         let situation = Situation {
             retries, attempts_left, alternatives, rests, priority, time_left, patience, overloaded,
-            hangs, waited: ms(waited),
+            hangs, waited: ms(waited), answered_lately: false,
         };
         let decision = policy.decide(&failure, &situation, &mut fastrand::Rng::with_seed(seed));
         let hint = retry_after.filter(|hint| !hint.is_zero());
@@ -386,4 +386,26 @@ proptest! {
             _ => prop_assert!(false, "no other decision"),
         }
     }
+}
+
+#[test]
+fn a_wait_that_nobody_has_is_doubted_of_a_target_that_has_just_answered() {
+    let policy = RetryPolicy::in_stack();
+    let decide = |seconds, answered_lately, retry| {
+        let failure = Failure::new(Reason::RateLimit, "")
+            .with_retry(retry)
+            .with_retry_after(Some(Duration::from_secs(seconds)));
+        let situation = Situation { answered_lately, ..Situation::default() };
+        policy.decide(&failure, &situation, &mut fastrand::Rng::with_seed(1))
+    };
+    // A classifier says that so long a wait is not worth a retry.
+    assert_eq!(decide(3_600, false, Retry::No), Decision::GiveUp(GiveUp::NotRetryable));
+    let doubted = decide(3_600, true, Retry::No);
+    assert!(
+        matches!(doubted, Decision::Retry(wait) if wait < Duration::from_millis(700)),
+        "{doubted:?}"
+    );
+    let believed = decide(60, true, Retry::Yes);
+    assert!(matches!(believed, Decision::Retry(wait) if wait >= Duration::from_secs(60)));
+    assert_eq!(decide(60, true, Retry::No), Decision::GiveUp(GiveUp::NotRetryable));
 }

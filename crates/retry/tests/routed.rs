@@ -39,10 +39,10 @@ async fn a_retry_out_of_turn_waits_for_its_turn() {
         assert_eq!(run.answer.unwrap(), "answer");
 
         let waits: Vec<_> = run.arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        // Half to all of what was stated; a timer may end a millisecond later.
+        // What was stated and up to a quarter more; a timer may end a millisecond later.
         assert_eq!(waits[0], ms(500));
-        assert!(waits[1] >= ms(500) && waits[1] <= ms(1_001), "{waits:?}");
-        assert!(waits[2] >= ms(300) && waits[2] <= ms(601), "{waits:?}");
+        assert!(waits[1] >= ms(1_000) && waits[1] <= ms(1_251), "{waits:?}");
+        assert!(waits[2] >= ms(600) && waits[2] <= ms(751), "{waits:?}");
         // The second retry: what was refused is none of its own.
         assert_eq!(waits[3], secs(1));
 
@@ -103,7 +103,7 @@ async fn a_turn_that_does_not_come_in_time_is_not_waited_for() {
         let script =
             [Err(fail(Reason::ServerError))].into_iter().chain((0..20).map(|_| Err(turn(secs(1)))));
         let run = run_script(&layer, request, script).await;
-        assert!(run.ended >= secs(4) && run.ended <= secs(5), "{:?}", run.ended);
+        assert!(run.ended >= secs(3) && run.ended <= secs(5), "{:?}", run.ended);
         let failure = run.answer.unwrap_err();
         assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 1));
         assert!(failure.waited().abs_diff(run.ended) < ms(20), "{:?}", failure.waited());

@@ -97,10 +97,10 @@ pub use steadfast_sim as sim;
 #[cfg(feature = "timeout")]
 pub use steadfast_timeout as timeout;
 
-#[cfg(feature = "stack")]
-pub use self::stack::{ChatService, Handles, Stack, Stacked};
 #[cfg(all(feature = "stack", feature = "client"))]
 pub use self::stack::UnknownProvider;
+#[cfg(feature = "stack")]
+pub use self::stack::{ChatService, Handles, Stack, Stacked};
 
 /// The example of the README, kept compiling.
 #[cfg(all(doctest, feature = "stack", feature = "client"))]

@@ -300,7 +300,8 @@ impl<C> Stack<C> {
             + Send
             + Sync
             + 'static,
-        <Stacked<steadfast_client::LlmClient<T>, C> as Service<ChatRequest>>::Future: Send + 'static,
+        <Stacked<steadfast_client::LlmClient<T>, C> as Service<ChatRequest>>::Future:
+            Send + 'static,
         E: Events + Send + 'static,
     {
         let known: Vec<_> = client.providers().names().map(str::to_owned).collect();

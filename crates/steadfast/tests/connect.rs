@@ -21,6 +21,7 @@ async fn a_provider_that_nobody_knows_is_an_error_at_the_start() {
         "the chain names the provider `three`, which the client does not know; it knows: one, two"
     );
     // In a chain that only some requests take, too.
-    let failover = CooldownFailoverLayer::new(chain(&["one"])).with_chain("other", chain(&["four"]));
+    let failover =
+        CooldownFailoverLayer::new(chain(&["one"])).with_chain("other", chain(&["four"]));
     assert_eq!(Stack::around(failover).connect(client()).unwrap_err().provider, "four");
 }

@@ -50,12 +50,7 @@ impl Clocks {
         let deadline = context.deadline.map(Deadline::instant);
         Self {
             shared,
-            times: Times {
-                is_retry: context.attempts > 0,
-                is_whole,
-                deadline,
-                ..Times::default()
-            },
+            times: Times { is_retry: context.attempts > 0, is_whole, deadline, ..Times::default() },
             pipeline,
             fresh: false,
             delivered: false,

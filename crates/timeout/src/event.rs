@@ -29,7 +29,9 @@ impl Fired<'_> {
         let limits = self.limits;
         match self.limit {
             TimeLimit::Stall => ("the answer stalled", "stall_ms", limits.stall),
-            TimeLimit::FirstContent => ("no content came", "first_content_ms", limits.first_content),
+            TimeLimit::FirstContent => {
+                ("no content came", "first_content_ms", limits.first_content)
+            }
             TimeLimit::Attempt => ("the attempt took too long", "attempt_ms", limits.attempt),
             TimeLimit::Makespan => ("the answer took too long", "ceiling", limits.makespan),
             TimeLimit::Throughput => {

@@ -124,7 +124,11 @@ mod tests {
                 TimeLimits { whole: Some(secs(90)), ..limits },
                 due(90, TimeLimit::Whole),
             ),
-            (started, TimeLimits { whole: Some(secs(9)), ..limits }, due(30, TimeLimit::FirstContent)),
+            (
+                started,
+                TimeLimits { whole: Some(secs(9)), ..limits },
+                due(30, TimeLimit::FirstContent),
+            ),
             (
                 Times { window: Some(start + secs(25)), ..with_content(20) },
                 limits,

@@ -65,7 +65,9 @@ where
             let own = later(now, pipeline);
             match clocks.begin_by(now, own) {
                 Err(failure) => return ResponseFuture::refused(failure),
-                Ok(true) => request.context_mut().deadline = Some(Deadline::of_limit(own, pipeline)),
+                Ok(true) => {
+                    request.context_mut().deadline = Some(Deadline::of_limit(own, pipeline));
+                }
                 Ok(false) => {}
             }
         }

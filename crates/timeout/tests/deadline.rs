@@ -92,7 +92,9 @@ async fn it_runs_over_the_whole_answer_however_steadily_it_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn it_runs_from_the_call_even_when_the_head_was_there_at_once() {
-    for (callers, knob) in [(None, "`timeout.pipeline_ms`"), (Some(secs(10)), "the caller's deadline")] {
+    for (callers, knob) in
+        [(None, "`timeout.pipeline_ms`"), (Some(secs(10)), "the caller's deadline")]
+    {
         let mut events =
             Some(Timed::new([(secs(0), text("a")), (secs(30), text("b")), (secs(0), end())]));
         let provider = service_fn(move |_: PlainRequest| {

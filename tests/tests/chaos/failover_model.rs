@@ -49,7 +49,7 @@ pub(crate) enum Report {
 
 /// How a target stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Eligibility {
     Well,
     /// It rests, and a call may find out if it is back.
     ProbeIsDue,
@@ -153,17 +153,17 @@ impl Cooldowns {
     }
 
     /// How `target` stands for a call of this witness: all of its records together.
-    pub(crate) fn standing(
+    pub(crate) fn eligibility(
         &self,
         target: &Target,
         witness: Option<u64>,
         now: Duration,
-    ) -> Standing {
+    ) -> Eligibility {
         let records = || records_of(target).into_iter().filter_map(|key| self.records.get(&key));
         let rests: Vec<Resting> =
             records().filter_map(|record| record.circuit.resting_for(witness, now)).collect();
         let Some(until) = rests.iter().map(|rest| rest.until).max() else {
-            return Standing::Well;
+            return Eligibility::Well;
         };
         let ready = rests.iter().all(|rest| rest.probe_from <= now);
         let free = || {
@@ -172,11 +172,11 @@ impl Cooldowns {
             !resting.any(|record| record.probing(now))
         };
         if ready && free() {
-            Standing::ProbeIsDue
+            Eligibility::ProbeIsDue
         } else if self.refuses(target, witness, now) {
-            Standing::Refuses
+            Eligibility::Refuses
         } else {
-            Standing::Rests(until)
+            Eligibility::Rests(until)
         }
     }
 
@@ -195,7 +195,7 @@ impl Cooldowns {
         witness: Option<u64>,
         now: Duration,
     ) {
-        let probe = self.standing(target, witness, now) == Standing::ProbeIsDue;
+        let probe = self.eligibility(target, witness, now) == Eligibility::ProbeIsDue;
         let mut probes = Vec::new();
         for key in records_of(target) {
             let record = self.record(key.clone(), now);
@@ -215,7 +215,7 @@ impl Cooldowns {
     /// Whether the call's target rests for it.
     pub(crate) fn rests(&self, id: u64, now: Duration) -> bool {
         let Some(Visit { target, witness, .. }) = self.visits.get(&id) else { return false };
-        self.standing(target, *witness, now) != Standing::Well
+        self.eligibility(target, *witness, now) != Eligibility::Well
     }
 
     pub(crate) fn is_probe(&self, id: u64) -> bool {

@@ -9,7 +9,7 @@
 //! * a target is not retried in place where another one can serve the call, and the target rests, is being
 //!   probed or met one of our time limits;
 //! * a call does not fail while there is a target that it has not asked and could;
-//! * the layers below are told how many others can serve the call.
+//! * the layers below learn how many others can serve the call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use steadfast::{
 };
 
 use crate::{
-    failover_model::{Cooldowns, Report, Standing, direction},
+    failover_model::{Cooldowns, Eligibility, Report, direction},
     invariants::Invariant,
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
     world::World,
@@ -291,21 +291,21 @@ impl Visits<'_> {
         now: Duration,
     ) -> Result<(), String> {
         let witness = self.witness(call.caller);
-        let standing = |one: &Candidate| self.model.standing(&one.target, witness, now);
-        let until = match standing(&self.candidates[at]) {
-            Standing::Well => return Ok(()),
+        let eligibility = |one: &Candidate| self.model.eligibility(&one.target, witness, now);
+        let until = match eligibility(&self.candidates[at]) {
+            Eligibility::Well => return Ok(()),
             _ if probing == Some(false) => return Err("a hedge goes to a resting one".to_owned()),
-            Standing::ProbeIsDue => return Ok(()),
-            Standing::Refuses => return Err("it refuses".to_owned()),
-            Standing::Rests(until) => until,
+            Eligibility::ProbeIsDue => return Ok(()),
+            Eligibility::Refuses => return Err("it refuses".to_owned()),
+            Eligibility::Rests(until) => until,
         };
         if self.world.policies.failover.when_exhausted != WhenExhausted::TrySoonest {
             return Err("it rests".to_owned());
         }
         for other in self.others(Some(at), call).filter(|other| self.is_left(other, call)) {
-            match standing(other) {
-                Standing::Refuses => {}
-                Standing::Rests(later) if later >= until => {}
+            match eligibility(other) {
+                Eligibility::Refuses => {}
+                Eligibility::Rests(later) if later >= until => {}
                 how => {
                     let name = &other.target;
                     return Err(format!("it rests until {until:?}, and {name} is {how:?}"));
@@ -326,9 +326,9 @@ impl Visits<'_> {
         let witness = self.witness(call.caller);
         let insists = self.world.policies.failover.when_exhausted == WhenExhausted::TrySoonest;
         for other in self.others(None, call).filter(|other| self.is_left(other, call)) {
-            match self.model.standing(&other.target, witness, now) {
-                Standing::Refuses => {}
-                Standing::Rests(_) if !insists => {}
+            match self.model.eligibility(&other.target, witness, now) {
+                Eligibility::Refuses => {}
+                Eligibility::Rests(_) if !insists => {}
                 how => return Err(format!("{} was not asked, and is {how:?}", other.target)),
             }
         }
@@ -354,7 +354,7 @@ impl Visits<'_> {
         })
     }
 
-    /// The first attempt of a call is told how many others there are that do not refuse.
+    /// The first attempt of a call learns how many others there are that do not refuse.
     fn counts_others(
         &self,
         at: usize,

@@ -146,7 +146,10 @@ fn broken(
 /// The matrix.
 pub(crate) const LINES: [Line; 34] = [
     Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, retried(ONCE)) },
-    Line { name: "502 with a page of HTML", cell: |_, _| error(ErrorKind::BadGatewayHtml, retried(ONCE)) },
+    Line {
+        name: "502 with a page of HTML",
+        cell: |_, _| error(ErrorKind::BadGatewayHtml, retried(ONCE)),
+    },
     Line { name: "504", cell: |_, _| error(ErrorKind::GatewayTimeout, retried(ONCE)) },
     Line { name: "520", cell: |_, _| status(520) },
     Line { name: "599, which nobody has defined", cell: |_, _| status(599) },
@@ -185,19 +188,14 @@ pub(crate) const LINES: [Line; 34] = [
         name: "429, `retry-after-ms: 1500`",
         cell: |_, _| limited(RateLimit::after_ms(1_500), 1_500),
     },
-    Line {
-        name: "429, `retry-after: 1.5`",
-        cell: |_, _| limited(RateLimit::after("1.5"), 1_500),
-    },
+    Line { name: "429, `retry-after: 1.5`", cell: |_, _| limited(RateLimit::after("1.5"), 1_500) },
     Line {
         name: "429, `x-ratelimit-reset-requests: 1.5s` (Gemini: `retryDelay` 1.5s)",
         cell: |dialect, _| {
             let retry_info = Some("1.5s".to_owned());
             match dialect {
                 Dialect::OpenAi => limited(RateLimit::reset("1.5s"), 1_500),
-                Dialect::Gemini => {
-                    limited(RateLimit { retry_info, ..RateLimit::default() }, 1_500)
-                }
+                Dialect::Gemini => limited(RateLimit { retry_info, ..RateLimit::default() }, 1_500),
                 _ => None,
             }
         },

@@ -7,8 +7,7 @@ use parking_lot::Mutex;
 use steadfast_core::{
     Lease, LeaseEnd, Observer, Outcome, PermitKind, Reason, RecoveryLog,
     circuit::{
-        Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, Moment,
-        Transition, Weight,
+        Blame, Circuit, CircuitPolicy, CircuitState, CircuitVerdict, Moment, Transition, Weight,
     },
 };
 use tokio::time::Instant;

@@ -32,10 +32,10 @@ use tokio::time::Instant;
 
 use self::{admit::Pending, own::Own, rest::Rest, row::Row};
 pub use self::{
-    window::{Counts, Window},
     policy::{CircuitPolicy, LonePolicy, SlowPolicy},
     row::MAX_ROW,
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
+    window::{Counts, SlidingWindow},
 };
 use crate::{Permit, PermitKind, Reason, Witness, time::later};
 
@@ -49,7 +49,7 @@ pub struct Circuit {
     epoch: u64,
     /// How often it has opened or closed.
     generation: u64,
-    window: Window,
+    window: SlidingWindow,
     row: Row,
     /// Failures that rest the target for their own witness alone.
     own: Own,
@@ -133,6 +133,10 @@ pub struct Admission {
     pub lost: usize,
 }
 
+/// The [evidence](crate::Failure::evidence) of a refusal that is about a repetition alone: a first attempt
+/// would pass.
+pub const OUT_OF_TURN: &str = "breaker:turn";
+
 /// A call that may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -168,7 +172,7 @@ impl Circuit {
             since: now,
             epoch: 0,
             generation: 0,
-            window: Window::new(policy.window, now),
+            window: SlidingWindow::new(policy.window, now),
             row: Row::default(),
             own: Own::default(),
             last_success: None,

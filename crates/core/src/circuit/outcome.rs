@@ -72,7 +72,7 @@ impl Circuit {
         first_content: Option<Duration>,
     ) -> Option<Transition> {
         let transition = self.judge(now, permit, verdict, first_content);
-        // Whatever it said, it is not under way any more.
+        // Whatever its verdict, it is not under way any more.
         self.own.void(permit.witness, permit.order);
         transition
     }

@@ -22,7 +22,7 @@ pub struct Counts {
 /// piece that is running and the nine before it. It slides with the clock and not with the calls,
 /// so an old failure is gone after the window whether calls came or not.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct SlidingWindow {
     epoch: Instant,
     /// Nanoseconds in a bucket.
     width: u64,
@@ -39,7 +39,7 @@ struct Bucket {
     slow: u32,
 }
 
-impl Window {
+impl SlidingWindow {
     /// An empty window of `length`, which is at least [`BUCKETS`] nanoseconds.
     pub fn new(length: Duration, now: Instant) -> Self {
         let width = (nanos(length) / BUCKETS as u64).max(1);
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn slides_without_calls() {
         let start = Instant::now();
-        let mut window = Window::new(ms(1_000), start);
+        let mut window = SlidingWindow::new(ms(1_000), start);
         window.record(start, true, false);
         window.record(start + ms(950), false, true);
         let both = Counts { calls: 2, failures: 1, slow: 1 };
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_late_arrival_is_counted_now_and_nothing_is_lost() {
         let start = Instant::now();
-        let mut window = Window::new(ms(1_000), start);
+        let mut window = SlidingWindow::new(ms(1_000), start);
         window.record(start + ms(500), false, false);
         window.record(start + ms(399), true, false);
         assert_eq!(window.counts(start + ms(1_400)).failures, 1, "counted in the piece of 500 ms");
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_century_later_it_is_empty_and_works() {
         let start = Instant::now();
-        let mut window = Window::new(ms(10), start);
+        let mut window = SlidingWindow::new(ms(10), start);
         window.record(start, true, true);
         let later = start + Duration::from_secs(3_000_000_000);
         assert_eq!(window.counts(later), Counts::default());
@@ -153,7 +153,7 @@ mod tests {
             events in proptest::collection::vec((0u64..40_000, any::<bool>(), any::<bool>()), 1..300),
         ) {
             let start = Instant::now();
-            let mut window = Window::new(ms(length), start);
+            let mut window = SlidingWindow::new(ms(length), start);
             let piece = ms(length).as_nanos() / BUCKETS as u128;
             let mut list: Vec<(u128, bool, bool)> = vec![];
             let mut at = Duration::ZERO;

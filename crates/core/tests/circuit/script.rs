@@ -306,8 +306,7 @@ impl Rig {
                 return self.circuit.end(self.moment(), &permit, verdict(text), content);
             }
             [text, "by", by] => {
-                let permit =
-                    Permit { witness: witness(by), ..self.admitted(PermitKind::Ordinary) };
+                let permit = Permit { witness: witness(by), ..self.admitted(PermitKind::Ordinary) };
                 self.circuit.began(&permit);
                 return self.end(permit, verdict(text));
             }

@@ -136,7 +136,16 @@ fn policies() -> impl Strategy<Value = CircuitPolicy> {
         (any::<bool>(), proptest::option::of(50u64..1_500), 0u64..3_000),
     )
         .prop_map(
-            |(row, window, min_calls, failure_rate, slow, probing, lone, (grows, first_rest, trusted))| {
+            |(
+                row,
+                window,
+                min_calls,
+                failure_rate,
+                slow,
+                probing,
+                lone,
+                (grows, first_rest, trusted),
+            )| {
                 let ms = Duration::from_millis;
                 let (probes, successes, lead, limit) = probing;
                 CircuitPolicy {

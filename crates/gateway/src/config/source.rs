@@ -305,7 +305,8 @@ mod tests {
             let policy = Source::text(text).parse().unwrap().guard.policy;
             assert_eq!((policy.limits.calls, policy.named.calls), (everybody, named), "{text}");
         }
-        let every = "[guard]\nevents = 1\ncalls = 2\ntime_s = 3\nper_tool = 4\nedits_per_file = 5\n";
+        let every =
+            "[guard]\nevents = 1\ncalls = 2\ntime_s = 3\nper_tool = 4\nedits_per_file = 5\n";
         let policy = Source::text(every).parse().unwrap().guard.policy;
         assert_eq!(policy.limits, policy.named);
         assert_eq!(policy.named.edits_per_file, Some(5));

@@ -7,15 +7,15 @@ mod status;
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use serde_json::Value;
-use steadfast::{
-    ChatService, Handles, Target,
-    client::{Credential, LlmClient, Provider, Providers, transport::Transport},
-};
 pub use self::report::{Line, Report};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,
+};
+use serde_json::Value;
+use steadfast::{
+    ChatService, Handles, Target,
+    client::{Credential, LlmClient, Provider, Providers, transport::Transport},
 };
 
 /// A running stack and its handles; cheap to clone.
