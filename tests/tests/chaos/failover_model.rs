@@ -253,7 +253,9 @@ impl Cooldowns {
         let hint = facts.hint.filter(|hint| !hint.is_zero());
         let Some(blame) = blame else {
             // An open breaker reports when it will admit a call.
-            if let (Reason::CircuitOpen, Some(wait)) = (facts.reason, hint) {
+            if let (Reason::CircuitOpen, Some(wait), false) =
+                (facts.reason, hint, facts.out_of_turn)
+            {
                 let key = blamed(&target, Scope::ModelCredential, facts.reason).unwrap();
                 let record = self.record(key, now);
                 if record.circuit.resting().is_none() {

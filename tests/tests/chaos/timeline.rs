@@ -7,6 +7,7 @@ use steadfast::{
     ChatRequest, ChatResponse, ChatService, Event, EventStream, Failover, Failure, FaultSide,
     Priority, Reason, RecoveryLog, Retry, Scope, Target, TimeLimit,
     breaker::{BreakerSnapshot, BreakerTransition},
+    circuit::OUT_OF_TURN,
     failover::FailoverSnapshot,
 };
 use tokio::{sync::broadcast, time::Instant};
@@ -44,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) limit: Option<TimeLimit>,
     /// How often a provider was asked.
     pub(crate) attempts: u32,
+    /// A breaker refused a repetition, and would not refuse a first attempt.
+    pub(crate) out_of_turn: bool,
 }
 
 impl From<&Failure> for Facts {
@@ -58,6 +61,7 @@ impl From<&Failure> for Facts {
             hint: failure.retry_after(),
             limit: failure.time_limit(),
             attempts: failure.attempts(),
+            out_of_turn: failure.evidence() == OUT_OF_TURN,
         }
     }
 }
