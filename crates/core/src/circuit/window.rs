@@ -40,7 +40,7 @@ struct Bucket {
 }
 
 impl SlidingWindow {
-    /// An empty window of `length`, which is at least [`BUCKETS`] nanoseconds.
+    /// An empty window of `length`, which is at least ten nanoseconds.
     pub fn new(length: Duration, now: Instant) -> Self {
         let width = (nanos(length) / BUCKETS as u64).max(1);
         Self {
