@@ -30,7 +30,8 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         [
             nth(1, Fault::rate_limit(RateLimit::after_ms(80))),
             nth(3, Fault::break_after(0, overloaded)),
-            nth(5, Fault::Error(ErrorKind::Auth)),
+            // A key that worked a moment ago is given up at its second refusal.
+            PlanRule::new(Fault::Error(ErrorKind::Auth)).from(5),
         ],
     );
     let second = serve(
