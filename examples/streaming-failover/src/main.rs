@@ -23,13 +23,16 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The first provider sends headers and a ping, and then an error event instead of content. It
-    // gets a cooldown for that, so the second one answers both calls; it loses its connection after
-    // the fourth piece of the second answer.
+    // The first provider sends headers and a ping, and then an error event instead of content. One
+    // failure is no reason to avoid it, so it answers the next call, and loses its connection after
+    // the fourth piece.
     let overloaded = Fault::break_after(0, How::ErrorEvent(ErrorKind::Overloaded));
     let reset = Fault::break_after(4, How::Reset);
-    let first = serve(Dialect::Anthropic, PlanRule::new(overloaded).nth(1)).await?;
-    let second = serve(Dialect::OpenAi, PlanRule::new(reset).nth(2)).await?;
+    let faults = FaultPlan::none()
+        .rule(PlanRule::new(overloaded).nth(1))
+        .rule(PlanRule::new(reset).nth(2));
+    let first = serve(Dialect::Anthropic, faults).await?;
+    let second = serve(Dialect::OpenAi, FaultPlan::none()).await?;
     let provider = |name: &str, dialect, server: &SimServer| {
         Provider::new(name, dialect)
             .with_base_url(server.base_url())
@@ -63,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let delivered = result.answer.text();
     ensure(!delivered.is_empty() && WORDS.starts_with(&delivered), "what arrived is kept")?;
     ensure(delivered.len() < WORDS.len(), "and is not all of it")?;
-    ensure(calls_made(&first) == 1 && calls_made(&second) == 2, "no second provider was called")
+    ensure(calls_made(&first) == 2 && calls_made(&second) == 1, "no second provider was called")
 }
 
 /// The result of one stream.
@@ -109,9 +112,9 @@ fn question() -> ChatRequest {
     ChatRequest::user("What is it?").streaming().with_context(CallContext::recording())
 }
 
-async fn serve(dialect: Dialect, rule: PlanRule) -> std::io::Result<SimServer> {
+async fn serve(dialect: Dialect, faults: FaultPlan) -> std::io::Result<SimServer> {
     let provider = SimProvider::builder(dialect)
-        .with_faults(FaultPlan::none().rule(rule))
+        .with_faults(faults)
         .respond(|_| Some(Answer::text(WORDS)))
         .build();
     SimServer::local(provider).await

@@ -22,6 +22,8 @@ pub(super) struct Script {
 
 /// Runs all of them.
 pub(super) async fn run(running: &Running) -> Vec<Script> {
+    // What the load has shown of the providers does not decide which of them gets a script's fault.
+    running.app.gateway().handles().failover.reset_all();
     let all = vec![
         broken(running).await,
         cut(running).await,
