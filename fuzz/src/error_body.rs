@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use steadfast_classify::{Classifier, Evidence, Verdict};
-use steadfast_core::{Failure, Reason, RecoveryTable, Retry, Upstream};
+use steadfast_core::{Failure, RecoveryTable, Retry, Upstream};
 
 use crate::{content::check_failure, input::Input};
 
