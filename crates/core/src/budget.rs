@@ -41,11 +41,23 @@ pub struct BudgetPolicy {
     /// What a first attempt that succeeds puts back.
     #[cfg_attr(feature = "serde", serde(rename = "budget_refill"))]
     pub refill: u32,
+    /// How many calls may wait between their attempts at once; beyond that they end with what they have. 1,024,
+    /// a quarter of the requests that a gateway has under way when it is full. Of those that share it
+    /// ([`RetryBudget::share`]) none takes more than three times what it leaves to the others. 0 for no limit.
+    pub max_waiting: u32,
 }
 
 impl Default for BudgetPolicy {
     fn default() -> Self {
-        Self { capacity: 500, transient: 14, throttling: 5, network: 5, free: 2, refill: 1 }
+        Self {
+            capacity: 500,
+            transient: 14,
+            throttling: 5,
+            network: 5,
+            free: 2,
+            refill: 1,
+            max_waiting: 1_024,
+        }
     }
 }
 
@@ -62,6 +74,8 @@ impl Default for BudgetPolicy {
 #[derive(Clone)]
 pub struct RetryBudget {
     bucket: Arc<Bucket>,
+    /// Calls that wait, of those that share the bucket.
+    waiting: Arc<AtomicU32>,
     /// Whether successes that took nothing out put something back.
     refills: bool,
 }
@@ -70,6 +84,23 @@ pub struct RetryBudget {
 struct Bucket {
     policy: BudgetPolicy,
     tokens: AtomicU32,
+    /// Calls that wait, of all.
+    waiting: AtomicU32,
+}
+
+/// A place among the calls that wait, until it is dropped.
+#[derive(Debug)]
+#[must_use = "the place is given up when this is dropped"]
+pub struct Waiting {
+    bucket: Arc<Bucket>,
+    share: Arc<AtomicU32>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.share.fetch_sub(1, Ordering::Relaxed);
+        self.bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Which budget a layer draws from.
@@ -143,8 +174,9 @@ impl Default for RetryBudget {
 impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
-        let bucket = Bucket { policy, tokens: AtomicU32::new(policy.capacity) };
-        Self { bucket: Arc::new(bucket), refills: true }
+        let (tokens, waiting) = (AtomicU32::new(policy.capacity), AtomicU32::new(0));
+        let bucket = Arc::new(Bucket { policy, tokens, waiting });
+        Self { bucket, waiting: Arc::default(), refills: true }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -164,7 +196,44 @@ impl RetryBudget {
     /// ```
     #[must_use]
     pub fn drawing(&self) -> Self {
-        Self { bucket: self.bucket.clone(), refills: false }
+        Self { refills: false, ..self.clone() }
+    }
+
+    /// The same bucket for another route, whose calls wait beside those of this one: neither can take all
+    /// places.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self { waiting: Arc::default(), ..self.clone() }
+    }
+
+    /// A place to wait in between two attempts; `None` when there are too many calls that wait.
+    ///
+    /// Of the places that the others leave, at most three quarters are taken, so that there is always one for a
+    /// route whose calls have not waited before.
+    ///
+    /// ```
+    /// use steadfast_core::{BudgetPolicy, RetryBudget};
+    ///
+    /// let one = RetryBudget::new(BudgetPolicy { max_waiting: 8, ..BudgetPolicy::default() });
+    /// let other = one.share();
+    /// let places: Vec<_> = std::iter::from_fn(|| one.wait()).collect();
+    /// assert_eq!(places.len(), 6);
+    /// assert!(other.wait().is_some());
+    /// ```
+    pub fn wait(&self) -> Option<Waiting> {
+        let Self { bucket, waiting: share, .. } = self;
+        let held = share.fetch_add(1, Ordering::Relaxed);
+        let before = bucket.waiting.fetch_add(1, Ordering::Relaxed);
+        // Dropped, it gives both up again.
+        let place = Waiting { bucket: bucket.clone(), share: share.clone() };
+        let most = bucket.policy.max_waiting;
+        let left = most.saturating_sub(before);
+        (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(place)
+    }
+
+    /// How many calls wait.
+    pub fn waiting(&self) -> u32 {
+        self.bucket.waiting.load(Ordering::Relaxed)
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
@@ -244,7 +313,7 @@ impl RetryBudget {
 
 impl Bucket {
     fn put_back(&self, amount: u32) {
-        let Bucket { policy, tokens } = self;
+        let Bucket { policy, tokens, .. } = self;
         // A full bucket, the usual case, is not written to: no contention for its cache line.
         if amount == 0 || tokens.load(Ordering::Relaxed) >= policy.capacity {
             return;
@@ -301,6 +370,24 @@ mod tests {
         assert_eq!(budget.remaining(), 486);
         budget.lease(withdrawal).success();
         assert_eq!(budget.remaining(), 500);
+    }
+
+    #[test]
+    fn a_route_leaves_places_to_wait_in_for_the_others() {
+        let budget = RetryBudget::new(BudgetPolicy { max_waiting: 16, ..BudgetPolicy::default() });
+        let all_of =
+            |share: &RetryBudget| -> Vec<_> { std::iter::from_fn(|| share.wait()).collect() };
+        let (second, third) = (budget.share(), budget.drawing().share());
+        let by_first = all_of(&budget.drawing());
+        let by_second = all_of(&second);
+        let by_third = all_of(&third);
+        assert_eq!((by_first.len(), by_second.len(), by_third.len()), (12, 3, 1));
+        assert!(budget.wait().is_none() && budget.share().wait().is_none());
+        assert_eq!(budget.waiting(), 16);
+        drop((by_first, by_second, by_third));
+        assert_eq!(budget.waiting(), 0);
+        let open = RetryBudget::new(BudgetPolicy { max_waiting: 0, ..BudgetPolicy::default() });
+        assert_eq!((0..5_000).map_while(|_| open.wait()).collect::<Vec<_>>().len(), 5_000);
     }
 
     proptest! {

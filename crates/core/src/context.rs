@@ -27,6 +27,9 @@ pub struct CallContext {
     pub patience: Option<Duration>,
     /// How failover came to the target; `None` without one.
     pub routed: Option<Routed>,
+    /// Which target is asked first, or after the others, while it is well; read by failover. Set where an
+    /// answer is gone on with.
+    pub preference: Option<Arc<Preference>>,
     /// How much the caller cares.
     pub priority: Priority,
     /// The budget that retries of this request draw from; a layer without one of its own uses
@@ -39,6 +42,16 @@ pub struct CallContext {
     pub witness: Witness,
     /// Who calls. Behind a pointer, because most layers do not read it.
     identity: Option<Arc<Identity>>,
+}
+
+/// What a call prefers among targets that are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Preference {
+    /// This one: it has begun the answer.
+    For(Target),
+    /// Any other model or provider: the answer has broken here more than once.
+    Against(Target),
 }
 
 /// How much the caller cares about one call.
@@ -88,6 +101,7 @@ impl CallContext {
             alternatives: 0,
             patience: None,
             routed: None,
+            preference: None,
             priority: Priority::Interactive,
             budget: None,
             log: RecoveryLog::disabled(),

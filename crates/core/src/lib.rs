@@ -42,8 +42,11 @@ mod witness;
 
 pub use self::{
     backoff::{Backoff, BackoffError, Jitter},
-    budget::{BudgetPolicy, BudgetSource, Reservation, RetryBudget, Withdrawal},
-    context::{Call, CallContext, Capabilities, Identity, Needs, OnUnsupported, Priority, Profile},
+    budget::{BudgetPolicy, BudgetSource, Reservation, RetryBudget, Waiting, Withdrawal},
+    context::{
+        Call, CallContext, Capabilities, Identity, Needs, OnUnsupported, Preference, Priority,
+        Profile,
+    },
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
     first_content::{AttemptFailure, FirstContent},

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
-    CallContext, Deadline, Failover, Failure, Needs, Permit, Priority, Reason, RecoveryLog,
-    Reservation, RetryBudget, Witness, time::later,
+    CallContext, Deadline, Failover, Failure, Needs, Permit, Preference, Priority, Reason,
+    RecoveryLog, Reservation, RetryBudget, Target, Waiting, Witness, time::later,
 };
 use tokio::time::Instant;
 
@@ -38,6 +38,7 @@ pub(crate) struct CallState {
     pub(crate) witness: Witness,
     priority: Priority,
     pub(crate) session: Option<Session>,
+    preference: Option<Arc<Preference>>,
     /// The attempt under way finds out if its target is back.
     pub(crate) probing: bool,
     /// No other target can serve the call.
@@ -51,10 +52,10 @@ pub(crate) struct CallState {
 }
 
 /// What to do next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum NextAction {
     Ask(Selection),
-    Wait(Duration),
+    Wait(Duration, Option<Waiting>),
     End,
 }
 
@@ -70,6 +71,7 @@ impl CallState {
         Self {
             needs,
             session,
+            preference: context.preference.clone(),
             log: context.log.clone(),
             priority: context.priority,
             budget: context.budget.clone(),
@@ -148,22 +150,36 @@ impl CallState {
     }
 
     pub(crate) fn views(&self, now: Instant) -> SmallVec<[CandidateView; 4]> {
-        let view = |candidate: &Candidate| candidate.view(&self.needs, self.witness, now);
+        let view = |candidate: &Candidate| {
+            let mut view = candidate.view(&self.needs, self.witness, now);
+            view.mostly_fails |= self.avoids(&candidate.target);
+            view
+        };
         self.route.candidates.iter().map(view).collect()
+    }
+
+    /// Whether the call has seen enough of `target` to ask the others before it.
+    fn avoids(&self, target: &Target) -> bool {
+        match self.preference.as_deref() {
+            Some(Preference::Against(broken)) => {
+                broken.provider() == target.provider() && broken.model() == target.model()
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
         let history = self.history.as_ref();
         let mut exclusions = history.map(|own| own.exclusions.clone()).unwrap_or_default();
         exclusions.strict = self.policy().when_exhausted != WhenExhausted::TrySoonest;
-        if let Some(affinity) = self.affinity() {
-            exclusions.preferred = (0u8..)
-                .zip(&self.route.candidates)
-                .find(|(_, candidate)| {
-                    candidate.rank == 0 && affinity.is_at(&candidate.target, now)
-                })
-                .map(|(at, _)| at);
-        }
+        let find = |is_it: &dyn Fn(&Candidate) -> bool| {
+            (0u8..).zip(&self.route.candidates).find(|(_, it)| is_it(it)).map(|(at, _)| at)
+        };
+        exclusions.preferred = match (self.preference.as_deref(), self.affinity()) {
+            (Some(Preference::For(target)), _) => find(&|it| it.target == *target),
+            (_, Some(affinity)) => find(&|it| it.rank == 0 && affinity.is_at(&it.target, now)),
+            _ => None,
+        };
         exclusions
     }
 
@@ -199,7 +215,8 @@ impl CallState {
     /// the time and the memory that one takes.
     fn undisputed(&self) -> Option<Selection> {
         let Route { candidates, choosy, .. } = &*self.route;
-        let plain = self.history.is_none() && self.affinity().is_none() && !choosy;
+        let steered = self.affinity().is_some() || self.preference.is_some();
+        let plain = self.history.is_none() && !steered && !choosy;
         (plain && !candidates.iter().any(Candidate::is_degraded))
             .then(|| Selection::first(&self.route, candidates[0].permit(self.witness)))
     }
@@ -232,7 +249,7 @@ impl CallState {
         }
     }
 
-    fn stop(&mut self, why: &'static str) -> NextAction {
+    pub(crate) fn stop(&mut self, why: &'static str) -> NextAction {
         event::stopped(&self.log, why);
         self.history().stopped = Some(why);
         NextAction::End

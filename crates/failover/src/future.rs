@@ -9,7 +9,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, Lease, Reason, Track};
+use steadfast_core::{Call, Failure, Lease, Reason, Track, Waiting};
 use tokio::time::Sleep;
 use tower_service::Service;
 
@@ -61,7 +61,11 @@ enum Timer {
     /// Time for a hedge.
     Hedge(Pin<Box<Sleep>>),
     /// A target to come back.
-    Cooldown(Pin<Box<Sleep>>),
+    Cooldown {
+        sleep: Pin<Box<Sleep>>,
+        /// Held while the call waits.
+        _place: Option<Waiting>,
+    },
 }
 
 /// What is to be done next.
@@ -89,7 +93,7 @@ struct Prepared<Req> {
 /// What a selection came to.
 enum Chosen<Req> {
     Ask(Prepared<Req>),
-    Wait(Pin<Box<Sleep>>),
+    Wait(Timer),
     End(Failure),
 }
 
@@ -109,7 +113,7 @@ where
                 let main = Some(Attempt::new(service.call(first), candidate, lease));
                 return Self { main, rest: Rest::new(service, call, request, track) };
             }
-            Chosen::Wait(sleep) => (Timer::Cooldown(sleep), Todo::Nothing),
+            Chosen::Wait(timer) => (timer, Todo::Nothing),
             Chosen::End(failure) => (Timer::Off, Todo::End(failure)),
         };
         // Whatever its readiness reserved is not kept from others meanwhile.
@@ -181,7 +185,7 @@ where
                 // The last attempt has just failed.
                 Todo::Nothing | Todo::Choose => match choose(&mut self.request, &mut self.call) {
                     Chosen::Ask(prepared) => self.todo = Todo::Ask(Box::new(prepared)),
-                    Chosen::Wait(sleep) => self.timer = Timer::Cooldown(sleep),
+                    Chosen::Wait(timer) => self.timer = timer,
                     Chosen::End(failure) => self.todo = Todo::End(failure),
                 },
                 Todo::Ask(prepared) => match self.service.poll_ready(cx) {
@@ -288,7 +292,7 @@ where
                     }
                 }
             }
-            Timer::Cooldown(sleep) => {
+            Timer::Cooldown { sleep, .. } => {
                 ready!(sleep.as_mut().poll(cx));
                 self.timer = Timer::Off;
                 self.call.wake();
@@ -310,7 +314,10 @@ fn choose<Req: Call + Clone>(request: &mut Option<Req>, call: &mut CallState) ->
                     return Chosen::Ask(prepared);
                 }
             }
-            NextAction::Wait(wait) => return Chosen::Wait(Box::pin(tokio::time::sleep(wait))),
+            NextAction::Wait(wait, place) => {
+                let sleep = Box::pin(tokio::time::sleep(wait));
+                return Chosen::Wait(Timer::Cooldown { sleep, _place: place });
+            }
             NextAction::End => break,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steadfast_core::Waiting;
 use tokio::time::Instant;
 
 use crate::{
@@ -50,11 +51,20 @@ impl CallState {
         if wait > patience.saturating_sub(waited) || wait >= time {
             return NextAction::End;
         }
+        let place = match self.place() {
+            Ok(place) => place,
+            Err(why) => return self.stop(why),
+        };
         event::waited(&self.log, &self.candidate(next.slot).target, wait);
         let history = self.history();
         (history.rounds, history.pause) = (rounds + 1, pause);
         history.waited = waited.saturating_add(wait);
-        NextAction::Wait(wait)
+        NextAction::Wait(wait, place)
+    }
+
+    /// A place among the calls that wait.
+    fn place(&self) -> Result<Option<Waiting>, &'static str> {
+        self.budget().map(|budget| budget.wait().ok_or("too many calls wait already")).transpose()
     }
 
     fn is_retried_below(&self) -> bool {

@@ -303,3 +303,33 @@ async fn the_budget_of_the_request_is_used_when_the_layer_has_none() {
     drop(send(&layer(&["a"]).at_once(), &providers, request).await.unwrap_err());
     assert_eq!(providers.calls().concat(), "aaaa");
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_have_a_limit_beyond_which_they_end_with_what_they_have() {
+    let budget = RetryBudget::new(BudgetPolicy { max_waiting: 4, ..BudgetPolicy::default() });
+    let (layer, providers) =
+        (layer(&["a"]).at_once().with_budget(budget.clone()), Providers::new());
+    providers.set("a", fail(Reason::ServerError));
+    let mut waiting: Vec<_> = (0..3)
+        .map(|_| tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new())))
+        .collect();
+    for call in &mut waiting {
+        assert!(call.poll().is_pending());
+    }
+    assert_eq!(budget.waiting(), 3);
+    let start = Instant::now();
+    let (request, log) = (PlainRequest::new(), PlainRequest::new().log());
+    let request = PlainRequest { context: request.context.with_log(log.clone()), ..request };
+    let failure = send(&layer, &providers, request).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 1));
+    assert_eq!(start.elapsed(), secs(0));
+    assert!(log.to_string().contains("too many calls wait already"), "{log}");
+    // A place is free when a call that waits is dropped, asks again, or ends.
+    drop(waiting.pop());
+    assert_eq!(budget.waiting(), 2);
+    providers.repair("a");
+    for call in waiting {
+        assert_eq!(call.await.unwrap(), "a");
+    }
+    assert_eq!(budget.waiting(), 0);
+}

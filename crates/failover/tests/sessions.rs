@@ -4,7 +4,9 @@
 
 mod support;
 
-use steadfast_core::{CallContext, Reason};
+use std::sync::Arc;
+
+use steadfast_core::{CallContext, Preference, Reason};
 use steadfast_failover::{CooldownFailoverLayer, TargetSpec};
 use support::*;
 use tokio::time::advance;
@@ -169,4 +171,29 @@ async fn a_session_leaves_a_target_that_was_removed_from_the_chain() {
     assert_eq!(send(&layer, &providers, PlainRequest::session("s")).await.unwrap(), "c");
     let foreign = providers.received().pop().unwrap().request.fitted.unwrap().foreign_history;
     assert!(foreign, "its history is still foreign");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_may_prefer_a_target_or_any_other_while_that_is_well() {
+    let layer = abc().at_once();
+    let prefers = |preference| {
+        let mut request = PlainRequest::session("s");
+        request.context.preference = Some(Arc::new(preference));
+        request
+    };
+    let (favours, avoids) = (Preference::For(target("b")), Preference::Against(target("a")));
+    let sent = async |providers: &Providers, request: PlainRequest| {
+        send(&layer, providers, request).await.unwrap()
+    };
+    let providers = Providers::new();
+    assert_eq!(sent(&providers, PlainRequest::session("s")).await, "a", "where the session is");
+    assert_eq!(sent(&providers, prefers(favours.clone())).await, "b");
+    assert_eq!(sent(&providers, prefers(avoids.clone())).await, "b");
+    // What is avoided is the last of those that are well, and is asked before one that rests.
+    providers.set("b", fail(Reason::Network)).set("c", fail(Reason::Network));
+    assert_eq!(sent(&providers, prefers(avoids.clone())).await, "a");
+    assert_eq!(sent(&providers, prefers(avoids.clone())).await, "a");
+    providers.repair("b").repair("c").calls();
+    assert_eq!(sent(&providers, prefers(avoids)).await, "a");
+    assert_eq!(sent(&providers, prefers(favours)).await, "a", "a resting one is not preferred");
 }

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
-use steadfast_core::{Call, Failure, Retry, Target, Usage};
+use steadfast_core::{Call, Failure, Preference, Retry, Target, Usage};
 
 use crate::{
     Partial, PolicyError,
@@ -276,7 +276,7 @@ impl Recovery for ContinuationPolicy {
                 let dropped = Dropped { partial, events, max_output, used: before.plus(&used) };
                 answer.state.dropped = Some(Box::new(dropped));
                 answer.state.hold_back.next_piece();
-                return NextAction::Call(Box::new(answer.request.clone()), Reserved::default());
+                return call(answer, answer.request.clone());
             }
             answer.out.extend(events);
         }
@@ -350,6 +350,13 @@ fn next_call(shared: &LayerState, answer: &mut CutAnswer, new: u64) -> NextActio
     let (context, target) = (&answer.request.context, answer.target.as_ref());
     event::continued(context, target, answer.calls(), new, bytes);
     answer.state.hold_back.next_piece();
+    call(answer, request)
+}
+
+/// A further call, by preference at the target that has begun the answer.
+fn call(answer: &CutAnswer, mut request: ChatRequest) -> NextAction {
+    let preference = answer.target.clone().map(Preference::For);
+    request.context.preference = preference.map(Arc::new);
     NextAction::Call(Box::new(request), Reserved::default())
 }
 

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use steadfast_chat::{ChatRequest, Event, ThinkingConfig};
 use steadfast_core::{
-    Attempt, BudgetSource, Call, Dialect, Failover, Failure, FaultSide, Reason, Retry, RetryBudget,
-    Target, Usage,
+    Attempt, BudgetSource, Call, Dialect, Failover, Failure, FaultSide, Preference, Reason, Retry,
+    RetryBudget, Target, Usage,
 };
 
 use crate::{
@@ -236,11 +236,17 @@ impl Recovery for ResumePolicy {
             && !text.trim().is_empty()
             && !thinks(&answer.request)
             && shared.options.accepts_prefill(target, answer.dialect);
-        let request = match (prefilled, in_text) {
+        // A stream breaks by chance; one that breaks twice may break there always.
+        let preference = answer.target.clone().map(|target| match answer.calls() {
+            0 | 1 => Preference::For(target),
+            _ => Preference::Against(target),
+        });
+        let mut request = match (prefilled, in_text) {
             (true, _) => request::prefilled(&answer.request, text),
             (false, true) => request::repeating(&answer.request, text, &shared.policy.overlap),
             (false, false) => answer.request.clone(),
         };
+        request.context.preference = preference.map(Arc::new);
         answer.state.prefilled = prefilled;
         // The caller gets the failure that broke the stream, as without resumes.
         answer.state.failure.get_or_insert(failure);

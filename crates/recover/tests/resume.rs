@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 use common::*;
 use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
-use steadfast_core::{Deadline, Reason, RetryBudget, Usage};
+use steadfast_core::{Deadline, Preference, Reason, RetryBudget, Usage};
 use steadfast_recover::{ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
@@ -516,4 +516,24 @@ async fn every_attempt_is_counted_once() {
         assert_eq!(before, [5, 6, 9], "{counts}");
         assert_eq!(got.failures[0].attempts(), 6, "{counts}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_stream_is_resumed_where_it_broke_and_then_elsewhere() {
+    let blocks = [Block::Text(long())];
+    let model = Model::new(move |call, _| {
+        let events = stream("a", &blocks, 9, true, StopReason::EndTurn);
+        Ok(broken(&events, 40 + 10 * call, fail(Reason::Network)))
+    });
+    let got = send(&model, &StreamResumeLayer::default(), recording()).await;
+    assert_eq!(got.failures.len(), 1);
+    let preferences: Vec<_> = model
+        .requests
+        .lock()
+        .iter()
+        .map(|request| request.context.preference.as_deref().cloned())
+        .collect();
+    let expected =
+        [None, Some(Preference::For("p0".into())), Some(Preference::Against("p1".into()))];
+    assert_eq!(preferences, expected);
 }

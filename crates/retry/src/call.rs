@@ -10,7 +10,7 @@ use std::{
 
 use steadfast_core::{
     AttemptFailure, BufferLimits, Call, Deadline, Failure, Kept, Lease, Reason, Reservation, Retry,
-    RetryBudget, Routed, Spare, Withdrawal,
+    RetryBudget, Routed, Spare, Waiting, Withdrawal,
 };
 use tower_service::Service;
 
@@ -73,8 +73,14 @@ impl Drop for Cost {
 
 /// What follows a failed attempt.
 pub(crate) enum NextAction {
-    Retry(Duration),
+    Retry(Wait),
     GiveUp(Failure),
+}
+
+/// The time before a retry, and the place that the call has among those that wait.
+pub(crate) struct Wait {
+    pub(crate) time: Duration,
+    pub(crate) place: Option<Waiting>,
 }
 
 impl<S, Req: Call + Clone> CallState<S, Req> {
@@ -144,10 +150,10 @@ impl<S, Req: Call> CallState<S, Req> {
         };
         match self.decide(&failure) {
             Ok((wait, reserved)) => {
-                self.last_wait = wait;
-                self.waited = self.waited.saturating_add(wait);
+                self.last_wait = wait.time;
+                self.waited = self.waited.saturating_add(wait.time);
                 self.retries += 1;
-                event::retried(self.kept.context(), &failure, self.retries, wait);
+                event::retried(self.kept.context(), &failure, self.retries, wait.time);
                 let nudge = Nudge::new(self.retries, failure.reason(), had_reply);
                 let nudge = self.shared.nudge(&nudge);
                 let cost = Cost { reserved, under_way: false };
@@ -163,7 +169,7 @@ impl<S, Req: Call> CallState<S, Req> {
     fn refused(&mut self, refusal: Failure, mut retry: PendingRetry) -> NextAction {
         retry.cost.under_way = false;
         if let Some(wait) = self.turn(&refusal) {
-            self.waited = self.waited.saturating_add(wait);
+            self.waited = self.waited.saturating_add(wait.time);
             self.pending_retry = Some(retry);
             return NextAction::Retry(wait);
         }
@@ -178,7 +184,7 @@ impl<S, Req: Call> CallState<S, Req> {
     }
 
     /// How long to wait after `refusal` where calls take turns and this one has nowhere else to go.
-    fn turn(&self, refusal: &Failure) -> Option<Duration> {
+    fn turn(&self, refusal: &Failure) -> Option<Wait> {
         let turn = refusal.retry_after().filter(|turn| !turn.is_zero())?;
         if refusal.reason() != Reason::CircuitOpen
             || !self.takes_turns()
@@ -186,10 +192,20 @@ impl<S, Req: Call> CallState<S, Req> {
         {
             return None;
         }
-        let wait = self.shared.spread(turn);
-        let in_time = self.time_left().is_none_or(|left| wait < left);
-        let patient = self.patience_left().is_none_or(|left| wait <= left);
-        (in_time && patient).then_some(wait)
+        let time = self.shared.spread(turn);
+        let in_time = self.time_left().is_none_or(|left| time < left);
+        let patient = self.patience_left().is_none_or(|left| time <= left);
+        if !in_time || !patient {
+            return None;
+        }
+        self.wait(time).ok()
+    }
+
+    /// A wait of this `time`, if there is a place for one more call that waits.
+    fn wait(&self, time: Duration) -> Result<Wait, GiveUp> {
+        let budget = self.shared.budget(self.kept.context()).filter(|_| !time.is_zero());
+        let place = budget.map(|budget| budget.wait().ok_or(GiveUp::Crowded)).transpose()?;
+        Ok(Wait { time, place })
     }
 
     fn give_up(&self, failure: Failure, why: GiveUp) -> NextAction {
@@ -234,7 +250,7 @@ impl<S, Req: Call> CallState<S, Req> {
     }
 
     /// How long to wait before a retry, and what it costs.
-    fn decide(&self, failure: &Failure) -> Result<(Duration, Option<Reservation>), GiveUp> {
+    fn decide(&self, failure: &Failure) -> Result<(Wait, Option<Reservation>), GiveUp> {
         let context = self.kept.context();
         let routed = context.routed.as_ref().filter(|_| context.alternatives > 0);
         let situation = Situation {
@@ -261,6 +277,7 @@ impl<S, Req: Call> CallState<S, Req> {
         let reserve = |budget: &RetryBudget| {
             budget.reserve_retry(failure.reason(), repeat).ok_or(GiveUp::Budget)
         };
+        let wait = self.wait(wait)?;
         let cost = self.shared.budget(context).map(reserve).transpose()?;
         Ok((wait, cost))
     }

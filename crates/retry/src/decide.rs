@@ -99,6 +99,8 @@ pub enum GiveUp {
     NoTime,
     /// The retry budget is empty.
     Budget,
+    /// Too many calls wait already.
+    Crowded,
 }
 
 impl GiveUp {
@@ -119,6 +121,7 @@ impl GiveUp {
             GiveUp::HintTooLong => "hint_too_long",
             GiveUp::NoTime => "no_time",
             GiveUp::Budget => "budget",
+            GiveUp::Crowded => "crowded",
         }
     }
 
@@ -136,6 +139,7 @@ impl GiveUp {
                 | GiveUp::HintTooLong
                 | GiveUp::NoTime
                 | GiveUp::Budget
+                | GiveUp::Crowded
         )
     }
 }

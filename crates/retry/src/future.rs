@@ -8,11 +8,11 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, FirstContent, Reason, Track};
+use steadfast_core::{Call, Failure, FirstContent, Reason, Track, Waiting};
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use crate::call::{CallState, NextAction};
+use crate::call::{CallState, NextAction, Wait};
 
 pin_project! {
     /// Calls, waits for the first content, sleeps, waits for readiness and calls again.
@@ -42,6 +42,7 @@ pin_project! {
         // Boxed: it exists on the slow path only, and would double the size of the future.
         Sleeping {
             sleep: Pin<Box<Sleep>>,
+            place: Option<Waiting>,
         },
         Readying,
         Done,
@@ -82,7 +83,7 @@ where
                         Err(failure) => this.call.failed(failure),
                     }
                 }
-                StateProjection::Sleeping { sleep } => {
+                StateProjection::Sleeping { sleep, .. } => {
                     ready!(sleep.as_mut().poll(cx));
                     this.state.set(State::Readying);
                     continue;
@@ -99,10 +100,12 @@ where
             // The failed attempt has been dropped, so its connection and permits are free during the
             // wait.
             match action {
-                NextAction::Retry(wait) if wait.is_zero() => this.state.set(State::Readying),
-                NextAction::Retry(wait) => {
-                    let sleep = Box::pin(tokio::time::sleep(wait));
-                    this.state.set(State::Sleeping { sleep });
+                NextAction::Retry(Wait { time, .. }) if time.is_zero() => {
+                    this.state.set(State::Readying);
+                }
+                NextAction::Retry(Wait { time, place }) => {
+                    let sleep = Box::pin(tokio::time::sleep(time));
+                    this.state.set(State::Sleeping { sleep, place });
                 }
                 NextAction::GiveUp(failure) => {
                     this.state.set(State::Done);

@@ -111,6 +111,8 @@ pub struct RetrySnapshot {
     /// Tokens left in the layer's own retry budget; `None` when it has none. Requests that have a
     /// budget draw from that instead.
     pub budget: Option<u32>,
+    /// Calls that wait between their attempts, here and in the other layers that share the budget.
+    pub waiting: u32,
 }
 
 impl RetrySnapshot {
@@ -137,6 +139,7 @@ impl RetryHandle {
             recovered: counters.recovered.load(Ordering::Relaxed),
             gave_up: counters.gave_up.load(Ordering::Relaxed),
             budget: (!matches!(config.budget, BudgetSource::Unlimited)).then(|| budget.remaining()),
+            waiting: budget.waiting(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::{
 
 use common::{exact, layer, routed, run_script, turn};
 use steadfast_core::{BudgetPolicy, Failure, Reason, RetryBudget};
-use steadfast_testkit::{fail, ms, plain_request, secs};
+use steadfast_testkit::{PlainRequest, fail, ms, plain_request, secs};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[tokio::test(start_paused = true)]
@@ -128,4 +128,27 @@ async fn nothing_is_lost_when_the_call_is_dropped() {
         assert_eq!(budget.remaining(), 500 - paid, "{at:?}");
         assert_eq!(Arc::strong_count(&alive), 1, "{at:?}: the request is gone");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_finds_no_place_to_wait_in_ends_with_its_failure() {
+    let budget = RetryBudget::new(BudgetPolicy { max_waiting: 1, ..BudgetPolicy::default() });
+    let layer = layer(exact()).with_budget(budget.clone());
+    let fails = || service_fn(async |_: PlainRequest| Err::<(), _>(fail(Reason::ServerError)));
+    let mut first = tokio_test::task::spawn(
+        layer.clone().at_once().layer(fails()).oneshot(plain_request(|_| ())),
+    );
+    assert!(first.poll().is_pending());
+    assert_eq!(budget.waiting(), 1);
+    let request = plain_request(|context| context.log = steadfast_core::RecoveryLog::enabled());
+    let log = request.context.log.clone();
+    let failure = layer.clone().at_once().layer(fails()).oneshot(request).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 1));
+    assert!(log.to_string().contains("retry.gave_up server_error crowded"), "{log}");
+    drop(first);
+    assert_eq!(budget.waiting(), 0, "a call that is dropped waits no longer");
+    let run =
+        run_script(&layer, plain_request(|_| ()), [Err(fail(Reason::ServerError)), Ok("yes")])
+            .await;
+    assert_eq!((run.answer.is_ok(), budget.waiting()), (true, 0));
 }

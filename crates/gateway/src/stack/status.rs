@@ -78,6 +78,7 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
             "recovered": retry.recovered,
             "gave_up": retry.gave_up,
             "budget": retry.budget,
+            "waiting": retry.waiting,
         },
     })
 }
