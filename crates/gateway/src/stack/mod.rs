@@ -4,10 +4,14 @@ mod layers;
 mod models;
 mod report;
 mod status;
+mod worst;
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-pub use self::report::{Line, Report};
+pub use self::{
+    report::{Line, Report},
+    worst::{Cost, Worst},
+};
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,

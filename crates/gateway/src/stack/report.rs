@@ -4,11 +4,14 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 use serde_json::Value;
-use steadfast::{client::dialect::codec, guard::ToolSpec};
+use steadfast::{client::dialect::codec, failover::WhenExhausted, guard::ToolSpec};
 use steadfast_core::Reason;
 use toml::de::DeValue;
 
-use super::layers;
+use super::{
+    layers,
+    worst::{self, Cost, Worst},
+};
 use crate::config::{Config, ConfigErrors, Source};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
@@ -34,7 +37,11 @@ const MANY: usize = 4;
 pub struct Report {
     /// The layers, outermost first, and their numbers.
     pub lines: Vec<Line>,
-    /// The most often one call can ask a provider: every target, every retry.
+    /// What each kind of failure costs a call at most at one provider, besides the provider's own time.
+    pub worst: Vec<Worst>,
+    /// What is set and changes nothing, and why.
+    pub without_effect: Vec<String>,
+    /// The most often one call can ask a provider.
     pub attempts_a_call: u64,
     /// The most calls one request can come to: every stream breaks as often as it may be resumed,
     /// and every answer is cut off as often as it may be continued.
@@ -68,7 +75,6 @@ impl Report {
         config.validate(source)?;
         let chain = layers::chain(config, &config.chain())
             .map_err(|error| source.error("failover.chain", error.to_string()))?;
-        let retries = u64::from(config.retry.policy.retries);
         // Each resume and each continuation is a call of its own.
         let (continuation, resume) = (&config.continuation, &config.resume);
         let policy = Some(&continuation.policy).filter(|_| continuation.enabled);
@@ -85,10 +91,12 @@ impl Report {
                 credentials * (1 + downgrades.unwrap_or(0) as u64)
             })
             .sum();
-        let attempts = candidates * (1 + retries);
+        let attempts = attempts(config, candidates);
         let pipeline = config.timeout.deadline.pipeline.as_millis();
         Ok(Self {
             lines: lines(config, source),
+            worst: worst::of(&config.retry.policy, &config.failover.policy),
+            without_effect: without_effect(config, source),
             attempts_a_call: attempts,
             worst_calls: calls,
             worst_attempts: attempts.saturating_mul(calls),
@@ -109,6 +117,18 @@ impl fmt::Display for Report {
             }
             writeln!(f, "  {:width$}  {:values$}  {}", line.key, line.value, line.from)?;
         }
+        let width = self.worst.iter().map(|row| row.came.len()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "\n{:width$}  {:18}  alone",
+            "what a failure adds at most", "another can answer"
+        )?;
+        for Worst { came, with_spare, alone } in &self.worst {
+            writeln!(f, "{came:width$}  {with_spare:18}  {alone}")?;
+        }
+        for note in &self.without_effect {
+            writeln!(f, "\nnote: {note}")?;
+        }
         writeln!(f)?;
         writeln!(
             f,
@@ -120,6 +140,54 @@ impl fmt::Display for Report {
             show(Duration::from_millis(self.worst_ms)),
         )
     }
+}
+
+/// The most often one call can ask its `candidates`.
+fn attempts(config: &Config, candidates: u64) -> u64 {
+    let (retry, failover) = (&config.retry.policy, &config.failover.policy);
+    let worst = worst::of(retry, failover);
+    let most = |cost: fn(&Worst) -> Cost| worst.iter().map(|row| cost(row).attempts.into()).max();
+    let in_place: u64 = most(|row| row.with_spare).unwrap_or(1);
+    let alone: u64 = most(|row| row.alone).unwrap_or(1);
+    // The others are refused for good, and the last one is alone.
+    let last_alone = candidates - 1 + alone;
+    if candidates == 1 || failover.when_exhausted == WhenExhausted::Fail {
+        return last_alone.max(candidates * in_place);
+    }
+    // A round is not begun after so many attempts, and may end with more.
+    let rounds = u64::from(failover.attempts.saturating_sub(1)) + in_place;
+    last_alone.max(rounds).max(candidates * in_place)
+}
+
+/// Keys of the file that change nothing, and why.
+fn without_effect(config: &Config, source: &Source) -> Vec<String> {
+    const BY_DEAD: [&str; 7] = [
+        "failures",
+        "failure_rate",
+        "minimum_calls",
+        "slow",
+        "cooldown_s",
+        "max_cooldown_s",
+        "lone",
+    ];
+    let table = source.table();
+    let breaker = table.as_ref().and_then(|table| table.get("breaker"));
+    let Some(DeValue::Table(breaker)) = breaker.map(toml::Spanned::get_ref) else {
+        return Vec::new();
+    };
+    if config.breaker.dead.is_none() {
+        return Vec::new();
+    }
+    BY_DEAD
+        .into_iter()
+        .filter(|key| breaker.contains_key(*key))
+        .map(|key| {
+            format!(
+                "breaker.{key} changes nothing while breaker.dead is set: failover decides who is \
+                 asked; with breaker.dead = 0 the breaker refuses by its own rules"
+            )
+        })
+        .collect()
 }
 
 /// Every key of `config` with what is in force, by layer.
@@ -231,5 +299,35 @@ fn show(duration: Duration) -> String {
         ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),
         ms if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
         ms => format!("{ms} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(text: &str) -> Report {
+        let text =
+            format!("[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n{text}");
+        let source = Source::text(text);
+        Report::of(&source.parse().unwrap(), &source).unwrap()
+    }
+
+    #[test]
+    fn keys_of_the_breaker_that_change_nothing_are_named() {
+        let notes = report("[breaker]\nfailures = 3\nturn_ms = 500\n").without_effect;
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].starts_with("breaker.failures changes nothing while breaker.dead"));
+        assert!(report("[breaker]\nfailures = 3\ndead = 0\n").without_effect.is_empty());
+        assert!(report("").without_effect.is_empty());
+    }
+
+    #[test]
+    fn attempts_of_a_call_are_counted_by_rounds_or_alone() {
+        let second = "[[providers]]\nname='b'\ndialect='openai'\n";
+        assert_eq!(report("").attempts_a_call, 11, "ten retries");
+        assert_eq!(report(second).attempts_a_call, 12, "ten in rounds, the last with two retries");
+        let fail = format!("{second}[failover]\nwhen_exhausted='fail'\n[retry]\nretries=1\n");
+        assert_eq!(report(&fail).attempts_a_call, 4);
     }
 }
