@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::Body;
-use steadfast_core::{BoxError, Call, Failure, inner_service};
+use steadfast_core::{BoxError, Call, Failure, IntoBoxError, inner_service};
 use tower_service::Service;
 
 use super::{ClassifiedBody, ResponseFuture};
@@ -28,7 +28,7 @@ impl<S> HttpClassify<S> {
 impl<S, R, B> Service<R> for HttpClassify<S>
 where
     S: Service<R, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     R: Call,
     B: Body + Unpin,
     B::Error: Into<BoxError>,
