@@ -84,13 +84,22 @@ impl OnStepLayer {
         };
         Self { observer: Some(Arc::new(observer)) }
     }
+
+    /// Gives the steps of `request` to its closures from now on: for a service of your own that does more with
+    /// a call than to observe its steps.
+    pub fn observe<Req: Call>(&self, request: &mut Req) {
+        if let Some(observer) = &self.observer {
+            let log = RecoveryLog::observed(request, observer.clone());
+            request.context_mut().log = log;
+        }
+    }
 }
 
 impl<S> Layer<S> for OnStepLayer {
     type Service = OnStep<S>;
 
     fn layer(&self, inner: S) -> OnStep<S> {
-        OnStep { inner, observer: self.observer.clone() }
+        OnStep { inner, layer: self.clone() }
     }
 }
 
@@ -105,7 +114,7 @@ impl fmt::Debug for OnStepLayer {
 #[must_use = "services do nothing unless called"]
 pub struct OnStep<S> {
     inner: S,
-    observer: Option<Arc<StepObserver>>,
+    layer: OnStepLayer,
 }
 
 inner_service!(OnStep<S>);
@@ -125,19 +134,13 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> S::Future {
-        if let Some(observer) = &self.observer {
-            let log = RecoveryLog::observed(&request, observer.clone());
-            request.context_mut().log = log;
-        }
+        self.layer.observe(&mut request);
         self.inner.call(request)
     }
 }
 
 impl<S: fmt::Debug> fmt::Debug for OnStep<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnStep")
-            .field("inner", &self.inner)
-            .field("observed", &self.observer.is_some())
-            .finish()
+        f.debug_struct("OnStep").field("inner", &self.inner).field("layer", &self.layer).finish()
     }
 }

@@ -45,6 +45,8 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let target = request.context().target.clone();
+        // Whatever is inside speaks HTTP to a provider, and counts nothing.
+        request.context().log.count_attempt();
         let judge = Judge { classifier: self.classifier.clone(), target, window: None };
         ResponseFuture::new(self.inner.call(request), judge)
     }
