@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Target, Track, UntilEnd, inner_service};
+use steadfast_core::{Call, Failure, IntoFailure, Target, Track, UntilEnd, inner_service};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -41,7 +41,7 @@ impl<S, K, By, T> CircuitBreaker<S, K, By, T> {
 impl<S, Req, K, By, T> Service<Req> for CircuitBreaker<S, K, By, T>
 where
     S: Service<Req>,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     Req: Call,
     K: Hash + Eq + Clone + Send + Sync + 'static,
     By: KeyBy<Req, K>,

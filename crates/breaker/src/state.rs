@@ -195,7 +195,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
                 .with_target(context.target.as_ref())
                 .with_wait(refused.wait)
         });
-        if observe { Ok(Lease::idle()) } else { Err(refused) }
+        let lease = || Lease::idle().with_log(context.log.clone());
+        if observe { Ok(lease()) } else { Err(refused) }
     }
 
     /// Does something to the circuit by hand, and reports what came of it; whether that changed its

@@ -44,6 +44,10 @@ impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
 
     #[inline]
     fn attach(&self, reply: &mut Self::Tracked, lease: Lease) {
+        // A service of a user's own makes its answers without one.
+        if lease.log().is_enabled() {
+            reply.head.log = lease.log().clone();
+        }
         reply.events.lease = lease;
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast_chat::ChatResponse;
-use steadfast_core::{BoxError, Call, Failure, inner_service};
+use steadfast_core::{Call, Failure, IntoBoxError, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -50,7 +50,7 @@ impl<S: fmt::Debug> fmt::Debug for Classify<S> {
 impl<S, R, E> Service<R> for Classify<S>
 where
     S: Service<R, Response = ChatResponse<E>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     R: Call,
 {
     type Response = ChatResponse<ClassifiedEvents<E>>;

@@ -146,8 +146,9 @@ where
                     match (ended, this.kept.as_mut()) {
                         (Err(failed), _) => failed.failure,
                         (Ok(()), Some(kept)) => {
-                            let mut answer = call.finish(&UntilEnd, Lease::idle())?;
                             let context = &kept.request.context;
+                            let lease = Lease::idle().with_log(context.log.clone());
+                            let mut answer = call.finish(&UntilEnd, lease)?;
                             answer.head.attempts =
                                 this.refusals.attempts(context, answer.head.attempts);
                             if let Some(notice) = kept.state.notice.take() {

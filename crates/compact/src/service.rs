@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Failure, Spare, inner_service};
+use steadfast_core::{Failure, IntoFailure, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -47,7 +47,7 @@ impl<S> Compaction<S> {
 
 impl<S, E> Service<ChatRequest> for Compaction<S>
 where
-    S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
+    S: Service<ChatRequest, Response = ChatResponse<E>, Error: IntoFailure, Future: Send>
         + Clone
         + Send
         + 'static,

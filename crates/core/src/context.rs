@@ -191,6 +191,11 @@ impl CallContext {
         self.identity.as_ref()?.session.as_deref()
     }
 
+    /// All of the above, to be kept.
+    pub(crate) fn shared_identity(&self) -> Option<Arc<Identity>> {
+        self.identity.clone()
+    }
+
     /// All of the above, to be changed.
     pub fn identity_mut(&mut self) -> &mut Identity {
         Arc::make_mut(self.identity.get_or_insert_default())
@@ -218,6 +223,12 @@ impl CallContext {
 ///     fn context_mut(&mut self) -> &mut CallContext { &mut self.context }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a request that layers can handle: it has no `CallContext`",
+    label = "the layer is called with `{Self}`",
+    note = "send it as `WithContext::new(request)`, with `.map_request(WithContext::into_inner)` next to the inner \
+            service; or `impl Call for {Self}`, two methods that return a field of type `CallContext`"
+)]
 pub trait Call {
     /// The context of the request.
     fn context(&self) -> &CallContext;

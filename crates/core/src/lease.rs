@@ -140,6 +140,20 @@ impl Lease {
         Self { observer: None, permit, log, content: Content::Ignored }
     }
 
+    /// With the recovery log of the call, for a lease that was made without it: the answer gets the log with
+    /// its lease.
+    #[inline]
+    pub fn with_log(mut self, log: RecoveryLog) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// The recovery log of the call.
+    #[inline]
+    pub const fn log(&self) -> &RecoveryLog {
+        &self.log
+    }
+
     /// Whether it has no observer.
     #[inline]
     pub const fn is_idle(&self) -> bool {

@@ -29,6 +29,7 @@ mod lease;
 mod limit;
 mod log;
 mod macros;
+mod on_step;
 mod reason;
 mod redact;
 mod routed;
@@ -38,6 +39,7 @@ pub mod time;
 mod track;
 mod upstream;
 mod usage;
+mod with_context;
 mod witness;
 
 pub use self::{
@@ -48,12 +50,13 @@ pub use self::{
         Profile,
     },
     dialect::{Dialect, ParseDialectError},
-    failure::{Attempt, BoxError, Failure, MAX_CAUSES, Window},
+    failure::{Attempt, BoxError, Failure, IntoBoxError, IntoFailure, MAX_CAUSES, Window},
     first_content::{AttemptFailure, FirstContent},
     keyed::{Keep, Keyed, KeyedPolicy},
     lease::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind},
     limit::TimeLimit,
     log::{MAX_STEPS, RecoveryLog, Step},
+    on_step::{OnStep, OnStepLayer},
     reason::{
         Failover, FaultSide, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
         RecoveryRule, RecoveryTable, Retry, Scope,
@@ -66,5 +69,6 @@ pub use self::{
     track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
     upstream::Upstream,
     usage::Usage,
+    with_context::WithContext,
     witness::{PromptDigest, Witness},
 };

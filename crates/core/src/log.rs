@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{Reason, Target};
+use crate::{Call, Identity, Reason, Target, on_step::StepObserver};
 
 /// Steps kept per request. What goes wrong in a stack that makes more shows in the first 64.
 pub const MAX_STEPS: usize = 64;
@@ -20,7 +20,8 @@ pub const MAX_STEPS: usize = 64;
 /// What the layers did to one request, in order: a handle, shared by the request, its retries and
 /// its response.
 ///
-/// A disabled log (the default) ignores what is recorded and allocates nothing.
+/// A disabled log (the default) ignores what is recorded and allocates nothing. Whoever needs the steps as
+/// they happen, of every call, takes an [`OnStepLayer`](crate::OnStepLayer).
 ///
 /// ```
 /// use steadfast_core::{RecoveryLog, Step};
@@ -40,13 +41,28 @@ const NOTICE: &str = "notice";
 struct Log {
     started: Instant,
     attempts: AtomicU32,
-    steps: Mutex<Steps>,
+    steps: Destination,
+}
+
+/// Where the steps go.
+enum Destination {
+    Kept(Mutex<Steps>),
+    Observed(Observed),
 }
 
 #[derive(Default)]
 struct Steps {
     kept: Vec<Step>,
     dropped: usize,
+}
+
+/// Of a call whose steps are given to somebody as they happen.
+struct Observed {
+    observer: Arc<StepObserver>,
+    identity: Option<Arc<Identity>>,
+    model: Option<Arc<str>>,
+    /// That of the request as it came, which keeps the steps unless it is disabled.
+    callers: RecoveryLog,
 }
 
 /// One thing one layer did.
@@ -67,6 +83,13 @@ pub struct Step {
     pub detail: Option<Box<str>>,
     /// When, since the log was created.
     pub at: Duration,
+    /// How often a provider had been asked for the request by then; see [`RecoveryLog::attempts`].
+    pub attempts: u32,
+    /// Who called, if that is known: set for those who [observe](crate::OnStepLayer) the steps.
+    pub identity: Option<Arc<Identity>>,
+    /// The model that the call came with, before any target was selected: set for those who observe the
+    /// steps.
+    pub model: Option<Arc<str>>,
 }
 
 impl Step {
@@ -80,6 +103,9 @@ impl Step {
             wait: None,
             detail: None,
             at: Duration::ZERO,
+            attempts: 0,
+            identity: None,
+            model: None,
         }
     }
 
@@ -140,34 +166,53 @@ impl RecoveryLog {
 
     /// A log that keeps what is recorded, at most [`MAX_STEPS`].
     pub fn enabled() -> Self {
-        let (attempts, steps) = (AtomicU32::default(), Mutex::default());
-        Self(Some(Arc::new(Log { started: Instant::now(), attempts, steps })))
+        Self::to(Instant::now(), Destination::Kept(Mutex::default()))
+    }
+
+    /// The log of `request`, whose steps are given to `observer` as well.
+    pub(crate) fn observed<Req: Call>(request: &Req, observer: Arc<StepObserver>) -> Self {
+        let context = request.context();
+        let (identity, callers) = (context.shared_identity(), context.log.clone());
+        let started = callers.0.as_ref().map_or_else(Instant::now, |log| log.started);
+        let model = request.model().map(Arc::from);
+        Self::to(started, Destination::Observed(Observed { observer, identity, model, callers }))
+    }
+
+    fn to(started: Instant, steps: Destination) -> Self {
+        Self(Some(Arc::new(Log { started, attempts: AtomicU32::default(), steps })))
+    }
+
+    /// Whether anybody learns of what is recorded.
+    pub const fn is_enabled(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Counts an attempt: for the service that asks a provider, whichever layer made the attempt.
     pub fn count_attempt(&self) {
-        if let Some(log) = &self.0 {
-            log.attempts.fetch_add(1, Ordering::Relaxed);
+        let Some(log) = &self.0 else { return };
+        log.attempts.fetch_add(1, Ordering::Relaxed);
+        if let Destination::Observed(observed) = &log.steps {
+            observed.callers.count_attempt();
         }
     }
 
     /// How often a provider was asked for the request so far; 0 while the log is disabled, and around a
     /// service that does not [count](Self::count_attempt).
     pub fn attempts(&self) -> u32 {
-        self.0.as_ref().map_or(0, |log| log.attempts.load(Ordering::Relaxed))
+        let Some(log) = &self.0 else { return 0 };
+        match &log.steps {
+            Destination::Observed(Observed { callers, .. }) if callers.is_enabled() => {
+                callers.attempts()
+            }
+            _ => log.attempts.load(Ordering::Relaxed),
+        }
     }
 
-    /// Records a step; `step` is not called when the log is disabled or full.
+    /// Records a step; `step` is not called when the log is disabled.
     pub fn record(&self, step: impl FnOnce() -> Step) {
         let Some(log) = &self.0 else { return };
-        let mut made = step();
-        made.at = log.started.elapsed();
-        let mut steps = log.steps.lock();
-        if steps.kept.len() < MAX_STEPS {
-            steps.kept.push(made);
-        } else {
-            steps.dropped += 1;
-        }
+        let made = Step { at: log.started.elapsed(), attempts: self.attempts(), ..step() };
+        log.steps.add(made);
     }
 
     /// Records that another model than the one asked for will answer, for want of capacity: what people
@@ -179,8 +224,7 @@ impl RecoveryLog {
     /// What to show the person who gets the answer, once: that another model has stood in for an
     /// overloaded one. A fixed text with the model's name.
     pub fn notice(&self) -> Option<String> {
-        let log = self.0.as_ref()?;
-        let steps = log.steps.lock();
+        let steps = self.kept()?.lock();
         let target = steps.kept.iter().rfind(|step| step.action == NOTICE)?.target.as_ref()?;
         let model = target.model().unwrap_or(target.provider());
         Some(format!(
@@ -190,25 +234,56 @@ impl RecoveryLog {
 
     /// The steps so far, oldest first.
     pub fn steps(&self) -> Vec<Step> {
-        self.0.as_ref().map_or_else(Vec::new, |log| log.steps.lock().kept.clone())
+        self.kept().map_or_else(Vec::new, |steps| steps.lock().kept.clone())
     }
 
     /// How many steps were dropped beyond [`MAX_STEPS`].
     pub fn dropped(&self) -> usize {
-        self.0.as_ref().map_or(0, |log| log.steps.lock().dropped)
+        self.kept().map_or(0, |steps| steps.lock().dropped)
     }
 
-    /// Whether nothing has been recorded.
+    /// Whether no step is kept.
     pub fn is_empty(&self) -> bool {
-        self.0.as_ref().is_none_or(|log| log.steps.lock().kept.is_empty())
+        self.kept().is_none_or(|steps| steps.lock().kept.is_empty())
+    }
+
+    fn kept(&self) -> Option<&Mutex<Steps>> {
+        match &self.0.as_ref()?.steps {
+            Destination::Kept(steps) => Some(steps),
+            Destination::Observed(Observed { callers, .. }) => callers.kept(),
+        }
+    }
+}
+
+impl Destination {
+    fn add(&self, mut step: Step) {
+        match self {
+            Self::Kept(steps) => {
+                let mut steps = steps.lock();
+                if steps.kept.len() < MAX_STEPS {
+                    steps.kept.push(step);
+                } else {
+                    steps.dropped += 1;
+                }
+            }
+            Self::Observed(Observed { observer, identity, model, callers }) => {
+                step.identity.clone_from(identity);
+                step.model.clone_from(model);
+                // Before the observer, which may have the caller's log at hand.
+                if let Some(log) = &callers.0 {
+                    log.steps.add(step.clone());
+                }
+                observer(&step);
+            }
+        }
     }
 }
 
 impl fmt::Display for RecoveryLog {
     /// The steps, separated by `; `.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(log) = &self.0 else { return Ok(()) };
-        let steps = log.steps.lock();
+        let Some(steps) = self.kept() else { return Ok(()) };
+        let steps = steps.lock();
         for (index, step) in steps.kept.iter().enumerate() {
             if index > 0 {
                 f.write_str("; ")?;

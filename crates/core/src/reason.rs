@@ -263,7 +263,9 @@ impl Reason {
             499 => Reason::Cancelled,
             // Groq's flex tier: no capacity.
             498 | 503 | 529 => Reason::Overloaded,
-            500 | 502 | 520..=523 => Reason::ServerError,
+            501 | 505 => Reason::Unsupported,
+            // Conflicts clear, and a 5xx that nobody knows is an error of the server.
+            409 | 500.. => Reason::ServerError,
             _ => Reason::Unknown,
         })
     }

@@ -37,6 +37,13 @@ use crate::{Failure, Lease};
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not know when a reply of type `{R}` is over",
+    label = "the inner service replies with `{R}`",
+    note = "if it is a plain value, over as soon as it is there, use the layer with `.at_once()`",
+    note = "if it has a stream or a body, `impl Track<{R}> for UntilEnd` says when that is over; \
+            `http::Response` and `ChatResponse` have it"
+)]
 pub trait Track<R> {
     /// The reply, which holds what was read of it first, and a lease.
     type Tracked;
@@ -54,7 +61,8 @@ pub trait Track<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>>;
 
-    /// Attaches `lease` to the reply: it ends, fails or is dropped with the body or stream.
+    /// Attaches `lease` to the reply: it ends, fails or is dropped with the body or stream. A reply that can
+    /// carry the [log](Lease::log) of its call gets it, when it is enabled.
     fn attach(&self, reply: &mut Self::Tracked, lease: Lease);
 }
 
@@ -130,8 +138,12 @@ where
         Poll::Ready(Ok(()))
     }
 
+    /// The log of the call is an extension of the response.
     #[inline]
     fn attach(&self, reply: &mut Self::Tracked, lease: Lease) {
+        if lease.log().is_enabled() {
+            reply.extensions_mut().insert(lease.log().clone());
+        }
         reply.body_mut().attach(lease);
     }
 }

@@ -1,10 +1,12 @@
 //! The shared types allocate nothing on the success path.
 
-use std::sync::Arc;
+use std::{convert::Infallible, future::ready, sync::Arc};
 
 use steadfast_core::{
-    CallContext, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step, Target,
+    Call, CallContext, Lease, LeaseEnd, Observer, OnStep, OnStepLayer, Permit, PermitKind,
+    RecoveryLog, Step, Target, WithContext,
 };
+use tower::{Layer, Service, service_fn};
 
 fn allocations(run: impl FnOnce()) -> u64 {
     allocation_counter::measure(run).count_total
@@ -23,6 +25,20 @@ fn a_default_context_and_its_clones_allocate_nothing() {
     );
     // The counter works.
     assert!(allocations(|| RecoveryLog::enabled().record(|| Step::new("a", "b"))) > 0);
+}
+
+#[test]
+fn a_call_that_nobody_observes_allocates_nothing() {
+    let mut service = OnStepLayer::none().layer(service_fn(|request: WithContext<()>| {
+        request.context().log.record(|| unreachable!("the log is disabled"));
+        ready(Ok::<_, Infallible>(()))
+    }));
+    let call = |service: &mut OnStep<_>| drop(service.call(WithContext::default()));
+    assert_eq!(allocations(|| call(&mut service)), 0);
+    // The counter works.
+    let mut observed = OnStepLayer::new(|_| {})
+        .layer(service_fn(|_: WithContext<()>| ready(Ok::<_, Infallible>(()))));
+    assert!(allocations(|| drop(observed.call(WithContext::default()))) > 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Needs, Track, UntilEnd, Witness, inner_service};
+use steadfast_core::{Call, Failure, IntoFailure, Needs, Track, UntilEnd, Witness, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -58,7 +58,7 @@ impl<S, C, T> CooldownFailover<S, C, T> {
 impl<S, C, T, Req> Service<Req> for CooldownFailover<S, C, T>
 where
     S: Service<Req> + Clone,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     Req: Call + Clone,
     C: ChooseChain<Req>,
     T: Track<S::Response> + Clone,

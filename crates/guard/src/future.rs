@@ -54,8 +54,11 @@ where
         let result = ready!(call.poll(cx));
         this.call.set(None);
         Poll::Ready(match result {
-            Ok(response) => match this.admitted.take() {
+            Ok(mut response) => match this.admitted.take() {
                 Some(Ok(guarded)) => {
+                    if guarded.log.is_enabled() {
+                        response.head.log = guarded.log.clone();
+                    }
                     guarded.begin();
                     let stream = response.head.stream;
                     Ok(response.map(|events| GuardEvents::new(Some(events), Some(guarded), stream)))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message, Role};
-use steadfast_core::{Failure, inner_service};
+use steadfast_core::{Failure, IntoFailure, inner_service};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -43,7 +43,7 @@ impl<S> SafetyGuard<S> {
 impl<S, T> Service<ChatRequest> for SafetyGuard<S>
 where
     S: Service<ChatRequest, Response = ChatResponse<T>>,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     T: Events + Unpin,
 {
     type Response = ChatResponse<GuardEvents<T>>;

@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Failure, Reason, Spare, inner_service};
+use steadfast_core::{Failure, IntoFailure, Reason, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -53,7 +53,7 @@ impl<S, P: Recovery> Recover<S, P> {
 impl<S, E, P> Service<ChatRequest> for Recover<S, P>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>> + Clone,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     E: Events + Unpin,
     P: Recovery,
 {

@@ -124,8 +124,10 @@ impl<S, Req: Call> CallState<S, Req> {
             self.count(retry);
             self.shared.recovered();
         }
-        let budget = self.shared.budget(self.kept.context());
-        budget.map_or_else(Lease::idle, |budget| budget.lease(self.spent))
+        let context = self.kept.context();
+        let budget = self.shared.budget(context);
+        let lease = budget.map_or_else(Lease::idle, |budget| budget.lease(self.spent));
+        lease.with_log(context.log.clone())
     }
 
     /// An attempt has failed.

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Spare, Track, UntilEnd, inner_service};
+use steadfast_core::{Call, Failure, IntoFailure, Spare, Track, UntilEnd, inner_service};
 use tower_service::Service;
 
 use crate::{RetryHandle, call::CallState, future::ResponseFuture, state::RetryState};
@@ -42,7 +42,7 @@ impl<S, T> RetryBackoff<S, T> {
 impl<S, Req, T> Service<Req> for RetryBackoff<S, T>
 where
     S: Service<Req> + Clone,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     Req: Call + Clone,
     T: Track<S::Response> + Clone,
 {

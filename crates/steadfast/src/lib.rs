@@ -50,6 +50,10 @@
     feature = "sim",
     doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"
 )]
+#![cfg_attr(
+    feature = "metrics",
+    doc = "| `metrics` | [`metrics`](mod@metrics) | [`CallMetricsLayer`](metrics::CallMetricsLayer) | how often, how long, how many attempts |"
+)]
 //!
 //! Every layer speaks [`Failure`], says what it did in the [`RecoveryLog`] of the answer, and
 //! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served
@@ -71,6 +75,8 @@
 //! * classify *outside* retry: a 429 that is an unpaid bill is retried ten times;
 //! * a deadline *inside* retry: each attempt gets the whole of it.
 
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "stack")]
 mod stack;
 

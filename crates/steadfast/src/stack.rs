@@ -6,7 +6,7 @@ use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
-use steadfast_core::{Failure, RecoveryTable, RetryBudget};
+use steadfast_core::{Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, Step};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
@@ -18,14 +18,15 @@ use steadfast_recover::{
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
 use steadfast_timeout::{DeadlineLayer, StallTimeout, StallTimeoutLayer, Timeout, TimeoutHandle};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
-use tower_layer::Layer;
+use tower_layer::{Identity, Layer};
 use tower_service::Service;
 
 /// A chat service whose type has been forgotten: cheap to clone, to be shared between tasks.
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
-pub type Stacked<S, C = OneChain> = Timeout<SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>>;
+pub type Stacked<S, C = OneChain, L = Identity> =
+    OnStep<Timeout<SafetyGuard<Continuation<StreamResume<Routed<<L as Layer<S>>::Service, C>>>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
 type Routed<S, C> =
@@ -56,7 +57,8 @@ type Routed<S, C> =
 /// ```
 #[derive(Clone)]
 #[must_use = "a stack does nothing until it wraps a client"]
-pub struct Stack<C = OneChain> {
+pub struct Stack<C = OneChain, L = Identity> {
+    on_step: OnStepLayer,
     deadline: DeadlineLayer,
     guard: SafetyGuardLayer,
     continuation: ContinuationLayer,
@@ -67,6 +69,7 @@ pub struct Stack<C = OneChain> {
     breaker: CircuitBreakerLayer,
     stall: StallTimeoutLayer,
     classify: ClassifyLayer,
+    target_layer: L,
 }
 
 /// The handles of a [`Stack`]'s layers: to look at their state, and to steer it.
@@ -106,6 +109,7 @@ impl<C> Stack<C> {
     pub fn around(failover: CooldownFailoverLayer<C>) -> Self {
         let budget = RetryBudget::default();
         Self {
+            on_step: OnStepLayer::none(),
             deadline: DeadlineLayer::default(),
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
@@ -116,6 +120,68 @@ impl<C> Stack<C> {
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
             classify: ClassifyLayer::default(),
+            target_layer: Identity::new(),
+        }
+    }
+}
+
+impl<C, L> Stack<C, L> {
+    /// Gives each step of each layer to `on_step`, as it happens and whether or not the caller keeps a
+    /// [`RecoveryLog`](steadfast_core::RecoveryLog): see [`OnStepLayer`]. Called again, it adds another.
+    ///
+    /// ```
+    /// # use steadfast::{Stack, failover::Chain};
+    /// # let chain = Chain::new(["anthropic"]).unwrap();
+    /// let stack = Stack::new(chain).on_step(|step| println!("{step}"));
+    /// ```
+    pub fn on_step(mut self, on_step: impl Fn(&Step) + Send + Sync + 'static) -> Self {
+        self.on_step = self.on_step.and(on_step);
+        self
+    }
+
+    /// With a layer of your own around each attempt at a target. It is the innermost one, directly around the
+    /// client: it gets the request as it is sent, with the target in
+    /// [`context.target`](steadfast_core::CallContext::target), and what it returns is classified.
+    ///
+    /// Any `tower::Layer` whose service is `Clone`; several are one
+    /// [`ServiceBuilder`](tower::ServiceBuilder), with a limit outside of what may refuse a call: otherwise the
+    /// refused call keeps its permit until the whole call is over. Their errors need `Into<BoxError>`.
+    ///
+    /// ```
+    /// use steadfast::{ChatRequest, Stack, failover::Chain};
+    /// use tower::{ServiceBuilder, limit::ConcurrencyLimitLayer, util::MapRequestLayer};
+    ///
+    /// // A header for one provider.
+    /// let header = MapRequestLayer::new(|mut request: ChatRequest| {
+    ///     if request.context.target.as_ref().is_some_and(|target| target.provider() == "house") {
+    ///         let team = http::HeaderValue::from_static("search");
+    ///         request.headers.insert("x-team", team);
+    ///     }
+    ///     request
+    /// });
+    /// // At most four attempts that wait for the head of their answer, at all targets together: clones of the
+    /// // service share the limit.
+    /// let limit = ConcurrencyLimitLayer::new(4);
+    ///
+    /// let chain = Chain::new(["house", "anthropic"])?;
+    /// let stack = Stack::new(chain).with_target_layer(ServiceBuilder::new().layer(limit).layer(header));
+    /// # let _ = stack;
+    /// # Ok::<(), steadfast::failover::ChainError>(())
+    /// ```
+    pub fn with_target_layer<L2>(self, target_layer: L2) -> Stack<C, L2> {
+        Stack {
+            on_step: self.on_step,
+            deadline: self.deadline,
+            guard: self.guard,
+            continuation: self.continuation,
+            resume: self.resume,
+            failover: self.failover,
+            compaction: self.compaction,
+            retry: self.retry,
+            breaker: self.breaker,
+            stall: self.stall,
+            classify: self.classify,
+            target_layer,
         }
     }
 
@@ -238,18 +304,18 @@ impl<C> Stack<C> {
     }
 }
 
-impl<C> Stack<C> {
+impl<C, L> Stack<C, L> {
     /// The stack around `client`, its type forgotten.
     pub fn boxed<S, E>(&self, client: S) -> ChatService
     where
-        S: Clone,
+        L: Layer<S, Service: Clone>,
         C: Clone,
-        Stacked<S, C>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+        Stacked<S, C, L>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
             + Clone
             + Send
             + Sync
             + 'static,
-        <Stacked<S, C> as Service<ChatRequest>>::Future: Send + 'static,
+        <Stacked<S, C, L> as Service<ChatRequest>>::Future: Send + 'static,
         E: Events + Send + 'static,
     {
         BoxCloneSyncService::new(self.layer(client).map_response(ChatResponse::boxed))
@@ -282,7 +348,7 @@ impl fmt::Display for UnknownProvider {
 impl std::error::Error for UnknownProvider {}
 
 #[cfg(feature = "client")]
-impl<C> Stack<C> {
+impl<C, L> Stack<C, L> {
     /// The stack around `client`, its type forgotten; the client has to know every provider of the chains.
     ///
     /// # Errors
@@ -293,14 +359,14 @@ impl<C> Stack<C> {
         client: steadfast_client::LlmClient<T>,
     ) -> Result<ChatService, UnknownProvider>
     where
-        T: Clone,
+        L: Layer<steadfast_client::LlmClient<T>, Service: Clone>,
         C: Clone,
-        Stacked<steadfast_client::LlmClient<T>, C>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+        Stacked<steadfast_client::LlmClient<T>, C, L>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
             + Clone
             + Send
             + Sync
             + 'static,
-        <Stacked<steadfast_client::LlmClient<T>, C> as Service<ChatRequest>>::Future:
+        <Stacked<steadfast_client::LlmClient<T>, C, L> as Service<ChatRequest>>::Future:
             Send + 'static,
         E: Events + Send + 'static,
     {
@@ -314,15 +380,16 @@ impl<C> Stack<C> {
     }
 }
 
-impl<S, C> Layer<S> for Stack<C>
+impl<S, C, L> Layer<S> for Stack<C, L>
 where
-    S: Clone,
+    L: Layer<S, Service: Clone>,
     C: Clone,
 {
-    type Service = Stacked<S, C>;
+    type Service = Stacked<S, C, L>;
 
     fn layer(&self, client: S) -> Self::Service {
         ServiceBuilder::new()
+            .layer(&self.on_step)
             .layer(&self.deadline)
             .layer(&self.guard)
             .layer(&self.continuation)
@@ -333,13 +400,15 @@ where
             .layer(&self.breaker)
             .layer(&self.stall)
             .layer(&self.classify)
+            .layer(&self.target_layer)
             .service(client)
     }
 }
 
-impl<C> fmt::Debug for Stack<C> {
+impl<C, L> fmt::Debug for Stack<C, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
+            .field("on_step", &self.on_step)
             .field("deadline", &self.deadline)
             .field("guard", &self.guard)
             .field("continuation", &self.continuation)

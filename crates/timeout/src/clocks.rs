@@ -80,6 +80,11 @@ impl Clocks {
         Ok(true)
     }
 
+    /// The recovery log of the call.
+    pub const fn log(&self) -> &RecoveryLog {
+        &self.log
+    }
+
     pub(crate) fn limits(&self) -> &TimeLimits {
         &self.shared.limits
     }

@@ -18,11 +18,19 @@ use crate::{Clocks, Floor, StallBody, StallEvents};
 ///
 /// Implemented for [`ChatResponse`] and `http::Response`. A reply of your own wraps its stream in
 /// [`StallEvents`] or [`StallBody`], or in a type that polls the [`Clocks`].
+#[diagnostic::on_unimplemented(
+    message = "a reply of type `{Self}` has no stream that a time limit could end",
+    label = "the inner service replies with `{Self}`",
+    note = "to limit the time until there is a reply, use the layer with `.at_once()`",
+    note = "if it has a stream or a body, `impl TimeoutReply for {Self}` puts that under its `Clocks`; \
+            `http::Response` and `ChatResponse` have it"
+)]
 pub trait TimeoutReply<Reach = UntilEnd>: Sized {
     /// The reply under its limits.
     type Limited;
 
-    /// Puts the reply under `clocks`.
+    /// Puts the reply under `clocks`. A reply that can carry the [log](Clocks::log) of its call gets it, when it
+    /// is enabled.
     fn limited(self, clocks: Clocks) -> Self::Limited;
 }
 
@@ -41,7 +49,10 @@ where
 {
     type Limited = ChatResponse<StallEvents<S>>;
 
-    fn limited(self, clocks: Clocks) -> Self::Limited {
+    fn limited(mut self, clocks: Clocks) -> Self::Limited {
+        if clocks.log().is_enabled() {
+            self.head.log = clocks.log().clone();
+        }
         self.map(|events| StallEvents::new(events, clocks))
     }
 }
@@ -53,7 +64,10 @@ where
 {
     type Limited = http::Response<StallBody<B>>;
 
-    fn limited(self, clocks: Clocks) -> Self::Limited {
+    fn limited(mut self, clocks: Clocks) -> Self::Limited {
+        if clocks.log().is_enabled() {
+            self.extensions_mut().insert(clocks.log().clone());
+        }
         const SSE: &[u8] = b"text/event-stream";
         let header = |name| self.headers().get(name).map(http::HeaderValue::as_bytes);
         let plain =

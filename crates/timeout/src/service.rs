@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Deadline, Failure, UntilEnd, inner_service, time::later};
+use steadfast_core::{Call, Deadline, Failure, IntoFailure, UntilEnd, inner_service, time::later};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -43,7 +43,7 @@ impl<S, W> Timeout<S, W> {
 impl<S, Req, W> Service<Req> for Timeout<S, W>
 where
     S: Service<Req>,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     Req: Call,
     S::Response: TimeoutReply<W>,
 {

@@ -11,6 +11,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use serde_json::{Value, json};
 use steadfast::{
     Dialect,
     client::{Credential, Provider, Providers},
@@ -56,7 +57,45 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     me.stream("An error event before the first word?", "event: end").await?;
     me.ask("A key that is refused?", 200, "failover.switched").await?;
     me.stream("A reset after the third word?", "event: error").await?;
-    me.ask("A refusal by the content filter?", 400, "content_filter").await
+    me.ask("A refusal by the content filter?", 400, "content_filter").await?;
+    me.chat("A conversation too long for its model", long_conversation(), 200, "compact.compacted")
+        .await?;
+    me.chat("An agent in a loop", loop_of_calls(5), 503, "guard.stopped").await?;
+    me.chat("One that is not", loop_of_calls(2), 200, "forty-two").await?;
+    me.get("/health", "anthropic/claude-sonnet-4-5 open").await
+}
+
+/// A body of OpenAI's dialect: hundreds of turns, more than the window has room for.
+fn long_conversation() -> Vec<Value> {
+    let turn = |at| {
+        let text = "and a few words more ".repeat(20);
+        [
+            message("user", format!("Question {at}: {text}")),
+            message("assistant", format!("Answer {at}: {text}")),
+        ]
+    };
+    let mut messages: Vec<_> = (0..200).flat_map(turn).collect();
+    messages.push(message("user", "What is it?".to_owned()));
+    messages
+}
+
+fn message(role: &str, content: String) -> Value {
+    json!({"role": role, "content": content})
+}
+
+/// So many times the same call with the same result.
+fn loop_of_calls(times: usize) -> Vec<Value> {
+    let call = |at| {
+        let function = json!({"name": "list_dir", "arguments": r#"{"path": "."}"#});
+        let calls = json!([{"id": format!("call_{at}"), "type": "function", "function": function}]);
+        [
+            json!({"role": "assistant", "content": null, "tool_calls": calls}),
+            json!({"role": "tool", "tool_call_id": format!("call_{at}"), "content": "one.txt, two.txt"}),
+        ]
+    };
+    let mut messages = vec![message("user", "Find the answer.".to_owned())];
+    messages.extend((0..times).flat_map(call));
+    messages
 }
 
 async fn serve<const N: usize>(
@@ -80,9 +119,34 @@ impl Caller {
 
     /// Requests a whole answer. Its header or body has to contain `expected`.
     async fn ask(&self, question: &str, status: u16, expected: &str) -> Result<(), Box<dyn Error>> {
-        let request = Request::post(format!("{}/ask", self.base))
+        self.post("/ask", question, &json!({"question": question}), status, expected).await
+    }
+
+    /// Sends a conversation.
+    async fn chat(
+        &self,
+        what: &str,
+        messages: Vec<Value>,
+        status: u16,
+        expected: &str,
+    ) -> Result<(), Box<dyn Error>> {
+        let function = json!({"name": "list_dir", "parameters": {"type": "object"}});
+        let tools = json!([{"type": "function", "function": function}]);
+        let body = json!({"model": "any", "messages": messages, "tools": tools});
+        self.post("/chat", what, &body, status, expected).await
+    }
+
+    async fn post(
+        &self,
+        path: &str,
+        question: &str,
+        body: &Value,
+        status: u16,
+        expected: &str,
+    ) -> Result<(), Box<dyn Error>> {
+        let request = Request::post(format!("{}{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(format!(r#"{{"question": "{question}"}}"#).into())?;
+            .body(body.to_string().into())?;
         let (response, body) = self.send(request).await?;
         let log = response.headers().get("x-recovery").map_or("", |log| log.to_str().unwrap_or(""));
         println!("{question}\n  {}\n  {log}\n  {body}", response.status());
@@ -100,6 +164,13 @@ impl Caller {
         println!("{question}\n  {}\n  ... {}", response.status(), last.replace('\n', ", "));
         let ends = body.matches("event: ").count();
         check(last.starts_with(expected) && ends == 1, question, expected)
+    }
+
+    async fn get(&self, path: &str, expected: &str) -> Result<(), Box<dyn Error>> {
+        let request = Request::get(format!("{}{path}", self.base)).body(Body::empty())?;
+        let (_, body) = self.send(request).await?;
+        println!("{path}\n  {}", body.trim_end().replace('\n', "\n  "));
+        check(body.contains(expected), path, expected)
     }
 
     async fn send(&self, request: Request<Body>) -> Result<(Response<()>, String), Box<dyn Error>> {

@@ -94,8 +94,7 @@ pub(crate) fn http_reason(status: u16) -> Reason {
 /// The meaning of a status; a 4xx that nobody knows is `unknown`.
 fn meaning(status: u16, unknown: Reason) -> Meaning {
     BY_STATUS.get(&status).copied().unwrap_or_else(|| {
-        let default = if status >= 500 { Reason::ServerError } else { unknown };
-        let reason = known(status).unwrap_or(default);
+        let reason = known(status).unwrap_or(unknown);
         Meaning { llm: reason, http: reason }
     })
 }

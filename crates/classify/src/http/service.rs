@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::Body;
-use steadfast_core::{BoxError, Call, Failure, inner_service};
+use steadfast_core::{BoxError, Call, Failure, IntoBoxError, inner_service};
 use tower_service::Service;
 
 use super::{ClassifiedBody, ResponseFuture};
@@ -28,7 +28,7 @@ impl<S> HttpClassify<S> {
 impl<S, R, B> Service<R> for HttpClassify<S>
 where
     S: Service<R, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     R: Call,
     B: Body + Unpin,
     B::Error: Into<BoxError>,
@@ -45,6 +45,8 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let target = request.context().target.clone();
+        // Whatever is inside speaks HTTP to a provider, and counts nothing.
+        request.context().log.count_attempt();
         let judge = Judge { classifier: self.classifier.clone(), target, window: None };
         ResponseFuture::new(self.inner.call(request), judge)
     }

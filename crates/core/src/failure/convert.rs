@@ -103,6 +103,33 @@ impl From<BoxError> for Failure {
     }
 }
 
+/// An error that becomes a [`Failure`]: what every layer requires of the service inside it. It is every
+/// `Into<Failure>`, with a better message of the compiler for the others.
+#[diagnostic::on_unimplemented(
+    message = "the error `{Self}` does not become a `Failure`",
+    label = "the inner service fails with `{Self}`",
+    note = "a `ClassifyLayer` next to the inner service takes any error; without one, convert it: \
+            `ServiceBuilder::new().layer(..).map_err(BoxError::from).service(..)`",
+    note = "for a type of your own, `impl From<{Self}> for Failure` says which reason it has"
+)]
+pub trait IntoFailure: Into<Failure> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<Failure>> IntoFailure for E {}
+
+/// An error that can be boxed: what a classifier requires of the service inside it. It is every
+/// `Into<BoxError>`, with a better message of the compiler for the others.
+#[diagnostic::on_unimplemented(
+    message = "a classifier can not read the error `{Self}`: it is no `std::error::Error + Send + Sync`",
+    label = "the inner service fails with `{Self}`",
+    note = "implement `std::error::Error` for it, or convert it next to the inner service: \
+            `.map_err(|error| BoxError::from(format!(\"{{error:?}}\")))`"
+)]
+pub trait IntoBoxError: Into<BoxError> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<BoxError>> IntoBoxError for E {}
+
 impl From<std::convert::Infallible> for Failure {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}

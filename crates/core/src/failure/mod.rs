@@ -13,7 +13,10 @@ use crate::{
     redact::redact,
 };
 
-pub use self::attempt::Attempt;
+pub use self::{
+    attempt::Attempt,
+    convert::{IntoBoxError, IntoFailure},
+};
 
 /// A boxed error, the same type as `tower::BoxError`.
 pub type BoxError = Box<dyn Error + Send + Sync>;
