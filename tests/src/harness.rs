@@ -87,13 +87,17 @@ pub fn trio(
     .into()
 }
 
+/// The address of this provider in a [`Net`].
+pub fn base_url(provider: &SimProvider) -> String {
+    let version = if provider.dialect() == Dialect::OpenAi { "/v1" } else { "" };
+    format!("http://{}{version}", provider.name())
+}
+
 /// A client of these providers.
 pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
     let providers = sims.iter().map(|provider| {
-        let dialect = provider.dialect();
-        let version = if dialect == Dialect::OpenAi { "/v1" } else { "" };
-        Provider::new(provider.name(), dialect)
-            .with_base_url(format!("http://{}{version}", provider.name()))
+        Provider::new(provider.name(), provider.dialect())
+            .with_base_url(base_url(provider))
             .with_wire(Wire::default())
             .with_credential(Credential::new("main", "sk-0123456789abcdef"))
     });

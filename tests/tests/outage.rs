@@ -1,9 +1,14 @@
 //! A provider goes down for ten minutes: what its callers notice of it, what it is asked meanwhile, and when
 //! it is used again.
 //!
-//! The default stack (`Stack::new(chain)`, nothing set) in front of two providers, three models, twenty
-//! calls a second of as many conversations, on a paused clock. The first provider fails from the second
-//! minute to the twelfth. `cargo xtask outage` prints the table.
+//! The gateway as `steadfast serve` starts it with two keys in its environment, or one, nothing else set;
+//! three models, twenty calls a second of a thousand sessions, on a paused clock and of one seed. The first
+//! provider fails from the second minute on, for ten minutes. `cargo xtask outage` prints the table; a plain
+//! run has a few outages of one minute.
+//!
+//! | variable | |
+//! |---|---|
+//! | `STEADFAST_OUTAGE=n` | outages of so many seconds instead of 60 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,13 +16,16 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use parking_lot::Mutex;
+use serde_json::json;
 use steadfast::{
-    ChatRequest, Dialect, Stack,
-    failover::{Chain, TargetSpec},
-    sim::{ErrorKind, Fault, FaultPlan, Journal, RateLimit, SimProvider},
+    Dialect,
+    sim::{ErrorKind, Fault, FaultPlan, RateLimit, SimProvider},
 };
 use steadfast_tests::{
-    harness::{self, CallResult},
+    gateway::{
+        http::HttpRequest,
+        in_process::{InProcess, provider_name},
+    },
     seeds,
 };
 use tokio::{
@@ -28,164 +36,278 @@ use tokio::{
 /// Calls a second.
 const RATE: f64 = 20.0;
 
-const DOWN: Duration = Duration::from_secs(120);
-const UP: Duration = Duration::from_secs(720);
-const END: Duration = Duration::from_secs(900);
+/// How long the provider is well before.
+const DOWN: Duration = Duration::from_secs(20);
+
+/// The models that callers ask for.
+const MODELS: [&str; 3] = ["claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"];
+
+/// How long an outage lasts by default, in seconds.
+const SHORT: u64 = 60;
+
+/// How long an outage lasts.
+fn outage() -> Duration {
+    Duration::from_secs(seeds::number("STEADFAST_OUTAGE").unwrap_or(SHORT))
+}
+
+/// Calls go on for so long after it.
+fn after() -> Duration {
+    outage() / 3
+}
+
+/// One call.
+struct Call {
+    /// When it began, since the beginning of all.
+    at: Duration,
+    /// The providers themselves answer at once.
+    took: Duration,
+    answered: bool,
+    /// What the gateway says of it.
+    attempts: usize,
+    other: bool,
+}
 
 /// What an outage came to.
 struct Outage {
     name: &'static str,
-    calls: usize,
-    lost: usize,
-    /// What each answered call took, sorted; the providers themselves answer at once.
-    added: Vec<Duration>,
-    /// Calls that were made while the provider was down, and attempts at it meanwhile.
-    calls_meanwhile: usize,
+    calls: Vec<Call>,
+    /// Attempts at the provider while it was down.
     attempts: usize,
-    /// From its end until the provider has answered a call again.
+    /// From the end of the outage until the provider has answered a call again.
     back_after: Option<Duration>,
 }
 
 impl Outage {
+    /// The calls that began while the provider was down.
+    fn meanwhile(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(|call| !call.other && (DOWN..DOWN + outage()).contains(&call.at))
+    }
+
+    /// How many of them were answered.
+    fn answered(&self) -> f64 {
+        let answered = self.meanwhile().filter(|call| call.answered).count();
+        answered as f64 / self.meanwhile().count() as f64
+    }
+
+    /// What those that were answered had to wait: so much or less, this share of them.
     fn quantile(&self, share: f64) -> Duration {
-        let at = (self.added.len() as f64 * share) as usize;
-        self.added[at.min(self.added.len() - 1)]
+        let answered = self.meanwhile().filter(|call| call.answered);
+        let mut added: Vec<_> = answered.map(|call| call.took).collect();
+        added.sort();
+        let at = (added.len() as f64 * share) as usize;
+        added.get(at).or(added.last()).copied().unwrap_or_default()
     }
 
     /// Attempts at the provider for a call, while it was down.
     fn attempts_a_call(&self) -> f64 {
-        self.attempts as f64 / self.calls_meanwhile.max(1) as f64
+        self.attempts as f64 / self.meanwhile().count() as f64
     }
 }
 
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, calls, lost, .. } = self;
         let [half, most, all] = [0.5, 0.99, 1.0].map(|share| self.quantile(share).as_secs_f64());
         let back = self.back_after.map_or(f64::NAN, |back| back.as_secs_f64());
         write!(
             f,
-            "| {name} | {calls} | {lost} | {half:.2} s | {most:.2} s | {all:.2} s | {} ({:.3}) | {back:.1} s |",
+            "| {} | {} | {:.2} % | {half:.2} s | {most:.2} s | {all:.2} s | {} ({:.3}) | {back:.1} s |",
+            self.name,
+            self.meanwhile().count(),
+            100.0 * self.answered(),
             self.attempts,
-            self.attempts_a_call()
+            self.attempts_a_call(),
         )
     }
 }
 
 const HEAD: &str = "\
-| the first provider | calls | lost | p50 added | p99 added | most added | attempts at it (a call) | used again after |
+| the provider is down | calls meanwhile | answered | p50 added | p99 added | most added | attempts at it (a call) | used again after |
 |---|---|---|---|---|---|---|---|";
 
-fn outage(name: &'static str, spares: usize, fault: Fault, stream: bool) -> Outage {
+/// A question of a session of its own, of a kind that goes to the other chain where there is one.
+fn question(rng: &mut Rng, other: bool) -> HttpRequest {
+    let prompt = json!({"type": "text", "text": rng.u64(..).to_string()});
+    let source = json!({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="});
+    let content = match other {
+        true => json!([prompt, {"type": "image", "source": source}]),
+        false => json!([prompt]),
+    };
+    let body = json!({
+        "model": MODELS[rng.usize(..3)],
+        "max_tokens": 1_000,
+        "stream": true,
+        "messages": [{"role": "user", "content": content}],
+    });
+    HttpRequest::post("/v1/messages", body.to_string())
+        .header("anthropic-version", "2023-06-01")
+        .header("x-steadfast-session", &rng.u32(..1_000).to_string())
+}
+
+/// Who else is there.
+#[derive(Clone, Copy, PartialEq)]
+enum Others {
+    /// Nobody.
+    Alone,
+    /// Another provider, which takes any model.
+    Spare,
+    /// Another provider, in a chain of its own.
+    OtherChain,
+}
+
+/// Questions with images go to a provider of their own.
+const TWO_CHAINS: &str = r#"
+[server]
+auth = "none"
+[[providers]]
+name = "anthropic"
+dialect = "anthropic"
+credentials = ["env:FIRST"]
+[[providers]]
+name = "openai"
+dialect = "openai"
+credentials = ["env:SECOND"]
+models = { "*" = "gpt-4o" }
+[failover]
+chain = ["anthropic"]
+chains = { vision = ["openai"] }
+"#;
+
+fn run(name: &'static str, others: Others, fault: Fault) -> Outage {
     seeds::paused().build().unwrap().block_on(async move {
         let dialects = [Dialect::Anthropic, Dialect::OpenAi];
-        let sims: Vec<SimProvider> = (0..=spares)
-            .map(|at| {
-                SimProvider::builder(dialects[at % 2])
-                    .with_name(["first", "second"][at])
-                    .with_journal(&Journal::keeping(1_000_000))
-                    .build()
-            })
+        let sims: Vec<SimProvider> = dialects
+            .into_iter()
+            .take(if others == Others::Alone { 1 } else { 2 })
+            .map(|dialect| SimProvider::builder(dialect).with_name(provider_name(dialect)).build())
             .collect();
-        let specs = sims.iter().map(|sim| {
-            let spec = TargetSpec::new(sim.name()).with_dialect(sim.dialect());
-            MODELS
-                .into_iter()
-                .zip(models(sim.dialect()))
-                .fold(spec, |spec, (asked, sent)| spec.with_model(asked, sent))
+        let gateway = Arc::new(match others {
+            Others::OtherChain => InProcess::with_file(TWO_CHAINS, &sims),
+            _ => InProcess::without_file(&sims),
         });
-        let stack = Stack::new(Chain::new(specs).unwrap()).without_guard();
-        let service = stack.boxed(harness::client(&sims));
         let began = Instant::now();
+        let up = DOWN + outage();
         let dead = sims[0].clone();
         let down = tokio::spawn(async move {
             sleep_until(began + DOWN).await;
             dead.set_faults(FaultPlan::always(fault));
-            sleep_until(began + UP).await;
+            sleep_until(began + up).await;
             dead.set_faults(FaultPlan::none());
         });
-        let took = Arc::new(Mutex::new((Vec::new(), 0)));
+        let calls = Arc::new(Mutex::new(Vec::new()));
         let mut rng = Rng::with_seed(1);
-        let (mut calls, mut running) = (0, JoinSet::new());
-        while began.elapsed() < END {
-            calls += 1;
-            let model = MODELS[rng.usize(..3)];
-            let mut request = ChatRequest::user(rng.u64(..).to_string()).with_model(model);
-            request.context = request.context.with_session(rng.u32(..1_000).to_string());
-            let request = if stream { request.streaming() } else { request };
-            let (service, took) = (service.clone(), took.clone());
+        let mut running = JoinSet::new();
+        let mut number = 0;
+        while began.elapsed() < up + after() {
+            number += 1;
+            let other = others == Others::OtherChain && number % 10 == 0;
+            let request = question(&mut rng, other);
+            let (gateway, calls) = (gateway.clone(), calls.clone());
             running.spawn(async move {
-                let got = CallResult::of(&service, request).await;
-                let mut took = took.lock();
-                match got.failure {
-                    None => took.0.push(got.took),
-                    Some(_) => took.1 += 1,
-                }
+                let at = began.elapsed();
+                let reply = gateway.send(&request).await;
+                let answered = reply.status == 200 && reply.text().contains("message_stop");
+                let took = began.elapsed() - at;
+                let attempts = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
+                calls.lock().push(Call { at, took, answered, attempts, other });
             });
             sleep(Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / RATE)).await;
-            while running.try_join_next().is_some() {}
+            while let Some(ended) = running.try_join_next() {
+                ended.unwrap();
+            }
         }
-        while running.join_next().await.is_some() {}
+        while let Some(ended) = running.join_next().await {
+            ended.unwrap();
+        }
         down.await.unwrap();
-        let (mut added, lost) = std::mem::take(&mut *took.lock());
-        added.sort();
+        let calls = std::mem::take(&mut *calls.lock());
         let entries = sims[0].journal().entries();
-        let while_down = |at: Duration| (DOWN..UP).contains(&at);
-        let well = entries.iter().find(|entry| entry.at >= UP && entry.sent.is_some());
-        Outage {
+        let well = entries.iter().find(|entry| entry.at >= up && entry.sent.is_some());
+        let outage = Outage {
             name,
+            attempts: entries.iter().filter(|entry| (DOWN..up).contains(&entry.at)).count(),
+            back_after: well.map(|entry| entry.at - up),
             calls,
-            lost,
-            added,
-            calls_meanwhile: (RATE * (UP - DOWN).as_secs_f64()) as usize,
-            attempts: entries.iter().filter(|entry| while_down(entry.at)).count(),
-            back_after: well.map(|entry| entry.at - UP),
-        }
+        };
+        // A head knows of every attempt: nothing is asked after it here.
+        let known: usize = outage.calls.iter().map(|call| call.attempts).sum();
+        let asked: usize = sims.iter().map(|sim| sim.journal().len()).sum();
+        assert_eq!(
+            known, asked,
+            "{name}: attempts by the gateway's own account, and by the providers'"
+        );
+        outage
     })
 }
 
-/// The models that callers ask for.
-const MODELS: [&str; 3] = ["large", "medium", "small"];
-
-/// What a provider of this dialect calls them.
-fn models(dialect: Dialect) -> [&'static str; 3] {
-    match dialect {
-        Dialect::Anthropic => ["claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"],
-        _ => ["gpt-4.1", "gpt-4o", "gpt-4o-mini"],
-    }
+/// Some seconds, with what jitter adds to them.
+fn with_jitter(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds * 1.25)
 }
 
 #[test]
 fn with_a_healthy_spare_callers_hardly_notice() {
     println!("{HEAD}");
-    for (name, fault) in [
-        ("500", Fault::Error(ErrorKind::ServerError)),
-        ("overloaded", Fault::Error(ErrorKind::Overloaded)),
-        ("connections refused", Fault::Refused),
-        ("429 without a hint", Fault::rate_limit(RateLimit::default())),
-        ("429, `retry-after: 20`", Fault::rate_limit(RateLimit::after("20"))),
-        ("the key is refused", Fault::Error(ErrorKind::Auth)),
-    ] {
-        let outage = outage(name, 1, fault, true);
+    let few = if outage() == Duration::from_secs(SHORT) { 2 } else { usize::MAX };
+    // What is added at most, and how long the provider may not be asked once it is well.
+    for (name, fault, added, back) in [
+        ("500", Fault::Error(ErrorKind::ServerError), 0.5, 60),
+        ("overloaded", Fault::Error(ErrorKind::Overloaded), 1.5, 120),
+        ("connections refused", Fault::Refused, 0.5, 30),
+        ("429 without a hint", Fault::rate_limit(RateLimit::default()), 0.0, 60),
+        ("429, `retry-after: 20`", Fault::rate_limit(RateLimit::after("20")), 0.0, 60),
+        ("its key is refused", Fault::Error(ErrorKind::Auth), 0.0, 600),
+    ]
+    .into_iter()
+    .take(few)
+    {
+        let outage = run(name, Others::Spare, fault);
         println!("{outage}");
-        assert_eq!(outage.lost, 0, "{name}");
+        assert!(outage.calls.iter().all(|call| call.answered), "{name}: a call is lost");
         assert_eq!(outage.quantile(0.99), Duration::ZERO, "{name}: most callers notice nothing");
-        // Two attempts more at most, and half a second and a whole one before them.
-        assert!(outage.quantile(1.0) <= Duration::from_millis(1_875), "{name}");
+        assert!(outage.quantile(1.0) <= with_jitter(added), "{name}: {outage}");
         assert!(outage.attempts_a_call() < 0.1, "{name}");
+        if let Some(after) = outage.back_after {
+            assert!(after <= Duration::from_secs(back), "{name}: {after:?}");
+        } else {
+            // The calls of this run end before the cooldown of a refused key.
+            assert!(after() < Duration::from_secs(back), "{name}: it is not used again");
+        }
     }
 }
 
 #[test]
 fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
     println!("{HEAD}");
+    let few = if outage() == Duration::from_secs(SHORT) { 1 } else { usize::MAX };
     for (name, fault) in [
         ("alone, 500", Fault::Error(ErrorKind::ServerError)),
+        ("alone, overloaded", Fault::Error(ErrorKind::Overloaded)),
         ("alone, connections refused", Fault::Refused),
-    ] {
-        let outage = outage(name, 0, fault, true);
+    ]
+    .into_iter()
+    .take(few)
+    {
+        let outage = run(name, Others::Alone, fault);
         println!("{outage}");
-        assert!(outage.attempts_a_call() < 1.2, "{name}");
+        assert!(outage.attempts_a_call() < 1.2, "{name}: {outage}");
         assert!(outage.back_after.unwrap() < Duration::from_secs(2), "{name}");
+        assert!(outage.calls.iter().all(|call| call.took < Duration::from_secs(65)), "{name}");
+        let up = DOWN + self::outage();
+        let lost = outage.calls.iter().filter(|call| !call.answered);
+        let late = lost.map(|call| call.at).max().unwrap_or_default();
+        assert!(late < up, "{name}: a call is lost {:?} after the outage", late - up);
     }
+}
+
+#[test]
+fn callers_that_wait_for_one_provider_do_not_delay_those_of_another() {
+    let outage = run("others wait", Others::OtherChain, Fault::Error(ErrorKind::ServerError));
+    println!("{HEAD}\n{outage}");
+    let others: Vec<&Call> = outage.calls.iter().filter(|call| call.other).collect();
+    assert!(others.len() > 100);
+    for call in others {
+        assert!(call.answered && call.attempts == 1, "at {:?}", call.at);
+        assert_eq!(call.took, Duration::ZERO, "at {:?}", call.at);
+    }
+    assert!(outage.attempts_a_call() < 1.2);
 }

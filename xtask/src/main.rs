@@ -14,6 +14,7 @@ mod links;
 mod msrv;
 mod names;
 mod new_layer;
+mod outage;
 mod package;
 mod sdk;
 mod tool;
@@ -121,6 +122,12 @@ const STEPS: &[Step] = &[
         what: "10,000 worlds: the default stack against the best single target; `dominance [worlds]`",
         ci: None,
         run: Run::WithArguments(dominance::run),
+    },
+    Step {
+        name: "outage",
+        what: "a provider is down for ten minutes: what callers notice, and what it is asked; `outage [seconds]`",
+        ci: None,
+        run: Run::WithArguments(outage::run),
     },
     Step {
         name: "chaos",

@@ -67,6 +67,11 @@ impl<F, R> Attempt<F, R> {
         }
     }
 
+    /// Ends the lease with `failure`, whatever the call comes to.
+    pub(crate) fn fail(self: Pin<&mut Self>, failure: &Failure) {
+        self.project().lease.take().failure(failure);
+    }
+
     /// The reply whose first content is there, with the lease on it.
     #[inline]
     pub(crate) fn finish<U, E, T>(self: Pin<&mut Self>, track: &T) -> Result<R, Failure>

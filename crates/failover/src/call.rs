@@ -47,6 +47,8 @@ pub(crate) struct CallState {
     pub(crate) is_whole: bool,
     /// Another target has been searched for to be asked as well; that is done once.
     pub(crate) hedged: bool,
+    /// After so long without an answer the call went on to another target, as after a stall.
+    pub(crate) late_after: Option<Duration>,
     /// Made when the first thing goes wrong.
     pub(crate) history: Option<Box<History>>,
 }
@@ -83,6 +85,7 @@ impl CallState {
             alone: false,
             is_whole,
             hedged: false,
+            late_after: None,
             history: None,
             route,
         }

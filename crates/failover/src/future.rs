@@ -247,8 +247,11 @@ where
         }
         let answered = by_main || by_hedge;
         if answered || self.call.is_forbidden() {
-            if let Some(loser) = main.as_ref().as_pin_ref().filter(|_| !by_main) {
+            if let Some(loser) = main.as_mut().as_pin_mut().filter(|_| !by_main) {
                 self.call.outrun(loser.candidate());
+                if let Some(late) = self.call.late().filter(|_| answered) {
+                    loser.fail(&late);
+                }
                 main.set(None);
             }
             if let Some(loser) = self.hedge.take_if(|_| !by_hedge) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_core::{Deadline, Reason, Reservation};
+use steadfast_core::{Deadline, Failure, Reason, Reservation};
 use tokio::time::Instant;
 
 use crate::{call::CallState, event, prepare::Selection, select};
@@ -49,6 +49,7 @@ impl CallState {
             };
             let Some(permit) = self.acquire(planned, now) else { continue };
             self.spend(cost);
+            self.late_after = (moves && !self.probing).then_some(after);
             event::hedged(&self.log, &self.candidate(planned.slot).target, after);
             let selection = self.selection(&views, &exclusions, planned.slot, permit);
             return Some(selection.as_hedge());
@@ -67,5 +68,14 @@ impl CallState {
     /// The answer of another candidate came before that of `loser`.
     pub(crate) fn outrun(&self, loser: u8) {
         event::outrun(&self.log, &self.candidate(loser).target);
+    }
+
+    /// What is held against a target that was outrun: that its answer, which comes whole, had not come after
+    /// the time of a stall. Else one that hangs would cost every caller that time. To be slower than somebody
+    /// would have it is no failure, nor is it in a probe.
+    pub(crate) fn late(&self) -> Option<Failure> {
+        let after = self.late_after?;
+        let text = format!("no answer in {} ms, and another target answered", after.as_millis());
+        Some(Failure::new(Reason::Timeout, text))
     }
 }

@@ -39,7 +39,8 @@ async fn a_target_alone_is_asked_ten_times_with_growing_pauses() {
     let usual = [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000, 8_000];
     assert_eq!(pauses.len(), usual.len());
     for (pause, usual) in pauses.iter().zip(usual) {
-        assert!((usual..=usual + usual / 4).contains(pause), "{pauses:?}");
+        // Timers are exact to a millisecond.
+        assert!((usual..=usual + usual / 4 + 1).contains(pause), "{pauses:?}");
     }
     // Its own failure, and not that of a chain.
     assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 10));

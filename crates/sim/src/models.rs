@@ -134,6 +134,7 @@ pub fn default_models(dialect: Dialect) -> Vec<Model> {
             m("gpt-4.1", 1_047_576, 32_768).without_thinking(),
             m("gpt-4.1-mini", 1_047_576, 32_768).without_thinking(),
             m("gpt-3.5-turbo", 16_385, 4_096).without_thinking().without_vision(),
+            m("gpt-5.4", 1_050_000, 128_000),
             m("gpt-5", 400_000, 128_000),
             m("gpt-5-mini", 400_000, 128_000),
             m("o3", 200_000, 100_000),

@@ -86,6 +86,17 @@ impl HttpRequest {
         &self.body
     }
 
+    /// The same for a service in process.
+    pub fn to_http(&self) -> http::Request<Vec<u8>> {
+        let request = http::Request::builder().method(self.method).uri(&self.path);
+        let request = request.header("host", "127.0.0.1");
+        let request = self
+            .headers
+            .iter()
+            .fold(request, |request, (name, value)| request.header(name.as_str(), value.as_str()));
+        request.body(self.body.clone()).unwrap()
+    }
+
     /// Sends it on a new connection; returns the connection, before anything was read from it.
     pub async fn start(&self, addr: SocketAddr) -> TcpStream {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: {addr}\r\n", self.method, self.path);

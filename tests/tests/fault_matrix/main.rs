@@ -8,8 +8,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod alarms;
+mod defaults;
 mod faults;
 mod table;
+mod wholes;
 
 use std::time::Duration;
 
@@ -19,7 +21,10 @@ use steadfast::{
     retry::{RetryBackoffLayer, RetryPolicy},
     sim::{Answer, End, Fault, FaultPlan, SimProvider},
 };
-use steadfast_tests::harness::{self, CallResult};
+use steadfast_tests::{
+    gateway::in_process::provider_name,
+    harness::{self, CallResult},
+};
 
 use self::{
     alarms::Alarms,
@@ -44,16 +49,16 @@ impl Pair {
             Dialect::OpenAi => Dialect::Gemini,
             _ => Dialect::Anthropic,
         };
-        let build = |name: &str, dialect, plan, words: String| {
+        let build = |dialect, plan, words: String| {
             SimProvider::builder(dialect)
-                .with_name(name)
+                .with_name(provider_name(dialect))
                 .respond(move |_| Some(Answer::text(words.clone())))
                 .with_faults(plan)
                 .build()
         };
         Self {
-            primary: build("primary", dialect, plan, format!("Of the primary: {WORDS}")),
-            spare: build("spare", next, FaultPlan::none(), format!("Of the spare: {WORDS}")),
+            primary: build(dialect, plan, format!("Of the primary: {WORDS}")),
+            spare: build(next, FaultPlan::none(), format!("Of the spare: {WORDS}")),
         }
     }
 
@@ -141,7 +146,7 @@ async fn cell(dialect: Dialect, stream: bool, fault: Fault, expected: Expected, 
     let recorded = alarms.recorded();
     assert_eq!(recorded.len(), usize::from(expected.alarm.is_some()), "{at}: {recorded:?}");
     for (alarm, reason) in recorded.iter().zip(expected.alarm) {
-        assert!(alarm.at.starts_with("primary"), "{at}: {alarm:?}");
+        assert!(alarm.at.starts_with(pair.primary.name()), "{at}: {alarm:?}");
         let (level, named) = (alarm.level.as_str(), alarm.reason.as_str());
         assert_eq!((level, named), ("ERROR", reason.as_str()), "{at}");
     }
@@ -183,7 +188,7 @@ async fn the_matrix_is_as_expected_and_documented() {
         cell(dialect, stream, fault, expected, &at).await;
         table.add(name, dialect, stream, expected);
     }
-    table.check();
+    table.check(&defaults::later_callers().await);
 }
 
 #[tokio::test(start_paused = true)]

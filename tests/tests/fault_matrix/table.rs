@@ -81,10 +81,10 @@ impl Table {
         page + TAIL
     }
 
-    /// Compares the page with the file, or writes it when `UPDATE_DOCS` says so.
-    pub(crate) fn check(&self) {
+    /// Compares the page, with `more` at its end, with the file, or writes it when `UPDATE_DOCS` says so.
+    pub(crate) fn check(&self, more: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fault-matrix.md");
-        let page = self.page();
+        let page = self.page() + more;
         if std::env::var_os("UPDATE_DOCS").is_some_and(|set| set == "1") {
             fs::write(&file, page).unwrap();
             return;
@@ -140,7 +140,7 @@ fn list(waits: &[u64]) -> String {
     if runs.is_empty() { "none".to_owned() } else { runs.join(", ") }
 }
 
-fn seconds(ms: u64) -> String {
+pub(crate) fn seconds(ms: u64) -> String {
     match ms {
         0 => "at once".to_owned(),
         ms if ms % 1_000 == 0 => format!("{} s", ms / 1_000),

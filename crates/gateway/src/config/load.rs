@@ -44,8 +44,12 @@ impl Config {
         }
     }
 
-    /// A configuration of the providers whose key variable is `set`.
-    fn from_keys(set: impl Fn(&str) -> bool) -> Result<Self, ConfigErrors> {
+    /// The configuration without a file: the providers whose key variable is `set`.
+    ///
+    /// # Errors
+    ///
+    /// When none is set.
+    pub fn from_keys(set: impl Fn(&str) -> bool) -> Result<Self, ConfigErrors> {
         let providers: Vec<_> = KNOWN
             .into_iter()
             .filter(|(variable, ..)| set(variable))

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use http::{Request, Response};
+use http_body::Body;
 use steadfast::{
     ChatRequest, Needs, Reason, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
-    client::{LlmClient, transport::Transport},
+    client::{ClientBody, LlmClient},
     compact::CompactionLayer,
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
@@ -16,7 +18,8 @@ use steadfast::{
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
 };
-use steadfast_core::Failover;
+use steadfast_core::{BoxError, Failover};
+use tower::Service;
 
 use super::models::ModelLimits;
 use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_name, native};
@@ -26,11 +29,18 @@ use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_nam
 /// # Errors
 ///
 /// When its numbers contradict each other or a provider is missing.
-pub(super) fn stack(
+pub(super) fn stack<T, B>(
     config: &Config,
     source: &Source,
-    client: &LlmClient<Transport>,
-) -> Result<Stack<Choose>, ConfigErrors> {
+    client: &LlmClient<T>,
+) -> Result<Stack<Choose>, ConfigErrors>
+where
+    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    T::Future: Send,
+    T::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let at = |key: &str, error: &dyn fmt::Display| {
         ConfigErrors::from(source.error(key, error.to_string()))
     };
@@ -103,12 +113,19 @@ fn failover_policy(config: &Config) -> FailoverPolicy {
     policy
 }
 
-fn compaction(
+fn compaction<T, B>(
     config: &Config,
     models: &ModelLimits,
-    client: &LlmClient<Transport>,
+    client: &LlmClient<T>,
     at: At<'_>,
-) -> Result<CompactionLayer, ConfigErrors> {
+) -> Result<CompactionLayer, ConfigErrors>
+where
+    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    T::Future: Send,
+    T::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let given = &config.compaction.policy;
     if !config.compaction.enabled {
         return Ok(CompactionLayer::off());
@@ -241,6 +258,8 @@ fn spec(provider: &ProviderConfig) -> TargetSpec {
 
 #[cfg(test)]
 mod tests {
+    use steadfast::client::transport::Transport;
+
     use super::*;
 
     const FILE: &str = r#"

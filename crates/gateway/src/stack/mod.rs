@@ -16,11 +16,15 @@ use crate::{
     config::{Config, ConfigError, ConfigErrors, Source, credential_name},
     keys,
 };
+use http::{Request, Response};
+use http_body::Body;
 use serde_json::Value;
 use steadfast::{
     ChatService, Handles, Target,
-    client::{Credential, LlmClient, Provider, Providers, transport::Transport},
+    client::{ClientBody, Credential, LlmClient, Provider, Providers, transport::Transport},
 };
+use steadfast_core::BoxError;
+use tower::Service;
 
 /// A running stack and its handles; cheap to clone.
 #[derive(Clone)]
@@ -56,7 +60,27 @@ impl Gateway {
         source: &Source,
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
-        let client = LlmClient::with_service(providers, Transport::new());
+        Self::with_client(config, source, LlmClient::with_service(providers, Transport::new()))
+    }
+
+    /// The stack of `config` around `client`, whose providers replace the configured ones: over any
+    /// HTTP service, such as simulated providers on a paused clock.
+    ///
+    /// # Errors
+    ///
+    /// When a number of the configuration is wrong.
+    pub fn with_client<T, B>(
+        config: &Config,
+        source: &Source,
+        client: LlmClient<T>,
+    ) -> Result<Self, ConfigErrors>
+    where
+        T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        T::Future: Send,
+        T::Error: Into<BoxError>,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let stack = layers::stack(config, source, &client)?;
         let handles = stack.handles();
         Ok(Self(Arc::new(Inner {
