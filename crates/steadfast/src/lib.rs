@@ -72,6 +72,10 @@
 //! * a deadline *inside* retry: each attempt gets the whole of it.
 
 #[cfg(feature = "stack")]
+mod policies;
+#[cfg(feature = "stack")]
+mod preset;
+#[cfg(feature = "stack")]
 mod stack;
 
 #[cfg(feature = "breaker")]
@@ -101,6 +105,11 @@ pub use steadfast_timeout as timeout;
 pub use self::stack::UnknownProvider;
 #[cfg(feature = "stack")]
 pub use self::stack::{ChatService, Handles, Stack, Stacked};
+#[cfg(feature = "stack")]
+pub use self::{
+    policies::{Policies, PoliciesError},
+    preset::{ParsePresetError, Preset},
+};
 
 /// The example of the README, kept compiling.
 #[cfg(all(doctest, feature = "stack", feature = "client"))]
