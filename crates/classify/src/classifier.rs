@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc};
 use http::StatusCode;
 use steadfast_core::{BoxError, Failure, Reason, RecoveryTable, Target, Upstream};
 
-use crate::{Evidence, TransportErrorKind, Verdict, engine};
+use crate::{ClassifyPolicy, Evidence, TransportErrorKind, Verdict, engine};
 
 /// What a user's own rules say of an answer or an error.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +87,7 @@ where
 pub struct Classifier {
     own: Option<Arc<dyn ClassifyOverride>>,
     table: Option<Arc<RecoveryTable>>,
+    policy: Option<Arc<ClassifyPolicy>>,
     rules: Rules,
 }
 
@@ -103,6 +104,7 @@ impl fmt::Debug for Classifier {
         f.debug_struct("Classifier")
             .field("own", &self.own.is_some())
             .field("table", &self.table.is_some())
+            .field("policy", &self.policy)
             .field("rules", &self.rules)
             .finish()
     }
@@ -135,6 +137,13 @@ impl Classifier {
     #[must_use]
     pub fn with_table(mut self, table: RecoveryTable) -> Self {
         self.table = Some(Arc::new(table));
+        self
+    }
+
+    /// Changes what the rules find as `policy` says.
+    #[must_use]
+    pub fn with_policy(mut self, policy: ClassifyPolicy) -> Self {
+        self.policy = (policy != ClassifyPolicy::default()).then(|| Arc::new(policy));
         self
     }
 
@@ -194,6 +203,17 @@ impl Classifier {
     /// unknown one with a cause. Others, such as timeouts and refusals of our own, are given back
     /// as they are.
     pub fn failure(&self, failure: Failure, target: Option<&Target>) -> Failure {
+        self.by_policy(self.by_rules(failure, target))
+    }
+
+    fn by_policy(&self, failure: Failure) -> Failure {
+        match &self.policy {
+            Some(policy) => self.table(|table| policy.apply(failure, table)),
+            None => failure,
+        }
+    }
+
+    fn by_rules(&self, failure: Failure, target: Option<&Target>) -> Failure {
         if let Some(upstream) = failure.upstream() {
             let opinion = self.opinion(&of(upstream, target));
             return self.answered(failure, opinion, target);
@@ -223,7 +243,10 @@ impl Classifier {
         let opinion = self.opinion(&of(&upstream, target));
         match opinion {
             Opinion::Fine => None,
-            opinion => Some(self.answered(Failure::from_upstream(upstream), opinion, target)),
+            opinion => {
+                let failure = self.answered(Failure::from_upstream(upstream), opinion, target);
+                Some(self.by_policy(failure))
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use steadfast_core::{RecoveryTable, Target};
 use tower_layer::Layer;
 
-use crate::{Classifier, ClassifyOverride, http::HttpClassifyLayer, service::Classify};
+use crate::{Classifier, ClassifyOverride, ClassifyPolicy, http::HttpClassifyLayer, service::Classify};
 
 /// A target's window in tokens, if known.
 pub(crate) type Windows = Arc<dyn Fn(&Target) -> Option<u64> + Send + Sync>;
@@ -78,6 +78,12 @@ impl ClassifyLayer {
     /// down.
     pub fn with_table(mut self, table: RecoveryTable) -> Self {
         self.classifier = self.classifier.with_table(table);
+        self
+    }
+
+    /// Changes what the rules find as `policy` says.
+    pub fn with_policy(mut self, policy: ClassifyPolicy) -> Self {
+        self.classifier = self.classifier.with_policy(policy);
         self
     }
 

@@ -105,6 +105,7 @@ pub mod future;
 pub mod http;
 pub mod json;
 mod layer;
+mod policy;
 pub mod service;
 pub mod stream;
 mod verdict;
@@ -113,5 +114,6 @@ pub use self::{
     classifier::{Classifier, ClassifyOverride, Opinion},
     evidence::{Evidence, TransportErrorKind},
     layer::ClassifyLayer,
+    policy::ClassifyPolicy,
     verdict::Verdict,
 };

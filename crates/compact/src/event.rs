@@ -46,7 +46,7 @@ macro_rules! event {
 /// The window is filling. Recorded for every answer, and traced when it begins.
 pub(crate) fn warned(about: About<'_>, tokens: u64, window: u64, is_new: bool) {
     if is_new {
-        event!(about, INFO "warned" "the window is filling", tokens, window);
+        event!(about, WARN "warned" "the window is filling", tokens, window);
     }
     about.step("warned", || format!("tokens={tokens} window={window}"));
 }

@@ -176,7 +176,10 @@ where
             this.refusals.count(&mut kept.request.context, &failure);
             let remedy = match this.layer.config.off {
                 true => None,
-                false => this.refusals.remedy(&kept.request, &failure),
+                false => {
+                    let overflows = this.layer.policy().overflows;
+                    this.refusals.remedy(&kept.request, &failure, overflows)
+                }
             };
             let Some(remedy) = remedy else {
                 refused_compacted(this.layer, &kept, &failure);

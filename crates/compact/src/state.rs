@@ -173,6 +173,8 @@ pub(crate) struct ConversationState {
     applied: Option<Arc<Applied>>,
     /// The window it was made for.
     window: u64,
+    /// What is used once a compaction is due.
+    prepared: Option<Prepared>,
     /// Turns in a row to which it did not apply.
     stale: u32,
     /// Changes when what is remembered is replaced.
@@ -181,6 +183,14 @@ pub(crate) struct ConversationState {
     pub(crate) warned: bool,
     /// What is shown of it.
     pub(crate) snapshot: ConversationSnapshot,
+}
+
+/// A compaction that was made before it was due.
+#[derive(Debug)]
+struct Prepared {
+    applied: Arc<Applied>,
+    window: u64,
+    saved: u64,
 }
 
 /// Turns in a row to which a compaction did not apply, after which another may replace it: until then
@@ -224,8 +234,29 @@ impl ConversationState {
         self.snapshot.compactions += 1;
     }
 
+    /// Takes over a compaction that is not due yet.
+    pub(crate) fn prepare(&mut self, applied: Arc<Applied>, window: u64, saved: u64) {
+        self.prepared = Some(Prepared { applied, window, saved });
+    }
+
+    /// Whether a compaction of `history` is prepared.
+    pub(crate) fn is_prepared(&self, history: &[Message]) -> bool {
+        self.prepared.as_ref().is_some_and(|prepared| prepared.applied.covers(history))
+    }
+
+    /// Keeps the compaction that is prepared, now that it is due; whether there is one of `history`.
+    pub(crate) fn use_prepared(&mut self, history: &[Message]) -> bool {
+        if !self.is_prepared(history) {
+            return false;
+        }
+        let Some(Prepared { applied, window, saved }) = self.prepared.take() else { return false };
+        self.keep(applied, window, saved);
+        true
+    }
+
     fn replace(&mut self, applied: Option<Arc<Applied>>, window: u64, saved: u64) {
         (self.applied, self.window, self.snapshot.saved) = (applied, window, saved);
+        self.prepared = None;
         self.stale = 0;
         self.generation += 1;
         self.history.compacted();

@@ -13,6 +13,12 @@ use crate::{Failure, Observer, Permit, PermitKind, RecoveryLog};
 pub struct Routed {
     /// How often the call has asked this target before.
     pub repeats: u32,
+    /// Which provider of the chain it is; 0 for the first.
+    pub position: u32,
+    /// The target is a model that stands in for the one that was asked for.
+    pub is_downgrade: bool,
+    /// Another model of the provider could stand in for this one.
+    pub has_downgrade: bool,
     observer: Arc<dyn Observer>,
     permit: Permit,
 }
@@ -20,7 +26,8 @@ pub struct Routed {
 impl Routed {
     /// A call that is asking its target for the first time, under a permit of `observer`.
     pub fn new(observer: Arc<dyn Observer>, permit: Permit) -> Self {
-        Self { repeats: 0, observer, permit }
+        let (repeats, position) = (0, 0);
+        Self { repeats, position, is_downgrade: false, has_downgrade: false, observer, permit }
     }
 
     /// Whether the call finds out if a resting target works again.

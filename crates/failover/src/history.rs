@@ -191,8 +191,8 @@ fn affects(verdict: &FailureVerdict, slot: &Candidate, other: &Candidate) -> boo
     let model = slot.rank == other.rank;
     let credential = slot.credential == other.credential;
     match (verdict.scope, verdict.go) {
-        (Scope::Provider, _) => true,
         (Scope::Model, _) | (_, Failover::NextModel) => model,
+        (Scope::Provider, _) => true,
         (Scope::Credential, _) | (_, Failover::NextCredential) => credential,
         // A request that one provider refuses is refused by all of its keys and models.
         (Scope::Request | Scope::Task, Failover::NextTarget) => true,

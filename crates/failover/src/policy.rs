@@ -102,6 +102,9 @@ pub struct FailoverPolicy {
         serde(rename = "whole_hedge_ms", with = "steadfast_core::config::Millis")
     )]
     pub whole_hedge: Option<Duration>,
+    /// Targets that failed most of what they were asked in the last minute come after the others. On by
+    /// default; without it the chain's order holds.
+    pub reliable_first: bool,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.
     #[cfg_attr(
@@ -145,6 +148,7 @@ impl Default for FailoverPolicy {
             pause: pause(),
             probe_hedge: Some(Duration::from_secs(5)),
             whole_hedge: Some(Duration::from_secs(180)),
+            reliable_first: true,
             sticky: Duration::from_secs(300),
             sessions: 4_096,
             downgrade_on_overload: false,

@@ -241,7 +241,10 @@ fn admit(
     if let Some(until) = exclusions.wait(slot, now) {
         return Some(Err(Skip::Wait(until)));
     }
-    Some(match view.rest {
+    // Where cooling targets are never asked, what this very call found out about the provider's better
+    // models does not rule out their downgrades.
+    let own_finding = exclusions.strict && view.rank > 0 && downgrades;
+    Some(match view.rest.filter(|_| !own_finding) {
         None => Ok((false, None)),
         Some(rest) if rest.probe_from <= now && !rest.probing => Ok((true, None)),
         Some(rest) if exclusions.strict || rest.refuses => Err(Skip::Cooling(rest)),

@@ -190,7 +190,7 @@ pub use self::{
     policy::{GuardPolicy, LoopRules, StopAs, Strikes},
     replay::Replayed,
     service::SafetyGuard,
-    stop::{Advice, LoopRule, MARK, SafetyStop, StopCause},
+    stop::{Advice, LoopRule, MARK, SafetyStop, StopCause, StopText},
     tasks::TaskId,
     tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::KeyedPolicy;
 
 use crate::{
-    Kind, PolicyError, TaskLimits, ToolSpec,
+    Kind, PolicyError, StopText, TaskLimits, ToolSpec,
     data::{self, strings},
     repeat, tools,
 };
@@ -37,6 +37,8 @@ pub struct GuardPolicy {
     pub rules: LoopRules,
     /// What the caller gets when a task is stopped.
     pub stop_as: StopAs,
+    /// How the message of a stop is worded.
+    pub stop_text: StopText,
     /// Names of arguments that are a path, so that spellings of one file are equal. Those of a
     /// configuration are added, here and in the lists below.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "keys::path_fields"))]
@@ -164,6 +166,7 @@ impl Default for GuardPolicy {
             tools: data::tools(),
             rules: LoopRules::default(),
             stop_as: StopAs::default(),
+            stop_text: StopText::default(),
             path_fields: strings("path_fields"),
             patch_fields: strings("patch_fields"),
             roots: Vec::new(),

@@ -102,7 +102,8 @@ impl TaskState {
 
     pub(crate) fn stop(&self, c: &Compiled, cause: StopCause, now: Instant) -> SafetyStop {
         let (key, elapsed) = (c.policy.key(self.named, &cause), self.elapsed(now));
-        SafetyStop { cause, key, events: self.events, calls: self.calls, elapsed }
+        let text = c.policy.stop_text;
+        SafetyStop { cause, key, events: self.events, calls: self.calls, elapsed, text }
     }
 
     /// The stop of the task, if it is stopped.

@@ -44,6 +44,10 @@ pub const CONTINUE: &str = "x-steadfast-continue";
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ContinuationPolicy {
+    /// The output limit to send for a caller who set none; 0, the default, for that of provider or
+    /// dialect. With it a short answer costs no more room than it needs, and a long one is asked for
+    /// again with `escalate_to`.
+    pub first_limit: u64,
     /// What the output limit is raised to, once; 0 for never.
     pub escalate_to: u64,
     /// How often one answer is continued, at most; 0 for never.
@@ -72,6 +76,7 @@ impl Default for ContinuationPolicy {
     /// MiB: see [`ResumePolicy`](crate::ResumePolicy).
     fn default() -> Self {
         Self {
+            first_limit: 0,
             escalate_to: 64_000,
             continuations: 3,
             little: 500,
@@ -217,6 +222,12 @@ impl Recovery for ContinuationPolicy {
 
     fn off() -> Self {
         Self { escalate_to: 0, continuations: 0, ..Self::default() }
+    }
+
+    fn adapt(&self, request: &mut ChatRequest) {
+        if self.first_limit > 0 {
+            request.params.max_output.get_or_insert(self.first_limit);
+        }
     }
 
     fn check(&self) -> Result<(), PolicyError> {

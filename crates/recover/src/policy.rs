@@ -29,6 +29,9 @@ pub trait Recovery: Clone + fmt::Debug + Default {
     /// `validate`, of either policy.
     fn check(&self) -> Result<(), PolicyError>;
 
+    /// Changes the first call of a request as the policy wants it.
+    fn adapt(&self, _request: &mut ChatRequest) {}
+
     /// The most text to keep of an answer, and its state; `None` for an answer that is not continued.
     fn begin(&self, request: &ChatRequest) -> Option<(usize, Self::State)>;
 

@@ -66,8 +66,9 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let kept = Some((request.clone(), self.source.clone()));
+        self.source.shared.policy.adapt(&mut request);
         RecoverFuture { call: self.inner.call(request), kept }
     }
 }

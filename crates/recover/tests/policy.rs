@@ -38,6 +38,7 @@ fn valid_policies_are_accepted() {
         assert_eq!(*StreamResumeLayer::new(policy.clone()).unwrap().policy(), policy);
     }
     let off = ContinuationPolicy {
+        first_limit: 0,
         escalate_to: 0,
         continuations: 0,
         little: 0,

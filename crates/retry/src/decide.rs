@@ -15,6 +15,12 @@ pub struct Situation {
     pub attempts_left: u32,
     /// Other targets that could take the call.
     pub alternatives: u32,
+    /// Another model of the provider could stand in for the target's.
+    pub has_downgrade: bool,
+    /// The target's model stands in for another one of the provider.
+    pub is_downgrade: bool,
+    /// Which provider of its chain the target is; 0 for the first.
+    pub position: u32,
     /// The call is better made elsewhere: its target rests, or it was to find out if the target still
     /// has to.
     pub rests: bool,
@@ -42,6 +48,9 @@ impl Default for Situation {
             retries: 0,
             attempts_left: u32::MAX,
             alternatives: 0,
+            has_downgrade: false,
+            is_downgrade: false,
+            position: 0,
             rests: false,
             answered_lately: false,
             priority: Priority::Interactive,
@@ -185,12 +194,16 @@ impl RetryPolicy {
         }
         // A hint of zero is no hint.
         let hint = hint.filter(|hint| !hint.is_zero() && !doubted);
-        let most = if situation.alternatives == 0 {
+        if situation.is_downgrade && self.downgrades_once {
+            return Err(GiveUp::RetriesSpent);
+        }
+        self.check_overload(kind, situation)?;
+        let most = if situation.alternatives == 0 || self.in_place_first {
             self.retries_alone(kind, situation)
         } else if situation.rests || failure.opened_circuit() {
             return Err(GiveUp::Resting);
         } else {
-            self.retries_with_spare(kind, hint, situation)?
+            self.retries_with_spare(kind, hint)?
         };
         if situation.retries >= most.min(self.retries) {
             return Err(GiveUp::RetriesSpent);
@@ -202,7 +215,9 @@ impl RetryPolicy {
             Some(hint) if hint > self.max_wait => return Err(GiveUp::HintTooLong),
             Some(hint) => (self.backoff.spread(hint, rng), hint),
             None => {
-                let wait = self.backoff.delay(situation.retries, situation.waited, rng);
+                let slower = if self.slower_by_position { situation.position } else { 0 };
+                let doublings = situation.retries.saturating_add(slower);
+                let wait = self.backoff.delay(doublings, situation.waited, rng);
                 (wait, wait)
             }
         };
@@ -213,6 +228,17 @@ impl RetryPolicy {
             return Err(GiveUp::NoTime);
         }
         Ok(wait)
+    }
+
+    /// So many overloads in a row are enough where somebody else could serve the call, if only a smaller
+    /// model.
+    fn check_overload(&self, kind: FailureKind, situation: &Situation) -> Result<(), GiveUp> {
+        let limit = self.overloaded_limit;
+        let elsewhere = situation.alternatives > 0 || situation.has_downgrade;
+        match kind == FailureKind::Overloaded && limit > 0 && situation.overloaded >= limit {
+            true if elsewhere => Err(GiveUp::Overloaded),
+            _ => Ok(()),
+        }
     }
 
     /// How often a call is retried that no other target can serve.
@@ -228,14 +254,10 @@ impl RetryPolicy {
         &self,
         kind: FailureKind,
         hint: Option<Duration>,
-        situation: &Situation,
     ) -> Result<u32, GiveUp> {
         let limit = self.overloaded_limit;
         match kind {
             FailureKind::Hang => Err(GiveUp::HangElsewhere),
-            FailureKind::Overloaded if limit > 0 && situation.overloaded >= limit => {
-                Err(GiveUp::Overloaded)
-            }
             // To ask before the time is in vain, and the spare takes less.
             _ if hint.is_some_and(|hint| hint > self.failover_wait) => Err(GiveUp::HintElsewhere),
             FailureKind::Throttled if hint.is_none() => Err(GiveUp::HintElsewhere),

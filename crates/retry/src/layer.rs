@@ -62,7 +62,8 @@ impl RetryBackoffLayer {
 
     /// Only for policies known to be valid.
     fn of(policy: RetryPolicy) -> Self {
-        let nudging = if policy.nudge { Nudging::BuiltIn } else { Nudging::Off };
+        let built_in = Nudging::BuiltIn { throttled: policy.nudge_throttled };
+        let nudging = if policy.nudge { built_in } else { Nudging::Off };
         let config = Config { policy, nudging, budget: BudgetSource::Default, seed: None };
         Self { shared: Arc::new(RetryState::new(config)), track: UntilEnd }
     }

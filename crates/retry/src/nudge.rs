@@ -30,13 +30,15 @@ impl Nudge {
     /// The built-in message: the first asks to continue, every later one to finish. There is none
     /// after throttling, since the provider had not begun to answer.
     pub const fn text(&self) -> Option<&'static str> {
-        if self.reason.is_throttling() {
-            return None;
-        }
-        Some(match self.retry {
+        if self.reason.is_throttling() { None } else { Some(self.any_text()) }
+    }
+
+    /// The same, whatever the reason.
+    const fn any_text(&self) -> &'static str {
+        match self.retry {
             0 | 1 => CARRY_ON,
             _ => FINISH,
-        })
+        }
     }
 }
 
@@ -50,7 +52,10 @@ const FINISH: &str = "The answer was interrupted again by a technical problem. P
 #[derive(Clone)]
 pub(crate) enum Nudging {
     Off,
-    BuiltIn,
+    BuiltIn {
+        /// After throttling too.
+        throttled: bool,
+    },
     Custom(MakeNudge),
 }
 
@@ -58,7 +63,8 @@ impl Nudging {
     pub(crate) fn text(&self, nudge: &Nudge) -> Option<Cow<'static, str>> {
         match self {
             Nudging::Off => None,
-            Nudging::BuiltIn => nudge.text().map(Cow::Borrowed),
+            Nudging::BuiltIn { throttled: false } => nudge.text().map(Cow::Borrowed),
+            Nudging::BuiltIn { throttled: true } => Some(Cow::Borrowed(nudge.any_text())),
             Nudging::Custom(make) => make(nudge),
         }
     }
@@ -68,7 +74,7 @@ impl fmt::Debug for Nudging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Nudging::Off => "Off",
-            Nudging::BuiltIn => "BuiltIn",
+            Nudging::BuiltIn { .. } => "BuiltIn",
             Nudging::Custom(_) => "Custom",
         })
     }

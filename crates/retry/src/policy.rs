@@ -56,9 +56,22 @@ pub struct RetryPolicy {
     /// another target can serve the call; 0 for no such limit. 3: a provider without capacity for three
     /// attempts usually has none for minutes, but when there is nobody else that is no reason to give up.
     pub overloaded_limit: u32,
+    /// Retries in place come before other targets: each call is retried as if no other target could serve
+    /// it, and also while its target rests. Off by default: a healthy spare is there at once, and a wait
+    /// is not.
+    pub in_place_first: bool,
+    /// Each position of the target in its chain doubles the waits once more, as each retry does. Off by
+    /// default: a call has waited before it comes to a second provider.
+    pub slower_by_position: bool,
+    /// A model that stands in for another one of its provider is asked once, without retries. Off by
+    /// default: it fails for the same passing reasons as any other.
+    pub downgrades_once: bool,
     /// Whether a retried request gets a short message that says why it is sent again: a
     /// [`nudge`](crate::Nudge).
     pub nudge: bool,
+    /// Whether a request that is retried after throttling gets one too. Off by default: the provider had
+    /// not begun to answer, so there is nothing to say.
+    pub nudge_throttled: bool,
     /// Limits of the buffer in which the first content of an answer is waited for. Up to that, a broken
     /// answer is retried unnoticed.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -85,7 +98,11 @@ impl RetryPolicy {
             max_wait: Duration::from_secs(60),
             failover_wait: Duration::from_secs(1),
             overloaded_limit: 3,
+            in_place_first: false,
+            slower_by_position: false,
+            downgrades_once: false,
             nudge: false,
+            nudge_throttled: false,
             buffer: BufferLimits::default(),
         }
     }

@@ -78,6 +78,10 @@
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "stack")]
+mod policies;
+#[cfg(feature = "stack")]
+mod preset;
+#[cfg(feature = "stack")]
 mod stack;
 
 #[cfg(feature = "breaker")]
@@ -107,6 +111,11 @@ pub use steadfast_timeout as timeout;
 pub use self::stack::UnknownProvider;
 #[cfg(feature = "stack")]
 pub use self::stack::{ChatService, Handles, Stack, Stacked};
+#[cfg(feature = "stack")]
+pub use self::{
+    policies::{Policies, PoliciesError},
+    preset::{ParsePresetError, Preset},
+};
 
 /// The example of the README, kept compiling.
 #[cfg(all(doctest, feature = "stack", feature = "client"))]

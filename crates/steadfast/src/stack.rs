@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use steadfast_breaker::{BreakerHandle, CircuitBreaker, CircuitBreakerLayer};
+use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
@@ -20,6 +20,8 @@ use steadfast_timeout::{DeadlineLayer, StallTimeout, StallTimeoutLayer, Timeout,
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::{Identity, Layer};
 use tower_service::Service;
+
+use crate::{Policies, PoliciesError, Preset};
 
 /// A chat service whose type has been forgotten: cheap to clone, to be shared between tasks.
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
@@ -183,6 +185,65 @@ impl<C, L> Stack<C, L> {
             classify: self.classify,
             target_layer,
         }
+    }
+
+    /// With the policies of a documented system in every layer. Comes first: of what is set before only the
+    /// chains and the summariser are kept.
+    #[expect(clippy::expect_used, reason = "the policies of presets are valid; a test makes each")]
+    pub fn preset(self, preset: Preset) -> Self {
+        self.with_policies(&preset.policies()).expect("the policies of a preset are valid")
+    }
+
+    /// With these policies in every layer. Comes first: of what is set before only the chains and the
+    /// summariser are kept.
+    ///
+    /// # Errors
+    ///
+    /// When a policy is invalid.
+    pub fn with_policies(self, policies: &Policies) -> Result<Self, PoliciesError> {
+        policies.failover.validate().map_err(PoliciesError::of("failover"))?;
+        let table = policies.failover.table.clone();
+        let guard = match &policies.guard {
+            Some(policy) => SafetyGuardLayer::new(policy.clone()),
+            None => Ok(SafetyGuardLayer::off()),
+        };
+        let continuation = match &policies.continuation {
+            Some(policy) => ContinuationLayer::new(policy.clone()),
+            None => Ok(ContinuationLayer::off()),
+        };
+        let resume = match &policies.resume {
+            Some(policy) => StreamResumeLayer::new(policy.clone()),
+            None => Ok(StreamResumeLayer::off()),
+        };
+        let compaction = match &policies.compaction {
+            Some(policy) => self
+                .compaction
+                .with_policy(policy.clone())
+                .and_then(|layer| layer.with_summaries(policies.summaries))
+                .map(|layer| layer.with_spend(policies.spend).with_deferred(policies.deferred)),
+            None => Ok(CompactionLayer::off()),
+        };
+        let breaker = BreakerPolicy { table: table.clone(), ..policies.breaker.clone() };
+        let deadline = DeadlineLayer::new(policies.deadline);
+        let retry = RetryBackoffLayer::new(policies.retry);
+        let stack = Self {
+            on_step: self.on_step,
+            deadline: deadline.map_err(PoliciesError::of("deadline"))?,
+            guard: guard.map_err(PoliciesError::of("guard"))?,
+            continuation: continuation.map_err(PoliciesError::of("continuation"))?,
+            resume: resume.map_err(PoliciesError::of("resume"))?,
+            failover: self.failover.with_policy(policies.failover.clone()),
+            compaction: compaction.map_err(PoliciesError::of("compaction"))?,
+            retry: retry.map_err(PoliciesError::of("retry"))?,
+            breaker: CircuitBreakerLayer::new(breaker).map_err(PoliciesError::of("breaker"))?,
+            stall: StallTimeoutLayer::new(policies.stall).map_err(PoliciesError::of("stall"))?,
+            classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
+            target_layer: self.target_layer,
+        };
+        Ok(match policies.budget.capacity {
+            0 => stack.without_budget(),
+            _ => stack.with_budget(RetryBudget::new(policies.budget)),
+        })
     }
 
     /// With this limit of the whole.

@@ -14,6 +14,7 @@ pub struct TimeLimits {
     pub(crate) first_content: Option<Duration>,
     pub(crate) makespan: Option<Duration>,
     pub(crate) attempt: Option<Duration>,
+    pub(crate) attempt_to_end: bool,
     pub(crate) whole: Option<Duration>,
     pub(crate) pipeline: Option<Duration>,
     pub(crate) floor: Option<Floor>,
@@ -59,8 +60,9 @@ impl Times {
         let after = |from: Option<Instant>, limit: Option<Duration>| from?.checked_add(limit?);
         let Self { started, progress, content, is_retry, is_whole, deadline, window } = *self;
         let first_content = limits.first_content.filter(|_| !content && !is_whole);
-        // Once there is content, this limit would break a healthy stream.
-        let attempt = limits.attempt.filter(|_| is_retry && !content && !is_whole);
+        // Once there is content, this limit would break a healthy stream, unless it is meant to.
+        let lasts = limits.attempt_to_end || (!content && !is_whole);
+        let attempt = limits.attempt.filter(|_| is_retry && lasts);
         let stall = limits.stall.filter(|_| !is_whole);
         let whole = limits.whole.filter(|_| is_whole);
         [
@@ -95,6 +97,7 @@ mod tests {
             first_content: Some(secs(30)),
             makespan: Some(secs(1_800)),
             attempt: Some(secs(60)),
+            attempt_to_end: false,
             whole: None,
             pipeline: None,
             floor: None,
@@ -113,6 +116,21 @@ mod tests {
                 due(60, TimeLimit::Attempt),
             ),
             (Times { is_retry: true, ..with_content(20) }, limits, due(200, TimeLimit::Stall)),
+            (
+                Times { is_retry: true, ..with_content(20) },
+                TimeLimits { attempt_to_end: true, ..limits },
+                due(60, TimeLimit::Attempt),
+            ),
+            (
+                Times { is_retry: true, is_whole: true, ..started },
+                TimeLimits { attempt_to_end: true, ..limits },
+                due(60, TimeLimit::Attempt),
+            ),
+            (
+                with_content(20),
+                TimeLimits { attempt_to_end: true, ..limits },
+                due(200, TimeLimit::Stall),
+            ),
             // The silence of an answer that comes whole says nothing, whichever attempt it is.
             (
                 Times { is_whole: true, is_retry: true, ..started },

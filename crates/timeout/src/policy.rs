@@ -18,9 +18,18 @@ impl TimePolicy for StallPolicy {
     }
 
     fn limits(&self) -> TimeLimits {
-        let Self { stall, attempt, whole, first_content, floor, .. } = *self;
-        let (stall, makespan) = (Some(stall), self.makespan());
-        TimeLimits { stall, first_content, makespan, attempt, whole, pipeline: None, floor }
+        let Self { stall, attempt, attempt_to_end, whole, first_content, floor, .. } = *self;
+        let (stall, makespan, pipeline) = (Some(stall), self.makespan(), None);
+        TimeLimits {
+            stall,
+            first_content,
+            makespan,
+            attempt,
+            attempt_to_end,
+            whole,
+            pipeline,
+            floor,
+        }
     }
 }
 
@@ -75,6 +84,9 @@ pub struct StallPolicy {
         serde(rename = "attempt_ms", with = "steadfast_core::config::Millis")
     )]
     pub attempt: Option<Duration>,
+    /// That limit is for the whole answer of such a call, whether streamed or not, and not only for the
+    /// time to its first content. Off by default: it would break streams that are well.
+    pub attempt_to_end: bool,
     /// The longest time an attempt may take whose answer comes whole, by
     /// [`is_whole`](steadfast_core::Call::is_whole): none of the limits on silence applies to it. Off by
     /// default: such an answer is silent until it is complete, and has what is left of the deadline.
@@ -100,6 +112,7 @@ impl Default for StallPolicy {
             stall: Duration::from_secs(180),
             ceiling: Some(10),
             attempt: Some(Duration::from_secs(60)),
+            attempt_to_end: false,
             whole: None,
             first_content: None,
             floor: None,

@@ -46,6 +46,7 @@ pub(crate) fn stall(rng: &mut Rng) -> StallPolicy {
         stall,
         ceiling: maybe(rng, |rng| rng.u32(1..=10)),
         attempt: maybe(rng, |rng| ms(rng, 1_000..=60_000)),
+        attempt_to_end: false,
         whole: maybe(rng, |rng| ms(rng, 1_000..=60_000)),
         first_content: maybe(rng, |rng| ms(rng, 1_000..=most)),
         floor: chance(rng, 0.2).then(|| Floor {

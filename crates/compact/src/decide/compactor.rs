@@ -43,6 +43,8 @@ pub struct CompactionTask<'a> {
     pub summary: Option<&'a Summary>,
     /// The provider refused the request as too large: compact whatever the numbers say, and harder.
     pub refused: bool,
+    /// It is prepared before it is due: compact whatever the size is.
+    pub ahead: bool,
     /// What a summariser wrote of the messages that [`Compactor::pending`] named for this very
     /// request and task; `None` to do without.
     pub written: Option<&'a str>,
@@ -145,6 +147,7 @@ impl<'a> CompactionTask<'a> {
             growth: None,
             summary: None,
             refused: false,
+            ahead: false,
             written: None,
             half: false,
         }
@@ -267,13 +270,16 @@ impl<'a> Compaction<'a> {
         }
         let sum = tokens.iter().fold(task.fixed, |sum, tokens| sum.saturating_add(*tokens));
         let before = task.measured.unwrap_or(sum);
-        if !task.refused && policy.level(task.room, before) != Level::Compact {
+        if !task.refused && !task.ahead && policy.level(task.room, before) != Level::Compact {
             return None;
         }
         let mut goal = policy.goal(task.room, task.growth);
         if task.refused {
             // The provider counts more than this counter: the request must become smaller in any case.
             goal = goal.below(before);
+            if policy.overflow_target > 0.0 {
+                goal = goal.to_share(policy.overflow_target, task.room.window);
+            }
         }
         let original = request.clone();
         let summary = task.summary.and_then(|summary| summary.find(&original.messages));
@@ -360,6 +366,9 @@ impl<'a> Compaction<'a> {
         rng: &mut fastrand::Rng,
     ) -> Option<CompactionResult> {
         let (task, goal) = (self.task, self.goal);
+        if task.written.is_none() && !self.compactor.policy.plain {
+            return None;
+        }
         let cut = self.choose(lean)?;
         let rest = lean.plan.total - cut.freed;
         // Facts are read from the messages before anything was stripped.

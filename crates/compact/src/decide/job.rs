@@ -9,7 +9,7 @@ use steadfast_chat::{
     ChatRequest, Message,
     transcript::{TranscriptRules, validate},
 };
-use steadfast_core::Failure;
+use steadfast_core::{Failure, Priority, RecoveryLog};
 
 use super::{CallState, CompactionTask, Level, Measurement};
 use crate::{
@@ -33,6 +33,8 @@ pub(crate) struct CompactionJob {
     growth: Option<u64>,
     /// The provider has refused the request.
     refused: bool,
+    /// It is prepared for a later turn.
+    ahead: bool,
     /// Why no summary may be asked for.
     no_summary: Option<Degraded>,
 }
@@ -87,6 +89,7 @@ impl CompactionJob {
             request: request.clone(),
             measured: measured.clone(),
             refused: false,
+            ahead: false,
             permit,
             target,
         }
@@ -101,6 +104,12 @@ impl CompactionJob {
         self
     }
 
+    /// For a request that does not need it yet.
+    pub(super) fn ahead(mut self) -> Self {
+        self.ahead = true;
+        self
+    }
+
     /// For a request of whose call it is known already why there is no summary.
     pub(super) fn without_summary(mut self, why: Option<Degraded>) -> Self {
         self.no_summary = self.no_summary.or(why);
@@ -111,6 +120,24 @@ impl CompactionJob {
     pub(crate) async fn run(mut self) -> Result<(ChatRequest, CallState), Failure> {
         let outcome = self.compact().await;
         self.conclude(outcome)
+    }
+
+    /// Compacts in the background for a later turn than that of `request`; the job itself where there is no
+    /// runtime to do that.
+    pub(super) fn begin_in_background(
+        mut self: Box<Self>,
+        request: &ChatRequest,
+    ) -> Result<(), Box<Self>> {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(self) };
+        event::deferred(About::of(request));
+        // No call waits for it, and the answer's head is written without it.
+        let context = &mut self.request.context;
+        context.deadline = None;
+        context.priority = Priority::Background;
+        context.log = RecoveryLog::disabled();
+        // Its result is kept, and its events are traced.
+        runtime.spawn(async move { self.run().await.map(drop) });
+        Ok(())
     }
 
     /// The same for a request that was refused; `None` when it did not become smaller.
@@ -137,7 +164,7 @@ impl CompactionJob {
         task.measured = Some(self.measured.count.upper);
         task.growth = self.growth;
         task.summary = applied.as_ref().and_then(|applied| applied.summary());
-        task.refused = self.refused;
+        (task.refused, task.ahead) = (self.refused, self.ahead);
         (task.written, task.half) = (written.map(|(text, _)| text), half);
         match catch_unwind(AssertUnwindSafe(|| work(task))) {
             Ok(result) => result.map_err(Failed::TooLarge),
@@ -187,6 +214,9 @@ impl CompactionJob {
                 self.layer.counts.lock().degraded += 1;
                 event::degraded(About::of(&self.request), why);
                 outcome.degraded = Some(why);
+                if !self.layer.policy().plain {
+                    return Ok(outcome);
+                }
             }
             // Perhaps it is the estimate that is too large.
             Err(Failed::TooLarge(_)) => {}
@@ -247,7 +277,7 @@ impl CompactionJob {
                 layer.counts.lock().too_large += 1;
                 event::too_large(about, &error);
                 // A window that is assumed is no reason to refuse.
-                if self.target.is_known {
+                if self.target.is_known && layer.policy().plain {
                     let failure = error.into_failure();
                     return Err(match &self.request.context.target {
                         Some(target) => failure.with_target(target.clone()),
@@ -260,6 +290,9 @@ impl CompactionJob {
                 notice.switched_off = conversation.state.lock().snapshot.is_off;
             }
             Err(Failed::NoSummary(why)) => notice.degraded = Some(why),
+        }
+        if self.ahead {
+            return Ok((self.request, CallState::default()));
         }
         // It is counted as it is sent.
         let mut state = conversation.state.lock();
@@ -309,7 +342,11 @@ impl CompactionJob {
             } else {
                 let before = if self.measured.applied.is_some() { state.snapshot.saved } else { 0 };
                 let window = self.measured.room.window;
-                state.keep(applied.clone(), window, before.saturating_add(saved));
+                let saved = before.saturating_add(saved);
+                match self.ahead {
+                    true => state.prepare(applied.clone(), window, saved),
+                    false => state.keep(applied.clone(), window, saved),
+                }
             }
         }
         drop(state);

@@ -14,7 +14,7 @@ use steadfast_chat::{
     ChatRequest, Message, SharedVec,
     transcript::{repair, validate},
 };
-use steadfast_core::{Failure, Priority, RecoveryLog};
+use steadfast_core::Failure;
 
 pub use self::{
     compactor::{CompactionResult, CompactionTask, Compactor, SummaryInput},
@@ -164,11 +164,20 @@ impl LayerState {
             let notice = Some(Box::new(Notice { switched_off: true, ..Notice::default() }));
             return NextAction::Send(CallState { notice, ..CallState::default() });
         }
-        let measured = self.measure(&mut state, request, &target, room);
+        let mut measured = self.measure(&mut state, request, &target, room);
+        if measured.level == Level::Compact && state.use_prepared(&measured.caller) {
+            request.messages = measured.caller;
+            measured = self.measure(&mut state, request, &target, room);
+        }
         if waited.is_none() && measured.applied.is_none() {
             state.missed(&measured.caller);
         }
-        if measured.level != Level::Compact {
+        let prepares = policy.prepare_at_warning
+            && measured.level == Level::Warn
+            && self.config.summariser.is_some()
+            && conversation.is_kept
+            && !state.is_prepared(&measured.caller);
+        if measured.level != Level::Compact && !prepares {
             drop(state);
             return NextAction::Send(self.send(&conversation, request, measured, false));
         }
@@ -176,23 +185,17 @@ impl LayerState {
         let job = |permit| CompactionJob::new(self, permit, &state, request, target, &measured);
         let job = permit.map(job).map(Box::new);
         drop(state);
+        if prepares {
+            let job = job.map(|job| Box::new(job.ahead()));
+            let is_deferred = job.is_some_and(|job| job.begin_in_background(request).is_ok());
+            return NextAction::Send(self.send(&conversation, request, measured, is_deferred));
+        }
         let has_room = measured.count.upper <= room.limit();
         if self.config.deferred && has_room && conversation.is_kept {
             // It can be sent, whatever becomes of the compaction.
-            let is_deferred = match (job, tokio::runtime::Handle::try_current()) {
-                (Some(mut job), Ok(runtime)) => {
-                    event::deferred(About::of(request));
-                    // No call waits for it, and the answer's head is written without it.
-                    let context = &mut job.request.context;
-                    context.deadline = None;
-                    context.priority = Priority::Background;
-                    context.log = RecoveryLog::disabled();
-                    // Its result is kept, and its events are traced.
-                    runtime.spawn(async move { job.run().await.map(drop) });
-                    true
-                }
-                (Some(job), Err(_)) => return NextAction::Compact(job),
-                (None, _) => false,
+            let is_deferred = match job.map(|job| job.begin_in_background(request)) {
+                Some(Err(job)) => return NextAction::Compact(job),
+                started => started.is_some(),
             };
             return NextAction::Send(self.send(&conversation, request, measured, is_deferred));
         }

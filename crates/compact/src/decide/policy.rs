@@ -55,6 +55,19 @@ pub struct CompactionPolicy {
     /// Compactions in a row that did not help, after which a conversation is not summarised any more.
     /// 3: what is recent or pinned in it is too large, and no summary will change that.
     pub max_ineffective: u32,
+    /// Whether a compaction with a summariser is begun in the background already where the window is filling
+    /// (`warn_at`), to be used from `compact_at` on. Off by default: most conversations that come so far
+    /// end before they come further, and a summary costs a call.
+    pub prepare_at_warning: bool,
+    /// Whether older messages become a list of facts where there is no summary of them. Without it a
+    /// conversation whose summary fails is sent as it is.
+    pub plain: bool,
+    /// How often one call is compacted after its provider has refused it as too large. 2: a second time
+    /// only when the first has made it smaller, by what the provider counts.
+    pub overflows: u32,
+    /// The share to compact to after such a refusal; 0, the default, for three quarters of `target`. The
+    /// smaller it is, the less stays beside the recent messages.
+    pub overflow_target: f64,
     /// Errors of the compaction's own after which a conversation is left alone, without an answer to a
     /// compacted request between. 3: once may be an accident.
     pub max_throws: u32,
@@ -74,6 +87,10 @@ impl Default for CompactionPolicy {
             reserve: None,
             summary_bytes: 16_000,
             max_ineffective: 3,
+            prepare_at_warning: false,
+            plain: true,
+            overflows: 2,
+            overflow_target: 0.0,
             max_throws: 3,
         }
     }
@@ -99,6 +116,10 @@ impl CompactionPolicy {
             if !(value > 0.0 && is_below) {
                 return Err(PolicyError::Share { name, value, bound, limit });
             }
+        }
+        if !(0.0..self.compact_at).contains(&self.overflow_target) {
+            let (name, value, limit) = ("overflow_target", self.overflow_target, self.compact_at);
+            return Err(PolicyError::Share { name, value, bound: "below `compact_at`", limit });
         }
         PolicyError::check_least(&[
             ("keep_recent", self.keep_recent, 1),
@@ -208,6 +229,12 @@ impl Goal {
         let limit = self.limit.min(tokens.saturating_sub(1));
         let trigger = self.trigger.min(limit);
         Self { target: (self.target / 4 * 3).min(trigger / 4 * 3), trigger, limit }
+    }
+
+    /// The same with a target that is this share of `window`.
+    #[must_use]
+    pub(crate) fn to_share(self, share: f64, window: u64) -> Self {
+        Self { target: self.target.min((share * window as f64) as u64), ..self }
     }
 }
 

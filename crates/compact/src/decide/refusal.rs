@@ -31,10 +31,10 @@ impl Remedy {
         }
     }
 
-    /// How often one call may have it. A second compaction is made only after progress.
-    const fn most(self) -> u32 {
+    /// How often one call may have it, which may be compacted `overflows` times.
+    const fn most(self, overflows: u32) -> u32 {
         match self {
-            Remedy::Compact => 2,
+            Remedy::Compact => overflows,
             Remedy::Lighten | Remedy::OmitMedia | Remedy::Repair => 1,
         }
     }
@@ -110,14 +110,19 @@ impl Refusals {
     }
 
     /// What is done to `request`, which failed with `failure`; `None` to pass the failure on. Counts as
-    /// applied.
-    pub(crate) fn remedy(&mut self, request: &ChatRequest, failure: &Failure) -> Option<Remedy> {
+    /// applied. A compaction is made at most `overflows` times, and again only after progress.
+    pub(crate) fn remedy(
+        &mut self,
+        request: &ChatRequest,
+        failure: &Failure,
+        overflows: u32,
+    ) -> Option<Remedy> {
         let context = &request.context;
         if context.deadline.is_some_and(Deadline::is_past) || context.attempts_left() == 0 {
             return None;
         }
         let remedy = Remedy::of(request, failure)?;
-        if self.times(remedy) >= remedy.most() {
+        if self.times(remedy) >= remedy.most(overflows) {
             return None;
         }
         if remedy == Remedy::Compact {
@@ -202,17 +207,20 @@ mod tests {
         let request = ChatRequest::user("hi");
         let mut refusals = Refusals::default();
         let format = failure(Reason::Format, "no");
-        assert_eq!(refusals.remedy(&request, &format), Some(Remedy::Repair));
-        assert_eq!(refusals.remedy(&request, &format), None);
+        assert_eq!(refusals.remedy(&request, &format, 2), Some(Remedy::Repair));
+        assert_eq!(refusals.remedy(&request, &format, 2), None);
         let overflow = |requested| {
             let window = Window { limit: None, requested };
             failure(Reason::ContextOverflow, "").with_window(window)
         };
-        assert_eq!(refusals.remedy(&request, &overflow(Some(9))), Some(Remedy::Compact));
-        assert_eq!(refusals.remedy(&request, &overflow(Some(9))), None);
-        assert_eq!(refusals.remedy(&request, &overflow(Some(8))), Some(Remedy::Compact));
-        assert_eq!(refusals.remedy(&request, &overflow(Some(1))), None);
+        assert_eq!(refusals.remedy(&request, &overflow(Some(9)), 2), Some(Remedy::Compact));
+        assert_eq!(refusals.remedy(&request, &overflow(Some(9)), 2), None);
+        assert_eq!(refusals.remedy(&request, &overflow(Some(8)), 2), Some(Remedy::Compact));
+        assert_eq!(refusals.remedy(&request, &overflow(Some(1)), 2), None);
         assert_eq!((refusals.times(Remedy::Compact), refusals.times(Remedy::Lighten)), (2, 0));
+        let mut once = Refusals::default();
+        assert_eq!(once.remedy(&request, &overflow(Some(9)), 1), Some(Remedy::Compact));
+        assert_eq!(once.remedy(&request, &overflow(Some(8)), 1), None);
     }
 
     #[test]

@@ -34,7 +34,9 @@ impl Config {
         match file {
             Some(path) => {
                 let source = Source::file(path)?;
-                Ok((source.parse()?, source))
+                let mut config = source.parse()?;
+                config.take_fallback(|name| std::env::var(name).ok());
+                Ok((config, source))
             }
             None => {
                 let set =

@@ -5,6 +5,8 @@
 mod error;
 mod keys;
 mod load;
+mod overlay;
+mod preset;
 mod schema;
 mod source;
 mod validate;
@@ -14,9 +16,9 @@ pub use self::{
     keys::schema,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
-        RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,
-        Switch, TenantConfig, TimeoutConfig,
+        RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch,
+        TenantConfig, TimeoutConfig,
     },
     source::Source,
 };
-pub(crate) use self::{load::native, validate::credential_name};
+pub(crate) use self::{load::native, preset::keys as preset_keys, validate::credential_name};

@@ -9,8 +9,9 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use steadfast::{
-    BudgetPolicy,
+    BudgetPolicy, Preset,
     breaker::BreakerPolicy,
+    classify::ClassifyPolicy,
     compact::{CompactionPolicy, SpendPolicy, SummaryPolicy},
     failover::FailoverPolicy,
     guard::GuardPolicy,
@@ -27,6 +28,9 @@ use steadfast_core::{
 #[serde(default)]
 #[non_exhaustive]
 pub struct Config {
+    /// The system whose numbers every section begins with: [presets.md](presets.md). What the file sets
+    /// itself goes before. Without one the defaults hold, which are none of these.
+    pub preset: Option<Preset>,
     /// Where and for whom it serves.
     pub server: ServerConfig,
     /// Who may use it, with `auth = "keys"`.
@@ -55,6 +59,8 @@ pub struct Config {
     /// the window, which is the provider's `window`, else what is publicly known of the model, else
     /// what the provider says when a conversation does not fit.
     pub compaction: Switch<CompactionConfig>,
+    /// What an error means, where the operator knows better than the built-in tables.
+    pub classify: ClassifyPolicy,
     /// How long what failed cools down when the provider named no time, in seconds by reason: `auth`,
     /// `billing`, `rate_limit`, `overloaded`, `server_error`, `timeout`, `network`, `model_not_found`,
     /// `unknown`, and those that by default do not. What cools down is as much as the failure speaks
@@ -236,6 +242,10 @@ pub struct FailoverConfig {
     pub own_vendor_first: bool,
     /// Whether one provider's refusal by content policy is taken to the next.
     pub on_content_filter: bool,
+    /// Models to try instead, best first, by the model sent, at every provider that has no `downgrades` of
+    /// its own; `*` is for all others. With the preset `claude-code` and none here it is the model in the
+    /// environment variable `FALLBACK_MODEL_ID`.
+    pub downgrades: BTreeMap<String, Vec<String>>,
     #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
     #[serde(flatten)]
     pub policy: FailoverPolicy,
@@ -339,29 +349,12 @@ pub struct SummariserConfig {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RecoveryConfig {
-    /// The table to begin with.
-    pub preset: RecoveryPreset,
     /// Cells of the table to change, by reason.
     pub reasons: BTreeMap<Reason, RuleConfig>,
 }
 
-/// A table of what reasons mean. Two of them group the reasons as two systems in use do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum RecoveryPreset {
-    /// Steadfast's own.
-    #[default]
-    Default,
-    /// Eight reasons, as one system in use distinguishes them.
-    Codebuddy,
-    /// Seven, as another one does; `auth`, `billing` and `model_not_found` cool down for an hour,
-    /// doubling up to a day.
-    Adr012,
-}
-
 /// `[recovery.reasons.REASON]`: the cells to change.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RuleConfig {
@@ -378,11 +371,7 @@ pub struct RuleConfig {
 impl Config {
     /// What each reason means.
     pub fn table(&self) -> RecoveryTable {
-        let mut table = match self.recovery.preset {
-            RecoveryPreset::Default => RecoveryTable::default(),
-            RecoveryPreset::Codebuddy => RecoveryTable::codebuddy(),
-            RecoveryPreset::Adr012 => RecoveryTable::adr012(),
-        };
+        let mut table = RecoveryTable::default();
         for (reason, seconds) in &self.cooldown {
             table = table.with_cooldown(*reason, Duration::from_secs(*seconds));
         }

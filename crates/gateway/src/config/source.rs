@@ -11,7 +11,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Config, ConfigError, ConfigErrors, keys};
+use super::{Config, ConfigError, ConfigErrors, keys, overlay::overlay, preset_keys};
 
 /// A configuration with the text it was read from.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +52,7 @@ impl Source {
         let root = DeTable::parse(&self.text).map_err(|error| self.at(&error, None))?;
         let mut errors: Vec<ConfigError> = Vec::new();
         keys::unknown(root.get_ref(), &mut |path, offset, message| {
+            let message = moved(path).map_or(message, str::to_owned);
             errors.push(self.error_at(path.to_owned(), Some(offset), message));
         });
         if !errors.is_empty() {
@@ -69,7 +70,10 @@ impl Source {
     }
 
     fn read(&self, root: &DeTable<'_>) -> Result<Config, toml::de::Error> {
-        let whole = Spanned::new(0..self.text.len(), root.clone());
+        let preset = find(root, "preset").and_then(|name| name.get_ref().as_str()?.parse().ok());
+        let below = preset.map(preset_keys).unwrap_or_default();
+        let below = DeTable::parse(&below)?;
+        let whole = Spanned::new(0..self.text.len(), overlay(below.get_ref(), root));
         let mut config = Config::deserialize(toml::Deserializer::from(whole))?;
         config.follow(|key| find(root, key).is_some());
         Ok(config)
@@ -138,6 +142,14 @@ impl Source {
         let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
         (line, column)
     }
+}
+
+/// What to write for a key that is no more.
+fn moved(key: &str) -> Option<&'static str> {
+    (key == "recovery.preset").then_some(
+        "write `preset = \"adr-012\"` at the top of the file, or another of codebuddy, claude-code, comis \
+         and guppy: a preset is of all layers now",
+    )
 }
 
 /// A key that stands in the file, and what is set there.

@@ -56,7 +56,9 @@ where
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
-        .with_classify(ClassifyLayer::default().with_table(table));
+        .with_classify(
+            ClassifyLayer::default().with_table(table).with_policy(config.classify.clone()),
+        );
     let stack = if guard.enabled {
         let guard = SafetyGuardLayer::new(guard.policy.clone());
         stack.with_guard(guard.map_err(|e| at("guard", &e))?)
@@ -160,7 +162,7 @@ where
 fn summariser(config: &Config) -> Option<TargetSpec> {
     let given = config.compaction.policy.summariser.as_ref()?;
     let provider = config.providers.iter().find(|provider| provider.name == given.provider)?;
-    let mut spec = spec(provider);
+    let mut spec = spec(config, provider);
     spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
     Some(spec)
 }
@@ -238,15 +240,19 @@ pub(super) fn chain(
         names
             .iter()
             .filter_map(|name| config.providers.iter().find(|provider| provider.name == *name))
-            .map(spec),
+            .map(|provider| spec(config, provider)),
     )
 }
 
-fn spec(provider: &ProviderConfig) -> TargetSpec {
+fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
     let mut spec = TargetSpec::new(provider.name.clone()).with_dialect(provider.dialect);
     spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
     spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));
-    spec.downgrades = provider.downgrades.clone().into_iter().collect::<Downgrades>();
+    let downgrades = match provider.downgrades.is_empty() {
+        true => &config.failover.downgrades,
+        false => &provider.downgrades,
+    };
+    spec.downgrades = downgrades.clone().into_iter().collect::<Downgrades>();
     spec.capabilities.vision = provider.vision;
     spec.capabilities.tools = provider.tools;
     spec.capabilities.window = provider.window;
@@ -306,11 +312,8 @@ pipeline_ms = 90000
 rate_limit = 7
 timeout = 0
 
-[recovery]
-preset = "adr012"
-
 [recovery.reasons]
-auth = { permanent = false }
+billing = { permanent = true }
 unknown = { retry = true }
 format = { failover = "next_target" }
 server_error = { scope = "model" }
@@ -368,11 +371,10 @@ server_error = { scope = "model" }
         assert_eq!(cooldown(Reason::Timeout), None);
         assert_eq!(cooldown(Reason::Network), Reason::Network.rule().cooldown);
         let rule = |reason| table.rule(reason);
-        assert!(rule(Reason::Billing).permanent, "the preset's");
+        assert!(rule(Reason::Billing).permanent && !rule(Reason::Auth).permanent);
         assert_eq!(rule(Reason::Unknown).retry, Retry::Yes);
         assert_eq!(rule(Reason::Format).failover, Failover::NextTarget);
         assert_eq!(rule(Reason::ServerError).scope, steadfast_core::Scope::Model);
-        assert!(!rule(Reason::Auth).permanent, "a cell outranks the preset");
     }
 
     #[test]

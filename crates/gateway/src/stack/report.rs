@@ -6,16 +6,17 @@ use serde::Serialize;
 use serde_json::Value;
 use steadfast::{client::dialect::codec, failover::WhenExhausted, guard::ToolSpec};
 use steadfast_core::Reason;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::{
     layers,
     worst::{self, Cost, Worst},
 };
-use crate::config::{Config, ConfigErrors, Source};
+use crate::config::{Config, ConfigErrors, Source, preset_keys};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 13] = [
+    ("preset", &["preset"]),
     ("server", &["server", "tenants"]),
     ("deadline", &["timeout.pipeline_ms"]),
     ("guard", &["guard"]),
@@ -26,6 +27,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("retry", &["retry"]),
     ("breaker", &["breaker"]),
     ("stall", &["timeout"]),
+    ("classify", &["classify"]),
     ("client", &["providers"]),
 ];
 
@@ -61,7 +63,7 @@ pub struct Line {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// `file` or `default`.
+    /// `file`, `preset` or `default`.
     pub from: &'static str,
 }
 
@@ -193,10 +195,12 @@ fn without_effect(config: &Config, source: &Source) -> Vec<String> {
 /// Every key of `config` with what is in force, by layer.
 fn lines(config: &Config, source: &Source) -> Vec<Line> {
     let set = source.table().map(DeValue::Table);
+    let preset = config.preset.map(preset_keys).unwrap_or_default();
+    let preset = DeTable::parse(&preset).ok().map(|table| DeValue::Table(table.into_inner()));
     let mut all = Vec::new();
     // It has been read, so that it can be written.
     let effective = serde_json::to_value(effective(config)).unwrap_or_default();
-    collect("", &effective, set.as_ref(), &mut all);
+    collect("", &effective, [set.as_ref(), preset.as_ref()], &mut all);
     let mut lines = Vec::new();
     for (layer, keys) in LAYERS {
         for key in keys {
@@ -230,28 +234,35 @@ fn effective(config: &Config) -> Config {
     config
 }
 
-/// A line for each value in `value`; `set` is what the file says there.
-fn collect(key: &str, value: &Value, set: Option<&DeValue<'_>>, lines: &mut Vec<Line>) {
+/// What the file sets, and what the preset does.
+type Set<'a, 'i> = [Option<&'a DeValue<'i>>; 2];
+
+/// A line for each value in `value`; `set` is what the file and the preset say there.
+fn collect(key: &str, value: &Value, set: Set<'_, '_>, lines: &mut Vec<Line>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             // Nothing else of what is switched off is in force.
             let off = fields.get("enabled") == Some(&Value::Bool(false));
             for (name, value) in fields.iter().filter(|(name, _)| !off || *name == "enabled") {
-                let set = set.and_then(|set| set.get(name)).map(toml::Spanned::get_ref);
+                let set = set.map(|set| set?.get(name).map(toml::Spanned::get_ref));
                 let dot = if key.is_empty() { "" } else { "." };
                 collect(&format!("{key}{dot}{name}"), value, set, lines);
             }
         }
         Value::Array(items) if items.iter().any(Value::is_object) && key != "guard.tools" => {
             for (index, value) in items.iter().enumerate() {
-                let set = set.and_then(|set| set.get(index)).map(toml::Spanned::get_ref);
+                let set = set.map(|set| set?.get(index).map(toml::Spanned::get_ref));
                 collect(&format!("{key}[{index}]"), value, set, lines);
             }
         }
         value => {
-            let from = if set.is_some() { "file" } else { "default" };
+            let from = match set {
+                [Some(_), _] => "file",
+                [None, Some(_)] => "preset",
+                [None, None] => "default",
+            };
             let value = match value.as_array() {
-                Some(all) if all.len() > MANY && set.is_none() && key != "guard.tools" => {
+                Some(all) if all.len() > MANY && from == "default" && key != "guard.tools" => {
                     let some = text(key, &all[..MANY].into());
                     format!("{some}, ... ({})", all.len())
                 }

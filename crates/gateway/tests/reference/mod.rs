@@ -17,6 +17,14 @@ pub(super) fn reference() -> String {
 fn section(page: &mut String, path: &str, schema: &Value, defaults: &Value) {
     let items = schema.get("items");
     let title = if items.is_some() { format!("[[{path}]]") } else { format!("[{path}]") };
+    let title = if self::fields(items.unwrap_or(schema))
+        .or(values(schema).and(Some(&Map::new())))
+        .is_none()
+    {
+        path.to_owned()
+    } else {
+        title
+    };
     // Writing to a string does not fail, here and below.
     let _ = writeln!(page, "### `{title}`\n\n{}\n", description(schema));
     let schema = items.unwrap_or(schema);
