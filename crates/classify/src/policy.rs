@@ -41,11 +41,7 @@ pub struct ClassifyPolicy {
 
 impl Default for ClassifyPolicy {
     fn default() -> Self {
-        Self {
-            unreadable: Reason::ServerError,
-            statuses: BTreeMap::new(),
-            final_texts: Vec::new(),
-        }
+        Self { unreadable: Reason::ServerError, statuses: BTreeMap::new(), final_texts: Vec::new() }
     }
 }
 
@@ -104,7 +100,8 @@ mod statuses {
         let written = BTreeMap::<String, Reason>::deserialize(deserializer)?;
         let status = |(key, reason): (String, Reason)| {
             let status = key.parse().ok().filter(|status| (400..=599).contains(status));
-            let wrong = || D::Error::custom(format!("`{key}` is no status of an error, such as 502"));
+            let wrong =
+                || D::Error::custom(format!("`{key}` is no status of an error, such as 502"));
             Ok((status.ok_or_else(wrong)?, reason))
         };
         written.into_iter().map(status).collect()

@@ -28,9 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // the fourth piece.
     let overloaded = Fault::break_after(0, How::ErrorEvent(ErrorKind::Overloaded));
     let reset = Fault::break_after(4, How::Reset);
-    let faults = FaultPlan::none()
-        .rule(PlanRule::new(overloaded).nth(1))
-        .rule(PlanRule::new(reset).nth(2));
+    let faults =
+        FaultPlan::none().rule(PlanRule::new(overloaded).nth(1)).rule(PlanRule::new(reset).nth(2));
     let first = serve(Dialect::Anthropic, faults).await?;
     let second = serve(Dialect::OpenAi, FaultPlan::none()).await?;
     let provider = |name: &str, dialect, server: &SimServer| {
