@@ -62,13 +62,14 @@ impl Default for BudgetPolicy {
 #[derive(Clone)]
 pub struct RetryBudget {
     bucket: Arc<Bucket>,
+    policy: BudgetPolicy,
     /// Whether successes that took nothing out put something back.
     refills: bool,
 }
 
 #[derive(Debug)]
 struct Bucket {
-    policy: BudgetPolicy,
+    capacity: AtomicU32,
     tokens: AtomicU32,
 }
 
@@ -143,8 +144,21 @@ impl Default for RetryBudget {
 impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
-        let bucket = Bucket { policy, tokens: AtomicU32::new(policy.capacity) };
-        Self { bucket: Arc::new(bucket), refills: true }
+        let full = || AtomicU32::new(policy.capacity);
+        let bucket = Bucket { capacity: full(), tokens: full() };
+        Self { bucket: Arc::new(bucket), policy, refills: true }
+    }
+
+    /// The costs of this budget, drawn from the bucket of `other`, which has this one's capacity from now
+    /// on: what has been taken out of it stays taken out.
+    #[must_use]
+    pub fn sharing(&self, other: &Self) -> Self {
+        let Bucket { capacity, tokens } = &*other.bucket;
+        let before = capacity.swap(self.policy.capacity, Ordering::Relaxed);
+        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some(self.policy.capacity.saturating_sub(before.saturating_sub(tokens)))
+        });
+        Self { bucket: other.bucket.clone(), ..*self }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -164,12 +178,12 @@ impl RetryBudget {
     /// ```
     #[must_use]
     pub fn drawing(&self) -> Self {
-        Self { bucket: self.bucket.clone(), refills: false }
+        Self { bucket: self.bucket.clone(), policy: self.policy, refills: false }
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
     pub fn reserve(&self, reason: Reason) -> Option<Reservation> {
-        let policy = &self.bucket.policy;
+        let policy = &self.policy;
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
             Reason::Network => policy.network,
@@ -187,7 +201,7 @@ impl RetryBudget {
     /// The same for the `repeat`th retry of a call at its target, counted from 1: the
     /// [first](BudgetPolicy::free) are free.
     pub fn reserve_retry(&self, reason: Reason, repeat: u32) -> Option<Reservation> {
-        if repeat <= self.bucket.policy.free {
+        if repeat <= self.policy.free {
             return Some(Reservation { bucket: self.bucket.clone(), cost: 0 });
         }
         self.reserve(reason)
@@ -215,13 +229,13 @@ impl RetryBudget {
     /// Whether it holds its full capacity.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.remaining() >= self.bucket.policy.capacity
+        self.remaining() >= self.bucket.capacity.load(Ordering::Relaxed)
     }
 
     /// What a success puts back.
     fn refund_of(&self, withdrawal: Withdrawal) -> u32 {
         match withdrawal.0 {
-            0 if self.refills => self.bucket.policy.refill,
+            0 if self.refills => self.policy.refill,
             withdrawn => withdrawn,
         }
     }
@@ -233,24 +247,26 @@ impl RetryBudget {
 
     /// The capacity and costs of the bucket.
     pub fn policy(&self) -> &BudgetPolicy {
-        &self.bucket.policy
+        &self.policy
     }
 
     /// Fills the bucket.
     pub fn reset(&self) {
-        self.bucket.tokens.store(self.bucket.policy.capacity, Ordering::Relaxed);
+        let Bucket { capacity, tokens } = &*self.bucket;
+        tokens.store(capacity.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
 impl Bucket {
     fn put_back(&self, amount: u32) {
-        let Bucket { policy, tokens } = self;
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        let tokens = &self.tokens;
         // A full bucket, the usual case, is not written to: no contention for its cache line.
-        if amount == 0 || tokens.load(Ordering::Relaxed) >= policy.capacity {
+        if amount == 0 || tokens.load(Ordering::Relaxed) >= capacity {
             return;
         }
         let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
-            Some(tokens.saturating_add(amount).min(policy.capacity))
+            Some(tokens.saturating_add(amount).min(capacity))
         });
     }
 }
@@ -265,7 +281,8 @@ impl Observer for Bucket {
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RetryBudget({} of {})", self.remaining(), self.bucket.policy.capacity)
+        let capacity = self.bucket.capacity.load(Ordering::Relaxed);
+        write!(f, "RetryBudget({} of {capacity})", self.remaining())
     }
 }
 
@@ -301,6 +318,21 @@ mod tests {
         assert_eq!(budget.remaining(), 486);
         budget.lease(withdrawal).success();
         assert_eq!(budget.remaining(), 500);
+    }
+
+    #[test]
+    fn what_was_drawn_stays_drawn_under_other_numbers() {
+        for (capacity, left) in [(500, 486), (100, 86), (14, 0), (10, 0), (1_000, 986)] {
+            let old = RetryBudget::default();
+            let _ = old.reserve(Reason::ServerError).unwrap().spend();
+            let policy = BudgetPolicy { capacity, transient: 1, ..BudgetPolicy::default() };
+            let new = RetryBudget::new(policy).sharing(&old);
+            assert_eq!((new.remaining(), old.remaining()), (left, left), "{capacity}");
+            let _ = new.reserve(Reason::ServerError).map(Reservation::spend);
+            assert_eq!(old.remaining(), left.saturating_sub(1), "the new cost, of the one bucket");
+            old.refund(Withdrawal(capacity));
+            assert_eq!(new.remaining(), capacity, "never above the new capacity");
+        }
     }
 
     proptest! {
