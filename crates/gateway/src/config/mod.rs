@@ -5,6 +5,7 @@
 mod error;
 mod keys;
 mod load;
+mod overlay;
 mod schema;
 mod source;
 mod validate;
