@@ -6,6 +6,7 @@ mod error;
 mod keys;
 mod load;
 mod overlay;
+mod routes;
 mod schema;
 mod source;
 mod validate;
@@ -13,6 +14,7 @@ mod validate;
 pub use self::{
     error::{ConfigError, ConfigErrors},
     keys::schema,
+    routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
         RecoveryConfig, RecoveryPreset, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,

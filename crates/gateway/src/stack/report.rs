@@ -12,8 +12,9 @@ use super::layers;
 use crate::config::{Config, ConfigErrors, Source};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("server", &["server", "tenants"]),
+    ("routes", &["aliases", "routes"]),
     ("deadline", &["timeout.pipeline_ms"]),
     ("guard", &["guard"]),
     ("continuation", &["continuation"]),
