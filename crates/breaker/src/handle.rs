@@ -38,6 +38,10 @@ impl<K> BreakerHandle<K> {
     pub(crate) fn new(breakers: Arc<Breakers<K>>) -> Self {
         Self { breakers }
     }
+
+    pub(crate) fn breakers(&self) -> &Arc<Breakers<K>> {
+        &self.breakers
+    }
 }
 
 impl<K> BreakerHandle<K>
@@ -114,8 +118,8 @@ where
     }
 
     /// What the breakers go by.
-    pub fn policy(&self) -> &BreakerPolicy {
-        &self.breakers.common.policy
+    pub fn policy(&self) -> Arc<BreakerPolicy> {
+        self.breakers.policy()
     }
 
     fn steer(

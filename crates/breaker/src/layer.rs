@@ -21,6 +21,7 @@ use crate::{
 pub struct CircuitBreakerLayer<K = Option<Target>, By = ByTarget, T = UntilEnd> {
     by: By,
     track: T,
+    policy: Arc<BreakerPolicy>,
     breakers: Arc<Breakers<K>>,
 }
 
@@ -48,7 +49,8 @@ impl CircuitBreakerLayer {
             covers: Arc::new(Covers::target),
             label: None,
         };
-        Self { by: ByTarget, track: UntilEnd, breakers: Arc::new(Breakers::new(policy, keys)) }
+        let breakers = Arc::new(Breakers::new(policy, keys));
+        Self { by: ByTarget, track: UntilEnd, policy: breakers.policy(), breakers }
     }
 }
 
@@ -77,7 +79,7 @@ where
     {
         let keys = Keys { target: |_| None, covers: Arc::new(|_| Covers::NONE), label: None };
         let breakers = Arc::new(Breakers::new(self.policy().clone(), keys));
-        CircuitBreakerLayer { by, track: self.track, breakers }
+        CircuitBreakerLayer { by, track: self.track, policy: self.policy, breakers }
     }
 
     /// Says how narrow the keys are. Begins with a new state.
@@ -97,7 +99,16 @@ where
 
     /// With another answer to when a reply is over.
     pub fn with_track<T2>(self, track: T2) -> CircuitBreakerLayer<K, By, T2> {
-        CircuitBreakerLayer { by: self.by, track, breakers: self.breakers }
+        CircuitBreakerLayer { by: self.by, track, policy: self.policy, breakers: self.breakers }
+    }
+
+    /// As this layer is set, with the breakers of the layer that `handle` is of: they go by this layer's
+    /// policy from now on, whoever else shares them, and stand as they stood. What a key covers and how it
+    /// is called stays as it was there. The last of the settings: a change of keys begins with a new state.
+    pub fn sharing(self, handle: &BreakerHandle<K>) -> Self {
+        let breakers = handle.breakers().clone();
+        breakers.set_policy(&self.policy);
+        Self { breakers, ..self }
     }
 
     /// Looks at the state, and steers it.
@@ -107,7 +118,7 @@ where
 
     /// What it goes by.
     pub fn policy(&self) -> &BreakerPolicy {
-        &self.breakers.common.policy
+        &self.policy
     }
 
     fn rekeyed(self, change: impl FnOnce(&mut Keys<K>)) -> Self {
@@ -128,14 +139,19 @@ impl<S, K, By: Clone, T: Clone> Layer<S> for CircuitBreakerLayer<K, By, T> {
 
 impl<K, By: Clone, T: Clone> Clone for CircuitBreakerLayer<K, By, T> {
     fn clone(&self) -> Self {
-        Self { by: self.by.clone(), track: self.track.clone(), breakers: self.breakers.clone() }
+        Self {
+            by: self.by.clone(),
+            track: self.track.clone(),
+            policy: self.policy.clone(),
+            breakers: self.breakers.clone(),
+        }
     }
 }
 
 impl<K, By, T: fmt::Debug> fmt::Debug for CircuitBreakerLayer<K, By, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerLayer")
-            .field("policy", &self.breakers.common.policy)
+            .field("policy", &self.policy)
             .field("track", &self.track)
             .finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
@@ -33,7 +33,8 @@ pub(crate) struct Breakers<K> {
 
 /// What all breakers of a layer have in common.
 pub(crate) struct Common<K> {
-    pub(crate) policy: BreakerPolicy,
+    /// What new breakers go by.
+    policy: RwLock<Arc<BreakerPolicy>>,
     pub(crate) keys: Keys<K>,
     pub(crate) observe: AtomicBool,
     pub(crate) transitions: broadcast::Sender<BreakerTransition<K>>,
@@ -66,13 +67,31 @@ pub(crate) struct Breaker<K> {
 }
 
 struct Counted {
+    policy: Arc<BreakerPolicy>,
     circuit: Circuit,
     /// Calls that have begun.
     calls: u64,
     /// Calls that were refused, or would have been.
     refused: u64,
-    /// Failover decides who is asked; here, repetitions take turns. The first call says so.
+    /// Failover decides who is asked. The first call says so.
+    routed: bool,
+    /// Here, repetitions take turns.
     takes_turns: bool,
+}
+
+impl Counted {
+    fn set_policy(&mut self, policy: Arc<BreakerPolicy>, now: Instant) {
+        self.policy = policy;
+        let turns = self.policy.routed_circuit().filter(|_| self.routed);
+        self.takes_turns = turns.is_some();
+        self.circuit.set_policy(turns.unwrap_or_else(|| self.policy.circuit()), now);
+    }
+}
+
+impl<K> Breakers<K> {
+    pub(crate) fn policy(&self) -> Arc<BreakerPolicy> {
+        self.common.policy.read().clone()
+    }
 }
 
 impl<K> Breakers<K>
@@ -83,7 +102,25 @@ where
         let breakers = Keyed::new(policy.keys);
         let observe = AtomicBool::new(policy.observe);
         let transitions = broadcast::Sender::new(TRANSITIONS);
+        let policy = RwLock::new(Arc::new(policy));
         Self { breakers, common: Arc::new(Common { policy, keys, observe, transitions }) }
+    }
+
+    /// All breakers go by `policy` from now on; what they have counted is kept, and how they stand.
+    pub(crate) fn set_policy(&self, policy: &Arc<BreakerPolicy>) {
+        let old = std::mem::replace(&mut *self.common.policy.write(), policy.clone());
+        if old == *policy {
+            return;
+        }
+        if old.observe != policy.observe {
+            self.common.observe.store(policy.observe, Ordering::Relaxed);
+        }
+        self.breakers.set_policy(policy.keys);
+        // A breaker that is made meanwhile is either here already or goes by the new one.
+        let now = Instant::now();
+        for breaker in self.all() {
+            breaker.counted.lock().set_policy(policy.clone(), now);
+        }
     }
 
     pub(crate) fn get_or_insert(&self, key: &K, now: Instant) -> Arc<Breaker<K>> {
@@ -105,11 +142,14 @@ where
 
 impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     fn new(key: &K, common: &Arc<Common<K>>, now: Instant) -> Self {
-        let circuit = Circuit::new(common.policy.circuit(), now);
+        let policy = common.policy.read().clone();
+        let circuit = Circuit::new(policy.circuit(), now);
+        let counted =
+            Counted { policy, circuit, calls: 0, refused: 0, routed: false, takes_turns: false };
         Self {
             key: key.clone(),
             covers: (common.keys.covers)(key),
-            counted: Mutex::new(Counted { circuit, calls: 0, refused: 0, takes_turns: false }),
+            counted: Mutex::new(counted),
             common: common.clone(),
         }
     }
@@ -121,14 +161,12 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         now: Instant,
         context: &CallContext,
     ) -> Result<Lease, (Refused, bool)> {
-        let (admission, takes_turns) = {
+        let (admission, takes_turns, timed) = {
             let mut counted = self.counted.lock();
-            if counted.calls == 0
-                && context.routed.is_some()
-                && let Some(turns) = self.common.policy.routed_circuit()
-            {
-                counted.circuit.set_policy(turns);
-                counted.takes_turns = true;
+            if counted.calls == 0 && context.routed.is_some() {
+                counted.routed = true;
+                let policy = counted.policy.clone();
+                counted.set_policy(policy, now);
             }
             // A call that is refused has no position in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
@@ -141,7 +179,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             let passes = u64::from(admission.result.is_ok());
             counted.calls += passes;
             counted.refused += 1 - passes;
-            (admission, counted.takes_turns)
+            let timed = counted.takes_turns || counted.policy.slow.is_some();
+            (admission, counted.takes_turns, timed)
         };
         if admission.lost > 0 {
             self.report_lost(admission.lost);
@@ -152,7 +191,6 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         match admission.result {
             Ok(permit) => {
                 let permit = Permit { witness: context.witness, ..permit };
-                let timed = takes_turns || self.common.policy.slow.is_some();
                 Ok(self.lease(permit, timed.then_some(now), context))
             }
             Err(refused) => self.refuse(refused, context).map_err(|refused| (refused, takes_turns)),
@@ -331,8 +369,8 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     }
 
     fn ended(&self, end: LeaseEnd<'_>) {
-        let verdict = judge(&end.outcome, &self.common.policy, self.covers);
         self.change(end.log, |counted, now| {
+            let verdict = judge(&end.outcome, &counted.policy, self.covers);
             let verdict = if counted.takes_turns { verdict.without_proof() } else { verdict };
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
         });
@@ -365,6 +403,6 @@ impl<K> Keep for Breaker<K> {
 
 impl<K> fmt::Debug for Breakers<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Breakers").field("policy", &self.common.policy).finish_non_exhaustive()
+        f.debug_struct("Breakers").field("policy", &self.policy()).finish_non_exhaustive()
     }
 }

@@ -261,3 +261,36 @@ fn threads_on_one_key_lose_no_count() {
         (THREADS * CALLS, THREADS * CALLS / 10)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn breakers_outlive_their_layer_and_go_by_the_policy_of_the_next() {
+    let policy = |failures| BreakerPolicy { consecutive: Some(failures), ..strict() };
+    let old = CircuitBreakerLayer::new(policy(3)).unwrap().at_once();
+    let (open, shut) = (openai(), openai().with_model("other"));
+    let mut before = old.layer(service_fn(serve));
+    let ask = |target: &Target| PlainRequest { text: "server_error", ..request(target) };
+    for _ in 0..3 {
+        let _ = before.ready().await.unwrap().call(ask(&open)).await;
+    }
+    let _ = before.ready().await.unwrap().call(ask(&shut)).await;
+    let state =
+        |target: &Target| old.handle().get(&Some(target.clone())).map(|one| one.circuit.state);
+    assert_eq!(
+        (state(&open), state(&shut)),
+        (Some(CircuitState::Open), Some(CircuitState::Closed))
+    );
+
+    let new = CircuitBreakerLayer::new(policy(2)).unwrap().at_once().sharing(&old.handle());
+    assert_eq!((new.policy().consecutive, new.handle().policy().consecutive), (Some(2), Some(2)));
+    let mut after = new.layer(service_fn(serve));
+    let refused = after.ready().await.unwrap().call(request(&open)).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::CircuitOpen, "what is open is open");
+    let _ = after.ready().await.unwrap().call(ask(&shut)).await;
+    assert_eq!(state(&shut), Some(CircuitState::Open), "the second of two, the first by the old");
+    // New ones too, whichever layer makes them.
+    let third = openai().with_model("third");
+    for _ in 0..2 {
+        let _ = before.ready().await.unwrap().call(ask(&third)).await;
+    }
+    assert_eq!(state(&third), Some(CircuitState::Open));
+}

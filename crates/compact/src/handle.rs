@@ -81,18 +81,18 @@ impl CompactionHandle {
     /// What the layer has done, and what it remembers.
     pub fn snapshot(&self) -> CompactionSnapshot {
         let now = Instant::now();
-        let tenants = self.0.tenants.entries();
+        let tenants = self.0.memory.tenants.entries();
         let breakers = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.breaker.state()));
         let spent = tenants.iter().map(|(name, tenant)| {
             let (hour, day) = tenant.spent(now);
             (name.clone(), hour, day)
         });
-        let conversations = self.0.conversations.entries().into_iter().map(|(_, one)| {
+        let conversations = self.0.memory.conversations.entries().into_iter().map(|(_, one)| {
             let snapshot = one.state.lock().snapshot.clone();
             ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
         });
         CompactionSnapshot {
-            counts: *self.0.counts.lock(),
+            counts: *self.0.memory.counts.lock(),
             breakers: breakers.filter(|(_, state)| *state != CircuitState::Closed).collect(),
             learned: self.models().all_learned(),
             conversations: conversations.collect(),
@@ -103,19 +103,19 @@ impl CompactionHandle {
     /// What a tenant has spent on summaries in the last hour and in the last day, in tokens,
     /// reservations included. `None` for calls without a tenant.
     pub fn spent(&self, tenant: Option<&str>) -> (u64, u64) {
-        let tenant = self.0.tenants.get(&tenant.unwrap_or_default().into());
+        let tenant = self.0.memory.tenants.get(&tenant.unwrap_or_default().into());
         tenant.map_or((0, 0), |tenant| tenant.spent(Instant::now()))
     }
 
     /// Whether the summariser may be called for a tenant. `None` for calls without one.
     pub fn summariser(&self, tenant: Option<&str>) -> CircuitState {
-        let tenant = self.0.tenants.get(&tenant.unwrap_or_default().into());
+        let tenant = self.0.memory.tenants.get(&tenant.unwrap_or_default().into());
         tenant.map_or(CircuitState::Closed, |tenant| tenant.breaker.state())
     }
 
     /// The windows it goes by.
     pub fn models(&self) -> &Models {
-        &self.0.config.models
+        &self.0.models
     }
 
     /// Forgets the conversations of this name, whatever was compacted or switched off in them; a
@@ -134,15 +134,15 @@ impl CompactionHandle {
     /// have spent and what was learned of models is kept.
     pub fn reset(&self) {
         self.forget_where(|_| true);
-        for (_, tenant) in self.0.tenants.entries() {
+        for (_, tenant) in self.0.memory.tenants.entries() {
             tenant.breaker.reset();
         }
-        *self.0.counts.lock() = CompactionCounts::default();
+        *self.0.memory.counts.lock() = CompactionCounts::default();
     }
 
     fn forget_where(&self, goes: impl Fn(&Conversation) -> bool) -> bool {
         let mut found = false;
-        self.0.conversations.retain(|_, one| {
+        self.0.memory.conversations.retain(|_, one| {
             let goes = goes(one);
             if goes {
                 one.state.lock().forget();

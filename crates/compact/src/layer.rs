@@ -98,13 +98,13 @@ impl CompactionLayer {
     /// With these windows. They can be shared by layers, with what they learn.
     pub fn with_models(self, models: impl Into<Arc<Models>>) -> Self {
         let models = models.into();
-        self.with(|config| config.models = models)
+        self.with(|config| config.models = Some(models))
     }
 
     /// With this counter. It can be shared by layers, with what it learns.
     pub fn with_counter(self, counter: impl Into<Arc<Counter>>) -> Self {
         let counter = counter.into();
-        self.with(|config| config.counter = counter)
+        self.with(|config| config.counter = Some(counter))
     }
 
     /// What the layer has to know of a target, where its name is not enough. Called once for each target
@@ -160,6 +160,13 @@ impl CompactionLayer {
     /// summary can be forged.
     pub fn with_seed(self, seed: u64) -> Self {
         self.with(|config| config.seed = Some(seed))
+    }
+
+    /// As this layer is set, with what the layer remembers that `handle` is of: its conversations, what
+    /// tenants have spent, the summariser's breakers, and what was learned of models, unless this layer was
+    /// given others. The last of the settings: each of the others begins a new state.
+    pub fn sharing(self, handle: &CompactionHandle) -> Self {
+        Self { state: Arc::new(self.state.sharing(&handle.0)) }
     }
 
     /// Shows the layer's state and resets it.

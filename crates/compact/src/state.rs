@@ -31,8 +31,9 @@ type Targets = Arc<dyn Fn(&Target) -> TargetFacts + Send + Sync>;
 #[derive(Clone, Default)]
 pub(crate) struct Config {
     pub(crate) compactor: Compactor,
-    pub(crate) models: Arc<Models>,
-    pub(crate) counter: Arc<Counter>,
+    /// Without one of its own a layer has the defaults, and shares what they learn.
+    pub(crate) models: Option<Arc<Models>>,
+    pub(crate) counter: Option<Arc<Counter>>,
     pub(crate) summaries: SummaryPolicy,
     pub(crate) spend: SpendPolicy,
     /// Every request is sent as it is.
@@ -49,27 +50,53 @@ pub(crate) struct Config {
 /// What all services of one layer share.
 pub(crate) struct LayerState {
     pub(crate) config: Config,
+    pub(crate) models: Arc<Models>,
+    pub(crate) counter: Arc<Counter>,
+    pub(crate) memory: Arc<Memory>,
+    /// By a hash of target, model and what is learned: as the configuration has it.
+    pub(crate) targets: Keyed<u64, TargetInfo>,
+    rng: Mutex<fastrand::Rng>,
+}
+
+/// What is remembered; layers of different settings can share it.
+pub(crate) struct Memory {
     pub(crate) tenants: Keyed<Box<str>, Tenant>,
     pub(crate) conversations: Keyed<u64, Conversation>,
-    pub(crate) targets: Keyed<u64, TargetInfo>,
     /// What was done since the layer was made.
     pub(crate) counts: Mutex<CompactionCounts>,
     pub(crate) hasher: RandomState,
-    rng: Mutex<fastrand::Rng>,
 }
 
 impl LayerState {
     pub(crate) fn new(config: Config) -> Self {
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self {
+        let memory = Memory {
             tenants: Keyed::new(KeyedPolicy::default()),
             conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
-            targets: Keyed::new(KeyedPolicy::default()),
             counts: Mutex::default(),
             hasher: RandomState::default(),
+        };
+        Self {
+            models: config.models.clone().unwrap_or_default(),
+            counter: config.counter.clone().unwrap_or_default(),
+            memory: Arc::new(memory),
+            targets: Keyed::new(KeyedPolicy::default()),
             rng: Mutex::new(rng),
             config,
         }
+    }
+
+    /// These settings with what `other` remembers and has learned.
+    pub(crate) fn sharing(&self, other: &Self) -> Self {
+        let mut new = Self::new(self.config.clone());
+        new.memory = other.memory.clone();
+        new.models = new.config.models.clone().unwrap_or_else(|| other.models.clone());
+        new.counter = new.config.counter.clone().unwrap_or_else(|| other.counter.clone());
+        new.memory.conversations.set_policy(new.config.remember.unwrap_or(REMEMBER));
+        for (_, tenant) in new.memory.tenants.entries() {
+            tenant.breaker.set_policy(new.config.summaries);
+        }
+        new
     }
 
     pub(crate) fn policy(&self) -> &CompactionPolicy {
@@ -90,9 +117,9 @@ impl LayerState {
             state: Mutex::default(),
             permits: Arc::new(Semaphore::new(1)),
         };
-        if let Some(key) = id::key(request, &self.hasher, !self.config.keep_ambiguous) {
+        if let Some(key) = id::key(request, &self.memory.hasher, !self.config.keep_ambiguous) {
             let now = Instant::now();
-            let found = self.conversations.get_or_insert_with(&key, now, || make(true));
+            let found = self.memory.conversations.get_or_insert_with(&key, now, || make(true));
             // On a hash collision (once in 2^64) the other conversation's is not used.
             if found.id.is_of(&request.context) {
                 return found;

@@ -43,7 +43,7 @@ pub struct BudgetPolicy {
     pub refill: u32,
     /// How many calls may wait between their attempts at once; beyond that they end with what they have. 1,024,
     /// a quarter of the requests that a gateway has under way when it is full. Of those that share it
-    /// ([`RetryBudget::share`]) none takes more than three times what it leaves to the others. 0 for no limit.
+    /// ([`RetryBudget::sharing`]) none takes more than three times what it leaves to the others. 0 for no limit.
     pub max_waiting: u32,
 }
 
@@ -76,13 +76,14 @@ pub struct RetryBudget {
     bucket: Arc<Bucket>,
     /// Calls that wait, of those that share the bucket.
     waiting: Arc<AtomicU32>,
+    policy: BudgetPolicy,
     /// Whether successes that took nothing out put something back.
     refills: bool,
 }
 
 #[derive(Debug)]
 struct Bucket {
-    policy: BudgetPolicy,
+    capacity: AtomicU32,
     tokens: AtomicU32,
     /// Calls that wait, of all.
     waiting: AtomicU32,
@@ -174,9 +175,22 @@ impl Default for RetryBudget {
 impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
-        let (tokens, waiting) = (AtomicU32::new(policy.capacity), AtomicU32::new(0));
-        let bucket = Arc::new(Bucket { policy, tokens, waiting });
-        Self { bucket, waiting: Arc::default(), refills: true }
+        let full = || AtomicU32::new(policy.capacity);
+        let bucket = Bucket { capacity: full(), tokens: full(), waiting: AtomicU32::new(0) };
+        Self { bucket: Arc::new(bucket), waiting: Arc::default(), policy, refills: true }
+    }
+
+    /// The costs of this budget, drawn from the bucket of `other`, which has this one's capacity from now
+    /// on: what has been taken out of it stays taken out. Calls of both wait beside each other, and neither's can
+    /// take [all places](Self::wait).
+    #[must_use]
+    pub fn sharing(&self, other: &Self) -> Self {
+        let Bucket { capacity, tokens, .. } = &*other.bucket;
+        let before = capacity.swap(self.policy.capacity, Ordering::Relaxed);
+        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some(self.policy.capacity.saturating_sub(before.saturating_sub(tokens)))
+        });
+        Self { bucket: other.bucket.clone(), ..self.clone() }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -199,13 +213,6 @@ impl RetryBudget {
         Self { refills: false, ..self.clone() }
     }
 
-    /// The same bucket for another route, whose calls wait beside those of this one: neither can take all
-    /// places.
-    #[must_use]
-    pub fn share(&self) -> Self {
-        Self { waiting: Arc::default(), ..self.clone() }
-    }
-
     /// A place to wait in between two attempts; `None` when there are too many calls that wait.
     ///
     /// Of the places that the others leave, at most three quarters are taken, so that there is always one for a
@@ -214,8 +221,9 @@ impl RetryBudget {
     /// ```
     /// use steadfast_core::{BudgetPolicy, RetryBudget};
     ///
-    /// let one = RetryBudget::new(BudgetPolicy { max_waiting: 8, ..BudgetPolicy::default() });
-    /// let other = one.share();
+    /// let policy = BudgetPolicy { max_waiting: 8, ..BudgetPolicy::default() };
+    /// let one = RetryBudget::new(policy);
+    /// let other = RetryBudget::new(policy).sharing(&one);
     /// let places: Vec<_> = std::iter::from_fn(|| one.wait()).collect();
     /// assert_eq!(places.len(), 6);
     /// assert!(other.wait().is_some());
@@ -226,7 +234,7 @@ impl RetryBudget {
         let before = bucket.waiting.fetch_add(1, Ordering::Relaxed);
         // Dropped, it gives both up again.
         let place = Waiting { bucket: bucket.clone(), share: share.clone() };
-        let most = bucket.policy.max_waiting;
+        let most = self.policy.max_waiting;
         let left = most.saturating_sub(before);
         (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(place)
     }
@@ -238,7 +246,7 @@ impl RetryBudget {
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
     pub fn reserve(&self, reason: Reason) -> Option<Reservation> {
-        let policy = &self.bucket.policy;
+        let policy = &self.policy;
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
             Reason::Network => policy.network,
@@ -256,7 +264,7 @@ impl RetryBudget {
     /// The same for the `repeat`th retry of a call at its target, counted from 1: the
     /// [first](BudgetPolicy::free) are free.
     pub fn reserve_retry(&self, reason: Reason, repeat: u32) -> Option<Reservation> {
-        if repeat <= self.bucket.policy.free {
+        if repeat <= self.policy.free {
             return Some(Reservation { bucket: self.bucket.clone(), cost: 0 });
         }
         self.reserve(reason)
@@ -284,13 +292,13 @@ impl RetryBudget {
     /// Whether it holds its full capacity.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.remaining() >= self.bucket.policy.capacity
+        self.remaining() >= self.bucket.capacity.load(Ordering::Relaxed)
     }
 
     /// What a success puts back.
     fn refund_of(&self, withdrawal: Withdrawal) -> u32 {
         match withdrawal.0 {
-            0 if self.refills => self.bucket.policy.refill,
+            0 if self.refills => self.policy.refill,
             withdrawn => withdrawn,
         }
     }
@@ -302,24 +310,26 @@ impl RetryBudget {
 
     /// The capacity and costs of the bucket.
     pub fn policy(&self) -> &BudgetPolicy {
-        &self.bucket.policy
+        &self.policy
     }
 
     /// Fills the bucket.
     pub fn reset(&self) {
-        self.bucket.tokens.store(self.bucket.policy.capacity, Ordering::Relaxed);
+        let Bucket { capacity, tokens, .. } = &*self.bucket;
+        tokens.store(capacity.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
 impl Bucket {
     fn put_back(&self, amount: u32) {
-        let Bucket { policy, tokens, .. } = self;
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        let tokens = &self.tokens;
         // A full bucket, the usual case, is not written to: no contention for its cache line.
-        if amount == 0 || tokens.load(Ordering::Relaxed) >= policy.capacity {
+        if amount == 0 || tokens.load(Ordering::Relaxed) >= capacity {
             return;
         }
         let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
-            Some(tokens.saturating_add(amount).min(policy.capacity))
+            Some(tokens.saturating_add(amount).min(capacity))
         });
     }
 }
@@ -334,7 +344,8 @@ impl Observer for Bucket {
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RetryBudget({} of {})", self.remaining(), self.bucket.policy.capacity)
+        let capacity = self.bucket.capacity.load(Ordering::Relaxed);
+        write!(f, "RetryBudget({} of {capacity})", self.remaining())
     }
 }
 
@@ -374,20 +385,37 @@ mod tests {
 
     #[test]
     fn a_route_leaves_places_to_wait_in_for_the_others() {
-        let budget = RetryBudget::new(BudgetPolicy { max_waiting: 16, ..BudgetPolicy::default() });
+        let policy = BudgetPolicy { max_waiting: 16, ..BudgetPolicy::default() };
+        let budget = RetryBudget::new(policy);
+        let share = || RetryBudget::new(policy).sharing(&budget);
         let all_of =
             |share: &RetryBudget| -> Vec<_> { std::iter::from_fn(|| share.wait()).collect() };
-        let (second, third) = (budget.share(), budget.drawing().share());
+        let (second, third) = (share(), share());
         let by_first = all_of(&budget.drawing());
         let by_second = all_of(&second);
         let by_third = all_of(&third);
         assert_eq!((by_first.len(), by_second.len(), by_third.len()), (12, 3, 1));
-        assert!(budget.wait().is_none() && budget.share().wait().is_none());
+        assert!(budget.wait().is_none() && share().wait().is_none());
         assert_eq!(budget.waiting(), 16);
         drop((by_first, by_second, by_third));
         assert_eq!(budget.waiting(), 0);
         let open = RetryBudget::new(BudgetPolicy { max_waiting: 0, ..BudgetPolicy::default() });
         assert_eq!((0..5_000).map_while(|_| open.wait()).collect::<Vec<_>>().len(), 5_000);
+    }
+
+    #[test]
+    fn what_was_drawn_stays_drawn_under_other_numbers() {
+        for (capacity, left) in [(500, 486), (100, 86), (14, 0), (10, 0), (1_000, 986)] {
+            let old = RetryBudget::default();
+            let _ = old.reserve(Reason::ServerError).unwrap().spend();
+            let policy = BudgetPolicy { capacity, transient: 1, ..BudgetPolicy::default() };
+            let new = RetryBudget::new(policy).sharing(&old);
+            assert_eq!((new.remaining(), old.remaining()), (left, left), "{capacity}");
+            let _ = new.reserve(Reason::ServerError).map(Reservation::spend);
+            assert_eq!(old.remaining(), left.saturating_sub(1), "the new cost, of the one bucket");
+            old.refund(Withdrawal(capacity));
+            assert_eq!(new.remaining(), capacity, "never above the new capacity");
+        }
     }
 
     proptest! {

@@ -60,7 +60,8 @@ impl From<KeyedPolicy> for usize {
 pub struct Keyed<K, V> {
     shards: [RwLock<HashMap<K, Entry<V>, RandomState>>; SHARDS],
     hasher: RandomState,
-    policy: KeyedPolicy,
+    /// Read when a key is new.
+    policy: RwLock<KeyedPolicy>,
     epoch: Instant,
 }
 
@@ -95,9 +96,14 @@ where
         Self {
             shards: std::array::from_fn(|_| RwLock::new(HashMap::with_hasher(hasher.clone()))),
             hasher,
-            policy,
+            policy: RwLock::new(policy),
             epoch: Instant::now(),
         }
+    }
+
+    /// Keeps as many keys as `policy` says from now on; what is too many is evicted by the next new keys.
+    pub fn set_policy(&self, policy: KeyedPolicy) {
+        *self.policy.write() = policy;
     }
 
     /// The state of `key`, made by `make` when there is none yet.
@@ -113,9 +119,10 @@ where
             entry.touch(tick);
             return entry.value.clone();
         }
-        let capacity = (self.policy.capacity / SHARDS).max(1);
+        let policy = *self.policy.read();
+        let capacity = (policy.capacity / SHARDS).max(1);
         if map.len() >= capacity {
-            self.evict(&mut map, capacity, now);
+            self.evict(&mut map, capacity, policy.idle, now);
         }
         let value = Arc::new(make());
         map.insert(key.clone(), Entry { value: value.clone(), used: AtomicU64::new(tick) });
@@ -172,9 +179,15 @@ where
     }
 
     /// Evicts idle keys, and when those are too few, the longest unused eighth.
-    fn evict(&self, map: &mut HashMap<K, Entry<V>, RandomState>, capacity: usize, now: Instant) {
+    fn evict(
+        &self,
+        map: &mut HashMap<K, Entry<V>, RandomState>,
+        capacity: usize,
+        idle: Duration,
+        now: Instant,
+    ) {
         let tick = self.tick(now);
-        let idle = millis(self.policy.idle);
+        let idle = millis(idle);
         map.retain(|_, entry| {
             let kept = tick.saturating_sub(entry.used.load(Ordering::Relaxed)) < idle
                 || Arc::strong_count(&entry.value) > 1
@@ -227,7 +240,7 @@ impl<V> Entry<V> {
 
 impl<K, V> fmt::Debug for Keyed<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyed").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("Keyed").field("policy", &*self.policy.read()).finish_non_exhaustive()
     }
 }
 
@@ -270,6 +283,20 @@ mod tests {
             state.0.store(true, Ordering::Relaxed);
             assert!(map.len() <= 80, "{} at {key}", map.len());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_smaller_capacity_holds_from_the_next_keys_on() {
+        let map = keyed(800);
+        for key in 0..500 {
+            map.get_or_insert_with(&key, Instant::now(), State::default);
+        }
+        map.set_policy(KeyedPolicy { capacity: 80, idle: Duration::from_secs(60) });
+        assert_eq!(map.len(), 500, "nothing is lost by that alone");
+        for key in 500..1_000 {
+            map.get_or_insert_with(&key, Instant::now(), State::default);
+        }
+        assert!(map.len() <= 80, "{}", map.len());
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{CallContext, Keep, Keyed, KeyedPolicy, Target, time::later};
+use steadfast_core::{CallContext, Keep, Keyed, Target, time::later};
 use tokio::time::Instant;
 
 use crate::service::FailoverState;
@@ -22,14 +22,15 @@ impl Session {
     /// The conversation `context` is part of, if it is part of one.
     #[inline]
     pub(crate) fn of(failover: &Arc<FailoverState>, context: &CallContext) -> Option<Self> {
-        let key = failover.sessions.key(context)?;
+        let key = failover.sessions.key(context, failover.rules.policy.sticky)?;
         let affinity = failover.sessions.find(key);
         Some(Self { key, affinity, failover: failover.clone() })
     }
 
     /// `target` answered.
     pub(crate) fn answered(&self, target: &Target) {
-        self.failover.sessions.note(self.key, target, Instant::now());
+        let FailoverState { sessions, rules, .. } = &*self.failover;
+        sessions.note(self.key, target, rules.policy.sticky, Instant::now());
     }
 }
 
@@ -41,8 +42,6 @@ impl Session {
 pub(crate) struct Sessions {
     entries: Keyed<u64, SessionEntry>,
     hasher: RandomState,
-    /// Zero: nothing is remembered.
-    ttl: Duration,
 }
 
 #[derive(Debug)]
@@ -62,16 +61,19 @@ pub(crate) struct Affinity {
 impl Keep for SessionEntry {}
 
 impl Sessions {
-    pub(crate) fn new(ttl: Duration, capacity: usize) -> Self {
-        let policy = KeyedPolicy { capacity, ..KeyedPolicy::default() };
-        Self { entries: Keyed::new(policy), hasher: RandomState::default(), ttl }
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { entries: Keyed::new(capacity.into()), hasher: RandomState::default() }
     }
 
-    /// The key of the conversation `context` is part of.
+    pub(crate) fn set_capacity(&self, capacity: usize) {
+        self.entries.set_policy(capacity.into());
+    }
+
+    /// The key of the conversation `context` is part of; none when nothing is remembered.
     #[inline]
-    fn key(&self, context: &CallContext) -> Option<u64> {
+    fn key(&self, context: &CallContext, ttl: Duration) -> Option<u64> {
         let session = context.session()?;
-        (!self.ttl.is_zero()).then(|| self.hash(context.tenant(), session))
+        (!ttl.is_zero()).then(|| self.hash(context.tenant(), session))
     }
 
     fn hash(&self, tenant: Option<&str>, session: &str) -> u64 {
@@ -82,10 +84,10 @@ impl Sessions {
         self.entries.get(&key)?.0.lock().clone()
     }
 
-    /// `target` answered the session.
-    pub(crate) fn note(&self, key: u64, target: &Target, now: Instant) {
+    /// `target` answered the session, which stays there for `ttl`.
+    pub(crate) fn note(&self, key: u64, target: &Target, ttl: Duration, now: Instant) {
         let entry = self.entries.get_or_insert_with(&key, now, || SessionEntry(Mutex::new(None)));
-        let until = later(now, self.ttl);
+        let until = later(now, ttl);
         let mut affinity = entry.0.lock();
         match &mut *affinity {
             Some(affinity) if affinity.target == *target => affinity.until = until,
@@ -132,17 +134,19 @@ impl Affinity {
 mod tests {
     use super::*;
 
+    const TTL: Duration = Duration::from_secs(300);
+
     fn context(tenant: &str, session: &str) -> CallContext {
         CallContext::new().with_tenant(tenant).with_session(session)
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_affinity_is_renewed_by_use_and_ends() {
-        let sessions = Sessions::new(Duration::from_secs(300), 64);
-        let key = sessions.key(&context("acme", "s")).unwrap();
+        let sessions = Sessions::new(64);
+        let key = sessions.key(&context("acme", "s"), TTL).unwrap();
         let target = Target::new("b").with_model("m");
         for _ in 0..5 {
-            sessions.note(key, &target, Instant::now());
+            sessions.note(key, &target, TTL, Instant::now());
             tokio::time::advance(Duration::from_secs(299)).await;
             assert!(sessions.find(key).unwrap().is_at(&target, Instant::now()));
         }
@@ -154,35 +158,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_time_too_long_to_represent_does_not_end() {
-        let sessions = Sessions::new(Duration::MAX, 64);
+        let sessions = Sessions::new(64);
         let (target, year) = (Target::new("b"), Duration::from_secs(31_536_000));
-        sessions.note(1, &target, Instant::now());
+        sessions.note(1, &target, Duration::MAX, Instant::now());
         assert!(sessions.find(1).unwrap().is_at(&target, Instant::now() + year));
     }
 
     #[tokio::test(start_paused = true)]
     async fn tenants_do_not_share_sessions_and_memory_is_bounded() {
-        let sessions = Sessions::new(Duration::from_secs(300), 64);
-        let one = sessions.key(&context("acme", "s")).unwrap();
-        assert_ne!(one, sessions.key(&context("umbrella", "s")).unwrap());
+        let sessions = Sessions::new(64);
+        let one = sessions.key(&context("acme", "s"), TTL).unwrap();
+        assert_ne!(one, sessions.key(&context("umbrella", "s"), TTL).unwrap());
         for n in 0..1_000 {
-            let key = sessions.key(&context("acme", &n.to_string())).unwrap();
-            sessions.note(key, &Target::new("b"), Instant::now());
+            let key = sessions.key(&context("acme", &n.to_string()), TTL).unwrap();
+            sessions.note(key, &Target::new("b"), TTL, Instant::now());
             assert!(sessions.len() <= 64);
         }
-        assert_eq!(Sessions::new(Duration::ZERO, 64).key(&context("acme", "s")), None);
+        assert_eq!(sessions.key(&context("acme", "s"), Duration::ZERO), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_history_of_two_authors_stays_one() {
-        let sessions = Sessions::new(Duration::from_secs(300), 64);
+        let sessions = Sessions::new(64);
         let (a, b) = (Target::new("a"), Target::new("b"));
         let now = Instant::now();
-        sessions.note(1, &a.with_credential("x"), now);
-        sessions.note(1, &a.with_credential("y"), now);
+        sessions.note(1, &a.with_credential("x"), TTL, now);
+        sessions.note(1, &a.with_credential("y"), TTL, now);
         assert!(sessions.find(1).unwrap().reads(&a), "a key is no author");
-        sessions.note(1, &b, now);
-        sessions.note(1, &b, now);
+        sessions.note(1, &b, TTL, now);
+        sessions.note(1, &b, TTL, now);
         let affinity = sessions.find(1).unwrap();
         assert!(!affinity.reads(&b) && !affinity.reads(&a), "each finds parts of the other's");
     }

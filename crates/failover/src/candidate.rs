@@ -8,8 +8,10 @@ use tokio::time::Instant;
 use crate::{
     chain::TargetSpec,
     health::ProbePermit,
+    policy::FailoverPolicy,
     registry::{Cooling, HealthRegistry, Record},
     select::{CandidateRest, CandidateView, Lacks},
+    service::FailoverState,
 };
 
 /// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
@@ -38,6 +40,7 @@ pub(crate) struct Candidate {
     foreign: Profile,
     records: Records,
     pub(crate) registry: Arc<HealthRegistry>,
+    pub(crate) policy: Arc<FailoverPolicy>,
 }
 
 /// The records of a candidate: as many as its target has parts.
@@ -94,13 +97,14 @@ impl Candidate {
         at: u8,
         (index, rank, credential): (u8, u8, u8),
         target: Target,
-        registry: &Arc<HealthRegistry>,
+        FailoverState { registry, rules, .. }: &FailoverState,
     ) -> Self {
         Self {
             native: spec.profile(target.clone(), false),
             foreign: spec.profile(target.clone(), true),
             records: Records::new(&target, registry),
             registry: registry.clone(),
+            policy: rules.policy.clone(),
             at,
             spec: index,
             rank,
@@ -136,7 +140,7 @@ impl Candidate {
             yields |= own && self.records.model.is_some_and(|model| usize::from(model) == at);
         }
         CandidateView {
-            mostly_fails: self.registry.policy.reliable_first && self.narrowest().mostly_fails(now),
+            mostly_fails: self.policy.reliable_first && self.narrowest().mostly_fails(now),
             spec: self.spec,
             rank: self.rank,
             lacks: Lacks::of(&self.native, needs),

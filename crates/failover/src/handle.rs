@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use steadfast_core::{Scope, Target};
+use steadfast_core::{RetryBudget, Scope, Target};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{chain::Chain, service::FailoverState, snapshot::FailoverSnapshot};
@@ -19,6 +19,15 @@ pub struct FailoverHandle {
 impl FailoverHandle {
     pub(crate) fn new(failover: Arc<FailoverState>) -> Self {
         Self { failover }
+    }
+
+    pub(crate) fn state(&self) -> &FailoverState {
+        &self.failover
+    }
+
+    /// What the layer draws from for further rounds and hedges, when it was given one.
+    pub fn budget(&self) -> Option<&RetryBudget> {
+        self.failover.rules.budget.as_ref()
     }
 
     /// The health of everything that has been used.
@@ -83,6 +92,12 @@ impl FailoverHandle {
     /// The same for the chain called `name`, which is added when there is none.
     pub fn replace_named(&self, name: &str, chain: Chain) {
         self.failover.chains.replace(name, chain, &self.failover.registry);
+    }
+
+    /// Drops what is known of the targets that `keep` does not want: for targets that are configured no
+    /// more. Calls under way keep what they have, and decide nothing any more.
+    pub fn retain(&self, keep: impl Fn(&Target) -> bool) {
+        self.failover.registry.retain(keep);
     }
 
     /// Lets a session go wherever the chain says with its next call. Returns whether it was known.

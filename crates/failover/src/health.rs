@@ -167,6 +167,11 @@ fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
 }
 
 impl Health {
+    /// Goes by `policy` from now on, and cools as it cooled.
+    pub(crate) fn set_policy(&mut self, policy: &FailoverPolicy, now: Instant) {
+        self.circuit.set_policy(circuit(policy), now);
+    }
+
     pub(crate) fn new(policy: &FailoverPolicy, now: Instant) -> Self {
         Self {
             circuit: Circuit::new(circuit(policy), now),

@@ -15,7 +15,7 @@ use crate::{
     policy::{FailoverPolicy, WhenExhausted},
     registry::HealthRegistry,
     route::Chains,
-    service::{CooldownFailover, FailoverState},
+    service::{CallRules, CooldownFailover, FailoverState},
 };
 
 /// Sends each call to the first target of a [`Chain`] that is not cooling, and on to the next when
@@ -44,11 +44,31 @@ struct Settings {
 
 impl Settings {
     fn state(&self) -> Arc<FailoverState> {
-        let policy = self.policy.clone();
+        let policy = Arc::new(self.policy.clone());
+        let sessions = Arc::new(Sessions::new(policy.sessions));
+        let registry = Arc::new(HealthRegistry::new(policy.clone()));
+        self.state_with(policy, registry, sessions)
+    }
+
+    /// The state with what `other` knows of targets and sessions.
+    fn sharing(&self, other: &FailoverState) -> Arc<FailoverState> {
+        let policy = Arc::new(self.policy.clone());
+        other.registry.set_policy(&policy);
+        other.sessions.set_capacity(policy.sessions);
+        self.state_with(policy, other.registry.clone(), other.sessions.clone())
+    }
+
+    fn state_with(
+        &self,
+        policy: Arc<FailoverPolicy>,
+        registry: Arc<HealthRegistry>,
+        sessions: Arc<Sessions>,
+    ) -> Arc<FailoverState> {
         Arc::new(FailoverState {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
-            sessions: Sessions::new(policy.sticky, policy.sessions),
-            registry: Arc::new(HealthRegistry::new(policy, self.budget.clone(), self.seed)),
+            rules: Arc::new(CallRules::new(policy, self.budget.clone(), self.seed)),
+            registry,
+            sessions,
         })
     }
 }
@@ -187,6 +207,26 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     pub fn with_track<U>(self, track: U) -> CooldownFailoverLayer<C, U> {
         let Self { settings, choose, failover, .. } = self;
         CooldownFailoverLayer { settings, choose, track, failover }
+    }
+
+    /// As this layer is set, with what the layer knows that `handle` is of: the health of targets, with their
+    /// cooldowns, and where sessions are. So one provider that is down is down for several layers, whose
+    /// chains, patience, hedges and pauses may differ, and a new policy can begin with what is known.
+    ///
+    /// What belongs to targets goes by this layer's policy from now on, whoever else shares them: when they
+    /// cool (`rest_after`, `trusted_for`), for how long (`first_rest`, `rest_growth`, `longest_hint`,
+    /// `permanent`, `permanent_cap`), their probes, `down_after`; and how many sessions there are. The budget
+    /// is a setting: give each layer the same one, or one of its own.
+    ///
+    /// The last of the settings: each of the others begins with a fresh state.
+    pub fn sharing(mut self, handle: &FailoverHandle) -> Self {
+        self.failover = self.settings.sharing(handle.state());
+        self
+    }
+
+    /// The budget that was set.
+    pub fn budget(&self) -> Option<&RetryBudget> {
+        self.settings.budget.as_ref()
     }
 
     /// The policy in force.

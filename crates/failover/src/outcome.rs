@@ -72,7 +72,7 @@ impl Candidate {
     /// Notes a failure in the record of what it speaks for.
     fn failed(&self, failure: &Failure, permit: &Permit, log: &RecoveryLog, report: Report) {
         let FailureVerdict { scope, blame: Some(blame), downgrade, .. } =
-            self.registry.policy.verdict(failure)
+            self.policy.verdict(failure)
         else {
             self.rest(failure, permit);
             return;

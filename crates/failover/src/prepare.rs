@@ -100,7 +100,7 @@ impl CallState {
         context.routed = Some(routed);
         if context.budget.is_none() {
             // A success counts here; the layers below put back what they have drawn.
-            context.budget = self.route.budget.as_ref().map(RetryBudget::drawing);
+            context.budget = self.route.rules.budget.as_ref().map(RetryBudget::drawing);
         }
         request.adapt(candidate.profile(self.is_foreign(candidate)))?;
         Ok(lease)

@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
-    Keep, Keyed, KeyedPolicy, Permit, PermitKind, RetryBudget, Scope, Target, Witness,
-    circuit::Moment,
+    Keep, Keyed, KeyedPolicy, Permit, PermitKind, Scope, Target, Witness, circuit::Moment,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -21,14 +20,12 @@ use crate::{
     snapshot::{FailoverSnapshot, TargetHealth},
 };
 
-/// Health records.
+/// Health records; layers of different settings can share them.
 #[derive(Debug)]
 pub(crate) struct HealthRegistry {
-    pub(crate) policy: FailoverPolicy,
-    /// What repetitions and hedges are paid from.
-    pub(crate) budget: Option<RetryBudget>,
+    /// Of this policy, what belongs to targets.
+    policy: RwLock<Arc<FailoverPolicy>>,
     records: Keyed<Target, Record>,
-    rng: Mutex<fastrand::Rng>,
     epoch: Instant,
     watch: watch::Sender<FailoverSnapshot>,
 }
@@ -72,20 +69,24 @@ impl Keep for Record {
 }
 
 impl HealthRegistry {
-    pub(crate) fn new(
-        policy: FailoverPolicy,
-        budget: Option<RetryBudget>,
-        seed: Option<u64>,
-    ) -> Self {
-        let rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+    pub(crate) fn new(policy: Arc<FailoverPolicy>) -> Self {
         Self {
-            policy,
-            budget,
+            policy: RwLock::new(policy),
             records: Keyed::new(KeyedPolicy::default()),
-            rng: Mutex::new(rng),
             epoch: Instant::now(),
             watch: watch::Sender::new(FailoverSnapshot::default()),
         }
+    }
+
+    /// All targets go by `policy` from now on; what is known of them is kept.
+    pub(crate) fn set_policy(&self, policy: &Arc<FailoverPolicy>) {
+        *self.policy.write() = policy.clone();
+        // A record that is made meanwhile is either here already or goes by the new one.
+        let now = Instant::now();
+        for (_, record) in self.records.entries() {
+            record.health.lock().set_policy(policy, now);
+        }
+        self.publish();
     }
 
     /// The record of `key`.
@@ -94,7 +95,7 @@ impl HealthRegistry {
         self.records.get_or_insert_with(key, now, || Record {
             key: key.clone(),
             scope,
-            health: Mutex::new(Health::new(&self.policy, now)),
+            health: Mutex::new(Health::new(&self.policy.read(), now)),
             is_degraded: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             succeeded: AtomicU64::new(0),
@@ -151,6 +152,7 @@ impl HealthRegistry {
 
     pub(crate) fn snapshot(&self) -> FailoverSnapshot {
         let now = Instant::now();
+        let policy = self.policy.read().clone();
         let targets = self
             .records
             .entries()
@@ -158,7 +160,7 @@ impl HealthRegistry {
             .map(|(_, record)| {
                 let health = record.health.lock();
                 TargetHealth {
-                    status: health.status(&self.policy),
+                    status: health.status(&policy),
                     consecutive: health.consecutive,
                     errors: health.errors,
                     last_error: health.last_error.clone(),
@@ -185,11 +187,6 @@ impl HealthRegistry {
         if self.watch.receiver_count() > 0 {
             self.watch.send_modify(|snapshot| *snapshot = self.snapshot());
         }
-    }
-
-    /// The pause before the next round, after `rounds` and a pause of `last`.
-    pub(crate) fn pause(&self, rounds: u32, last: Duration) -> Duration {
-        self.policy.pause.delay(rounds, last, &mut self.rng.lock())
     }
 }
 

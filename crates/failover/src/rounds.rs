@@ -45,7 +45,7 @@ impl CallState {
             Some(history) => (history.rounds, history.pause, history.waited),
             None => (0, Duration::ZERO, Duration::ZERO),
         };
-        let pause = self.route.registry().pause(rounds, last);
+        let pause = self.route.rules.pause(rounds, last);
         let wait = pause.max(next.at.saturating_duration_since(now));
         let time = self.deadline.map_or(Duration::MAX, |deadline| deadline.remaining_at(now));
         if wait > patience.saturating_sub(waited) || wait >= time {

@@ -15,7 +15,12 @@ use steadfast_core::{Keep, Keyed, KeyedPolicy, RetryBudget, Target};
 use tokio::time::Instant;
 
 use crate::{
-    candidate::Candidate, chain::Chain, event, policy::FailoverPolicy, registry::HealthRegistry,
+    candidate::Candidate,
+    chain::Chain,
+    event,
+    policy::FailoverPolicy,
+    registry::HealthRegistry,
+    service::{CallRules, FailoverState},
 };
 
 /// Models remembered. Their names come from callers; one that is forgotten is made again when it is
@@ -25,8 +30,7 @@ const MAX_ROUTES: usize = 512;
 /// The candidates for one model that was asked for, in order of preference.
 pub(crate) struct Route {
     pub(crate) candidates: Box<[Candidate]>,
-    /// What repetitions and hedges are paid from.
-    pub(crate) budget: Option<RetryBudget>,
+    pub(crate) rules: Arc<CallRules>,
     /// Some candidate can do less than everything, so the request's needs matter.
     pub(crate) choosy: bool,
     /// How many candidates there are beside the first one, without downgrades.
@@ -78,7 +82,7 @@ impl Chains {
         &self,
         name: Option<&str>,
         model: Option<&str>,
-        registry: &Arc<HealthRegistry>,
+        failover: &FailoverState,
     ) -> Arc<Route> {
         // Part of the key: a route of a chain that has been replaced is not found any more.
         let version = self.version.load(Ordering::Acquire);
@@ -86,7 +90,7 @@ impl Chains {
         let key = self.hasher.hash_one((version, name, model));
         match self.routes.get(&key) {
             Some(route) if *route.chain == *name && route.model.as_deref() == model => route,
-            _ => self.build(key, name, model, registry),
+            _ => self.build(key, name, model, failover),
         }
     }
 
@@ -96,12 +100,12 @@ impl Chains {
         key: u64,
         name: &str,
         model: Option<&str>,
-        registry: &Arc<HealthRegistry>,
+        failover: &FailoverState,
     ) -> Arc<Route> {
         let chains = self.named.read();
         let at = chains.iter().position(|named| *named.name == *name);
         let named = &chains[at.unwrap_or(0)];
-        let route = Route::new(named.name.clone(), &named.chain, model, registry);
+        let route = Route::new(named.name.clone(), &named.chain, model, failover);
         if at.is_none() {
             // Never remembered, so that each is reported.
             event::unknown_chain(name);
@@ -146,11 +150,12 @@ fn is_kept(key: &Target, before: &[Chain], after: &[Chain]) -> bool {
             .collect()
     };
     let (old, new) = (specs(before), specs(after));
-    if new.is_empty() {
-        return false;
-    }
+    // In none of these chains, before and after: it is of a layer that shares the records.
     if old == new {
         return true;
+    }
+    if new.is_empty() {
+        return false;
     }
     // A key more or less says nothing about the others, unless it is the difference between having
     // names for them and having none.
@@ -172,12 +177,7 @@ fn is_kept(key: &Target, before: &[Chain], after: &[Chain]) -> bool {
 }
 
 impl Route {
-    fn new(
-        name: Arc<str>,
-        chain: &Chain,
-        asked: Option<&str>,
-        registry: &Arc<HealthRegistry>,
-    ) -> Self {
+    fn new(name: Arc<str>, chain: &Chain, asked: Option<&str>, failover: &FailoverState) -> Self {
         let mut candidates = Vec::new();
         for (index, spec) in (0u8..).zip(chain.iter()) {
             let provider = Target::new(spec.provider.as_str());
@@ -191,7 +191,7 @@ impl Route {
                     let position = (index, rank, credential);
                     // As many as fit, by `MAX_CANDIDATES`.
                     let at = u8::try_from(candidates.len()).unwrap_or(u8::MAX);
-                    candidates.push(Candidate::new(spec, at, position, target, registry));
+                    candidates.push(Candidate::new(spec, at, position, target, failover));
                 };
                 if spec.credentials.is_empty() {
                     add(0, target);
@@ -209,26 +209,21 @@ impl Route {
                 - 1,
             providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
-            budget: registry.budget.clone(),
+            rules: failover.rules.clone(),
             chain: name,
             model: asked.map(Box::from),
         }
     }
 
     #[inline]
-    pub(crate) fn registry(&self) -> &HealthRegistry {
-        &self.candidates[0].registry
-    }
-
-    #[inline]
     pub(crate) fn policy(&self) -> &FailoverPolicy {
-        &self.registry().policy
+        &self.rules.policy
     }
 
     /// What is drawn from: the layer's budget, or the call's `own`.
     #[inline]
     pub(crate) fn budget<'a>(&'a self, own: Option<&'a RetryBudget>) -> Option<&'a RetryBudget> {
-        self.budget.as_ref().or(own)
+        self.rules.budget.as_ref().or(own)
     }
 
     #[inline]

@@ -4,9 +4,13 @@ use std::{
     fmt, mem,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use steadfast_core::{Call, Failure, IntoFailure, Needs, Track, UntilEnd, Witness, inner_service};
+use parking_lot::Mutex;
+use steadfast_core::{
+    Call, Failure, IntoFailure, Needs, RetryBudget, Track, UntilEnd, Witness, inner_service,
+};
 use tower_service::Service;
 
 use crate::{
@@ -15,6 +19,7 @@ use crate::{
     choose::{ChooseChain, OneChain},
     future::ResponseFuture,
     handle::FailoverHandle,
+    policy::FailoverPolicy,
     registry::HealthRegistry,
     route::Chains,
 };
@@ -38,8 +43,35 @@ pub struct CooldownFailover<S, C = OneChain, T = UntilEnd> {
 #[derive(Debug)]
 pub(crate) struct FailoverState {
     pub(crate) chains: Chains,
+    pub(crate) rules: Arc<CallRules>,
+    /// What is known of targets, which layers of different chains and policies can share.
     pub(crate) registry: Arc<HealthRegistry>,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
+}
+
+/// What the calls of a layer go by.
+#[derive(Debug)]
+pub(crate) struct CallRules {
+    pub(crate) policy: Arc<FailoverPolicy>,
+    /// What repetitions and hedges are paid from.
+    pub(crate) budget: Option<RetryBudget>,
+    rng: Mutex<fastrand::Rng>,
+}
+
+impl CallRules {
+    pub(crate) fn new(
+        policy: Arc<FailoverPolicy>,
+        budget: Option<RetryBudget>,
+        seed: Option<u64>,
+    ) -> Self {
+        let rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Self { policy, budget, rng: Mutex::new(rng) }
+    }
+
+    /// The pause before the next round, after `rounds` and a pause of `last`.
+    pub(crate) fn pause(&self, rounds: u32, last: Duration) -> Duration {
+        self.policy.pause.delay(rounds, last, &mut self.rng.lock())
+    }
 }
 
 inner_service!(CooldownFailover<S, C, T>);
@@ -76,7 +108,7 @@ where
         let Self { inner, choose, track, failover } = self;
         let mut needs = choose.is_needed().then(|| request.needs());
         let chain = needs.as_ref().and_then(|needs| choose.choose(&request, needs));
-        let route = failover.chains.route(chain, request.model(), &failover.registry);
+        let route = failover.chains.route(chain, request.model(), failover);
         if needs.is_none() && route.choosy {
             // Finding them takes a walk over the conversation.
             needs = Some(request.needs());

@@ -31,6 +31,8 @@ struct Inner {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     failures: Family<FailureLabels, Counter>,
+    routes: Family<RouteLabels, Counter>,
+    reloads: Family<ReloadLabel, Counter>,
     /// Sorted, so that it can be listed.
     steps: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
     tokens: Family<TokenLabels, Counter>,
@@ -51,6 +53,18 @@ struct FailureLabels {
     reason: &'static str,
     /// `head`: the caller got a status; `stream`: an error event after content.
     at: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    /// Of the configuration, so that there are few.
+    route: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabel {
+    outcome: &'static str,
 }
 
 /// How often a layer did something.
@@ -92,6 +106,18 @@ impl Default for Metrics {
                 &mut all,
                 "failures",
                 "Failures that reached a caller",
+                Family::default(),
+            ),
+            routes: add(
+                &mut all,
+                "route_requests",
+                "Requests by the route they took",
+                Family::default(),
+            ),
+            reloads: add(
+                &mut all,
+                "reloads",
+                "Times that the configuration was read again",
                 Family::default(),
             ),
             tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
@@ -168,6 +194,18 @@ impl Metrics {
         let at = if in_stream { "stream" } else { "head" };
         let labels = FailureLabels { reason: failure.reason().as_str(), at };
         self.0.failures.get_or_create(&labels).inc();
+    }
+
+    /// A request of this route has ended.
+    pub fn routed(&self, route: &str, outcome: &'static str) {
+        let labels = RouteLabels { route: route.to_owned(), outcome };
+        self.0.routes.get_or_create(&labels).inc();
+    }
+
+    /// The configuration has been read again, and is in force if it is right.
+    pub fn reloaded(&self, ok: bool) {
+        let outcome = if ok { "ok" } else { "failed" };
+        self.0.reloads.get_or_create(&ReloadLabel { outcome }).inc();
     }
 
     /// A provider has reported what an answer used.

@@ -1,9 +1,6 @@
 //! The guard: what its layers share, and the handle to it.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use steadfast_chat::{ChatRequest, ToolCall, ToolResult};
 use steadfast_core::RecoveryLog;
@@ -97,6 +94,13 @@ impl SafetyGuardHandle {
     /// When the policy is invalid; see [`GuardPolicy::validate`].
     pub fn new(policy: GuardPolicy) -> Result<Self, PolicyError> {
         Ok(Self { tasks: Arc::new(Tasks::new(Compiled::new(policy)?)) })
+    }
+
+    /// This guard's policy with the tasks of `other`, and what is counted of them: a stop that `other` has
+    /// made holds. The tasks are judged by the policy of the guard that a request comes to.
+    #[must_use]
+    pub fn sharing(&self, other: &Self) -> Self {
+        Self { tasks: Arc::new(self.tasks.sharing(&other.tasks)) }
     }
 
     /// The policy in force.
@@ -200,7 +204,7 @@ impl SafetyGuardHandle {
 
     /// Removes a task that is over. Returns whether it was known.
     pub fn forget<'a>(&self, task: impl Into<TaskId<'a>>) -> bool {
-        self.tasks.keyed.remove(&self.tasks.c.hash(task.into())).is_some()
+        self.tasks.keyed().remove(&self.tasks.c.hash(task.into())).is_some()
     }
 
     /// The state of a task, if it is known.
@@ -210,13 +214,13 @@ impl SafetyGuardHandle {
 
     /// The state of every task, in no order.
     pub fn snapshot(&self) -> Vec<TaskSnapshot> {
-        let (now, all) = (Instant::now(), self.tasks.keyed.entries());
+        let (now, all) = (Instant::now(), self.tasks.keyed().entries());
         all.iter().map(|(_, task)| task.snapshot(&self.tasks.c, now)).collect()
     }
 
     /// How many stops there have been.
     pub fn stops(&self) -> u64 {
-        self.tasks.stops.load(Ordering::Relaxed)
+        self.tasks.stops()
     }
 
     /// The verdict on the calls in a request's history since the last turn of the user: the same that

@@ -32,6 +32,11 @@ impl SafetyGuardLayer {
         Self::new(GuardPolicy::off()).expect("a policy without limits is valid")
     }
 
+    /// As this layer is set, with the tasks of `guard`; see [`SafetyGuardHandle::sharing`].
+    pub fn sharing(self, guard: &SafetyGuardHandle) -> Self {
+        Self { guard: self.guard.sharing(guard) }
+    }
+
     /// The guard.
     pub fn guard(&self) -> &SafetyGuardHandle {
         &self.guard

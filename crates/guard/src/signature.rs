@@ -94,6 +94,13 @@ impl Compiled {
         Ok(Self { policy, names, hasher: RandomState::default(), results })
     }
 
+    /// The same, with the hashes of `other`: what it has counted is recognised.
+    pub(crate) fn hashing_as(&self, other: &Self) -> Self {
+        let Self { policy, names, .. } = self;
+        let results = Keyed::new(KeyedPolicy { capacity: MAX_RESULTS, ..KeyedPolicy::default() });
+        Self { policy: policy.clone(), names: names.clone(), hasher: other.hasher.clone(), results }
+    }
+
     /// The tool of that name: its [`CallFacts::tool`], its kind and its limits.
     pub(crate) fn tool<'a>(&'a self, name: &'a str) -> (Cow<'a, str>, Kind, ToolLimits) {
         let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {

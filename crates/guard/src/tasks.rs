@@ -61,15 +61,21 @@ impl<'a> From<(&'a str, &'a str)> for TaskId<'a> {
     }
 }
 
-/// What all layers of one guard share.
+/// A guard's policy, and its tasks.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     pub(crate) c: Compiled,
+    shared: Arc<SharedTasks>,
+}
+
+/// What is known of tasks; guards of different policies can share it.
+#[derive(Debug)]
+struct SharedTasks {
     /// By a hash of the task's name and tenant, with a random seed.
-    pub(crate) keyed: Keyed<u64, Task>,
+    keyed: Keyed<u64, Task>,
     /// The tool layer counts the calls of tasks and sessions: histories need not be read.
     tool_layer: AtomicBool,
-    pub(crate) stops: AtomicU64,
+    stops: AtomicU64,
 }
 
 /// One task.
@@ -93,23 +99,40 @@ impl Keep for Task {
 impl Tasks {
     pub(crate) fn new(c: Compiled) -> Self {
         let keyed = Keyed::new(c.policy.tasks);
-        Self { c, keyed, tool_layer: AtomicBool::new(false), stops: AtomicU64::new(0) }
+        let (tool_layer, stops) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { c, shared: Arc::new(SharedTasks { keyed, tool_layer, stops }) }
+    }
+
+    /// The same policy with the tasks of `other`.
+    pub(crate) fn sharing(&self, other: &Self) -> Self {
+        let c = self.c.hashing_as(&other.c);
+        other.shared.keyed.set_policy(c.policy.tasks);
+        Self { c, shared: other.shared.clone() }
+    }
+
+    pub(crate) fn keyed(&self) -> &Keyed<u64, Task> {
+        &self.shared.keyed
+    }
+
+    /// How many stops there have been.
+    pub(crate) fn stops(&self) -> u64 {
+        self.shared.stops.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_tool_layer(&self) {
         if !self.has_tool_layer() {
-            self.tool_layer.store(true, Ordering::Relaxed);
+            self.shared.tool_layer.store(true, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn has_tool_layer(&self) -> bool {
-        self.tool_layer.load(Ordering::Relaxed)
+        self.shared.tool_layer.load(Ordering::Relaxed)
     }
 
     /// The task of that name, which begins now if it is new.
     pub(crate) fn task(&self, id: TaskId<'_>, now: Instant) -> Arc<Task> {
         let shown = |name: &str| head(name, LONGEST).into();
-        self.keyed.get_or_insert_with(&self.c.hash(id), now, || Task {
+        self.shared.keyed.get_or_insert_with(&self.c.hash(id), now, || Task {
             tenant: id.tenant.map(shown),
             name: shown(id.name),
             // Until a request shows that it is a session.
@@ -119,7 +142,7 @@ impl Tasks {
 
     /// The task of that name, if it is known.
     pub(crate) fn get(&self, id: TaskId<'_>) -> Option<Arc<Task>> {
-        self.keyed.get(&self.c.hash(id))
+        self.shared.keyed.get(&self.c.hash(id))
     }
 
     pub(crate) fn stopped(
@@ -129,7 +152,7 @@ impl Tasks {
         inside: bool,
         log: &RecoveryLog,
     ) {
-        self.stops.fetch_add(1, Ordering::Relaxed);
+        self.shared.stops.fetch_add(1, Ordering::Relaxed);
         event::stopped(task, stop, inside, log);
     }
 }

@@ -285,3 +285,26 @@ async fn a_recording_is_replayed_as_a_named_task() {
     assert_eq!(verdicts(GuardPolicy::codebuddy()), Some(8));
     assert_eq!(verdicts(GuardPolicy::default().loops_only()), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_outlives_the_guard_that_made_it() {
+    let old = SafetyGuardHandle::default();
+    let messages = history(&one_by_one((0..4).map(delete)));
+    ask(&guarded(&old), &messages, task()).await.unwrap_err();
+    let mut policy = GuardPolicy::default();
+    policy.named.calls = None;
+    let new = SafetyGuardHandle::new(policy).unwrap().sharing(&old);
+    assert_eq!((new.stops(), new.snapshot().len()), (1, 1));
+    ask(&guarded(&new), &messages[..1], task()).await.unwrap_err();
+    assert!(new.extend(TASK), "by either handle");
+    assert_eq!(ask(&guarded(&old), &messages[..1], task()).await, Ok(()));
+    // What has been counted is recognised: it is not counted again by the other.
+    let calls = || old.get(TASK).unwrap().calls;
+    let read = conversation("go", "src", 3);
+    ask(&guarded(&old), &read, task()).await.unwrap();
+    let counted = calls();
+    ask(&guarded(&new), &read, task()).await.unwrap();
+    assert_eq!((counted, calls()), (3, 3));
+    let fresh = SafetyGuardHandle::default();
+    assert_eq!(ask(&guarded(&fresh), &messages[..1], task()).await, Ok(()));
+}

@@ -28,7 +28,7 @@ pub struct RecoverState<P: Recovery> {
     /// The budget when neither the layer nor the request has one.
     pub(crate) fallback: RetryBudget,
     /// Locked only when something was done, which is rare.
-    counts: Mutex<P::Snapshot>,
+    counts: Arc<Mutex<P::Snapshot>>,
 }
 
 impl<P: Recovery> RecoverState<P> {
@@ -60,7 +60,7 @@ impl<P: Recovery> RecoverLayer<P> {
     }
 
     fn of(policy: P, options: P::Options) -> Self {
-        let (fallback, counts) = (RetryBudget::default(), Mutex::default());
+        let (fallback, counts) = (RetryBudget::default(), Arc::default());
         Self { shared: Arc::new(RecoverState { policy, options, fallback, counts }) }
     }
 
@@ -79,6 +79,15 @@ impl<P: Recovery> RecoverLayer<P> {
         let (mut policy, mut options) = (self.shared.policy.clone(), self.shared.options.clone());
         change(&mut policy, &mut options);
         Self::of(policy, options)
+    }
+
+    /// As this layer is set, with the counters of the layer that `handle` is of, and with its default budget.
+    /// The last of the settings: each of the others begins with a fresh state.
+    pub fn sharing(self, handle: &RecoverHandle<P>) -> Self {
+        let RecoverState { fallback, counts, .. } = &*handle.0;
+        let (policy, options) = (self.shared.policy.clone(), self.shared.options.clone());
+        let (fallback, counts) = (fallback.clone(), counts.clone());
+        Self { shared: Arc::new(RecoverState { policy, options, fallback, counts }) }
     }
 
     /// The policy in force.

@@ -161,6 +161,12 @@ impl<T> RetryBackoffLayer<T> {
         RetryBackoffLayer { shared: self.shared, track }
     }
 
+    /// As this layer is set, with the counters of the layer that `handle` is of, and with its budget where
+    /// neither was given one. The last of the settings: each of the others begins with a fresh state.
+    pub fn sharing(self, handle: &RetryHandle) -> Self {
+        Self { shared: Arc::new(self.shared.sharing(&handle.0)), track: self.track }
+    }
+
     /// The policy in force.
     pub fn policy(&self) -> &RetryPolicy {
         &self.shared.config.policy

@@ -33,7 +33,7 @@ pub(crate) struct RetryState {
     pub(crate) config: Config,
     budget: RetryBudget,
     rng: Mutex<fastrand::Rng>,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +51,19 @@ impl RetryState {
             BudgetSource::Default | BudgetSource::Unlimited => RetryBudget::default(),
         };
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self { config, budget, rng: Mutex::new(rng), counters: Counters::default() }
+        Self { config, budget, rng: Mutex::new(rng), counters: Arc::default() }
+    }
+
+    /// These settings, with the counters and the default budget of `other`.
+    pub(crate) fn sharing(&self, other: &Self) -> Self {
+        let mut new = Self::new(self.config.clone());
+        new.counters = other.counters.clone();
+        if let (BudgetSource::Default, BudgetSource::Default) =
+            (&self.config.budget, &other.config.budget)
+        {
+            new.budget = other.budget.clone();
+        }
+        new
     }
 
     /// The budget a request draws from: the layer's or its own.
@@ -146,7 +158,7 @@ impl RetryHandle {
     /// Sets the counters to zero and fills the layer's own budget.
     pub fn reset(&self) {
         let RetryState { budget, counters, .. } = &*self.0;
-        let Counters { calls, retries, recovered, gave_up } = counters;
+        let Counters { calls, retries, recovered, gave_up } = &**counters;
         for count in retries.iter().chain([calls, recovered, gave_up]) {
             count.store(0, Ordering::Relaxed);
         }

@@ -349,6 +349,48 @@ impl<C, L> Stack<C, L> {
         self
     }
 
+    /// As this stack is set, with the state of the stack that `handles` are of: what cools still cools, a
+    /// stopped task stays stopped, and one budget is drawn from. So several stacks, of different chains and
+    /// limits, know the same of the targets they share, and a stack with new settings goes on where the old
+    /// one was, whose calls under way end undisturbed.
+    ///
+    /// Targets, their breakers and the budget go by the settings of the stack that shared them last; calls go
+    /// by those of the stack they came to. The last of the settings: each of the others begins with fresh
+    /// state in its layer.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::{Stack, failover::Chain, timeout::DeadlineLayer};
+    ///
+    /// let chat = Stack::new(Chain::new(["anthropic", "openai"])?);
+    /// let handles = chat.handles();
+    /// let quick = Stack::new(Chain::new(["openai", "google"])?)
+    ///     .with_deadline(DeadlineLayer::after(Duration::from_secs(20))?)
+    ///     .sharing(&handles);
+    /// # let _ = quick;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sharing(mut self, handles: &Handles) -> Self {
+        if let (Some(own), Some(shared)) = (self.failover.budget(), handles.failover.budget()) {
+            let budget = own.sharing(shared);
+            self = self.with_budget(budget);
+        }
+        Self {
+            on_step: self.on_step,
+            deadline: self.deadline.sharing(&handles.deadline),
+            guard: self.guard.sharing(&handles.guard),
+            continuation: self.continuation.sharing(&handles.continuation),
+            resume: self.resume.sharing(&handles.resume),
+            failover: self.failover.sharing(&handles.failover),
+            compaction: self.compaction.sharing(&handles.compaction),
+            retry: self.retry.sharing(&handles.retry),
+            breaker: self.breaker.sharing(&handles.breaker),
+            stall: self.stall.sharing(&handles.stall),
+            classify: self.classify,
+            target_layer: self.target_layer,
+        }
+    }
+
     /// The handles of the layers. Take them last: a setting begins with fresh state.
     pub fn handles(&self) -> Handles {
         Handles {

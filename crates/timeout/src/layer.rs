@@ -97,6 +97,13 @@ impl<P: TimePolicy, W> TimeoutLayer<P, W> {
         TimeoutLayer { policy: self.policy, shared: self.shared, reach: PhantomData }
     }
 
+    /// As this layer is set, with the counters of the layer that `handle` is of. The last of the settings:
+    /// each of the others begins with counters of its own.
+    pub fn sharing(mut self, handle: &TimeoutHandle) -> Self {
+        self.shared = Arc::new(self.shared.sharing(&handle.0));
+        self
+    }
+
     /// The policy in force.
     pub const fn policy(&self) -> &P {
         &self.policy

@@ -26,12 +26,20 @@ const LIMITS: [TimeLimit; 6] = [
 #[derive(Debug, Default)]
 pub(crate) struct TimeoutState {
     pub(crate) limits: TimeLimits,
-    fired: [AtomicU64; LIMITS.len()],
+    fired: Arc<Fired>,
 }
+
+/// How often each limit has fired.
+type Fired = [AtomicU64; LIMITS.len()];
 
 impl TimeoutState {
     pub(crate) fn new(limits: TimeLimits) -> Self {
         Self { limits, ..Self::default() }
+    }
+
+    /// These limits, counted where `other` counts.
+    pub(crate) fn sharing(&self, other: &Self) -> Self {
+        Self { limits: self.limits, fired: other.fired.clone() }
     }
 
     pub(crate) fn fired(&self, limit: TimeLimit) {
@@ -67,7 +75,7 @@ impl TimeoutHandle {
     pub fn snapshot(&self) -> TimeoutSnapshot {
         let fired = LIMITS
             .into_iter()
-            .zip(&self.0.fired)
+            .zip(&*self.0.fired)
             .map(|(limit, count)| (limit, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
             .collect();
@@ -76,7 +84,7 @@ impl TimeoutHandle {
 
     /// Sets the counters to zero.
     pub fn reset(&self) {
-        for count in &self.0.fired {
+        for count in &*self.0.fired {
             count.store(0, Ordering::Relaxed);
         }
     }

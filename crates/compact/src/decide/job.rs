@@ -75,7 +75,7 @@ impl CompactionJob {
         target: Arc<TargetInfo>,
         measured: &Measurement,
     ) -> Self {
-        let calibration = layer.config.counter.calibration(&target.model);
+        let calibration = layer.counter.calibration(&target.model);
         let is_thrashing = state.snapshot.ineffective >= layer.policy().max_ineffective;
         Self {
             no_summary: match permit.conversation.is_kept {
@@ -155,7 +155,7 @@ impl CompactionJob {
         half: bool,
         work: impl FnOnce(CompactionTask<'_>) -> Result<R, TooLarge>,
     ) -> Result<R, Failed> {
-        let (counter, applied) = (&self.layer.config.counter, &self.measured.applied);
+        let (counter, applied) = (&self.layer.counter, &self.measured.applied);
         let count = |message: &Message| counter.message(message, &self.target.model);
         let mut task = CompactionTask::new(&self.rules, &count);
         task.room = self.measured.room;
@@ -205,13 +205,13 @@ impl CompactionJob {
                     done => outcome.done = done?,
                 }
                 if outcome.helped() {
-                    self.layer.counts.lock().summarised += 1;
+                    self.layer.memory.counts.lock().summarised += 1;
                     return Ok(outcome);
                 }
             }
             Ok(None) => {}
             Err(Failed::NoSummary(why)) => {
-                self.layer.counts.lock().degraded += 1;
+                self.layer.memory.counts.lock().degraded += 1;
                 event::degraded(About::of(&self.request), why);
                 outcome.degraded = Some(why);
                 if !self.layer.policy().plain {
@@ -274,7 +274,7 @@ impl CompactionJob {
                 }
             }
             Err(Failed::TooLarge(error)) => {
-                layer.counts.lock().too_large += 1;
+                layer.memory.counts.lock().too_large += 1;
                 event::too_large(about, &error);
                 // A window that is assumed is no reason to refuse.
                 if self.target.is_known && layer.policy().plain {
@@ -313,7 +313,7 @@ impl CompactionJob {
         let (report, caller) = (done.report, &self.measured.caller);
         let (conversation, about) = (&self.permit.conversation, About::of(&self.request));
         event::compacted(about, &report);
-        let mut counts = self.layer.counts.lock();
+        let mut counts = self.layer.memory.counts.lock();
         if report.effect == Effect::Ineffective {
             counts.ineffective += 1;
         } else {

@@ -113,7 +113,7 @@ impl UsageObserver {
     pub(crate) fn reported(&self, layer: &LayerState, input: u64) {
         let mut state = self.conversation.state.lock();
         if state.counted == self.counted {
-            layer.config.counter.reported(&mut state.history, input);
+            layer.counter.reported(&mut state.history, input);
         }
     }
 }
@@ -237,7 +237,7 @@ impl LayerState {
         request: &ChatRequest,
         target: &TargetInfo,
     ) -> Count {
-        let count = self.config.counter.count(&mut state.history, request, &target.model);
+        let count = self.counter.count(&mut state.history, request, &target.model);
         state.counted += 1;
         state.snapshot.tokens = count.tokens;
         count
@@ -269,7 +269,7 @@ impl LayerState {
         sent.shows_success &= measured.level != Level::Compact;
         drop(state);
         if is_warning {
-            self.counts.lock().warned += u64::from(is_new);
+            self.memory.counts.lock().warned += u64::from(is_new);
             event::warned(About::of(request), used, window, is_new);
         }
         sent

@@ -34,10 +34,10 @@ pub(crate) async fn remedied(
     let resend = match remedy {
         Remedy::Compact => {
             let window = failure.window().unwrap_or_default();
-            layer.counts.lock().overflows += 1;
+            layer.memory.counts.lock().overflows += 1;
             event::overflow(About::of(&kept.request), window, times);
             if let Some(limit) = window.limit {
-                layer.config.models.learn(&layer.target(&kept.request).model, limit);
+                layer.models.learn(&layer.target(&kept.request).model, limit);
             }
             compacted(layer, kept, window).await
         }
@@ -52,7 +52,7 @@ pub(crate) async fn remedied(
         return Err(failure);
     };
     if remedy != Remedy::Compact {
-        layer.counts.lock().repaired += 1;
+        layer.memory.counts.lock().repaired += 1;
         event::repaired(About::of(&kept.request), remedy, failure.reason());
     }
     Ok(resend)
@@ -96,7 +96,7 @@ async fn compacted(layer: &Arc<LayerState>, kept: &KeptRequest, window: Window) 
         let mut state = conversation.state.lock();
         let measured = layer.measure(&mut state, &mut request, &target, room);
         if let Some(requested) = requested {
-            layer.config.counter.overflowed(&state.history, requested);
+            layer.counter.overflowed(&state.history, requested);
         }
         CompactionJob::new(layer, permit, &state, &request, target, &measured)
     };

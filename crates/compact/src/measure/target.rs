@@ -119,7 +119,7 @@ impl LayerState {
     /// limit was learned or has expired.
     pub(crate) fn target(&self, request: &ChatRequest) -> Arc<TargetInfo> {
         let (target, model) = (request.context.target.as_ref(), model(request));
-        let key = self.hasher.hash_one((target, model, self.config.models.epoch()));
+        let key = self.memory.hasher.hash_one((target, model, self.models.epoch()));
         // On a hash collision (once in 2^64) the other target's are not used.
         let is_it = |one: &Arc<TargetInfo>| one.target.as_ref() == target && *one.model == *model;
         match self.targets.get(&key) {
@@ -144,10 +144,10 @@ impl LayerState {
         let config = &self.config;
         let asked = target.cloned().unwrap_or_else(|| Target::new("").with_model(model));
         let mut given = config.targets.as_ref().map(|of| of(&asked)).unwrap_or_default();
-        let known = config.models.get(model);
+        let known = self.models.get(model);
         let limits = given.limits.or(known).unwrap_or(UNKNOWN);
         // What was learned of the model may be less than what is stated of it.
-        let learned = config.models.learned(model);
+        let learned = self.models.learned(model);
         let window = learned.map_or(u64::MAX, |learned| learned.window);
         let limits = TokenLimits { window: limits.window.min(window), ..limits };
         let of_provider = || target.and_then(|one| dialect_of(one.provider()));

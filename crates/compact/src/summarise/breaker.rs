@@ -19,44 +19,55 @@ use crate::{SummaryPolicy, event};
 pub(crate) struct SummariserBreaker {
     /// Empty for calls without a tenant.
     tenant: Box<str>,
-    rest: Duration,
     counted: Mutex<Counted>,
 }
 
 #[derive(Debug)]
 struct Counted {
+    rest: Duration,
     circuit: Circuit,
     /// Compactions that have asked.
     calls: u64,
 }
 
+/// A failure in a row counts, whoever meets it: all calls are the tenant's own.
+fn circuit(policy: SummaryPolicy) -> CircuitPolicy {
+    CircuitPolicy {
+        consecutive: Some(policy.failures),
+        second_witness: false,
+        trusted_for: Duration::ZERO,
+        window: Duration::from_secs(60),
+        min_calls: u32::MAX,
+        failure_rate: None,
+        slow: None,
+        content_is_success: false,
+        cooldown: policy.rest,
+        first_rest: None,
+        growth: 1.0,
+        max_cooldown: policy.rest,
+        permanent_cooldown: policy.rest,
+        max_permanent: policy.rest,
+        probe_lead: Duration::ZERO,
+        probe_limit: policy.probe,
+        probes: 1,
+        successes: 1,
+        lone: None,
+        turns: None,
+    }
+}
+
 impl SummariserBreaker {
     pub(crate) fn new(tenant: &str, policy: SummaryPolicy) -> Self {
-        let circuit = CircuitPolicy {
-            consecutive: Some(policy.failures),
-            second_witness: false,
-            trusted_for: Duration::ZERO,
-            window: Duration::from_secs(60),
-            min_calls: u32::MAX,
-            failure_rate: None,
-            slow: None,
-            content_is_success: false,
-            cooldown: policy.rest,
-            first_rest: None,
-            growth: 1.0,
-            max_cooldown: policy.rest,
-            permanent_cooldown: policy.rest,
-            max_permanent: policy.rest,
-            probe_lead: Duration::ZERO,
-            probe_limit: policy.probe,
-            probes: 1,
-            successes: 1,
-            lone: None,
-            turns: None,
-        };
-        let circuit = Circuit::new(circuit, Instant::now());
-        let counted = Mutex::new(Counted { circuit, calls: 0 });
-        Self { tenant: tenant.into(), rest: policy.rest, counted }
+        let circuit = Circuit::new(circuit(policy), Instant::now());
+        let counted = Mutex::new(Counted { rest: policy.rest, circuit, calls: 0 });
+        Self { tenant: tenant.into(), counted }
+    }
+
+    /// Goes by `policy` from now on, and stands as it stood.
+    pub(crate) fn set_policy(&self, policy: SummaryPolicy) {
+        let mut counted = self.counted.lock();
+        counted.rest = policy.rest;
+        counted.circuit.set_policy(circuit(policy), Instant::now());
     }
 
     /// Whether a compaction may call the summariser: a lease for the outcome, and whether it is the probe.
@@ -103,7 +114,7 @@ impl Observer for SummariserBreaker {
             Outcome::Failure(_) => CircuitVerdict::Failure(Blame {
                 weight: Weight::Hard,
                 reason: Reason::Unknown,
-                cooldown: self.rest,
+                cooldown: self.counted.lock().rest,
                 hinted: false,
                 permanent: false,
             }),

@@ -176,8 +176,8 @@ impl Tenant {
     /// The tenant of a call with this context.
     fn of(layer: &LayerState, context: &CallContext, now: Instant) -> Arc<Self> {
         let name: Box<str> = context.tenant().unwrap_or_default().into();
-        layer.tenants.get_or_insert_with(&name, now, || Self {
-            cap: Mutex::new(SpendCap::new(layer.config.spend, now)),
+        layer.memory.tenants.get_or_insert_with(&name, now, || Self {
+            cap: Mutex::new(SpendCap::new(now)),
             breaker: Arc::new(SummariserBreaker::new(&name, layer.config.summaries)),
         })
     }
@@ -205,8 +205,13 @@ struct Budget {
 
 impl Budget {
     /// `None` when the tenant's cap leaves less.
-    fn reserve(tenant: Arc<Tenant>, tokens: u64, now: Instant) -> Option<Self> {
-        let reservation = Some(tenant.cap.lock().reserve(tokens, now)?);
+    fn reserve(
+        tenant: Arc<Tenant>,
+        tokens: u64,
+        policy: &SpendPolicy,
+        now: Instant,
+    ) -> Option<Self> {
+        let reservation = Some(tenant.cap.lock().reserve(tokens, policy, now)?);
         Some(Self { tenant, reservation, used: AtomicU64::new(0) })
     }
 
@@ -256,7 +261,7 @@ pub(crate) async fn summarise(
     let calls = SummaryCalls::new(layer, summariser, input, context);
     let mut calls = calls.ok_or(Degraded::TooLong)?;
     let tenant = Tenant::of(layer, context, now);
-    let budget = Budget::reserve(tenant.clone(), calls.cost(), now);
+    let budget = Budget::reserve(tenant.clone(), calls.cost(), &layer.config.spend, now);
     let mut budget = budget.ok_or(Degraded::OverBudget)?;
     let (lease, is_probe) = tenant.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
     let mut time = if is_probe { policy.probe.min(policy.time) } else { policy.time };

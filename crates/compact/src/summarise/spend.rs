@@ -34,7 +34,6 @@ const PERIODS: (u64, u64) = (60, 1_440);
 /// The tokens of one tenant's summaries: forgotten up to a minute late, never early.
 #[derive(Clone, Debug)]
 pub(super) struct SpendCap {
-    policy: SpendPolicy,
     began: Instant,
     /// The minutes of the last day in which something was spent, and how much, oldest first.
     minutes: VecDeque<(u64, u64)>,
@@ -51,15 +50,20 @@ pub(super) struct Reservation {
 
 impl SpendCap {
     /// Nothing spent at `now`.
-    pub(super) fn new(policy: SpendPolicy, now: Instant) -> Self {
-        Self { policy, began: now, minutes: VecDeque::new() }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { began: now, minutes: VecDeque::new() }
     }
 
     /// Reserves what a call may cost; `None` when it is more than is left of the hour or of the day.
-    pub(super) fn reserve(&mut self, tokens: u64, now: Instant) -> Option<Reservation> {
+    pub(super) fn reserve(
+        &mut self,
+        tokens: u64,
+        policy: &SpendPolicy,
+        now: Instant,
+    ) -> Option<Reservation> {
         let (hour, day) = self.spent(now);
         let fits = |spent: u64, limit| limit == 0 || spent.saturating_add(tokens) <= limit;
-        let fits = fits(hour, self.policy.hour) && fits(day, self.policy.day);
+        let fits = fits(hour, policy.hour) && fits(day, policy.day);
         fits.then(|| Reservation { tokens, minute: self.add(tokens, now) })
     }
 
@@ -117,40 +121,40 @@ mod tests {
 
     const HOUR: u64 = 3_600;
 
-    fn cap(hour: u64, day: u64) -> (SpendCap, impl Fn(u64) -> Instant) {
+    fn cap(hour: u64, day: u64) -> (SpendCap, SpendPolicy, impl Fn(u64) -> Instant) {
         let start = Instant::now();
-        let cap = SpendCap::new(SpendPolicy { hour, day }, start);
-        (cap, move |seconds| start + Duration::from_secs(seconds))
+        let policy = SpendPolicy { hour, day };
+        (SpendCap::new(start), policy, move |seconds| start + Duration::from_secs(seconds))
     }
 
     #[test]
     fn exactly_the_limit_passes_and_one_more_does_not() {
-        let (mut cap, at) = cap(100, 150);
-        let _kept = cap.reserve(100, at(0)).unwrap();
-        assert!(cap.reserve(1, at(HOUR - 1)).is_none(), "the hour's");
-        let _kept = cap.reserve(50, at(HOUR + 60)).unwrap();
-        assert!(cap.reserve(1, at(HOUR + 60)).is_none(), "the day's");
+        let (mut cap, policy, at) = cap(100, 150);
+        let _kept = cap.reserve(100, &policy, at(0)).unwrap();
+        assert!(cap.reserve(1, &policy, at(HOUR - 1)).is_none(), "the hour's");
+        let _kept = cap.reserve(50, &policy, at(HOUR + 60)).unwrap();
+        assert!(cap.reserve(1, &policy, at(HOUR + 60)).is_none(), "the day's");
         assert_eq!(cap.spent(at(HOUR + 60)), (50, 150), "a refusal reserves nothing");
         assert_eq!(cap.spent(at(30 * HOUR)), (0, 0));
     }
 
     #[test]
     fn unused_reservations_are_returned_and_overruns_count() {
-        let (mut cap, at) = cap(100, 0);
-        let first = cap.reserve(90, at(0)).unwrap();
+        let (mut cap, policy, at) = cap(100, 0);
+        let first = cap.reserve(90, &policy, at(0)).unwrap();
         cap.charge(first, 20, at(5));
         assert_eq!(cap.spent(at(5)).0, 20);
-        let second = cap.reserve(80, at(10)).unwrap();
+        let second = cap.reserve(80, &policy, at(10)).unwrap();
         cap.charge(second, 200, at(20));
         assert_eq!(cap.spent(at(20)).0, 220);
-        assert!(cap.reserve(1, at(20)).is_none());
+        assert!(cap.reserve(1, &policy, at(20)).is_none());
     }
 
     #[test]
     fn zero_is_no_limit_and_nothing_overflows() {
-        let (mut cap, at) = cap(0, 0);
+        let (mut cap, policy, at) = cap(0, 0);
         for _ in 0..3 {
-            let reservation = cap.reserve(u64::MAX, at(0)).unwrap();
+            let reservation = cap.reserve(u64::MAX, &policy, at(0)).unwrap();
             cap.charge(reservation, u64::MAX, at(1));
         }
         assert_eq!(cap.spent(at(40 * HOUR)), (0, 0));
@@ -161,7 +165,7 @@ mod tests {
         fn never_more_than_the_limit_in_any_hour(
             calls in prop::collection::vec((0_u64..900, 0_u64..60), 1..120),
         ) {
-            let (mut cap, at) = cap(100, 1_000);
+            let (mut cap, policy, at) = cap(100, 1_000);
             let mut admitted: Vec<(u64, u64)> = Vec::new();
             let mut now = 0;
             for (wait, tokens) in calls {
@@ -171,7 +175,7 @@ mod tests {
                     inside.map(|(_, tokens)| tokens).sum()
                 };
                 let (hour, day) = (spent(HOUR) + tokens, spent(24 * HOUR) + tokens);
-                if let Some(_kept) = cap.reserve(tokens, at(now)) {
+                if let Some(_kept) = cap.reserve(tokens, &policy, at(now)) {
                     prop_assert!(hour <= 100 && day <= 1_000);
                     admitted.push((now, tokens));
                 } else {

@@ -184,8 +184,12 @@ impl Circuit {
         }
     }
 
-    /// Goes by another policy from now on; what has been counted is kept.
-    pub fn set_policy(&mut self, policy: CircuitPolicy) {
+    /// Goes by another policy from now on; what has been counted is kept, except in a window of another
+    /// length.
+    pub fn set_policy(&mut self, policy: CircuitPolicy, now: Instant) {
+        if policy.window != self.policy.window {
+            self.window = SlidingWindow::new(policy.window, now);
+        }
         self.policy = policy;
         self.policy.consecutive = policy.consecutive.map(|row| row.min(MAX_ROW));
     }

@@ -27,7 +27,11 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         println!("  OpenAI SDKs     base URL http://{at}/v1");
         println!("  Anthropic SDKs  base URL http://{at}");
         println!("  Gemini SDKs     base URL http://{at}");
-        println!("  chain           {}", app.gateway().chain().join(" -> "));
+        for route in app.gateway().routes() {
+            let name = if app.gateway().routes().len() == 1 { "chain" } else { route.name() };
+            println!("  {name:<14}  {}", route.chain().join(" -> "));
+        }
+        reload_on_hangup(app.clone());
         let draining = app.clone();
         let stop = async move {
             super::stop_signal().await;
@@ -42,4 +46,20 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             ))),
         }
     })
+}
+
+/// Reads the configuration again whenever the process is told to (SIGHUP), until it ends.
+fn reload_on_hangup(app: App) {
+    #[cfg(unix)]
+    tokio::spawn(async move {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+        while hangup.recv().await.is_some() {
+            let app = app.clone();
+            // The result is logged.
+            let _ = tokio::task::spawn_blocking(move || app.reload()).await;
+        }
+    });
+    #[cfg(not(unix))]
+    drop(app);
 }

@@ -7,6 +7,7 @@ mod keys;
 mod load;
 mod overlay;
 mod preset;
+mod routes;
 mod schema;
 mod source;
 mod validate;
@@ -14,6 +15,7 @@ mod validate;
 pub use self::{
     error::{ConfigError, ConfigErrors},
     keys::schema,
+    routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
         RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch,

@@ -23,6 +23,8 @@ use steadfast_core::{
     Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope, config::Seconds,
 };
 
+use super::RouteConfig;
+
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
@@ -37,6 +39,13 @@ pub struct Config {
     pub tenants: Vec<TenantConfig>,
     /// The providers it can ask.
     pub providers: Vec<ProviderConfig>,
+    /// Names that stand for models, such as `fast = "gpt-5.4-mini"`: replaced before routes and `models` are
+    /// applied, so that answers name the model itself.
+    pub aliases: BTreeMap<String, String>,
+    /// Requests that go by a chain and limits of their own, by model, tenant or agent: the first route in the
+    /// file that takes a request has it, and those that none takes go by the rest of the file. What is known
+    /// of targets (cooldowns, breakers), tasks, conversations and the budget is one for all routes.
+    pub routes: BTreeMap<String, RouteConfig>,
     /// In which order they are asked, and what happens when one fails.
     pub failover: FailoverConfig,
     /// How often the same provider is asked again.
@@ -395,6 +404,14 @@ impl Config {
         } else {
             self.failover.chain.clone()
         }
+    }
+
+    /// The routes in the order of the file.
+    pub fn routes(&self) -> Vec<(&str, &RouteConfig)> {
+        let mut routes: Vec<_> =
+            self.routes.iter().map(|(name, route)| (name.as_str(), route)).collect();
+        routes.sort_by_key(|(_, route)| route.position);
+        routes
     }
 
     /// What follows other keys where it is not `set` itself.

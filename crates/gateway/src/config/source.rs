@@ -11,7 +11,9 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Config, ConfigError, ConfigErrors, keys, overlay::overlay, preset_keys};
+use super::{
+    ChainsConfig, Config, ConfigError, ConfigErrors, keys, overlay::overlay, preset_keys, routes,
+};
 
 /// A configuration with the text it was read from.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +45,11 @@ impl Source {
         }
     }
 
+    /// The file, when it is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Reads the keys. Their values are checked by [`Config::validate`].
     ///
     /// # Errors
@@ -55,18 +62,68 @@ impl Source {
             let message = moved(path).map_or(message, str::to_owned);
             errors.push(self.error_at(path.to_owned(), Some(offset), message));
         });
+        if let Some(DeValue::Table(all)) = find(root.get_ref(), "routes").map(Spanned::get_ref) {
+            for (name, route) in all {
+                let DeValue::Table(route) = route.get_ref() else { continue };
+                routes::not_for_routes(name.get_ref(), route, &mut |key, offset, message| {
+                    // It says more than that there is no such key.
+                    errors.retain(|error| error.key != key);
+                    errors.push(self.error_at(key, Some(offset), message));
+                });
+            }
+        }
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
         }
-        self.read(root.get_ref()).map_err(|error| {
-            // serde says where only for types that are not flattened: keys are tried one by one.
-            let errors = leaves(root.get_ref()).into_iter().filter_map(|leaf| {
-                let one = pick(root.get_ref(), &mut Vec::new(), &|path| *path == leaf.path);
-                self.read(&one).err().map(|error| self.at(&error, Some(&leaf)))
+        let config =
+            self.read(root.get_ref()).map_err(|error| self.wrong(root.get_ref(), &error))?;
+        for (name, _) in config.routes() {
+            let route = routes::table(root.get_ref(), name);
+            let changed = route.map(routes::sections).unwrap_or_default();
+            keys::unknown(&changed, &mut |path, offset, message| {
+                errors.push(self.error_at(format!("routes.{name}.{path}"), Some(offset), message));
             });
-            let errors: Vec<ConfigError> = errors.collect();
-            if errors.is_empty() { self.at(&error, None).into() } else { ConfigErrors(errors) }
-        })
+            if let Err(error) = self.read(&changed) {
+                errors.extend(self.wrong(&changed, &error).0.into_iter().map(|error| {
+                    ConfigError { key: format!("routes.{name}.{}", error.key), ..error }
+                }));
+            }
+        }
+        if errors.is_empty() { Ok(config) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// All that is of the wrong type in `root`, which could not be read for `error`.
+    fn wrong(&self, root: &DeTable<'_>, error: &toml::de::Error) -> ConfigErrors {
+        // serde says where only for types that are not flattened: keys are tried one by one.
+        let errors = leaves(root).into_iter().filter_map(|leaf| {
+            let one = pick(root, &mut Vec::new(), &|path| *path == leaf.path);
+            self.read(&one).err().map(|error| self.at(&error, Some(&leaf)))
+        });
+        let errors: Vec<ConfigError> = errors.collect();
+        if errors.is_empty() { self.at(error, None).into() } else { ConfigErrors(errors) }
+    }
+
+    /// What a route goes by: `config`, with what the route sets laid over the file.
+    ///
+    /// # Errors
+    ///
+    /// When it can not be read.
+    pub(crate) fn route(&self, config: &Config, name: &str) -> Result<Config, ConfigErrors> {
+        let root = DeTable::parse(&self.text).map_err(|error| self.at(&error, None))?;
+        let route = routes::table(root.get_ref(), name);
+        let changed = route.map(routes::sections).unwrap_or_default();
+        let whole = overlay(root.get_ref(), &changed);
+        let mut read = self.read(&whole).map_err(|error| self.at(&error, None))?;
+        let chain = config.routes.get(name).map(|route| route.chain.clone()).unwrap_or_default();
+        if !chain.is_empty() {
+            read.failover.chain = chain;
+            if find(&changed, "failover.chains").is_none() {
+                read.failover.chains = ChainsConfig::default();
+            }
+        }
+        let Config { failover, retry, timeout, guard, continuation, resume, compaction, .. } = read;
+        let base = config.clone();
+        Ok(Config { failover, retry, timeout, guard, continuation, resume, compaction, ..base })
     }
 
     fn read(&self, root: &DeTable<'_>) -> Result<Config, toml::de::Error> {
@@ -76,6 +133,7 @@ impl Source {
         let whole = Spanned::new(0..self.text.len(), overlay(below.get_ref(), root));
         let mut config = Config::deserialize(toml::Deserializer::from(whole))?;
         config.follow(|key| find(root, key).is_some());
+        routes::positions(root, &mut config.routes);
         Ok(config)
     }
 

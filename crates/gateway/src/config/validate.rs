@@ -12,6 +12,29 @@ use super::{Auth, Config, ConfigError, ConfigErrors, Source, SummariserConfig};
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
      content-type transfer-encoding upgrade te trailer proxy-authorization";
 
+/// What is wrong with what is set of a layer, by section.
+type PolicyCheck = fn(&Config) -> Option<String>;
+
+const POLICIES: [(&str, PolicyCheck); 10] = [
+    ("failover", |config| problem(config.failover.policy.validate())),
+    ("retry", |config| problem(config.retry.policy.validate())),
+    ("breaker", |config| problem(config.breaker.validate())),
+    ("timeout", |config| problem(config.timeout.deadline.validate())),
+    ("timeout", |config| problem(config.timeout.stall.validate())),
+    ("guard", |config| problem(config.guard.policy.validate())),
+    ("continuation", |config| problem(config.continuation.policy.validate())),
+    ("resume", |config| problem(config.resume.policy.validate())),
+    ("compaction", |config| problem(config.compaction.policy.policy.validate())),
+    ("compaction", |config| {
+        let summariser = config.compaction.policy.summariser.as_ref();
+        summariser.and_then(|summariser| problem(summariser.policy.validate()))
+    }),
+];
+
+fn problem<E: Display>(checked: Result<(), E>) -> Option<String> {
+    checked.err().map(|error| error.to_string())
+}
+
 impl Config {
     /// Checks every value that could not work; `source` says where it stands.
     ///
@@ -27,6 +50,8 @@ impl Config {
         check.summariser(self);
         check.policies(self);
         check.recovery(self);
+        check.aliases(self);
+        check.routes(self);
         if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(check.errors)) }
     }
 }
@@ -192,11 +217,83 @@ impl Check<'_> {
             ("failover.chains.vision", &failover.chains.vision),
             ("failover.chains.large", &failover.chains.large),
         ] {
-            let mut seen = BTreeSet::new();
-            for (index, name) in chain.iter().enumerate() {
-                let at = format!("{key}[{index}]");
-                self.provider(config, &at, name);
-                self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
+            self.chain(config, key, chain);
+        }
+    }
+
+    fn chain(&mut self, config: &Config, key: &str, chain: &[String]) {
+        let mut seen = BTreeSet::new();
+        for (index, name) in chain.iter().enumerate() {
+            let at = format!("{key}[{index}]");
+            self.provider(config, &at, name);
+            self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
+        }
+    }
+
+    fn aliases(&mut self, config: &Config) {
+        for (alias, model) in &config.aliases {
+            let at = format!("aliases.{alias}");
+            self.require(
+                !alias.is_empty() && !alias.contains('*'),
+                &at,
+                "an alias is a whole name",
+            );
+            self.require(!model.is_empty(), &at, "must not be empty");
+            self.require(
+                !config.aliases.contains_key(model),
+                &at,
+                format!("`{model}` is an alias too; write the model itself"),
+            );
+        }
+    }
+
+    fn routes(&mut self, config: &Config) {
+        let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        for (name, route) in config.routes() {
+            let at = format!("routes.{name}");
+            self.chain(config, &format!("{at}.chain"), &route.chain);
+            self.require(
+                [&route.models, &route.tenants, &route.agents].iter().any(|list| !list.is_empty()),
+                &at,
+                "it takes every request; name its `models`, `tenants` or `agents`, or set [failover]",
+            );
+            for (key, names) in [("models", &route.models), ("agents", &route.agents)] {
+                for (index, pattern) in names.iter().enumerate() {
+                    let stars = pattern.strip_suffix('*').unwrap_or(pattern).contains('*');
+                    self.require(
+                        !pattern.is_empty() && !stars,
+                        format!("{at}.{key}[{index}]"),
+                        "write a name, or the beginning of names and one `*` at its end",
+                    );
+                }
+            }
+            for (index, tenant) in route.tenants.iter().enumerate() {
+                self.require(
+                    tenants.contains(&tenant.as_str()),
+                    format!("{at}.tenants[{index}]"),
+                    format!("there is no tenant `{tenant}`; there are: {}", tenants.join(", ")),
+                );
+            }
+            match self.source.route(config, name) {
+                Err(errors) => self.errors.extend(errors.0),
+                Ok(own) => self.route(config, &at, &own),
+            }
+        }
+    }
+
+    /// What a route sets has to make sense with what it does not.
+    fn route(&mut self, config: &Config, at: &str, own: &Config) {
+        for (key, chain) in [
+            ("failover.chains.vision", &own.failover.chains.vision),
+            ("failover.chains.large", &own.failover.chains.large),
+        ] {
+            self.chain(config, &format!("{at}.{key}"), chain);
+        }
+        for (section, check) in POLICIES {
+            if let Some(problem) = check(own)
+                && check(config).as_ref() != Some(&problem)
+            {
+                self.fail(format!("{at}.{section}"), problem);
             }
         }
     }
@@ -220,31 +317,11 @@ impl Check<'_> {
 
     /// What is set of the layers is checked by their policies.
     fn policies(&mut self, config: &Config) {
-        self.policy(config, "failover", |config| config.failover.policy.validate());
-        self.policy(config, "retry", |config| config.retry.policy.validate());
-        self.policy(config, "breaker", |config| config.breaker.validate());
-        self.policy(config, "timeout", |config| config.timeout.deadline.validate());
-        self.policy(config, "timeout", |config| config.timeout.stall.validate());
-        self.policy(config, "guard", |config| config.guard.policy.validate());
-        self.policy(config, "continuation", |config| config.continuation.policy.validate());
-        self.policy(config, "resume", |config| config.resume.policy.validate());
-        self.policy(config, "compaction", |config| config.compaction.policy.policy.validate());
-        self.policy(config, "compaction", |config| {
-            let summariser = config.compaction.policy.summariser.as_ref();
-            summariser.map_or(Ok(()), |summariser| summariser.policy.validate())
-        });
-    }
-
-    fn policy<E: Display>(
-        &mut self,
-        config: &Config,
-        section: &str,
-        validate: impl Fn(&Config) -> Result<(), E>,
-    ) {
-        let check = |config: &Config| validate(config).err().map(|error| error.to_string());
-        if let Some(problem) = check(config) {
-            let cause = self.source.cause(section, &problem, check);
-            self.fail(cause.as_deref().unwrap_or(section), problem);
+        for (section, check) in POLICIES {
+            if let Some(problem) = check(config) {
+                let cause = self.source.cause(section, &problem, check);
+                self.fail(cause.as_deref().unwrap_or(section), problem);
+            }
         }
     }
 

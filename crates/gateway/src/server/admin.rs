@@ -44,7 +44,26 @@ pub(super) async fn status(
     if let Err(refused) = admin(&app, peer, &headers) {
         return refused;
     }
-    reply::ok("application/json", Body::from(app.gateway().status().to_string()))
+    let mut status = app.gateway().status();
+    status["reload"] = app.0.reloads.lock().json();
+    reply::ok("application/json", Body::from(status.to_string()))
+}
+
+/// `POST /admin/reload`: the file is read again; 400 with what is wrong with it, when something is.
+pub(super) async fn reload(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = admin(&app, peer, &headers) {
+        return refused;
+    }
+    // It reads files.
+    match tokio::task::spawn_blocking(move || app.reload()).await {
+        Ok(Ok(done)) => done.to_string().into_response(),
+        Ok(Err(errors)) => (StatusCode::BAD_REQUEST, format!("{errors}\n")).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the reload broke off\n").into_response(),
+    }
 }
 
 /// `POST /admin/guard/extend?task=NAME&tenant=NAME`: the task gets its limits anew, and a stop is lifted.
@@ -99,7 +118,7 @@ pub(super) async fn forget(
 fn admin(app: &App, peer: Option<Extension<Peer>>, headers: &HeaderMap) -> Result<(), Response> {
     let loopback =
         peer.is_some_and(|Extension(peer)| peer.remote.ip().to_canonical().is_loopback());
-    if app.0.keys.is_admin(headers, loopback) {
+    if app.setup().keys.is_admin(headers, loopback) {
         return Ok(());
     }
     Err((StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response())

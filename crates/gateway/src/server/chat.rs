@@ -16,7 +16,7 @@ use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priorit
 
 use tower::{Service, ServiceExt};
 
-use super::{App, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
+use super::{App, Setup, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
 use crate::keys::Principal;
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
@@ -42,8 +42,10 @@ pub(super) async fn answer(
     let (parts, mut body) = request.into_parts();
     let id = reply::request_id(&parts.headers);
     let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
+    // What is in force now is in force for all of this request.
+    let setup = app.setup();
 
-    let read = match read(app, dialect, route.as_ref(), &parts, &mut body).await {
+    let read = match read(&setup, dialect, route.as_ref(), &parts, &mut body).await {
         Ok(read) => read,
         Err(failure) => {
             record.failed(&failure, false);
@@ -51,12 +53,13 @@ pub(super) async fn answer(
             return unread::drop_rest(body, refused).await;
         }
     };
-    record.asked(&read);
+    let route = setup.gateway.route(&read);
+    record.asked(&read, route.name());
     let log = read.context.log.clone();
     let streamed = read.stream;
     let usage_asked = read.params.stream_usage == Some(true);
 
-    let mut service = app.gateway().service();
+    let mut service = route.service();
     let response = match service.ready().await {
         Ok(service) => service.call(read).await,
         Err(failure) => Err(failure),
@@ -65,7 +68,8 @@ pub(super) async fn answer(
         Ok(response) if streamed => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
             let addressee = Caller::new(record.model(), usage_asked);
-            return stream(app, dialect, &addressee, sse, response, record, &id);
+            let keepalive = setup.keepalive;
+            return stream(keepalive, dialect, &addressee, sse, response, record, &id);
         }
         Ok(response) => whole(dialect, response, &mut record, &id).await,
         Err(failure) => Err(failure),
@@ -78,13 +82,13 @@ pub(super) async fn answer(
 
 /// Reads who asks what.
 async fn read(
-    app: &App,
+    setup: &Setup,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
     body: &mut Body,
 ) -> Result<ChatRequest, Failure> {
-    let caller = caller(app, &parts.headers, &parts.uri)?;
+    let caller = caller(setup, &parts.headers, &parts.uri)?;
     uncompressed(&parts.headers)?;
     let late = || {
         Failure::refused(Reason::Timeout, "the request body did not arrive in time")
@@ -92,7 +96,7 @@ async fn read(
             .with_fault(FaultSide::Caller)
             .with_evidence("request body")
     };
-    let body = tokio::time::timeout(app.0.body_timeout, collect(body, app.0.body_limit));
+    let body = tokio::time::timeout(setup.body_timeout, collect(body, setup.body_limit));
     let body = let_go(body.await.map_err(|_| late())??);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
@@ -100,8 +104,11 @@ async fn read(
     });
     let mut request = codec(dialect).decode_request(&body, route)?;
     named(&request.model)?;
+    if let Some(model) = setup.gateway.alias(&request.model) {
+        request.model = model.to_owned().into();
+    }
     request.context = context(request.context, &parts.headers, caller);
-    for name in &app.0.forward {
+    for name in &setup.forward {
         for value in parts.headers.get_all(name) {
             // Copied too: a value shares that buffer. What was one still is.
             if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
@@ -246,7 +253,7 @@ async fn whole(
 
 /// An answer in pieces. From here on a failure is an event of the stream.
 fn stream(
-    app: &App,
+    keepalive: Duration,
     dialect: Dialect,
     addressee: &Caller,
     sse: bool,
@@ -259,7 +266,7 @@ fn stream(
     let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
     let array = (!sse).then(ArrayEncoder::default);
     let content_type = if sse { "text/event-stream" } else { "application/json" };
-    let body = StreamBody::new(dialect, events, encoder, array, app.0.keepalive, record);
+    let body = StreamBody::new(dialect, events, encoder, array, keepalive, record);
     let mut response = reply::ok(content_type, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
@@ -270,8 +277,8 @@ fn stream(
 }
 
 /// Who asks. Gemini's SDKs may send the key in the address.
-pub(super) fn caller(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Principal, Failure> {
-    app.0.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
+pub(super) fn caller(setup: &Setup, headers: &HeaderMap, uri: &Uri) -> Result<Principal, Failure> {
+    setup.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
         Failure::refused(Reason::Auth, reply::NO_KEY)
             .with_status(http::StatusCode::UNAUTHORIZED)
             .with_fault(FaultSide::Caller)

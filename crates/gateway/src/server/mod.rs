@@ -6,6 +6,7 @@ mod chat;
 mod listen;
 mod models;
 mod record;
+mod reload;
 mod reply;
 mod stream;
 mod unread;
@@ -27,9 +28,14 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
+use parking_lot::{Mutex, RwLock};
 use steadfast_core::{Dialect, Failure, Reason};
 
-pub use self::listen::{Peer, serve};
+use self::reload::Reloads;
+pub use self::{
+    listen::{Peer, serve},
+    reload::Reloaded,
+};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
@@ -42,14 +48,47 @@ use crate::{
 pub struct App(Arc<Inner>);
 
 struct Inner {
+    /// What requests go by that come now.
+    setup: RwLock<Arc<Setup>>,
+    reloads: Mutex<Reloads>,
+    metrics: Metrics,
+    draining: AtomicBool,
+}
+
+/// What a configuration comes to; a reload makes another one.
+struct Setup {
+    config: Config,
+    source: Source,
     gateway: Gateway,
     keys: KeyRing,
-    metrics: Metrics,
     body_limit: usize,
     body_timeout: Duration,
     keepalive: Duration,
     forward: Vec<http::HeaderName>,
-    draining: AtomicBool,
+}
+
+impl Setup {
+    /// The gateway is made last, when nothing else can be wrong.
+    fn new(
+        config: &Config,
+        source: &Source,
+        gateway: impl FnOnce(&Config, &Source) -> Result<Gateway, ConfigErrors>,
+    ) -> Result<Self, ConfigErrors> {
+        let server = &config.server;
+        let forward = server.forward_headers.iter();
+        Ok(Self {
+            keys: KeyRing::read(config, source)?,
+            body_limit: server.body_limit,
+            body_timeout: server.body_timeout,
+            keepalive: server.keepalive,
+            forward: forward
+                .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
+                .collect(),
+            gateway: gateway(config, source)?,
+            config: config.clone(),
+            source: source.clone(),
+        })
+    }
 }
 
 impl App {
@@ -59,22 +98,18 @@ impl App {
     ///
     /// When a key that the configuration names can not be read.
     pub fn new(config: &Config, source: &Source, gateway: Gateway) -> Result<Self, ConfigErrors> {
-        let forward = config
-            .server
-            .forward_headers
-            .iter()
-            .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
-            .collect();
+        let setup = Setup::new(config, source, |_, _| Ok(gateway))?;
         Ok(Self(Arc::new(Inner {
-            gateway,
-            keys: KeyRing::read(config, source)?,
+            setup: RwLock::new(Arc::new(setup)),
+            reloads: Mutex::default(),
             metrics: Metrics::default(),
-            body_limit: config.server.body_limit,
-            body_timeout: config.server.body_timeout,
-            keepalive: config.server.keepalive,
-            forward,
             draining: AtomicBool::new(false),
         })))
+    }
+
+    /// What a request goes by that comes now.
+    fn setup(&self) -> Arc<Setup> {
+        self.0.setup.read().clone()
     }
 
     /// What the gateway counts.
@@ -82,9 +117,9 @@ impl App {
         &self.0.metrics
     }
 
-    /// The stack and its handles.
-    pub fn gateway(&self) -> &Gateway {
-        &self.0.gateway
+    /// The stacks and their handles, as they are now.
+    pub fn gateway(&self) -> Gateway {
+        self.setup().gateway.clone()
     }
 
     /// From now on `/readyz` says no, so that whoever balances load stops sending.
@@ -106,6 +141,7 @@ impl App {
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
+            .route("/admin/reload", post(admin::reload))
             .route("/admin/guard/extend", post(admin::extend))
             .route("/admin/compaction/forget", post(admin::forget))
             .fallback(nowhere)
@@ -116,7 +152,7 @@ impl App {
 
 impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("App").field("keys", &self.0.keys).finish_non_exhaustive()
+        f.debug_struct("App").field("keys", &self.setup().keys).finish_non_exhaustive()
     }
 }
 

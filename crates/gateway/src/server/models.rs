@@ -15,10 +15,11 @@ use super::{App, chat, reply};
 /// a caller that sends its version header, Gemini's for one with its key header or address.
 pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app, &headers, &uri) {
+    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
         return reply::refused(dialect, &failure, &reply::request_id(&headers));
     }
-    let names = app.gateway().models();
+    let gateway = app.gateway();
+    let names = gateway.models();
     let models: Vec<_> = names.iter().map(|name| describe(dialect, name)).collect();
     let body = match dialect {
         Dialect::Anthropic => json!({
@@ -41,7 +42,7 @@ pub(super) async fn one(
     headers: HeaderMap,
 ) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app, &headers, &uri) {
+    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
         return reply::refused(dialect, &failure, &reply::request_id(&headers));
     }
     if !app.gateway().models().contains(&name) {

@@ -1,5 +1,7 @@
 //! What is written down of a request: one log line, and the counters.
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 use steadfast_chat::{ChatRequest, Head};
 use steadfast_core::{Dialect, Failure, RecoveryLog, Target, Usage};
@@ -19,6 +21,7 @@ struct Entry {
     id: HeaderValue,
     tenant: Option<Box<str>>,
     model: String,
+    route: Option<Arc<str>>,
     stream: bool,
     log: RecoveryLog,
     target: Option<Target>,
@@ -37,6 +40,7 @@ impl Record {
             id,
             tenant: None,
             model: String::new(),
+            route: None,
             stream: false,
             log: RecoveryLog::disabled(),
             target: None,
@@ -46,10 +50,11 @@ impl Record {
     }
 
     /// The request has been read.
-    pub(super) fn asked(&mut self, request: &ChatRequest) {
+    pub(super) fn asked(&mut self, request: &ChatRequest, route: &Arc<str>) {
         if let Some(entry) = &mut self.0 {
             entry.tenant = request.context.tenant().map(Into::into);
             entry.model.push_str(&request.model);
+            entry.route = Some(route.clone());
             entry.stream = request.stream;
             entry.log = request.context.log.clone();
         }
@@ -104,6 +109,9 @@ impl Record {
         let Some(entry) = self.0.take() else { return };
         let took = entry.started.elapsed();
         entry.metrics.end(entry.dialect, entry.stream, outcome, took, &entry.log);
+        if let Some(route) = &entry.route {
+            entry.metrics.routed(route, outcome);
+        }
         if let Some(target) = &entry.target {
             entry.metrics.tokens(target.provider(), &entry.usage);
         }
@@ -114,6 +122,7 @@ impl Record {
             tenant = entry.tenant.as_deref(),
             dialect = entry.dialect.as_str(),
             model = entry.model.as_str(),
+            route = entry.route.as_deref(),
             stream = entry.stream,
             outcome,
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),

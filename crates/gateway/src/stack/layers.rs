@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use http::{Request, Response};
-use http_body::Body;
 use steadfast::{
-    ChatRequest, Needs, Reason, RetryBudget, Stack,
+    ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
-    client::{ClientBody, LlmClient},
     compact::CompactionLayer,
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
@@ -18,40 +15,33 @@ use steadfast::{
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
 };
-use steadfast_core::{BoxError, Failover};
-use tower::Service;
+use steadfast_core::Failover;
 
 use super::models::ModelLimits;
 use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_name, native};
 
-/// The layers of `config`, around a client that `client` is a clone of.
+/// The layers of `config`; what is summarised is summarised by `summaries`.
 ///
 /// # Errors
 ///
 /// When its numbers contradict each other or a provider is missing.
-pub(super) fn stack<T, B>(
+pub(super) fn stack(
     config: &Config,
     source: &Source,
-    client: &LlmClient<T>,
-) -> Result<Stack<Choose>, ConfigErrors>
-where
-    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    T::Future: Send,
-    T::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+    models: &ModelLimits,
+    summaries: Option<&ChatService>,
+) -> Result<Stack<Choose>, ConfigErrors> {
     let at = |key: &str, error: &dyn fmt::Display| {
         ConfigErrors::from(source.error(key, error.to_string()))
     };
     let (guard, continuation, resume) = (&config.guard, &config.continuation, &config.resume);
     let (retry, timeout) = (&config.retry, &config.timeout);
     let table = config.table();
-    let models = ModelLimits::of(config);
+    let models = models.clone();
 
     let breaker = BreakerPolicy { table: table.clone(), ..config.breaker.clone() };
     let stack = Stack::around(failover(config, &at)?)
-        .with_compaction(compaction(config, &models, client, &at)?)
+        .with_compaction(compaction(config, &models, summaries, &at)?)
         .with_retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
@@ -115,35 +105,19 @@ fn failover_policy(config: &Config) -> FailoverPolicy {
     policy
 }
 
-fn compaction<T, B>(
+fn compaction(
     config: &Config,
     models: &ModelLimits,
-    client: &LlmClient<T>,
+    summaries: Option<&ChatService>,
     at: At<'_>,
-) -> Result<CompactionLayer, ConfigErrors>
-where
-    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    T::Future: Send,
-    T::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+) -> Result<CompactionLayer, ConfigErrors> {
     let given = &config.compaction.policy;
     if !config.compaction.enabled {
         return Ok(CompactionLayer::off());
     }
-    let layer = match summariser(config) {
+    let layer = match summaries {
         None => CompactionLayer::rules_only(),
-        Some(spec) => {
-            // A stack of its own: what goes wrong with summaries is not held against chats.
-            let chain = Chain::new([spec]).map_err(|error| at("compaction.summariser", &error))?;
-            let stack = Stack::new(chain)
-                .without_guard()
-                .without_continuation()
-                .without_resume()
-                .without_compaction();
-            CompactionLayer::new(stack.boxed(client.clone()))
-        }
+        Some(service) => CompactionLayer::new(service.clone()),
     };
     let facts = models.clone();
     let summaries = given.summariser.as_ref().map(|one| one.policy).unwrap_or_default();
@@ -158,13 +132,22 @@ where
         .with_targets(move |target| facts.facts(target)))
 }
 
-/// The provider that summarises, whatever model is asked for.
-fn summariser(config: &Config) -> Option<TargetSpec> {
-    let given = config.compaction.policy.summariser.as_ref()?;
-    let provider = config.providers.iter().find(|provider| provider.name == given.provider)?;
+/// The stack of the provider that summarises, whatever model is asked for. It is one of its own: what goes
+/// wrong with summaries is not held against chats.
+///
+/// # Errors
+///
+/// When the provider can be no chain.
+pub(super) fn summariser(config: &Config, source: &Source) -> Result<Option<Stack>, ConfigErrors> {
+    let Some(given) = &config.compaction.policy.summariser else { return Ok(None) };
+    let provider = config.providers.iter().find(|provider| provider.name == given.provider);
+    let Some(provider) = provider else { return Ok(None) };
     let mut spec = spec(config, provider);
     spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
-    Some(spec)
+    let chain = Chain::new([spec])
+        .map_err(|error| source.error("compaction.summariser", error.to_string()))?;
+    let stack = Stack::new(chain).without_guard().without_continuation();
+    Ok(Some(stack.without_resume().without_compaction()))
 }
 
 /// Which chain a request takes.
@@ -264,7 +247,6 @@ fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
 
 #[cfg(test)]
 mod tests {
-    use steadfast::client::transport::Transport;
 
     use super::*;
 
@@ -319,17 +301,15 @@ format = { failover = "next_target" }
 server_error = { scope = "model" }
 "#;
 
-    fn client() -> LlmClient<Transport> {
-        use steadfast::client::{Provider, Providers};
-        let one = Provider::new("one", steadfast::Dialect::OpenAi).without_credential();
-        LlmClient::with_service(Providers::new([one]).unwrap(), Transport::new())
+    fn limits(config: &Config) -> ModelLimits {
+        ModelLimits::of(config, std::sync::Arc::default())
     }
 
     fn config(text: &str) -> Config {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
-        let _stack = stack(&config, &source, &client()).unwrap();
+        let _stack = stack(&config, &source, &limits(&config), None).unwrap();
         config
     }
 
@@ -439,7 +419,8 @@ server_error = { scope = "model" }
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
                 std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
-            let stack = stack(&config(&file), &Source::text(&file), &client()).unwrap();
+            let config = config(&file);
+            let stack = stack(&config, &Source::text(&file), &limits(&config), None).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

@@ -2,14 +2,22 @@
 
 mod layers;
 mod models;
+mod places;
 mod report;
+mod route;
 mod status;
 mod worst;
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
+use self::{models::ModelLimits, places::Places};
 pub use self::{
     report::{Line, Report},
+    route::Route,
     worst::{Cost, Worst},
 };
 use crate::{
@@ -20,24 +28,39 @@ use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
 use steadfast::{
-    ChatService, Handles, Target,
+    ChatRequest, Handles, Target,
     client::{ClientBody, Credential, LlmClient, Provider, Providers, transport::Transport},
+    compact::Models,
 };
 use steadfast_core::BoxError;
 use tower::Service;
 
-/// A running stack and its handles; cheap to clone.
+/// The running stacks and their handles; cheap to clone.
 #[derive(Clone)]
 pub struct Gateway(Arc<Inner>);
 
 struct Inner {
-    service: ChatService,
-    handles: Handles,
-    chain: Vec<String>,
-    /// What may be asked: each provider of the chain, with each of its keys.
+    /// In the order of the file; the last one takes every request.
+    routes: Vec<Route>,
+    /// What may be asked: each provider of the chains, with each of its keys.
     targets: Vec<Target>,
     models: Vec<String>,
+    /// Models by what stands for them.
+    aliases: BTreeMap<String, String>,
+    places: Places,
+    /// What outlives a change of the configuration, besides the state of the layers.
+    kept: Kept,
 }
+
+/// What the stacks of all routes use.
+struct Kept {
+    transport: Transport,
+    models: Arc<Models>,
+    summariser: Option<Handles>,
+}
+
+/// What no route takes.
+const DEFAULT: &str = "default";
 
 impl Gateway {
     /// The stack of `config`, connected to its providers.
@@ -46,7 +69,7 @@ impl Gateway {
     ///
     /// When a number, address or credential of the configuration is wrong or missing.
     pub fn connect(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
-        Self::with_providers(config, source, providers(config, source)?)
+        Self::over(Transport::new(), config, source, providers(config, source)?, None)
     }
 
     /// The stack of `config` around `providers`, which replace the configured ones: their
@@ -60,7 +83,7 @@ impl Gateway {
         source: &Source,
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
-        Self::with_client(config, source, LlmClient::with_service(providers, Transport::new()))
+        Self::over(Transport::new(), config, source, (providers, Places::default()), None)
     }
 
     /// The stack of `config` around `client`, whose providers replace the configured ones: over any
@@ -81,41 +104,156 @@ impl Gateway {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let stack = layers::stack(config, source, &client)?;
-        let handles = stack.handles();
+        Self::build(config, source, client, Transport::new(), Places::default(), None)
+    }
+
+    /// A gateway of `config` that goes on where this one is: with its connections, and with what it knows of
+    /// everything that stays. Calls under way here end undisturbed.
+    ///
+    /// # Errors
+    ///
+    /// When a number, address or credential of the configuration is wrong or missing: then nothing has
+    /// changed.
+    pub fn renewed(&self, config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
+        let transport = self.0.kept.transport.clone();
+        Self::over(transport, config, source, providers(config, source)?, Some(self))
+    }
+
+    fn over(
+        transport: Transport,
+        config: &Config,
+        source: &Source,
+        (providers, places): (Providers, Places),
+        before: Option<&Self>,
+    ) -> Result<Self, ConfigErrors> {
+        let client = LlmClient::with_service(providers, transport.clone());
+        Self::build(config, source, client, transport, places, before)
+    }
+
+    /// `transport` is what further gateways, renewed from this one, go on with.
+    fn build<T, B>(
+        config: &Config,
+        source: &Source,
+        client: LlmClient<T>,
+        transport: Transport,
+        places: Places,
+        before: Option<&Self>,
+    ) -> Result<Self, ConfigErrors>
+    where
+        T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        T::Future: Send,
+        T::Error: Into<BoxError>,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let kept = before.map(|before| &before.0.kept);
+        let known = kept.map(|kept| kept.models.clone()).unwrap_or_default();
+        let limits = ModelLimits::of(config, known.clone());
+        let summariser = layers::summariser(config, source)?;
+        let summariser = summariser.map(|stack| {
+            let handles = kept.and_then(|kept| kept.summariser.as_ref());
+            let stack = handles.map_or_else(|| stack.clone(), |old| stack.clone().sharing(old));
+            (stack.boxed(client.clone()), stack.handles())
+        });
+        let summaries = summariser.as_ref().map(|(service, _)| service);
+
+        // Whatever can be wrong is found before anything that is shared changes.
+        let base = layers::stack(config, source, &limits, summaries)?;
+        let mut stacks = Vec::new();
+        for (name, route) in config.routes() {
+            let own = source.route(config, name)?;
+            let stack = layers::stack(&own, source, &limits, summaries)?;
+            stacks.push((name, route, own.chain(), stack));
+        }
+
+        let base = match before {
+            Some(before) => {
+                before.forget_changed(&places);
+                base.sharing(before.handles())
+            }
+            None => base,
+        };
+        let handles = base.handles();
+        let mut routes = Vec::new();
+        for (name, route, chain, stack) in stacks {
+            let stack = stack.sharing(&handles);
+            routes.push(Route {
+                name: name.into(),
+                when: Some(route.clone()),
+                handles: stack.handles(),
+                service: stack.boxed(client.clone()),
+                chain,
+            });
+        }
+        let service = base.boxed(client);
+        let chain = config.chain();
+        routes.push(Route { name: DEFAULT.into(), when: None, service, handles, chain });
         Ok(Self(Arc::new(Inner {
-            service: stack.boxed(client),
-            handles,
-            chain: config.chain(),
-            targets: targets(config),
+            targets: targets(config, &routes),
             models: models(config),
+            aliases: config.aliases.clone(),
+            places,
+            kept: Kept {
+                transport,
+                models: known,
+                summariser: summariser.map(|(_, handles)| handles),
+            },
+            routes,
         })))
     }
 
-    /// The stack, to be called.
-    pub fn service(&self) -> ChatService {
-        self.0.service.clone()
+    /// Forgets what is known of the targets that are gone or others under `places`.
+    fn forget_changed(&self, places: &Places) {
+        let holds = |target: &Target| self.0.places.holds(places, target);
+        let Handles { failover, breaker, .. } = self.handles();
+        failover.retain(holds);
+        for one in breaker.snapshot() {
+            if !one.key.as_ref().is_none_or(holds) {
+                breaker.forget(&one.key);
+            }
+        }
     }
 
-    /// The handles of its layers.
+    /// Every route in the order of the file; the last one takes what no other takes.
+    pub fn routes(&self) -> &[Route] {
+        &self.0.routes
+    }
+
+    /// The route that `request` takes.
+    pub fn route(&self, request: &ChatRequest) -> &Route {
+        let found = self.0.routes.iter().find(|route| route.takes(request));
+        found.unwrap_or_else(|| self.base())
+    }
+
+    /// What no route takes.
+    fn base(&self) -> &Route {
+        &self.0.routes[self.0.routes.len() - 1]
+    }
+
+    /// The model that `name` stands for, if it is an alias.
+    pub fn alias(&self, name: &str) -> Option<&str> {
+        self.0.aliases.get(name).map(String::as_str)
+    }
+
+    /// The handles of the layers, whose state all routes share.
     pub fn handles(&self) -> &Handles {
-        &self.0.handles
+        self.base().handles()
     }
 
-    /// The providers in the order they are asked.
+    /// The providers in the order they are asked, without a route.
     pub fn chain(&self) -> &[String] {
-        &self.0.chain
+        self.base().chain()
     }
 
-    /// The models that can be asked for by name.
+    /// The models and aliases that can be asked for by name.
     pub fn models(&self) -> &[String] {
         &self.0.models
     }
 
-    /// Whether some provider of the chain may be asked with some key. One that is only cooling may: a cooldown
+    /// Whether some provider of a chain may be asked with some key. One that is only cooling may: a cooldown
     /// is a preference between targets.
     pub fn any_target_available(&self) -> bool {
-        let snapshot = self.0.handles.failover.snapshot();
+        let snapshot = self.handles().failover.snapshot();
         let refuses = |target: &Target| {
             let health = snapshot.get(target);
             health.and_then(|health| health.cooling).is_some_and(|cooldown| cooldown.refuses)
@@ -128,25 +266,25 @@ impl Gateway {
 
     /// Who is resting, why and until when, and each breaker's state.
     pub fn status(&self) -> Value {
-        status::json(&self.0.handles, &self.0.chain)
+        status::json(self.handles(), &self.0.routes)
     }
 
     /// The same as Prometheus gauges, with the mark that ends an exposition.
     pub fn gauges(&self) -> String {
-        status::gauges(&self.0.handles)
+        status::gauges(self.handles())
     }
 }
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gateway").field("chain", &self.0.chain).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("routes", &self.0.routes).finish_non_exhaustive()
     }
 }
 
 /// The providers of `config` with their credentials read.
-fn providers(config: &Config, source: &Source) -> Result<Providers, ConfigErrors> {
+fn providers(config: &Config, source: &Source) -> Result<(Providers, Places), ConfigErrors> {
     let mut errors: Vec<ConfigError> = Vec::new();
-    let mut all = Vec::new();
+    let (mut all, mut places) = (Vec::new(), Places::default());
     for (index, given) in config.providers.iter().enumerate() {
         let mut provider = Provider::new(given.name.as_str(), given.dialect);
         if let Some(url) = &given.base_url {
@@ -158,29 +296,34 @@ fn providers(config: &Config, source: &Source) -> Result<Providers, ConfigErrors
         if given.credentials.is_empty() {
             provider = provider.without_credential();
         }
+        let mut credentials = Vec::new();
         for (n, reference) in given.credentials.iter().enumerate() {
             match keys::resolve(reference) {
                 Ok(secret) => {
-                    let name = credential_name(reference);
-                    provider = provider.with_credential(Credential::new(name, secret));
+                    let credential = Credential::new(credential_name(reference), secret);
+                    provider = provider.with_credential(credential.clone());
+                    credentials.push(credential);
                 }
                 Err(why) => {
                     errors.push(source.error(&format!("providers[{index}].credentials[{n}]"), why));
                 }
             }
         }
+        places.add(given, credentials);
         all.push(provider);
     }
     if !errors.is_empty() {
         return Err(ConfigErrors(errors));
     }
-    Providers::new(all).map_err(|error| source.error("providers", error.to_string()).into())
+    let providers = Providers::new(all);
+    let providers = providers.map_err(|error| source.error("providers", error.to_string()))?;
+    Ok((providers, places))
 }
 
-/// Each provider of the chain with each of its keys.
-fn targets(config: &Config) -> Vec<Target> {
-    let chain = config.chain();
-    let in_chain = config.providers.iter().filter(|provider| chain.contains(&provider.name));
+/// Each provider of the chains with each of its keys.
+fn targets(config: &Config, routes: &[Route]) -> Vec<Target> {
+    let is_asked = |name: &String| routes.iter().any(|route| route.chain.contains(name));
+    let in_chain = config.providers.iter().filter(|provider| is_asked(&provider.name));
     in_chain
         .flat_map(|provider| {
             let whole = Target::new(provider.name.as_str());
@@ -192,12 +335,13 @@ fn targets(config: &Config) -> Vec<Target> {
         .collect()
 }
 
-/// Every model that the maps name, patterns left out.
+/// Every alias, and every model that maps and aliases name, patterns left out.
 fn models(config: &Config) -> Vec<String> {
     config
         .providers
         .iter()
         .flat_map(|provider| &provider.models)
+        .chain(&config.aliases)
         .flat_map(|(asked, sent)| [asked, sent])
         .filter(|model| !model.contains('*'))
         .cloned()

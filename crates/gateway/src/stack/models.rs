@@ -34,9 +34,9 @@ impl Stated {
 }
 
 impl ModelLimits {
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config, models: Arc<Models>) -> Self {
         let providers = config.providers.iter().map(|p| (p.name.clone(), Stated::of(p))).collect();
-        Self { models: Arc::default(), providers: Arc::new(providers) }
+        Self { models, providers: Arc::new(providers) }
     }
 
     /// The limits of `target`, as far as they are known.

@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 use steadfast::Handles;
 use tokio::time::Instant;
 
+use super::Route;
+
 /// The most tasks or conversations in a status: as many as somebody reads.
 const SHOWN: usize = 50;
 
 /// `/admin/status`.
-pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
+pub(super) fn json(handles: &Handles, routes: &[Route]) -> Value {
     let now = Instant::now();
     let ago = |at: Instant| seconds(now.saturating_duration_since(at));
     let snapshot = handles.failover.snapshot();
@@ -55,7 +57,8 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
     let retry = handles.retry.snapshot();
     let (cut, broken) = (handles.continuation.snapshot(), handles.resume.snapshot());
     json!({
-        "chain": chain,
+        "chain": routes.last().map(Route::chain),
+        "routes": routes.iter().map(route).collect::<Vec<_>>(),
         "targets": targets,
         "breakers": breakers,
         "guard": guard(handles),
@@ -81,6 +84,17 @@ pub(super) fn json(handles: &Handles, chain: &[String]) -> Value {
             "waiting": retry.waiting,
         },
     })
+}
+
+/// A route, and what it takes.
+fn route(route: &Route) -> Value {
+    let mut shown = json!({ "name": route.name, "chain": route.chain });
+    if let Some(when) = &route.when {
+        shown["models"] = json!(when.models);
+        shown["tenants"] = json!(when.tenants);
+        shown["agents"] = json!(when.agents);
+    }
+    shown
 }
 
 /// What was compacted, and whose conversations are the largest.

@@ -1,0 +1,55 @@
+//! One route: which requests take it, and the stack they go through.
+
+use std::{fmt, sync::Arc};
+
+use steadfast::{ChatRequest, ChatService, Handles};
+
+use crate::config::RouteConfig;
+
+/// What a request goes through: the file's own stack, or that of a `[routes.NAME]`.
+pub struct Route {
+    pub(super) name: Arc<str>,
+    /// `None` takes every request.
+    pub(super) when: Option<RouteConfig>,
+    pub(super) service: ChatService,
+    pub(super) handles: Handles,
+    pub(super) chain: Vec<String>,
+}
+
+impl Route {
+    /// Its name; `default` is what no route takes.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The stack, to be called.
+    pub fn service(&self) -> ChatService {
+        self.service.clone()
+    }
+
+    /// The handles of its layers, whose state all routes share.
+    pub fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    /// The providers in the order they are asked.
+    pub fn chain(&self) -> &[String] {
+        &self.chain
+    }
+
+    pub(super) fn takes(&self, request: &ChatRequest) -> bool {
+        let context = &request.context;
+        let takes =
+            |when: &RouteConfig| when.takes(&request.model, context.tenant(), context.agent());
+        self.when.as_ref().is_none_or(takes)
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("name", &self.name)
+            .field("chain", &self.chain)
+            .finish_non_exhaustive()
+    }
+}
