@@ -177,12 +177,6 @@ impl Default for BreakerPolicy {
 }
 
 impl BreakerPolicy {
-    /// The thresholds of a system in use: the first hard failure opens, and `auth`, `billing` and
-    /// `model_not_found` rest for an hour, doubling to a day.
-    pub fn adr012() -> Self {
-        Self { consecutive: Some(1), table: RecoveryTable::adr012(), ..Self::default() }
-    }
-
     /// The part that the state machine goes by.
     pub(crate) fn circuit(&self) -> CircuitPolicy {
         CircuitPolicy {
@@ -314,9 +308,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_presets_are_valid() {
+    fn the_default_is_valid() {
         assert_eq!(BreakerPolicy::default().validate(), Ok(()));
-        assert_eq!(BreakerPolicy::adr012().validate(), Ok(()));
     }
 
     #[test]

@@ -7,6 +7,9 @@ use steadfast_core::{Failure, Reason, RecoveryTable, Retry};
 /// The evidence of an answer that can not be read.
 const UNREADABLE: &str = "malformed";
 
+/// The beginning of the evidence where nothing but the status decided.
+const BY_STATUS: &str = "status:";
+
 /// What an operator may decide of the classification; plain fields.
 ///
 /// ```
@@ -17,7 +20,7 @@ const UNREADABLE: &str = "malformed";
 /// let mut policy = ClassifyPolicy::default();
 /// policy.statuses.insert(502, Reason::Overloaded);
 /// let classifier = Classifier::new().with_policy(policy);
-/// let failure = Failure::from_status(StatusCode::BAD_GATEWAY, "bad gateway");
+/// let failure = Failure::new(Reason::ServerError, "").with_status(StatusCode::BAD_GATEWAY);
 /// assert_eq!(classifier.failure(failure, None).reason(), Reason::Overloaded);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +69,8 @@ impl ClassifyPolicy {
             return Some(self.unreadable);
         }
         let status = failure.status()?;
-        let by_status = Reason::from_status(status) == Some(failure.reason());
+        let by_status = failure.evidence().starts_with(BY_STATUS)
+            || Reason::from_status(status) == Some(failure.reason());
         self.statuses.get(&status.as_u16()).copied().filter(|_| by_status)
     }
 
@@ -118,7 +122,11 @@ mod tests {
     #[test]
     fn a_status_gives_way_to_what_the_provider_says() {
         let mut policy = ClassifyPolicy::default();
-        policy.statuses.extend([(502, Reason::Overloaded), (403, Reason::Unknown)]);
+        policy.statuses.extend([
+            (502, Reason::Overloaded),
+            (403, Reason::Unknown),
+            (409, Reason::Unknown),
+        ]);
         let table = RecoveryTable::default();
         let judged = |status: u16, reason| {
             let failure =
@@ -129,6 +137,10 @@ mod tests {
         assert_eq!(judged(502, Reason::Billing), Reason::Billing);
         assert_eq!(judged(500, Reason::ServerError), Reason::ServerError);
         assert_eq!(judged(403, Reason::Auth), Reason::Unknown);
+        assert_eq!(judged(409, Reason::ServerError), Reason::ServerError);
+        let conflict = Failure::new(Reason::ServerError, "").with_status(StatusCode::CONFLICT);
+        let failure = policy.apply(conflict.with_evidence("status:409"), &table);
+        assert_eq!(failure.reason(), Reason::Unknown, "nothing but the status was known");
     }
 
     #[test]

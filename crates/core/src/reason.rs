@@ -372,8 +372,8 @@ impl FromStr for Reason {
     }
 }
 
-/// The [`RecoveryRule`] of each [`Reason`]: the default table, a preset, or one that the operator
-/// changed.
+/// The [`RecoveryRule`] of each [`Reason`]: the default table, or one that a preset or the
+/// operator changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryTable {
     rules: [RecoveryRule; Reason::ALL.len()],
@@ -412,42 +412,6 @@ impl RecoveryTable {
     pub fn with_cooldown(self, reason: Reason, cooldown: Duration) -> Self {
         self.with_rule(reason, |rule| rule.cooldown = (!cooldown.is_zero()).then_some(cooldown))
     }
-
-    /// For operators who distinguish eight reasons: `auth`, `billing`, `rate_limit`, `overloaded`,
-    /// `timeout`, `model_not_found`, `format` and `unknown`.
-    ///
-    /// The other reasons keep their names in logs and get the rule of the one they belong to:
-    /// `server_error` that of `unknown`, `network` that of `timeout`, and an invalid request that
-    /// of `format`.
-    pub fn codebuddy() -> Self {
-        let rule = Reason::rule;
-        Self::default()
-            .with_rule(Reason::ServerError, |own| {
-                // Still retried; only the cooldown is shorter.
-                own.cooldown = rule(Reason::Unknown).cooldown;
-            })
-            .with_rule(Reason::Network, |own| *own = rule(Reason::Timeout))
-            .with_rule(Reason::PayloadTooLarge, |own| *own = rule(Reason::Format))
-            .with_rule(Reason::Unsupported, |own| *own = rule(Reason::Format))
-    }
-
-    /// For operators who distinguish seven reasons, three of them permanent: `auth`, `billing` and
-    /// `model_not_found` do not pass by themselves; `rate_limit`, `overloaded`, `timeout` and
-    /// `unknown` do.
-    ///
-    /// After a permanent failure the cooldown starts at [`PERMANENT_COOLDOWN`] and doubles up to
-    /// [`PERMANENT_COOLDOWN_CAP`]; then there is a probe, without a restart.
-    pub fn adr012() -> Self {
-        [Reason::Auth, Reason::Billing, Reason::ModelNotFound].into_iter().fold(
-            Self::default(),
-            |table, reason| {
-                table.with_rule(reason, |rule| {
-                    rule.permanent = true;
-                    rule.cooldown = Some(PERMANENT_COOLDOWN);
-                })
-            },
-        )
-    }
 }
 
 /// The first cooldown after a permanent failure: an hour, about how soon a person reacts to an
@@ -477,23 +441,6 @@ mod tests {
         let table =
             RecoveryTable::default().with_rule(Reason::Safety, |rule| rule.retry = Retry::Yes);
         assert_eq!(table.rule(Reason::Safety).retry, Retry::Forbidden);
-    }
-
-    #[test]
-    fn presets_change_only_what_they_document() {
-        let table = RecoveryTable::adr012();
-        for reason in Reason::ALL {
-            let permanent =
-                matches!(reason, Reason::Auth | Reason::Billing | Reason::ModelNotFound);
-            assert_eq!(table.rule(reason).permanent, permanent, "{reason}");
-            if !permanent {
-                assert_eq!(table.rule(reason), &reason.rule());
-            }
-        }
-        let table = RecoveryTable::codebuddy();
-        assert_eq!(table.rule(Reason::Network), table.rule(Reason::Timeout));
-        assert_eq!(table.rule(Reason::ServerError).cooldown, Some(Duration::from_secs(30)));
-        assert_eq!(table.rule(Reason::Unsupported).failover, Failover::Never);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     policy::{FailoverPolicy, WhenExhausted},
     prepare::Selection,
     route::Route,
-    select::{self, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
+    select::{self, CandidateSet, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
 };
 
 const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
@@ -45,6 +45,8 @@ pub(crate) struct CallState {
     pub(crate) alone: bool,
     /// Its answer comes whole, so that nothing can be concluded from its silence.
     pub(crate) is_whole: bool,
+    /// Candidates that cooled before the call asked anybody.
+    cooled_before: CandidateSet,
     /// Another target has been searched for to be asked as well; that is done once.
     pub(crate) hedged: bool,
     /// After so long without an answer the call went on to another target, as after a stall.
@@ -84,6 +86,7 @@ impl CallState {
             probing: false,
             alone: false,
             is_whole,
+            cooled_before: CandidateSet::default(),
             hedged: false,
             late_after: None,
             history: None,
@@ -174,6 +177,7 @@ impl CallState {
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
         let history = self.history.as_ref();
         let mut exclusions = history.map(|own| own.exclusions.clone()).unwrap_or_default();
+        exclusions.cooled_before = self.cooled_before;
         exclusions.strict = self.policy().when_exhausted != WhenExhausted::TrySoonest;
         let find = |is_it: &dyn Fn(&Candidate) -> bool| {
             (0u8..).zip(&self.route.candidates).find(|(_, it)| is_it(it)).map(|(at, _)| at)
@@ -192,6 +196,11 @@ impl CallState {
         }
         let now = Instant::now();
         let views = self.views(now);
+        if self.history.is_none() {
+            (0u8..).zip(&views).filter(|(_, view)| view.rest.is_some()).for_each(|(slot, _)| {
+                self.cooled_before.add(slot);
+            });
+        }
         let mut exclusions = self.exclusions(now);
         let plan = select::plan(&views, now, &exclusions);
         let mut unpaid = false;

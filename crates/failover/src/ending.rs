@@ -42,7 +42,9 @@ impl CallState {
                 let why = last.as_ref().map(|last| last.failure.reason());
                 let failure = match refused {
                     Some(reason) if last.is_none() => refusal(trail, Some(reason), back),
-                    _ => exhausted(trail, last, history.stopped).with_retry_after(back),
+                    _ => exhausted(trail, last, history.stopped)
+                        .with_retry_after(back)
+                        .with_because(why.filter(|_| self.policy().report_newest)),
                 };
                 let failure = match history.usage {
                     Some(usage) => failure.with_usage(usage),

@@ -102,6 +102,9 @@ pub struct FailoverPolicy {
         serde(rename = "whole_hedge_ms", with = "steadfast_core::config::Millis")
     )]
     pub whole_hedge: Option<Duration>,
+    /// A call that every target has failed is reported with the reason of the newest failure, whatever the
+    /// others failed for. Off by default: it is then `exhausted`, unless all of them agree.
+    pub report_newest: bool,
     /// Targets that failed most of what they were asked in the last minute come after the others. On by
     /// default; without it the chain's order holds.
     pub reliable_first: bool,
@@ -148,6 +151,7 @@ impl Default for FailoverPolicy {
             pause: pause(),
             probe_hedge: Some(Duration::from_secs(5)),
             whole_hedge: Some(Duration::from_secs(180)),
+            report_newest: false,
             reliable_first: true,
             sticky: Duration::from_secs(300),
             sessions: 4_096,

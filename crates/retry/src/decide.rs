@@ -185,7 +185,7 @@ impl RetryPolicy {
             && failure.reason().is_throttling()
             && hint.is_some_and(|hint| hint > self.max_wait);
         match check(failure) {
-            Err(GiveUp::NotRetryable) if doubted => {}
+            Err(GiveUp::NotRetryable) if doubted || self.waits_longer(failure) => {}
             checked => checked?,
         }
         let kind = FailureKind::of(failure);
@@ -230,6 +230,13 @@ impl RetryPolicy {
         Ok(wait)
     }
 
+    /// Whether `failure` is not worth a retry for nothing but the length of the wait it asks for, and this
+    /// policy waits as long.
+    fn waits_longer(&self, failure: &Failure) -> bool {
+        let waits = |hint| hint > WORTH_WAITING && hint <= self.max_wait;
+        failure.reason().is_throttling() && failure.retry_after().is_some_and(waits)
+    }
+
     /// So many overloads in a row are enough where somebody else could serve the call, if only a smaller
     /// model.
     fn check_overload(&self, kind: FailureKind, situation: &Situation) -> Result<(), GiveUp> {
@@ -264,6 +271,9 @@ impl RetryPolicy {
         }
     }
 }
+
+/// A classifier finds no longer wait worth a retry.
+const WORTH_WAITING: Duration = Duration::from_secs(60);
 
 /// What came, as far as retries go by it; the status outranks what we make of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -331,7 +331,7 @@ proptest! {
         let (time_left, patience) = limits;
         let situation = Situation {
             retries, attempts_left, alternatives, rests, priority, time_left, patience, overloaded,
-            hangs, waited: ms(waited), answered_lately: false,
+            hangs, waited: ms(waited), ..Situation::default()
         };
         let decision = policy.decide(&failure, &situation, &mut fastrand::Rng::with_seed(seed));
         let hint = retry_after.filter(|hint| !hint.is_zero());
@@ -408,4 +408,70 @@ fn a_wait_that_nobody_has_is_doubted_of_a_target_that_has_just_answered() {
     let believed = decide(60, true, Retry::Yes);
     assert!(matches!(believed, Decision::Retry(wait) if wait >= Duration::from_secs(60)));
     assert_eq!(decide(60, true, Retry::No), Decision::GiveUp(GiveUp::NotRetryable));
+}
+
+#[test]
+fn retries_in_place_may_come_before_other_targets() {
+    let base =
+        RetryPolicy { retries: 2, backoff: common::exact().backoff, ..RetryPolicy::transient() };
+    let policy = RetryPolicy { in_place_first: true, overloaded_limit: 0, ..base };
+    let elsewhere =
+        Situation { alternatives: 2, rests: true, overloaded: 3, ..Situation::default() };
+    let limited = || fail(Reason::RateLimit);
+    for (failure, situation, expected) in [
+        (fail(Reason::Network), elsewhere, Decision::Retry(ms(500))),
+        (limited(), elsewhere, Decision::Retry(ms(500))),
+        (limited().with_retry_after(Some(secs(30))), elsewhere, Decision::Retry(secs(30))),
+        (fail(Reason::Overloaded), elsewhere, Decision::Retry(ms(500))),
+        (limited().with_opened_circuit(), elsewhere, Decision::Retry(ms(500))),
+        (
+            fail(Reason::Network),
+            Situation { retries: 2, ..elsewhere },
+            Decision::GiveUp(GiveUp::RetriesSpent),
+        ),
+    ] {
+        assert_eq!(decide(&policy, &failure, &situation), expected, "{failure}");
+    }
+}
+
+#[test]
+fn a_smaller_model_is_reason_enough_to_end_a_row_of_overloads() {
+    let policy = RetryPolicy { backoff: common::exact().backoff, ..RetryPolicy::transient() };
+    let third = Situation { overloaded: 3, retries: 2, ..Situation::default() };
+    let overloaded = fail(Reason::Overloaded);
+    assert_eq!(decide(&policy, &overloaded, &third), Decision::Retry(secs(2)), "nobody else");
+    let smaller = Situation { has_downgrade: true, ..third };
+    let why = Decision::GiveUp(GiveUp::Overloaded);
+    assert_eq!(decide(&policy, &overloaded, &smaller), why);
+    let patient = RetryPolicy { in_place_first: true, ..policy };
+    assert_eq!(decide(&patient, &overloaded, &smaller), why);
+}
+
+#[test]
+fn a_policy_may_wait_longer_than_a_classifier_finds_worth_it() {
+    let limited = |wait| fail(Reason::RateLimit).with_retry(Retry::No).with_retry_after(Some(wait));
+    let base = RetryPolicy { backoff: common::exact().backoff, ..RetryPolicy::transient() };
+    let patient = RetryPolicy { max_wait: secs(600), ..base };
+    let no = Decision::GiveUp(GiveUp::NotRetryable);
+    let alone = Situation::default();
+    assert_eq!(decide(&base, &limited(secs(90)), &alone), no);
+    assert_eq!(decide(&patient, &limited(secs(90)), &alone), Decision::Retry(secs(90)));
+    assert_eq!(decide(&patient, &limited(secs(601)), &alone), no);
+    assert_eq!(decide(&patient, &limited(secs(9)), &alone), no, "it has another reason");
+}
+
+#[test]
+fn waits_may_grow_with_the_position_in_the_chain_and_downgrades_be_asked_once() {
+    let base = RetryPolicy { backoff: common::exact().backoff, ..RetryPolicy::transient() };
+    let second = Situation { position: 1, ..Situation::default() };
+    let slower = RetryPolicy { slower_by_position: true, ..base };
+    let network = fail(Reason::Network);
+    assert_eq!(decide(&base, &network, &second), Decision::Retry(ms(500)));
+    assert_eq!(decide(&slower, &network, &second), Decision::Retry(secs(1)));
+    let downgrade = Situation { is_downgrade: true, ..Situation::default() };
+    let once = RetryPolicy { downgrades_once: true, ..base };
+    assert_eq!(decide(&base, &network, &downgrade), Decision::Retry(ms(500)));
+    let why = Decision::GiveUp(GiveUp::RetriesSpent);
+    assert_eq!(decide(&once, &network, &downgrade), why);
+    assert_eq!(decide(&once, &network, &Situation::default()), Decision::Retry(ms(500)));
 }

@@ -1,6 +1,6 @@
 //! The policies of five documented systems, number by number.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use steadfast_breaker::BreakerPolicy;
 use steadfast_compact::CompactionPolicy;
@@ -89,7 +89,8 @@ fn codebuddy() -> Policies {
         nudge_throttled: true,
         ..policies.retry
     };
-    policies.classify.statuses.insert(502, Reason::Overloaded);
+    policies.classify.statuses =
+        statuses(&[409, 421, 424, 425, 501, 505], Reason::Unknown, &[(502, Reason::Overloaded)]);
     policies.classify.unreadable = Reason::Format;
     policies.classify.final_texts = [
         "loop detected",
@@ -115,7 +116,20 @@ fn codebuddy() -> Policies {
 
     policies.continuation = None;
     let mut compaction = CompactionPolicy::default();
+    (compaction.warn_at, compaction.compact_at) = (0.8, 0.9);
+    (compaction.strip_over, compaction.keep_recent, compaction.min_messages) = (200, 4, 6);
     compaction.prepare_at_warning = true;
+    compaction.windows = [
+        ("claude-sonnet-4", 200_000),
+        ("claude-opus-4", 200_000),
+        ("gpt-4o", 128_000),
+        ("gpt-4", 8_000),
+        ("gemini-1.5-pro", 2_100_000),
+        ("deepseek-chat", 64_000),
+        ("qwen-plus", 131_000),
+    ]
+    .map(|(model, window)| (model.to_owned(), window))
+    .into();
     policies.compaction = Some(compaction);
     policies
 }
@@ -182,6 +196,7 @@ fn adr012() -> Policies {
     let mut policies = in_order(Policies::default());
     rests_at_once(&mut policies.failover, adr012_table());
     policies.failover.downgrade_on_overload = true;
+    policies.failover.report_newest = true;
     // Until somebody resets it: a century.
     let without_end = Duration::from_secs(100 * 365 * 24 * 3_600);
     (policies.failover.permanent, policies.failover.permanent_cap) = (without_end, without_end);
@@ -194,11 +209,11 @@ fn adr012() -> Policies {
         ..policies.retry
     };
     // It has one category for everything from 500 on, and knows 401 alone as a refused key.
-    policies.classify.statuses.extend([
-        (403, Reason::Unknown),
-        (504, Reason::ServerError),
-        (524, Reason::ServerError),
-    ]);
+    policies.classify.statuses = statuses(
+        &[403, 409, 410, 412, 421, 424, 425],
+        Reason::Unknown,
+        &[501, 504, 505, 524].map(|status| (status, Reason::ServerError)),
+    );
     policies.guard = None;
     policies.continuation = None;
     policies.resume = None;
@@ -270,6 +285,7 @@ fn guppy() -> Policies {
         backoff: doubling(2_000),
         ..policies.retry
     };
+    policies.classify.statuses.insert(501, Reason::ServerError);
     let mut compaction = CompactionPolicy::default();
     compaction.plain = false;
     policies.compaction = Some(compaction);
@@ -306,6 +322,11 @@ fn rests_at_once(failover: &mut FailoverPolicy, table: RecoveryTable) {
     failover.rest_growth = 1.0;
     failover.trusted_for = Duration::ZERO;
     failover.probe_window = Duration::from_secs(30);
+}
+
+/// All of `these` mean `reason`, and the others what is written beside them.
+fn statuses(these: &[u16], reason: Reason, others: &[(u16, Reason)]) -> BTreeMap<u16, Reason> {
+    these.iter().map(|status| (*status, reason)).chain(others.iter().copied()).collect()
 }
 
 /// Every failure speaks for its request alone.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use steadfast::{
-    Backoff, Jitter, Reason, RecoveryTable,
+    Backoff, Jitter, PERMANENT_COOLDOWN, Reason, RecoveryTable,
     breaker::BreakerPolicy,
     circuit::{LonePolicy, SlowPolicy},
     failover::{FailoverPolicy, WhenExhausted},
@@ -109,8 +109,8 @@ fn probe_limit(rng: &mut Rng, most: u64) -> Duration {
 
 fn table(rng: &mut Rng) -> RecoveryTable {
     let mut table = match rng.u8(0..4) {
-        0 => RecoveryTable::adr012(),
-        1 => RecoveryTable::codebuddy(),
+        0 => permanent(),
+        1 => grouped(),
         _ => RecoveryTable::default(),
     };
     for reason in Reason::ALL {
@@ -147,4 +147,24 @@ pub(crate) fn breaker(rng: &mut Rng) -> BreakerPolicy {
         observe: chance(rng, 0.1),
         ..BreakerPolicy::default()
     }
+}
+
+/// Three reasons do not pass by themselves.
+fn permanent() -> RecoveryTable {
+    let reasons = [Reason::Auth, Reason::Billing, Reason::ModelNotFound];
+    reasons.into_iter().fold(RecoveryTable::default(), |table, reason| {
+        table.with_rule(reason, |rule| {
+            rule.permanent = true;
+            rule.cooldown = Some(PERMANENT_COOLDOWN);
+        })
+    })
+}
+
+/// Some reasons have the consequences of others.
+fn grouped() -> RecoveryTable {
+    RecoveryTable::default()
+        .with_rule(Reason::ServerError, |rule| rule.cooldown = Reason::Unknown.rule().cooldown)
+        .with_rule(Reason::Network, |rule| *rule = Reason::Timeout.rule())
+        .with_rule(Reason::PayloadTooLarge, |rule| *rule = Reason::Format.rule())
+        .with_rule(Reason::Unsupported, |rule| *rule = Reason::Format.rule())
 }

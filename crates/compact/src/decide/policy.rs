@@ -1,5 +1,7 @@
 //! When to compact, how far, and what is never touched.
 
+use std::collections::BTreeMap;
+
 use crate::{PolicyError, TokenLimits, apply::MARKER};
 
 /// When to compact, how far, and what is never touched. Data only; shares are of the window.
@@ -46,6 +48,9 @@ pub struct CompactionPolicy {
     /// Results and arguments up to so many characters are never stripped. 200: the marker that
     /// replaces one is hardly shorter.
     pub strip_over: usize,
+    /// Windows of models by name, in tokens, where they are others than in the built-in table. A provider's
+    /// own `window` goes before.
+    pub windows: BTreeMap<String, u64>,
     /// Tokens of the window kept for the answer when the request does not say how long it may be.
     /// Without it an eighth of the window, the model's output limit, or 32,000, whichever is least.
     pub reserve: Option<u64>,
@@ -84,6 +89,7 @@ impl Default for CompactionPolicy {
             keep_recent: 4,
             min_messages: 6,
             strip_over: 200,
+            windows: BTreeMap::new(),
             reserve: None,
             summary_bytes: 16_000,
             max_ineffective: 3,

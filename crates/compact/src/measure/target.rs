@@ -6,7 +6,7 @@ use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 use steadfast_core::{Dialect, Keep, Target};
 use tokio::time::Instant;
 
-use super::{TokenLimits, UNKNOWN};
+use super::{TokenLimits, UNKNOWN, models::names};
 use crate::{decide::Room, state::LayerState};
 
 /// What the layer has to know of a target, where its name is not enough.
@@ -145,6 +145,11 @@ impl LayerState {
         let asked = target.cloned().unwrap_or_else(|| Target::new("").with_model(model));
         let mut given = config.targets.as_ref().map(|of| of(&asked)).unwrap_or_default();
         let known = self.models.get(model);
+        let stated = names(model).find_map(|name| self.policy().windows.get(name));
+        let known = match stated {
+            Some(window) => Some(TokenLimits { window: *window, ..known.unwrap_or(UNKNOWN) }),
+            None => known,
+        };
         let limits = given.limits.or(known).unwrap_or(UNKNOWN);
         // What was learned of the model may be less than what is stated of it.
         let learned = self.models.learned(model);

@@ -19,6 +19,8 @@ pub(crate) struct Exclusions {
     pub(crate) asked: CandidateSet,
     /// A cooling candidate is not asked, even when no other is left.
     pub(crate) strict: bool,
+    /// Candidates that cooled before the call asked anybody.
+    pub(crate) cooled_before: CandidateSet,
     /// Providers whose downgrades may stand in for this request.
     pub(crate) downgrade: CandidateSet,
     /// The window that is needed, after one was too small.

@@ -278,6 +278,7 @@ proptest! {
         views in arbitrary_views(),
         excluded in 0u128..512,
         downgrade in 0u128..8,
+        cooled_before in 0u128..512,
         waits in prop::collection::vec((0u8..9, 0u64..3), 0..3),
         strict in any::<bool>(),
         floor in prop::option::of((0u64..4, 0u64..4)),
@@ -299,6 +300,7 @@ proptest! {
         let mut exclusions = Exclusions {
             excluded: CandidateSet(excluded),
             downgrade: CandidateSet(downgrade),
+            cooled_before: CandidateSet(cooled_before),
             floor: floor.map(|(above, at_least)| Floor { above, at_least }),
             strict,
             preferred,
@@ -330,7 +332,9 @@ proptest! {
             let large = floor.is_none_or(|(above, least)| view.window.is_some_and(|w| w > above && w >= least));
             let held = waits.iter().any(|(waiting, wait)| *waiting == slot && *wait > 0);
             let behind = u8::from(view.mostly_fails);
-            match view.rest {
+            // What this call has found out itself does not rule out downgrades.
+            let own = strict && view.rank > 0 && allowed && cooled_before >> slot & 1 == 0;
+            match view.rest.filter(|_| !own) {
                 _ if !meets(view, &bits) || !large || held => passed.push(slot),
                 None => expected.push((behind, 0, slot)),
                 Some(rest) if !rest.probing && rest.probe_from == now => expected.push((0, 0, slot)),
@@ -350,7 +354,12 @@ proptest! {
         }
         prop_assert_eq!(plan.order.iter().map(|pick| pick.slot).collect::<Vec<_>>(), expected);
         for pick in &plan.order {
-            let rest = views[usize::from(pick.slot)].rest;
+            let view = &views[usize::from(pick.slot)];
+            let own = strict
+                && view.rank > 0
+                && downgrade >> view.spec & 1 == 1
+                && cooled_before >> pick.slot & 1 == 0;
+            let rest = view.rest.filter(|_| !own);
             prop_assert_eq!(pick.cools(), rest.is_some());
             prop_assert_eq!(pick.probe, rest.is_some_and(|rest| !rest.probing && rest.probe_from == now));
             prop_assert!(may_serve(&views, pick.slot, &exclusions), "what is asked may serve");

@@ -1,0 +1,268 @@
+//! What presets make of conversations that fill their window.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use steadfast::{
+    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Message,
+    Policies, Preset, Reason, Stack,
+    compact::{CompactionLayer, Models, Notice, TargetFacts, Tier, TokenLimits},
+    sim::{ErrorKind, FaultPlan, PlanRule, SimProvider},
+};
+
+use crate::{World, chain, error, fine, secs, sims};
+
+/// The window of the model, in tokens.
+const WINDOW: u64 = 14_000;
+
+/// A summariser, and how often it was asked.
+#[derive(Clone)]
+struct Summariser {
+    works: bool,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Summariser {
+    fn new(works: bool) -> Self {
+        Self { works, asked: Arc::default() }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// A compaction that asks it.
+    fn layer(&self) -> CompactionLayer {
+        let Self { works, asked } = self.clone();
+        let service = tower::service_fn(move |_: ChatRequest| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(match works {
+                true => Ok(record()),
+                false => Err(Failure::new(Reason::Overloaded, "busy")),
+            })
+        });
+        CompactionLayer::new(service).with_targets(|_| {
+            TargetFacts::default()
+                .with_dialect(Dialect::Anthropic)
+                .with_limits(TokenLimits::new(WINDOW).with_output(1_000))
+        })
+    }
+}
+
+fn record() -> ChatResponse {
+    let text = Delta::Text { index: 0, text: "The record of it all.".into() };
+    let events = tokio_stream::iter([Ok(Event::new([text, Delta::End]))]);
+    ChatResponse::new(Head::new(Dialect::Anthropic), Box::pin(events) as EventStream)
+}
+
+fn world(policies: &Policies, layer: CompactionLayer, plan: FaultPlan) -> World {
+    let sims: Vec<SimProvider> = sims([plan], |_, provider| provider);
+    let stack = Stack::new(chain(&sims)).with_compaction(layer).with_policies(policies).unwrap();
+    World::of(&stack, sims)
+}
+
+/// A conversation of so many turns of about a hundred tokens.
+fn talk(turns: usize) -> ChatRequest {
+    let messages = (0..turns).flat_map(|at| {
+        let question = format!("question {at}: {}", "why so? ".repeat(20));
+        let answer = format!("answer {at}: {}", "that is so. ".repeat(20));
+        [Message::user(question), Message::assistant(answer)]
+    });
+    ChatRequest::new(messages.chain([Message::user("and now?")]).collect::<Vec<_>>())
+        .with_model("any")
+        .with_max_output(500)
+        .with_context(CallContext::recording().with_session("s"))
+}
+
+/// The least turns with which what is sent takes this share of the window.
+async fn turns_for(policies: &Policies, share: f64) -> usize {
+    for turns in (10..).step_by(2) {
+        let world = world(policies, Summariser::new(true).layer(), fine());
+        let got = world.send(talk(turns)).await;
+        if let Some(notice) = Notice::of(&got.answer().head)
+            && (notice.warning || !notice.reports.is_empty())
+        {
+            let before = notice.reports.first().map_or(notice.tokens, |report| report.before);
+            if (before + notice.reserve) as f64 >= share * WINDOW as f64 {
+                return turns;
+            }
+        }
+    }
+    unreachable!()
+}
+
+fn texts(world: &World, request: usize) -> Vec<String> {
+    let body = world.asked(0)[request].json.clone().unwrap();
+    body["messages"].as_array().unwrap().iter().map(|one| one["content"].to_string()).collect()
+}
+
+fn has(texts: &[String], text: &str) -> bool {
+    texts.iter().any(|one| one.contains(text))
+}
+
+#[tokio::test(start_paused = true)]
+async fn codebuddy_warns_at_80_percent_prepares_in_the_background_and_compacts_at_90() {
+    let policies = Preset::Codebuddy.policies();
+    let (warned, due) = (turns_for(&policies, 0.8).await, turns_for(&policies, 0.9).await);
+    assert!(warned < due, "{warned} {due}");
+    let summariser = Summariser::new(true);
+    let world = world(&policies, summariser.layer(), fine());
+
+    world.send(talk(warned - 4)).await.answer();
+    assert_eq!(summariser.asked(), 0);
+    let got = world.send(talk(warned)).await;
+    let notice = Notice::of(&got.answer().head).unwrap();
+    assert!(notice.warning && notice.deferred && notice.reports.is_empty(), "{notice:?}");
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(summariser.asked(), 1, "prepared in the background");
+
+    // Not used before it is due, and not made twice.
+    world.send(talk(due - 2)).await.answer();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(summariser.asked(), 1);
+    assert!(has(&texts(&world, 2), "question 0:"), "all of it is sent");
+    let got = world.send(talk(due)).await;
+    assert!(Notice::of(&got.answer().head).unwrap().reports.is_empty(), "nobody waits for it");
+    let sent = texts(&world, 3);
+    assert!(has(&sent, "The record of it all.") && !has(&sent, "question 0:"), "{sent:#?}");
+    assert!(has(&sent, "and now?") && has(&sent, &format!("answer {}:", due - 1)));
+    assert!(has(&sent, &format!("question {}:", due - 2)), "the last four are kept");
+    assert_eq!(summariser.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn codebuddy_strips_results_above_200_characters_first_and_keeps_the_last_four() {
+    let policies = Preset::Codebuddy.policies();
+    let long = |at: usize| format!("result {at}: {}", "x y ".repeat(400));
+    let mut agent = crate::agent::Agent::new();
+    for at in 0..60 {
+        let result = if at % 2 == 0 { long(at) } else { format!("short {at}") };
+        agent.called("read_note", &format!(r#"{{"note": {at}}}"#), &result);
+    }
+    let summariser = Summariser::new(true);
+    let world = world(&policies, summariser.layer(), fine());
+    let got = world.send(agent.request("read_note").with_max_output(500)).await;
+    let report = Notice::of(&got.answer().head).unwrap().reports[0];
+    assert_eq!((report.tier, summariser.asked()), (Tier::Strip, 0), "{report}");
+    let sent = texts(&world, 0);
+    assert!(!has(&sent, "result 0:") && has(&sent, "short 1"), "{sent:#?}");
+    assert!(has(&sent, &long(58)), "one of the last four");
+}
+
+#[tokio::test(start_paused = true)]
+async fn codebuddy_has_its_documents_windows() {
+    let windows = Preset::Codebuddy.policies().compaction.unwrap().windows;
+    for (model, window) in [
+        ("claude-sonnet-4", 200_000),
+        ("claude-opus-4", 200_000),
+        ("gpt-4o", 128_000),
+        ("gpt-4", 8_000),
+        ("gemini-1.5-pro", 2_100_000),
+        ("deepseek-chat", 64_000),
+        ("qwen-plus", 131_000),
+    ] {
+        assert_eq!(windows[model], window);
+        // The provider that has this model.
+        let sims = sims([fine()], |_, provider| provider.with_refuse_unknown(false));
+        let target = steadfast::failover::TargetSpec::new(sims[0].name());
+        let chain = steadfast::failover::Chain::new([target]).unwrap();
+        let world = World::of(&Stack::new(chain).preset(Preset::Codebuddy), sims);
+        let share = window as f64 / 4.0 * 3.4;
+        if share > 2_000_000.0 {
+            continue;
+        }
+        let words = "word ".repeat((share / 1.25) as usize);
+        let asked = ChatRequest::user(words).with_model(model).with_max_output(window / 100);
+        let got = world.send(asked).await;
+        if let Some(notice) = got.seen.as_ref().and_then(|seen| Notice::of(&seen.head)) {
+            assert_eq!(notice.window, window, "{model}");
+        }
+    }
+    assert!(Models::default().get("gpt-4").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn guppy_leaves_the_conversation_as_it_is_when_its_summary_fails() {
+    let policies = Preset::Guppy.policies();
+    let due = turns_for(&policies, 0.92).await;
+    for works in [true, false] {
+        let summariser = Summariser::new(works);
+        let world = world(&policies, summariser.layer(), fine());
+        world.send(talk(due)).await.answer();
+        assert_eq!(summariser.asked(), 1);
+        let sent = texts(&world, 0);
+        assert_eq!(has(&sent, "question 0:"), !works, "{sent:#?}");
+        assert_eq!(sent.len() == 2 * due + 1, !works);
+    }
+    // By default the older messages become a list of facts then.
+    let world = world(&Policies::default(), Summariser::new(false).layer(), fine());
+    world.send(talk(due)).await.answer();
+    assert!(!has(&texts(&world, 0), "question 0:"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guppy_compacts_an_overflow_and_never_retries_it() {
+    let overflow = PlanRule::new(error(ErrorKind::ContextOverflow)).nth(1);
+    let summariser = Summariser::new(true);
+    let plan = FaultPlan::none().rule(overflow);
+    let world = world(&Preset::Guppy.policies(), summariser.layer(), plan);
+    let got = world.send(talk(20)).await;
+    got.answer();
+    assert_eq!(world.counts(), [2]);
+    assert_eq!(got.took, secs(0), "no backoff");
+    assert!(texts(&world, 1).len() < texts(&world, 0).len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn comis_rests_a_summariser_after_five_failures_for_a_minute() {
+    let policies = Preset::Comis.policies();
+    let due = turns_for(&policies, 0.92).await;
+    let summariser = Summariser::new(false);
+    let world = world(&policies, summariser.layer(), fine());
+    let turn = async |number: usize| {
+        let mut request = talk(due);
+        request.context = CallContext::recording().with_session(format!("s{number}"));
+        world.send(request).await.answer();
+        summariser.asked()
+    };
+    for number in 1..=5 {
+        assert_eq!(turn(number).await, number);
+    }
+    assert_eq!(turn(6).await, 5, "it rests");
+    tokio::time::advance(secs(58)).await;
+    assert_eq!(turn(7).await, 5);
+    tokio::time::advance(secs(3)).await;
+    assert_eq!(turn(8).await, 6, "tried again after a minute");
+    assert_eq!(turn(9).await, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn comis_spends_its_documented_tokens_on_summaries() {
+    let policies = Preset::Comis.policies();
+    assert_eq!((policies.spend.hour, policies.spend.day), (500_000, 5_000_000));
+    let due = turns_for(&policies, 0.92).await;
+    let summariser = Summariser::new(true);
+    let world = world(&policies, summariser.layer(), fine());
+    let mut asked = 0;
+    // Each is shown most of the window and reports no usage, so that what was reserved is spent.
+    for number in 0..200 {
+        let mut request = talk(due);
+        request.context = CallContext::recording().with_session(format!("s{number}"));
+        world.send(request).await.answer();
+        let now = summariser.asked();
+        if now == asked {
+            break;
+        }
+        asked = now;
+    }
+    let handle = &world.handles.compaction;
+    let spent = handle.snapshot().spent.first().map(|(_, hour, _)| *hour).unwrap();
+    assert!(spent <= 500_000 && spent > 480_000, "{spent} after {asked}");
+    tokio::time::advance(secs(3_700)).await;
+    let mut request = talk(due);
+    request.context = CallContext::recording().with_session("later");
+    world.send(request).await.answer();
+    assert!(summariser.asked() > asked, "an hour later there is more");
+}
