@@ -1,7 +1,7 @@
 //! What the end of one answer says about its target.
 
 use steadfast_core::{
-    Failure, FaultSide, Outcome, Retry, Scope,
+    Failure, FaultSide, Outcome, Reason, Retry, Scope,
     circuit::{Blame, CircuitVerdict, Weight},
 };
 
@@ -17,6 +17,18 @@ pub(crate) fn judge(
         Outcome::Success => CircuitVerdict::Success,
         Outcome::Failure(failure) => judge_failure(failure, policy, covers),
         _ => CircuitVerdict::Nothing,
+    }
+}
+
+/// The same where repetitions take turns: nothing is proof, since a first attempt passes anyway; and an
+/// overload counts in the row. A provider that refuses everybody for lack of capacity is as dead as one that
+/// fails, while a limit of ours lets some calls pass.
+pub(crate) fn in_turns(verdict: CircuitVerdict) -> CircuitVerdict {
+    match verdict.without_proof() {
+        CircuitVerdict::Failure(blame) if blame.reason == Reason::Overloaded => {
+            CircuitVerdict::Failure(Blame { weight: Weight::Hard, ..blame })
+        }
+        verdict => verdict,
     }
 }
 
@@ -60,7 +72,7 @@ fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> C
 mod tests {
     use std::time::Duration;
 
-    use steadfast_core::{Reason, RecoveryTable, TimeLimit};
+    use steadfast_core::{RecoveryTable, TimeLimit};
 
     use super::*;
 
@@ -104,6 +116,22 @@ mod tests {
             let failure = Failure::new(reason, "");
             assert_eq!(weigh(&failure, Covers::ALL), narrow, "{reason}");
             assert_eq!(weigh(&failure, Covers::NONE), wide, "{reason}");
+        }
+    }
+
+    #[test]
+    fn an_overload_counts_in_the_row_where_calls_take_turns() {
+        for (reason, weight) in [
+            (Reason::Overloaded, Weight::Hard),
+            (Reason::RateLimit, Weight::Soft),
+            (Reason::ServerError, Weight::Hard),
+            (Reason::Auth, Weight::Hard),
+        ] {
+            let failure = Failure::new(reason, "");
+            let verdict =
+                judge(&Outcome::Failure(&failure), &BreakerPolicy::default(), Covers::ALL);
+            let CircuitVerdict::Failure(blame) = in_turns(verdict) else { panic!("{reason}") };
+            assert_eq!(blame.weight, weight, "{reason}");
         }
     }
 

@@ -19,7 +19,10 @@ use steadfast_core::{
 };
 use tokio::{sync::broadcast, time::Instant};
 
-use crate::{BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers, judge::judge};
+use crate::{
+    BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers,
+    judge::{in_turns, judge},
+};
 
 /// Transitions kept for a subscriber that is slow to read. An incident changes the state of each
 /// target a few times a minute; a subscriber that misses this many learns how many it missed.
@@ -371,7 +374,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     fn ended(&self, end: LeaseEnd<'_>) {
         self.change(end.log, |counted, now| {
             let verdict = judge(&end.outcome, &counted.policy, self.covers);
-            let verdict = if counted.takes_turns { verdict.without_proof() } else { verdict };
+            let verdict = if counted.takes_turns { in_turns(verdict) } else { verdict };
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
         });
     }

@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use steadfast::{
-    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Message,
-    Policies, Preset, Reason, Stack,
+    CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head,
+    Message, Policies, Preset, Reason, Stack,
     compact::{CompactionLayer, Models, Notice, TargetFacts, Tier, TokenLimits},
     sim::{ErrorKind, FaultPlan, PlanRule, SimProvider},
 };

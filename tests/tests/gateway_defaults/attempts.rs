@@ -1,0 +1,189 @@
+//! `attempts` is how often a provider was asked, by whichever layer: in the header as far as the head can
+//! know, in the log in full. Compared with the providers' own journals.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use steadfast::{
+    Dialect,
+    sim::{
+        Answer, ContinuationMode, ErrorKind, Fault, FaultPlan, How, Model, PlanRule, RateLimit,
+        SimProvider,
+    },
+};
+use steadfast_tests::gateway::{
+    DIALECTS, ask, http::HttpRequest, in_process::InProcess, model, question,
+};
+use tokio::time::advance;
+use tracing::{Event, Subscriber, field::Field};
+use tracing_subscriber::{Layer, layer::Context, prelude::*};
+
+use crate::{asked, failing, sim};
+
+/// The attempts of the newest request that is over, by its log line.
+#[derive(Clone, Default)]
+struct Logged(Arc<AtomicU64>);
+
+impl<S: Subscriber> Layer<S> for Logged {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().name() == "steadfast::gateway::request" {
+            event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+                if field.name() == "attempts" {
+                    let attempts = format!("{value:?}").parse().unwrap();
+                    self.0.store(attempts, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+}
+
+/// The provider of the next dialect: a healthy spare.
+fn spare(dialect: Dialect) -> SimProvider {
+    let at = DIALECTS.iter().position(|other| *other == dialect).unwrap();
+    sim(DIALECTS[(at + 1) % DIALECTS.len()]).build()
+}
+
+fn long_answer() -> Answer {
+    let sentence = |n: u32| format!("Night {n}: {} ships and {} lights. ", n * n + 1, n * 13);
+    let text: String = (1..=150).map(sentence).collect();
+    Answer::text(text.trim_end()).continuation(ContinuationMode::Faithful)
+}
+
+/// A request for at most `tokens`.
+fn limited(dialect: Dialect, stream: bool, tokens: u64) -> HttpRequest {
+    let mut body = question(dialect, model(dialect), stream);
+    body.as_object_mut().unwrap().remove("tools");
+    match dialect {
+        Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(tokens),
+        _ => body["max_tokens"] = json!(tokens),
+    }
+    ask(dialect, model(dialect), stream).body(body.to_string())
+}
+
+/// A conversation of several windows of 8,000 tokens.
+fn too_long(dialect: Dialect, stream: bool) -> HttpRequest {
+    let mut body: Value = serde_json::from_slice(limited(dialect, stream, 1_000).sent()).unwrap();
+    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let turns = body[key].as_array_mut().unwrap();
+    for n in 0..60 {
+        let (own, model) = (format!("Part {n}: {}", "word ".repeat(80)), format!("Read {n}."));
+        match dialect {
+            Dialect::Gemini => {
+                turns.push(json!({"role": "model", "parts": [{"text": model}]}));
+                turns.push(json!({"role": "user", "parts": [{"text": own}]}));
+            }
+            _ => {
+                turns.push(json!({"role": "assistant", "content": model}));
+                turns.push(json!({"role": "user", "content": own}));
+            }
+        }
+    }
+    ask(dialect, model(dialect), stream).body(body.to_string())
+}
+
+/// What is done to one request: its name, the providers, the request, the attempts that it needs.
+type Case = (&'static str, Vec<SimProvider>, HttpRequest, usize);
+
+fn cases(dialect: Dialect, stream: bool) -> Vec<Case> {
+    let plain = || limited(dialect, stream, 4_000);
+    let first = |n, fault| failing(dialect, FaultPlan::first(n, fault));
+    let server_error = || Fault::Error(ErrorKind::ServerError);
+    let small = Model::new(model(dialect), 8_000, 2_000).without_thinking();
+    let mut cases = vec![
+        ("nothing", vec![sim(dialect).build()], plain(), 1),
+        ("retries", vec![first(3, server_error())], plain(), 4),
+        (
+            "a retry, then the next target",
+            vec![first(9, server_error()), spare(dialect)],
+            plain(),
+            3,
+        ),
+        (
+            "a hint that is waited for",
+            vec![first(2, Fault::rate_limit(RateLimit::after("3")))],
+            plain(),
+            3,
+        ),
+        (
+            "a key that is refused",
+            vec![first(9, Fault::Error(ErrorKind::Auth)), spare(dialect)],
+            plain(),
+            2,
+        ),
+        (
+            "compaction after an overflow",
+            vec![sim(dialect).with_models([small]).build()],
+            too_long(dialect, stream),
+            2,
+        ),
+        ("the time of a stall", vec![first(9, Fault::Hang), spare(dialect)], plain(), 2),
+    ];
+    let broken = FaultPlan::none().rule(PlanRule::new(Fault::break_after(9, How::Reset)).nth(1));
+    let breaks = sim(dialect).with_script([long_answer()]).with_faults(broken).build();
+    cases.push(("a break in the middle", vec![breaks], plain(), 2));
+    let cut = sim(dialect).with_script([long_answer()]).build();
+    let tokens = long_answer().output_tokens() / 3 + 1;
+    let request = limited(dialect, stream, tokens).header("x-steadfast-continue", "1");
+    // A whole answer is asked for again with a higher limit; a stream is continued.
+    cases.push(("an answer that is cut off", vec![cut], request, if stream { 3 } else { 2 }));
+    cases
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_those_of_the_journal() {
+    let logged = Logged::default();
+    let _guard = tracing_subscriber::registry().with(logged.clone()).set_default();
+    for dialect in DIALECTS {
+        for stream in [false, true] {
+            for (name, sims, request, needed) in cases(dialect, stream) {
+                let case = format!("{name}, {dialect}, stream {stream}");
+                let gateway = InProcess::without_file(&sims);
+                let reply = gateway.send(&request).await;
+                assert_eq!(reply.status, 200, "{case}: {}", reply.text());
+                assert_eq!(
+                    asked(&sims),
+                    needed,
+                    "{case}: {:?}",
+                    reply.header("x-steadfast-recovery")
+                );
+                let log = logged.0.load(Ordering::Relaxed) as usize;
+                assert_eq!(log, needed, "{case}: the log");
+                let head: usize = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
+                // What follows the head of a stream it can not know.
+                let after_head =
+                    stream && matches!(name, "a break in the middle" | "an answer that is cut off");
+                assert_eq!(head, if after_head { 1 } else { needed }, "{case}: the head");
+            }
+        }
+    }
+}
+
+/// The call that sees whether a provider is back, and the one beside it.
+#[tokio::test(start_paused = true)]
+async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
+    let logged = Logged::default();
+    let _guard = tracing_subscriber::registry().with(logged.clone()).set_default();
+    for dialect in DIALECTS {
+        let first = failing(dialect, FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
+        let sims = [first, spare(dialect)];
+        let gateway = InProcess::without_file(&sims);
+        for n in 0..3 {
+            let request = limited(dialect, true, 500 + n);
+            assert_eq!(gateway.send(&request).await.status, 200);
+        }
+        sims[0].set_faults(FaultPlan::always(Fault::Hang));
+        advance(Duration::from_secs(30)).await;
+        let before = asked(&sims);
+        let reply = gateway.send(&limited(dialect, true, 900)).await;
+        assert_eq!(asked(&sims) - before, 2, "{dialect}");
+        assert_eq!(logged.0.load(Ordering::Relaxed), 2, "{dialect}");
+        assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{dialect}");
+    }
+}
