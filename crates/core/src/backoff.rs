@@ -108,6 +108,11 @@ impl Backoff {
         self.cap
     }
 
+    /// What is added to each delay, or drawn from it.
+    pub const fn jitter(&self) -> Jitter {
+        self.jitter
+    }
+
     /// The longest a delay can be, jitter included.
     pub fn longest(&self) -> Duration {
         match self.jitter {
