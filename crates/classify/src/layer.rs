@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc};
 use steadfast_core::{RecoveryTable, Target};
 use tower_layer::Layer;
 
-use crate::{Classifier, ClassifyOverride, ClassifyPolicy, http::HttpClassifyLayer, service::Classify};
+use crate::{
+    Classifier, ClassifyOverride, ClassifyPolicy, http::HttpClassifyLayer, service::Classify,
+};
 
 /// A target's window in tokens, if known.
 pub(crate) type Windows = Arc<dyn Fn(&Target) -> Option<u64> + Send + Sync>;

@@ -136,8 +136,7 @@ impl Candidate {
             yields |= own && self.records.model.is_some_and(|model| usize::from(model) == at);
         }
         CandidateView {
-            mostly_fails: self.registry.policy.reliable_first
-                && self.narrowest().mostly_fails(now),
+            mostly_fails: self.registry.policy.reliable_first && self.narrowest().mostly_fails(now),
             spec: self.spec,
             rank: self.rank,
             lacks: Lacks::of(&self.native, needs),

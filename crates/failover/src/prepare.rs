@@ -92,9 +92,11 @@ impl CallState {
         routed.repeats = self.repeats(at);
         routed.position = candidate.spec.into();
         routed.is_downgrade = candidate.rank > 0;
-        routed.has_downgrade = self.route.candidates.iter().any(|other| {
-            other.spec == candidate.spec && other.rank > candidate.rank
-        });
+        routed.has_downgrade = self
+            .route
+            .candidates
+            .iter()
+            .any(|other| other.spec == candidate.spec && other.rank > candidate.rank);
         context.routed = Some(routed);
         if context.budget.is_none() {
             // A success counts here; the layers below put back what they have drawn.

@@ -253,11 +253,7 @@ impl RetryPolicy {
     }
 
     /// How often a call is retried in place that another target can serve.
-    fn retries_with_spare(
-        &self,
-        kind: FailureKind,
-        hint: Option<Duration>,
-    ) -> Result<u32, GiveUp> {
+    fn retries_with_spare(&self, kind: FailureKind, hint: Option<Duration>) -> Result<u32, GiveUp> {
         let limit = self.overloaded_limit;
         match kind {
             FailureKind::Hang => Err(GiveUp::HangElsewhere),
