@@ -108,7 +108,7 @@ impl Backoff {
         self.cap
     }
 
-    /// What is added to a delay by chance.
+    /// What is added to each delay, or drawn from it.
     pub const fn jitter(&self) -> Jitter {
         self.jitter
     }

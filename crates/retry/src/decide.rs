@@ -198,7 +198,7 @@ impl RetryPolicy {
             return Err(GiveUp::RetriesSpent);
         }
         self.check_overload(kind, situation)?;
-        let most = if situation.alternatives == 0 || self.in_place_first {
+        let most = if situation.alternatives == 0 || self.spares_last {
             self.retries_alone(kind, situation)
         } else if situation.rests || failure.opened_circuit() {
             return Err(GiveUp::Resting);

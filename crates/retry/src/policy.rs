@@ -59,7 +59,7 @@ pub struct RetryPolicy {
     /// Retries in place come before other targets: each call is retried as if no other target could serve
     /// it, and also while its target rests. Off by default: a healthy spare is there at once, and a wait
     /// is not.
-    pub in_place_first: bool,
+    pub spares_last: bool,
     /// Each position of the target in its chain doubles the waits once more, as each retry does. Off by
     /// default: a call has waited before it comes to a second provider.
     pub slower_by_position: bool,
@@ -98,7 +98,7 @@ impl RetryPolicy {
             max_wait: Duration::from_secs(60),
             failover_wait: Duration::from_secs(1),
             overloaded_limit: 3,
-            in_place_first: false,
+            spares_last: false,
             slower_by_position: false,
             downgrades_once: false,
             nudge: false,
@@ -127,6 +127,18 @@ impl RetryPolicy {
     /// For handing over a finished result: 3 retries after 1, 2 and 4 s.
     pub fn delivery() -> Self {
         Self { retries: 3, backoff: from(1_000), ..Self::transient() }
+    }
+
+    /// With the longest delay of [`in_stack`](Self::in_stack), or the first where that is longer.
+    #[must_use]
+    pub fn with_default_cap(self) -> Self {
+        let (base, cap) = (self.backoff.base(), Self::in_stack().backoff.cap());
+        let backoff = Backoff::new(base, cap.max(base)).unwrap_or_default();
+        match backoff.with_jitter(self.backoff.jitter()) {
+            Ok(backoff) => Self { backoff, ..self },
+            // It is invalid, and `validate` says why.
+            Err(_) => self,
+        }
     }
 
     /// With delays from `base` doubling to `cap`, and this jitter.

@@ -411,10 +411,10 @@ fn a_wait_that_nobody_has_is_doubted_of_a_target_that_has_just_answered() {
 }
 
 #[test]
-fn retries_in_place_may_come_before_other_targets() {
+fn other_targets_may_come_after_all_retries() {
     let base =
         RetryPolicy { retries: 2, backoff: common::exact().backoff, ..RetryPolicy::transient() };
-    let policy = RetryPolicy { in_place_first: true, overloaded_limit: 0, ..base };
+    let policy = RetryPolicy { spares_last: true, overloaded_limit: 0, ..base };
     let elsewhere =
         Situation { alternatives: 2, rests: true, overloaded: 3, ..Situation::default() };
     let limited = || fail(Reason::RateLimit);
@@ -443,7 +443,7 @@ fn a_smaller_model_is_reason_enough_to_end_a_row_of_overloads() {
     let smaller = Situation { has_downgrade: true, ..third };
     let why = Decision::GiveUp(GiveUp::Overloaded);
     assert_eq!(decide(&policy, &overloaded, &smaller), why);
-    let patient = RetryPolicy { in_place_first: true, ..policy };
+    let patient = RetryPolicy { spares_last: true, ..policy };
     assert_eq!(decide(&patient, &overloaded, &smaller), why);
 }
 

@@ -309,7 +309,7 @@ fn in_order(mut policies: Policies) -> Policies {
     policies.breaker =
         BreakerPolicy { consecutive: None, failure_rate: None, dead: None, ..policies.breaker };
     policies.budget = BudgetPolicy { capacity: 0, ..policies.budget };
-    policies.retry.in_place_first = true;
+    policies.retry.spares_last = true;
     policies.retry.overloaded_limit = 0;
     policies
 }

@@ -80,7 +80,7 @@ async fn permanent_failures_leave_the_provider_at_once_and_without_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_unknown_is_told_to_the_caller_and_changes_nothing() {
+async fn the_unknown_goes_to_the_caller_and_changes_nothing() {
     for fault in [
         status(400, "what?"),
         status(403, "not you"),

@@ -37,7 +37,7 @@ impl Agent {
 }
 
 /// Lets a model call `tool` again and again with arguments and results of their own: how many calls are
-/// executed, and what the agent is told at the end.
+/// executed, and the message at the end.
 pub(crate) async fn run(
     world: impl Fn(Vec<steadfast::sim::SimProvider>) -> World,
     tool: &'static str,

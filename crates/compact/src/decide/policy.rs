@@ -60,7 +60,7 @@ pub struct CompactionPolicy {
     /// Compactions in a row that did not help, after which a conversation is not summarised any more.
     /// 3: what is recent or pinned in it is too large, and no summary will change that.
     pub max_ineffective: u32,
-    /// Whether a compaction with a summariser is begun in the background already where the window is filling
+    /// Whether a compaction with a summariser starts in the background already where the window is filling
     /// (`warn_at`), to be used from `compact_at` on. Off by default: most conversations that come so far
     /// end before they come further, and a summary costs a call.
     pub prepare_at_warning: bool,

@@ -30,8 +30,9 @@ use super::RouteConfig;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Config {
-    /// The system whose numbers every section begins with: [presets.md](presets.md). What the file sets
-    /// itself goes before. Without one the defaults hold, which are none of these.
+    /// The system whose numbers every section starts from: `codebuddy`, `claude-code`, `adr-012`, `comis` or
+    /// `guppy`, see [presets.md](presets.md). What the file sets itself goes before. Without one the
+    /// defaults hold, which are none of these.
     pub preset: Option<Preset>,
     /// Where and for whom it serves.
     pub server: ServerConfig,

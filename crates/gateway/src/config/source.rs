@@ -130,10 +130,16 @@ impl Source {
         let preset = find(root, "preset").and_then(|name| name.get_ref().as_str()?.parse().ok());
         let below = preset.map(preset_keys).unwrap_or_default();
         let below = DeTable::parse(&below)?;
-        let whole = Spanned::new(0..self.text.len(), overlay(below.get_ref(), root));
+        let merged = overlay(below.get_ref(), root);
+        let has_cap = find(&merged, "retry.cap_ms").is_some();
+        let whole = Spanned::new(0..self.text.len(), merged);
         let mut config = Config::deserialize(toml::Deserializer::from(whole))?;
         config.follow(|key| find(root, key).is_some());
         routes::positions(root, &mut config.routes);
+        if !has_cap {
+            // A backoff alone does not know which retries it is for.
+            config.retry.policy = config.retry.policy.with_default_cap();
+        }
         Ok(config)
     }
 

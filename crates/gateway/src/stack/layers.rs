@@ -398,6 +398,20 @@ server_error = { scope = "model" }
         assert_eq!(config.table(), steadfast::RecoveryTable::default());
     }
 
+    #[test]
+    fn one_key_of_the_retries_leaves_the_others_as_they_are() {
+        let retry = |keys: &str| {
+            let text = format!(
+                "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n[retry]\n{keys}\n"
+            );
+            let backoff = config(&text).retry.policy.backoff;
+            (backoff.base().as_millis(), backoff.cap().as_millis())
+        };
+        assert_eq!(retry("retries = 3"), (500, 10_000));
+        assert_eq!(retry("base_ms = 20_000"), (20_000, 20_000));
+        assert_eq!(retry("cap_ms = 32_000"), (500, 32_000));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn one_budget_is_for_retries_and_failovers_together() {
         use std::sync::atomic::{AtomicU32, Ordering};
