@@ -189,7 +189,9 @@ impl RigBuilder {
             );
             sims.push(sim);
         }
-        let source = Source::text(text.as_str());
+        let file = self.secrets.0.join("steadfast.toml");
+        std::fs::write(&file, &text).unwrap();
+        let source = Source::file(&file).unwrap();
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
         let gateway = Gateway::connect(&config, &source).unwrap();
@@ -205,7 +207,7 @@ impl RigBuilder {
             };
             serve(listener, router, stopped, Duration::from_secs(10)).await
         });
-        Rig { addr, app, sims, stop: Some(stop), server, _secrets: self.secrets }
+        Rig { addr, app, sims, config: text, stop: Some(stop), server, secrets: self.secrets }
     }
 }
 
@@ -218,9 +220,11 @@ pub struct Rig {
     pub app: App,
     /// The providers, in their order.
     pub sims: Vec<SimServer>,
+    /// The text of its configuration.
+    pub config: String,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<io::Result<usize>>,
-    _secrets: Secrets,
+    secrets: Secrets,
 }
 
 impl Rig {
@@ -247,6 +251,16 @@ impl Rig {
     /// The newest request that the first provider received.
     pub fn last(&self) -> Entry {
         self.sims[0].provider().journal().last().expect("the provider received no request")
+    }
+
+    /// Writes another configuration into its file, for the next reload.
+    pub fn rewrite(&self, config: &str) {
+        std::fs::write(self.secrets.0.join("steadfast.toml"), config).unwrap();
+    }
+
+    /// Writes another secret into the file that [`RigBuilder::secret`] made.
+    pub fn rotate(&self, name: &str, value: &str) {
+        self.secrets.put(name, value);
     }
 
     /// Starts a graceful shutdown.

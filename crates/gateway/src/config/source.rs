@@ -392,6 +392,61 @@ mod tests {
         assert!(error.contains(":2:9: guard.named.calls: invalid type: string \"x\""), "{error}");
     }
 
+    const ROUTES: &str = "[retry]\nretries = 7\n[timeout]\nstall_ms = 9000\n[failover]\nchain = ['a']\n\
+                          chains = { vision = ['a'] }\n\
+                          [routes.z]\nmodels = ['m']\ntimeout = { pipeline_ms = 5000 }\n\
+                          [routes.b]\nagents = ['x']\nchain = ['c']\n[routes.b.retry]\nretries = 1\n\
+                          [routes.b.guard]\ncalls = 3\n\
+                          [routes.m]\nagents = ['y']\ncontinuation = { enabled = false }\n";
+
+    #[test]
+    fn a_route_goes_by_its_own_keys_laid_over_the_files() {
+        let source = Source::text(ROUTES);
+        let config = source.parse().unwrap();
+        let names: Vec<_> = config.routes().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["z", "b", "m"], "the order of the file");
+        let seen = |name: &str| {
+            let own = source.route(&config, name).unwrap();
+            (
+                own.chain(),
+                own.failover.chains.vision.len(),
+                own.retry.policy.retries,
+                (own.timeout.deadline.pipeline.as_secs(), own.timeout.stall.stall.as_secs()),
+                own.guard.policy.named.calls,
+                own.continuation.enabled,
+            )
+        };
+        let list = |name: &str| vec![name.to_owned()];
+        assert_eq!(seen("z"), (list("a"), 1, 7, (5, 9), Some(400), true));
+        assert_eq!(seen("b"), (list("c"), 0, 1, (600, 9), Some(3), true), "keys follow others too");
+        assert_eq!(seen("m"), (list("a"), 1, 7, (600, 9), Some(400), false));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_route_is_named_where_it_stands() {
+        let error = errors(
+            "[routes.a]\nmodels = ['x']\nmodel = 'y'\n[routes.a.breaker]\nfailures = 3\n\
+             [routes.a.failover]\nchain = ['a']\nrest_after = 2\n[routes.a.retry]\nbudget = 0\n",
+        );
+        for expected in [
+            ":3:1: routes.a.model: unknown field `model`",
+            ":4:11: routes.a.breaker: it belongs to the targets, which all routes share; set [breaker]",
+            ":7:1: routes.a.failover.chain: the chain of a route stands in [routes.a] itself",
+            ":8:1: routes.a.failover.rest_after: it belongs to what all routes share; set it in [failover]",
+            ":10:1: routes.a.retry.budget: it belongs to what all routes share; set it in [retry]",
+        ] {
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+        assert_eq!(error.lines().count(), 5, "{error}");
+        let error = errors(
+            "[routes.a]\nagents = ['x']\ntimeout = { stal_ms = 3 }\nretry = { retries = 'x' }\n\
+             guard = { loops = { cycle = [1] } }\n",
+        );
+        assert!(error.contains(":3:13: routes.a.timeout.stal_ms: unknown field"), "{error}");
+        assert!(error.contains(":4:21: routes.a.retry.retries: invalid type: string"), "{error}");
+        assert!(error.contains("routes.a.guard.loops.cycle: expected [ADVISE, STOP]"), "{error}");
+    }
+
     #[test]
     fn broken_toml_is_named_with_its_position() {
         let error = errors("[server\nlisten = 1");

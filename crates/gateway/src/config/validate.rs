@@ -431,6 +431,31 @@ failover = 'forbidden'
     }
 
     #[test]
+    fn routes_and_aliases_are_checked() {
+        let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                    [aliases]\nfast='small'\nquick='fast'\n'f*'='small'\nnone=''\n\
+                    [routes.all]\nchain=['a', 'nobody']\n\
+                    [routes.who]\ntenants=['acme']\nmodels=['*-mini', 'gpt-*']\n\
+                    [routes.late]\nagents=['x']\ntimeout={ stall_ms = 1000, first_content_ms = 5000 }\n\
+                    [routes.see]\nagents=['y']\nfailover={ chains = { vision = ['b'] } }\n";
+        let all = errors(text);
+        for expected in [
+            "aliases.quick: `fast` is an alias too; write the model itself",
+            "aliases.f*: an alias is a whole name",
+            "aliases.none: must not be empty",
+            ": routes.all: it takes every request; name its `models`",
+            ": routes.all.chain[1]: there is no provider `nobody`",
+            "routes.who.tenants[0]: there is no tenant `acme`",
+            "routes.who.models[0]: write a name, or the beginning of names",
+            "routes.late.timeout: `first_content` 5s is above `stall` 1s",
+            "routes.see.failover.chains.vision[0]: there is no provider `b`",
+        ] {
+            assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
+        }
+        assert_eq!(all.len(), 9, "{all:#?}");
+    }
+
+    #[test]
     fn two_credentials_of_one_name_are_refused() {
         let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
                     credentials=[\n'file:/one/key.txt',\n'env:key',\n'env:KEY']\n";

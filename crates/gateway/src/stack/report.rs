@@ -40,6 +40,8 @@ const MANY: usize = 4;
 pub struct Report {
     /// The layers, outermost first, and their numbers.
     pub lines: Vec<Line>,
+    /// The routes in the order in which they are tried; the numbers below are those of the worst.
+    pub routes: Vec<String>,
     /// What each kind of failure costs a call at most at one provider, besides the provider's own time.
     pub worst: Vec<Worst>,
     /// What is set and changes nothing, and why.
@@ -76,6 +78,21 @@ impl Report {
     /// What is wrong with it.
     pub fn of(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
         config.validate(source)?;
+        let mut report = Self::worst(config, source)?;
+        report.lines = lines(config, source);
+        for (name, _) in config.routes() {
+            let own = Self::worst(&source.route(config, name)?, source)?;
+            report.routes.push(name.to_owned());
+            report.attempts_a_call = report.attempts_a_call.max(own.attempts_a_call);
+            report.worst_calls = report.worst_calls.max(own.worst_calls);
+            report.worst_attempts = report.worst_attempts.max(own.worst_attempts);
+            report.worst_ms = report.worst_ms.max(own.worst_ms);
+        }
+        Ok(report)
+    }
+
+    /// What one request can come to at worst.
+    fn worst(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
         let chain = layers::chain(config, &config.chain())
             .map_err(|error| source.error("failover.chain", error.to_string()))?;
         // Each resume and each continuation is a call of its own.
@@ -97,7 +114,8 @@ impl Report {
         let attempts = attempts(config, candidates);
         let pipeline = config.timeout.deadline.pipeline.as_millis();
         Ok(Self {
-            lines: lines(config, source),
+            lines: Vec::new(),
+            routes: Vec::new(),
             worst: worst::of(&config.retry.policy, &config.failover.policy),
             without_effect: without_effect(config, source),
             attempts_a_call: attempts,
@@ -133,6 +151,10 @@ impl fmt::Display for Report {
             writeln!(f, "\nnote: {note}")?;
         }
         writeln!(f)?;
+        if !self.routes.is_empty() {
+            let routes = self.routes.join(", ");
+            writeln!(f, "a request takes the first of these routes that is for it: {routes}")?;
+        }
         writeln!(
             f,
             "one request asks providers at most {} times ({} for a call, and {} calls when all of its \

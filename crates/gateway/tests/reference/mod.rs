@@ -10,6 +10,9 @@ pub(super) fn reference() -> String {
     let mut page = String::new();
     for (name, schema) in fields(&schema()).into_iter().flatten() {
         section(&mut page, name, schema, &schema["default"]);
+        if let Some(values) = values(schema).filter(|values| fields(values).is_some()) {
+            section(&mut page, &format!("{name}.NAME"), values, &Value::Null);
+        }
     }
     page
 }
