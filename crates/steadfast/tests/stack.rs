@@ -212,8 +212,7 @@ async fn a_hang_ends_when_the_stall_limit_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_breaker_of_ones_own_goes_by_its_own_policy() {
-    let mut policy = BreakerPolicy::default();
-    policy.dead = None;
+    let policy = BreakerPolicy { dead: None, ..BreakerPolicy::default() };
     let own = stack().with_breaker(CircuitBreakerLayer::new(policy).unwrap());
     assert_eq!(own.handles().breaker.policy().dead, None);
     // A breaker that refuses is moved on from without a wait.

@@ -15,12 +15,14 @@ use steadfast::{
 };
 use tower::Service;
 
-/// What a client does with one attempt.
-pub(crate) type Script = Vec<Result<Vec<Result<Event, Failure>>, Failure>>;
+/// What a client does with one attempt: its events, or a failure.
+type Attempt = Result<Vec<Result<Event, Failure>>, Failure>;
+
+pub(crate) type Script = Vec<Attempt>;
 
 /// A chat service of somebody's own, which knows nothing of recovery logs.
 #[derive(Clone)]
-pub(crate) struct Client(Arc<Mutex<VecDeque<Result<Vec<Result<Event, Failure>>, Failure>>>>);
+pub(crate) struct Client(Arc<Mutex<VecDeque<Attempt>>>);
 
 impl Client {
     pub(crate) fn of(script: Script) -> Self {
@@ -64,7 +66,7 @@ pub(crate) fn whole() -> Vec<Result<Event, Failure>> {
     vec![say(TEXT), say("That is all."), end()]
 }
 
-pub(crate) fn fails(reason: Reason) -> Result<Vec<Result<Event, Failure>>, Failure> {
+pub(crate) fn fails(reason: Reason) -> Attempt {
     Err(Failure::new(reason, "as written"))
 }
 
