@@ -2,9 +2,9 @@
 #![cfg(feature = "stack")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::{
-    collections::VecDeque,
-    future::{Ready, ready},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -12,79 +12,11 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast::{
-    BoxError, CallContext, ChatRequest, ChatResponse, ChatService, Completion, Delta, Dialect,
-    Event, EventStream, Failure, Head, OnStepLayer, Reason, RecoveryLog, Stack, Step, StopReason,
-    failover::Chain, retry::RetryBackoffLayer,
+    BoxError, CallContext, ChatRequest, ChatResponse, ChatService, Completion, Failure,
+    OnStepLayer, Reason, RecoveryLog, Stack, Step, failover::Chain, retry::RetryBackoffLayer,
 };
+use support::*;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
-
-/// What a client does with one attempt.
-type Script = Vec<Result<Vec<Result<Event, Failure>>, Failure>>;
-
-/// A chat service of somebody's own, which knows nothing of recovery logs.
-#[derive(Clone)]
-struct Client(Arc<Mutex<VecDeque<Result<Vec<Result<Event, Failure>>, Failure>>>>);
-
-impl Client {
-    fn of(script: Script) -> Self {
-        Self(Arc::new(Mutex::new(script.into())))
-    }
-}
-
-impl Service<ChatRequest> for Client {
-    type Response = ChatResponse;
-    type Error = Failure;
-    type Future = Ready<Result<ChatResponse, Failure>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let next = self.0.lock().pop_front().unwrap_or_else(|| Ok(whole()));
-        ready(next.map(|events| {
-            let mut head = Head::new(Dialect::OpenAi);
-            head.stream = request.stream;
-            let events = Box::pin(tokio_stream::iter(events)) as EventStream;
-            ChatResponse::new(head, events)
-        }))
-    }
-}
-
-fn say(text: &str) -> Result<Event, Failure> {
-    Ok(Event::new([Delta::Text { index: 0, text: text.into() }]))
-}
-
-fn end() -> Result<Event, Failure> {
-    Ok(Event::new([Delta::Stop(StopReason::EndTurn.into()), Delta::End]))
-}
-
-/// Long enough that the overlap of a resume is found.
-const TEXT: &str =
-    "The quick brown fox jumps over the lazy dog, and the lazy dog does not mind at all. ";
-
-fn whole() -> Vec<Result<Event, Failure>> {
-    vec![say(TEXT), say("That is all."), end()]
-}
-
-fn fails(reason: Reason) -> Result<Vec<Result<Event, Failure>>, Failure> {
-    Err(Failure::new(reason, "as written"))
-}
-
-/// A 503 twice, then a stream that breaks after content, then an answer.
-fn eventful() -> Client {
-    let broken = vec![say(TEXT), Err(Failure::new(Reason::Network, "reset"))];
-    Client::of(vec![fails(Reason::Overloaded), fails(Reason::ServerError), Ok(broken)])
-}
-
-fn stack() -> Stack {
-    Stack::new(Chain::new(["first", "second"]).unwrap())
-        .with_retry(RetryBackoffLayer::in_stack().with_seed(1))
-}
-
-fn question() -> ChatRequest {
-    ChatRequest::user("What does the fox do?").with_model("any").streaming()
-}
 
 async fn ask(llm: &ChatService, context: CallContext) -> Completion {
     let answer = llm.clone().oneshot(question().with_context(context)).await.unwrap();

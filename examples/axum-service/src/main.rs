@@ -49,8 +49,7 @@ fn llm(providers: Providers) -> Result<Llm, Box<dyn Error>> {
     // Short waits for the example; the default is 500 ms doubling to 10 s.
     let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1))?;
     // Two failures in a row for the example; the default is 20 where failover selects the target.
-    let mut policy = BreakerPolicy::default();
-    policy.dead = Some(2);
+    let policy = BreakerPolicy { dead: Some(2), ..BreakerPolicy::default() };
     let breaker = CircuitBreakerLayer::new(policy)?;
     let breakers = breaker.handle();
     let stack = ServiceBuilder::new()

@@ -70,16 +70,16 @@ fn long_conversation() -> Vec<Value> {
     let turn = |at| {
         let text = "and a few words more ".repeat(20);
         [
-            message("user", format!("Question {at}: {text}")),
-            message("assistant", format!("Answer {at}: {text}")),
+            message("user", &format!("Question {at}: {text}")),
+            message("assistant", &format!("Answer {at}: {text}")),
         ]
     };
     let mut messages: Vec<_> = (0..200).flat_map(turn).collect();
-    messages.push(message("user", "What is it?".to_owned()));
+    messages.push(message("user", "What is it?"));
     messages
 }
 
-fn message(role: &str, content: String) -> Value {
+fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
@@ -93,7 +93,7 @@ fn loop_of_calls(times: usize) -> Vec<Value> {
             json!({"role": "tool", "tool_call_id": format!("call_{at}"), "content": "one.txt, two.txt"}),
         ]
     };
-    let mut messages = vec![message("user", "Find the answer.".to_owned())];
+    let mut messages = vec![message("user", "Find the answer.")];
     messages.extend((0..times).flat_map(call));
     messages
 }

@@ -5,12 +5,7 @@
 //! sockets; the first one has a bad day. Run it with `cargo run -p example-hyper-service`; it ends with an
 //! error if anything else happens.
 
-use std::{
-    convert::Infallible,
-    error::Error,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{convert::Infallible, error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -25,6 +20,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
+use parking_lot::Mutex;
 use steadfast::{
     Backoff, ChatRequest, ChatResponse, ChatService, Delta, Dialect, Event, Failure, OnStepLayer,
     breaker::CircuitBreakerLayer,
@@ -132,15 +128,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let seen = steps.clone();
     let llm = llm(providers, move |step| {
         println!("  {step}");
-        if let Ok(mut seen) = seen.lock() {
-            seen.push(format!("{}.{}", step.layer, step.action));
-        }
+        seen.lock().push(format!("{}.{}", step.layer, step.action));
     })?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(serve(listener, llm));
 
-    let done = || steps.lock().map(|mut steps| std::mem::take(&mut *steps)).unwrap_or_default();
+    let done = || std::mem::take(&mut *steps.lock());
     println!("a 429 with a hint:");
     ensure(ask(&url).await?.as_deref() == Some(WORDS), "the whole answer")?;
     ensure(done() == ["retry.retried"], "it was retried in place")?;
