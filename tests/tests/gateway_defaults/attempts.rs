@@ -69,11 +69,10 @@ fn limited(dialect: Dialect, stream: bool, tokens: u64) -> HttpRequest {
 
 /// A conversation of several windows of 8,000 tokens.
 fn too_long(dialect: Dialect, stream: bool) -> HttpRequest {
-    let mut body: Value =
-        serde_json::from_slice(limited(dialect, stream, 1_000).sent()).unwrap();
+    let mut body: Value = serde_json::from_slice(limited(dialect, stream, 1_000).sent()).unwrap();
     let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
     let turns = body[key].as_array_mut().unwrap();
-    for n in 0..60 {
+    for n in 0..120 {
         let (own, model) = (format!("Part {n}: {}", "word ".repeat(80)), format!("Read {n}."));
         match dialect {
             Dialect::Gemini => {
@@ -100,26 +99,31 @@ fn cases(dialect: Dialect, stream: bool) -> Vec<Case> {
     let mut cases = vec![
         ("nothing", vec![sim(dialect).build()], plain(), 1),
         ("retries", vec![first(3, server_error())], plain(), 4),
-        ("a retry, then the next target", vec![first(9, server_error()), spare(dialect)], plain(), 3),
+        (
+            "a retry, then the next target",
+            vec![first(9, server_error()), spare(dialect)],
+            plain(),
+            3,
+        ),
         (
             "a hint that is waited for",
             vec![first(2, Fault::rate_limit(RateLimit::after("3")))],
             plain(),
             3,
         ),
-        ("a key that is refused", vec![first(9, Fault::Error(ErrorKind::Auth)), spare(dialect)], plain(), 2),
+        (
+            "a key that is refused",
+            vec![first(9, Fault::Error(ErrorKind::Auth)), spare(dialect)],
+            plain(),
+            2,
+        ),
         (
             "compaction after an overflow",
             vec![sim(dialect).with_models([small]).build()],
             too_long(dialect, stream),
             2,
         ),
-        (
-            "the time of a stall",
-            vec![first(9, Fault::Hang), spare(dialect)],
-            plain(),
-            2,
-        ),
+        ("the time of a stall", vec![first(9, Fault::Hang), spare(dialect)], plain(), 2),
     ];
     let broken = FaultPlan::none().rule(PlanRule::new(Fault::break_after(9, How::Reset)).nth(1));
     let breaks = sim(dialect).with_script([long_answer()]).with_faults(broken).build();
@@ -143,12 +147,18 @@ async fn attempts_are_those_of_the_journal() {
                 let gateway = InProcess::without_file(&sims);
                 let reply = gateway.send(&request).await;
                 assert_eq!(reply.status, 200, "{case}: {}", reply.text());
-                assert_eq!(asked(&sims), needed, "{case}: {:?}", reply.header("x-steadfast-recovery"));
+                assert_eq!(
+                    asked(&sims),
+                    needed,
+                    "{case}: {:?}",
+                    reply.header("x-steadfast-recovery")
+                );
                 let log = logged.0.load(Ordering::Relaxed) as usize;
                 assert_eq!(log, needed, "{case}: the log");
                 let head: usize = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
                 // What follows the head of a stream it can not know.
-                let after_head = stream && matches!(name, "a break in the middle" | "an answer that is cut off");
+                let after_head =
+                    stream && matches!(name, "a break in the middle" | "an answer that is cut off");
                 assert_eq!(head, if after_head { 1 } else { needed }, "{case}: the head");
             }
         }
@@ -164,14 +174,19 @@ async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
         let first = failing(dialect, FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
         let sims = [first, spare(dialect)];
         let gateway = InProcess::without_file(&sims);
-        for n in 0..3 {
-            let request = limited(dialect, true, 500 + n);
-            assert_eq!(gateway.send(&request).await.status, 200);
+        let ask = |prompt: &str| {
+            let request = limited(dialect, true, 500);
+            let body = String::from_utf8_lossy(request.sent()).replace("What is it?", prompt);
+            request.body(body)
+        };
+        for prompt in ["one", "two"] {
+            assert_eq!(gateway.send(&ask(prompt)).await.status, 200);
         }
         sims[0].set_faults(FaultPlan::always(Fault::Hang));
-        advance(Duration::from_secs(30)).await;
+        // Half of the rest.
+        advance(Duration::from_secs(1)).await;
         let before = asked(&sims);
-        let reply = gateway.send(&limited(dialect, true, 900)).await;
+        let reply = gateway.send(&ask("three")).await;
         assert_eq!(asked(&sims) - before, 2, "{dialect}");
         assert_eq!(logged.0.load(Ordering::Relaxed), 2, "{dialect}");
         assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{dialect}");
