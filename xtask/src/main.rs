@@ -119,7 +119,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "dominance",
-        what: "10,000 worlds: the default stack against the best single target; `dominance [worlds]`",
+        what: "10,000 worlds: the default stack against the best single target; `dominance [worlds]`; \
+               `dominance --sockets [worlds]`: 500, the default gateway over sockets",
         ci: None,
         run: Run::WithArguments(dominance::run),
     },

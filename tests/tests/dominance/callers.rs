@@ -15,7 +15,7 @@ use tower::{ServiceExt as _, service_fn};
 
 use crate::{
     provider::Targets,
-    world::{Callers, END, Identity, World},
+    world::{Callers, Identity, World},
 };
 
 /// What the calls of one run came to.
@@ -26,7 +26,7 @@ pub(crate) struct Tally {
     /// How often targets were asked.
     pub(crate) attempts: u64,
     /// What answered calls took beyond the answer's own time, in all.
-    added: Duration,
+    pub(crate) added: Duration,
 }
 
 impl Tally {
@@ -125,7 +125,7 @@ impl Identity {
     }
 }
 
-/// Runs a world.
+/// Runs a world on a paused clock.
 fn run<F, A>(world: &World, make: impl FnOnce(Targets) -> F) -> Tally
 where
     F: Fn(ChatRequest, Rng) -> A + Clone + Send + 'static,
@@ -135,55 +135,64 @@ where
     runtime.block_on(async {
         let targets = Targets::new(world);
         let ask = make(targets.clone());
-        let tally = Arc::new(Mutex::new(Tally::default()));
-        let own = world.first_content + world.length;
-        let (streamed, identity) = (world.streamed, world.identity);
-        let one = {
-            let tally = tally.clone();
-            move |rng: Rng| {
-                let (ask, tally) = (ask.clone(), tally.clone());
-                async move {
-                    tally.lock().asked += 1;
-                    let began = Instant::now();
-                    let request = identity.request(rng.clone());
-                    let request = if streamed { request.streaming() } else { request };
-                    if ask(request, rng).await {
-                        let mut tally = tally.lock();
-                        tally.answered += 1;
-                        tally.added += began.elapsed().saturating_sub(own);
-                    }
-                }
-            }
-        };
-        let mut rng = Rng::with_seed(world.seed ^ 0x5eed);
-        let began = Instant::now();
-        let mut calls = JoinSet::new();
-        match world.callers {
-            Callers::Open(rate) => {
-                while began.elapsed() < END {
-                    calls.spawn(one(rng.fork()));
-                    sleep(Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate)).await;
-                    while calls.try_join_next().is_some() {}
-                }
-            }
-            Callers::Closed(callers) => {
-                for _ in 0..callers {
-                    let (one, mut rng) = (one.clone(), rng.fork());
-                    calls.spawn(async move {
-                        sleep(Duration::from_secs_f64(rng.f64())).await;
-                        while began.elapsed() < END {
-                            one(rng.fork()).await;
-                            sleep(Duration::from_millis(100)).await;
-                        }
-                    });
-                }
-            }
-        }
-        while let Some(call) = calls.join_next().await {
-            call.unwrap();
-        }
-        let mut tally = tally.lock().clone();
-        tally.attempts = targets.asked();
-        tally
+        let tally = make_calls(world, ask).await;
+        Tally { attempts: targets.asked(), ..tally }
     })
+}
+
+/// Makes the calls of a world; `ask` returns whether one was answered.
+pub(crate) async fn make_calls<F, A>(world: &World, ask: F) -> Tally
+where
+    F: Fn(ChatRequest, Rng) -> A + Clone + Send + 'static,
+    A: Future<Output = bool> + Send + 'static,
+{
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let own = world.first_content + world.length;
+    let (streamed, identity, end) = (world.streamed, world.identity, world.end);
+    let one = {
+        let tally = tally.clone();
+        move |rng: Rng| {
+            let (ask, tally) = (ask.clone(), tally.clone());
+            async move {
+                tally.lock().asked += 1;
+                let began = Instant::now();
+                let request = identity.request(rng.clone());
+                let request = if streamed { request.streaming() } else { request };
+                if ask(request, rng).await {
+                    let mut tally = tally.lock();
+                    tally.answered += 1;
+                    tally.added += began.elapsed().saturating_sub(own);
+                }
+            }
+        }
+    };
+    let mut rng = Rng::with_seed(world.seed ^ 0x5eed);
+    let began = Instant::now();
+    let mut calls = JoinSet::new();
+    match world.callers {
+        Callers::Open(rate) => {
+            while began.elapsed() < end {
+                calls.spawn(one(rng.fork()));
+                sleep(Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate)).await;
+                while calls.try_join_next().is_some() {}
+            }
+        }
+        Callers::Closed(callers) => {
+            for _ in 0..callers {
+                let (one, mut rng) = (one.clone(), rng.fork());
+                calls.spawn(async move {
+                    sleep(Duration::from_secs_f64(rng.f64())).await;
+                    while began.elapsed() < end {
+                        one(rng.fork()).await;
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                });
+            }
+        }
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    let tally = tally.lock().clone();
+    tally
 }

@@ -11,11 +11,15 @@
 //! |---|---|
 //! | `STEADFAST_WORLD=n` | one world, reported in full, which has to hold by itself |
 //! | `STEADFAST_WORLDS=n` | worlds 1 to n instead of 1 to 20; `cargo xtask dominance` runs 10,000 |
+//! | `STEADFAST_SOCKET_WORLDS=n` | worlds 1 to n of a minute through the default gateway over sockets, in real time, instead of a few of seconds; `cargo xtask dominance --sockets` runs 500 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod callers;
 mod provider;
+#[cfg(feature = "gateway")]
+mod sockets;
+mod throttled;
 mod world;
 
 use steadfast_tests::seeds::{self, number};
@@ -45,8 +49,13 @@ struct Compared {
 impl Compared {
     fn of(seed: u64) -> Self {
         let world = World::new(seed);
+        Self::with(through_stack(&world), world)
+    }
+
+    /// What came of `world` with the stack, beside each target alone.
+    fn with(stack: Tally, world: World) -> Self {
         let alone = (0..world.targets.len()).map(|at| through_target(&world, at)).collect();
-        Self { stack: through_stack(&world), alone, world }
+        Self { stack, alone, world }
     }
 
     fn best(&self) -> &Tally {
@@ -92,14 +101,20 @@ fn the_default_stack_against_its_best_target() {
     }
     let worlds = number("STEADFAST_WORLDS").unwrap_or(WORLDS);
     let compared = seeds::run_all(worlds, Compared::of);
+    report(&compared);
+}
+
+/// Prints the comparison, and asserts what it has to come to.
+fn report(compared: &[Compared]) {
     let failed = compared.iter().filter(|one| one.failed()).count();
     let sum: f64 = compared.iter().map(Compared::difference).sum();
     let mean = sum / compared.len() as f64;
     let attempts: u64 = compared.iter().map(|one| one.stack.attempts).sum();
     let asked: u64 = compared.iter().map(|one| u64::from(one.stack.asked)).sum();
     println!(
-        "{worlds} worlds, {asked} calls, {:.2} attempts a call; {failed} below the best target; \
+        "{} worlds, {asked} calls, {:.2} attempts a call; {failed} below the best target; \
          mean difference {:+.2} points",
+        compared.len(),
         attempts as f64 / asked as f64,
         100.0 * mean
     );

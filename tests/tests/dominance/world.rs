@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How long callers begin calls.
-pub(crate) const END: Duration = Duration::from_secs(240);
+/// How long callers begin calls in virtual time.
+const END: Duration = Duration::from_secs(240);
 
 /// Some targets, and those who ask them.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) seed: u64,
+    /// How long callers begin calls.
+    pub(crate) end: Duration,
     pub(crate) targets: Vec<Nature>,
     pub(crate) callers: Callers,
     /// From the request to the first content.
@@ -103,6 +105,7 @@ impl World {
         };
         Self {
             seed,
+            end: END,
             targets,
             callers,
             first_content: secs(one_of(&mut rng, &[0.05, 0.5, 2.0])),
@@ -113,6 +116,52 @@ impl World {
                 1 => Identity::Sessions(one_of(&mut rng, &[1, 4, 32])),
                 _ => Identity::Unknown,
             },
+        }
+    }
+}
+
+/// What a world over sockets has at most: a few hundred calls a second make a machine with few cores the
+/// thing that is measured.
+#[cfg(feature = "gateway")]
+mod sockets {
+    use std::time::Duration;
+
+    use super::{Callers, END, FaultPattern, World};
+
+    const FIRST_CONTENT: Duration = Duration::from_millis(500);
+    const LENGTH: Duration = Duration::from_millis(1_500);
+    const RATE: f64 = 10.0;
+    const CALLERS: usize = 8;
+
+    impl World {
+        /// The same in real time, which ends after `end`: everything that has a time in it is as much shorter.
+        pub(crate) fn shortened(mut self, end: Duration) -> Self {
+            let share = end.as_secs_f64() / END.as_secs_f64();
+            let shorter = |time: &mut Duration| *time = time.mul_f64(share);
+            self.end = end;
+            self.first_content = self.first_content.min(FIRST_CONTENT);
+            self.length = self.length.min(LENGTH);
+            self.callers = match self.callers {
+                Callers::Open(rate) => Callers::Open(rate.min(RATE)),
+                Callers::Closed(callers) => Callers::Closed(callers.min(CALLERS)),
+            };
+            for nature in &mut self.targets {
+                shorter(&mut nature.fails_after);
+                match &mut nature.fault {
+                    FaultPattern::Windows(windows) => {
+                        windows.iter_mut().for_each(|(from, until)| {
+                            shorter(from);
+                            shorter(until);
+                        })
+                    }
+                    FaultPattern::Slope(from, until) => {
+                        shorter(from);
+                        shorter(until);
+                    }
+                    _ => {}
+                }
+            }
+            self
         }
     }
 }

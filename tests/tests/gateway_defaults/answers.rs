@@ -1,1 +1,333 @@
+//! What a model may answer besides plain text: it arrives in the same dialect as the same bytes, and is paid
+//! for once.
 
+use serde_json::{Value, json};
+use steadfast::{
+    Dialect,
+    sim::{Fault, FaultPlan, RawResponse},
+};
+use steadfast_tests::gateway::{DIALECTS, ask, in_process::InProcess, model};
+
+use crate::{asked, failing};
+
+/// A kind of answer, in each dialect: the message of a whole answer, the pieces of a stream, and the word
+/// for its end.
+struct Odd {
+    name: &'static str,
+    openai: (Value, Vec<Value>, &'static str),
+    anthropic: (Vec<Value>, &'static str),
+    gemini: (Vec<Value>, &'static str),
+}
+
+/// A block of Anthropic's and the pieces that it comes in.
+fn block(start: Value, deltas: Vec<Value>, whole: Value) -> Value {
+    json!({"start": start, "deltas": deltas, "whole": whole})
+}
+
+fn text_block(text: &str) -> Value {
+    block(
+        json!({"type": "text", "text": ""}),
+        vec![json!({"type": "text_delta", "text": text})],
+        json!({"type": "text", "text": text}),
+    )
+}
+
+/// Stands for half of a surrogate pair, which no Rust string can have.
+const HALF: &str = "HALF-OF-A-PAIR";
+
+fn odd_answers() -> Vec<Odd> {
+    let said = |text: &str| json!({"role": "assistant", "content": text});
+    let piece = |text: &str| json!({"content": text});
+    let part = |text: &str| json!({"text": text});
+    let arguments = "{\"q\": unquoted";
+    vec![
+        Odd {
+            name: "empty",
+            openai: (said(""), vec![], "stop"),
+            anthropic: (vec![], "end_turn"),
+            gemini: (vec![], "STOP"),
+        },
+        Odd {
+            name: "no content at all",
+            openai: (
+                json!({"role": "assistant", "content": null}),
+                vec![json!({"role": "assistant", "content": ""})],
+                "stop",
+            ),
+            anthropic: (vec![text_block("")], "end_turn"),
+            gemini: (vec![part("")], "STOP"),
+        },
+        Odd {
+            name: "audio",
+            openai: (
+                json!({"role": "assistant", "content": null, "audio": {"id": "audio_1", "data": "UklGRg==", "transcript": "Hi.", "expires_at": 1}}),
+                vec![
+                    json!({"audio": {"id": "audio_1", "transcript": "Hi."}}),
+                    json!({"audio": {"data": "UklGRg=="}}),
+                ],
+                "stop",
+            ),
+            anthropic: (
+                vec![block(
+                    json!({"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": "UklGRg=="}}),
+                    vec![],
+                    json!({"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": "UklGRg=="}}),
+                )],
+                "end_turn",
+            ),
+            gemini: (
+                vec![
+                    json!({"inlineData": {"mimeType": "audio/L16;rate=24000", "data": "UklGRg=="}}),
+                ],
+                "STOP",
+            ),
+        },
+        Odd {
+            name: "image",
+            openai: (
+                json!({"role": "assistant", "content": "", "images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}),
+                vec![
+                    json!({"images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}),
+                ],
+                "stop",
+            ),
+            anthropic: (
+                vec![block(
+                    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}),
+                    vec![],
+                    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}),
+                )],
+                "end_turn",
+            ),
+            gemini: (
+                vec![json!({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}})],
+                "STOP",
+            ),
+        },
+        Odd {
+            name: "code and its output",
+            openai: (said("```\n1 + 1\n```"), vec![piece("```\n1 + 1\n```")], "stop"),
+            anthropic: (
+                vec![
+                    block(
+                        json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {}}),
+                        vec![
+                            json!({"type": "input_json_delta", "partial_json": "{\"code\":\"1 + 1\"}"}),
+                        ],
+                        json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "1 + 1"}}),
+                    ),
+                    block(
+                        json!({"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "code_execution_result", "stdout": "2\n", "stderr": "", "return_code": 0, "content": []}}),
+                        vec![],
+                        json!({"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "code_execution_result", "stdout": "2\n", "stderr": "", "return_code": 0, "content": []}}),
+                    ),
+                ],
+                "end_turn",
+            ),
+            gemini: (
+                vec![
+                    json!({"executableCode": {"language": "PYTHON", "code": "print(1 + 1)"}}),
+                    json!({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2\n"}}),
+                ],
+                "STOP",
+            ),
+        },
+        Odd {
+            name: "refusal",
+            openai: (
+                json!({"role": "assistant", "content": null, "refusal": "I can not help with that."}),
+                vec![json!({"refusal": "I can not "}), json!({"refusal": "help with that."})],
+                "stop",
+            ),
+            anthropic: (vec![text_block("I can not")], "refusal"),
+            gemini: (vec![part("I can not")], "SAFETY"),
+        },
+        Odd {
+            name: "half of a surrogate pair",
+            openai: (said(HALF), vec![piece(HALF), piece("?")], "stop"),
+            anthropic: (vec![text_block(HALF)], "end_turn"),
+            gemini: (vec![part(HALF), part("?")], "STOP"),
+        },
+        Odd {
+            name: "an unknown finish reason",
+            openai: (said("Hello."), vec![piece("Hello.")], "moonlight"),
+            anthropic: (vec![text_block("Hello.")], "moonlight"),
+            gemini: (vec![part("Hello.")], "MOONLIGHT"),
+        },
+        Odd {
+            name: "arguments that are no JSON",
+            openai: (
+                json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": arguments}}]}),
+                vec![
+                    json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": ""}}]}),
+                    json!({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}),
+                ],
+                "tool_calls",
+            ),
+            // A whole answer can not have them in this dialect, and a stream can.
+            anthropic: (
+                vec![block(
+                    json!({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {}}),
+                    vec![json!({"type": "input_json_delta", "partial_json": arguments})],
+                    json!({"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"_raw": arguments}}),
+                )],
+                "tool_use",
+            ),
+            // Nor can this one: see below.
+            gemini: (vec![json!({"functionCall": {"name": "look_up", "args": {}}})], "STOP"),
+        },
+    ]
+}
+
+/// With half of a pair, written as an escape, where it stands for one.
+fn halved(text: &str) -> String {
+    text.replace(HALF, "half \\ud83e of it")
+}
+
+fn whole(dialect: Dialect, odd: &Odd) -> String {
+    let body = match dialect {
+        Dialect::OpenAi => json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model(dialect),
+            "choices": [{"index": 0, "message": odd.openai.0, "finish_reason": odd.openai.2}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
+        }),
+        Dialect::Anthropic => json!({
+            "id": "msg_1", "type": "message", "role": "assistant", "model": model(dialect),
+            "content": odd.anthropic.0.iter().map(|block| block["whole"].clone()).collect::<Vec<_>>(),
+            "stop_reason": odd.anthropic.1, "stop_sequence": null,
+            "usage": {"input_tokens": 3, "output_tokens": 5},
+        }),
+        Dialect::Gemini => json!({
+            "candidates": [{
+                "content": {"role": "model", "parts": odd.gemini.0}, "finishReason": odd.gemini.1, "index": 0,
+            }],
+            "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 5, "totalTokenCount": 8},
+        }),
+    };
+    halved(&body.to_string())
+}
+
+fn streamed(dialect: Dialect, odd: &Odd) -> String {
+    let mut text = String::new();
+    match dialect {
+        Dialect::OpenAi => {
+            let chunk = |delta: &Value, finish: Value| {
+                json!({
+                    "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1,
+                    "model": model(dialect),
+                    "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+                })
+            };
+            let mut chunks = vec![chunk(&json!({"role": "assistant"}), Value::Null)];
+            chunks.extend(odd.openai.1.iter().map(|delta| chunk(delta, Value::Null)));
+            chunks.push(chunk(&json!({}), json!(odd.openai.2)));
+            for chunk in chunks {
+                text += &format!("data: {chunk}\n\n");
+            }
+            text += "data: [DONE]\n\n";
+        }
+        Dialect::Anthropic => {
+            let mut events = vec![json!({"type": "message_start", "message": {
+                "id": "msg_1", "type": "message", "role": "assistant", "model": model(dialect),
+                "content": [], "stop_reason": null, "stop_sequence": null,
+                "usage": {"input_tokens": 3, "output_tokens": 1},
+            }})];
+            for (index, block) in odd.anthropic.0.iter().enumerate() {
+                events.push(json!({"type": "content_block_start", "index": index, "content_block": block["start"]}));
+                for delta in block["deltas"].as_array().unwrap() {
+                    events.push(
+                        json!({"type": "content_block_delta", "index": index, "delta": delta}),
+                    );
+                }
+                events.push(json!({"type": "content_block_stop", "index": index}));
+            }
+            events.push(json!({
+                "type": "message_delta",
+                "delta": {"stop_reason": odd.anthropic.1, "stop_sequence": null},
+                "usage": {"output_tokens": 5},
+            }));
+            events.push(json!({"type": "message_stop"}));
+            for event in events {
+                text += &format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+            }
+        }
+        Dialect::Gemini => {
+            for part in &odd.gemini.0 {
+                let piece = json!({"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}]});
+                text += &format!("data: {piece}\r\n\r\n");
+            }
+            let end = json!({
+                "candidates": [{"finishReason": odd.gemini.1, "index": 0}],
+                "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 5},
+            });
+            text += &format!("data: {end}\r\n\r\n");
+        }
+    }
+    halved(&text)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_model_answers_arrives_as_it_came_and_is_paid_once() {
+    let mut wrong = Vec::new();
+    for odd in odd_answers() {
+        for dialect in DIALECTS {
+            for stream in [false, true] {
+                let case = format!("{}, {dialect}, stream {stream}", odd.name);
+                let body = if stream { streamed(dialect, &odd) } else { whole(dialect, &odd) };
+                let kind = if stream { "text/event-stream" } else { "application/json" };
+                let raw = RawResponse {
+                    status: 200,
+                    headers: [("content-type".into(), kind.into())].into(),
+                    body: body.clone(),
+                };
+                let sims = [failing(dialect, FaultPlan::always(Fault::Status(raw)))];
+                let gateway = InProcess::without_file(&sims);
+                let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
+                let text = String::from_utf8_lossy(&reply.body).into_owned();
+                if (reply.status, asked(&sims)) != (200, 1) || text != body || !reply.clean {
+                    wrong.push(format!(
+                        "{case}: {}, asked {}\n  {body:?}\n  {text:?}",
+                        reply.status,
+                        asked(&sims)
+                    ));
+                    continue;
+                }
+                // It counts against nobody.
+                let failed = gateway.app.gateway().handles().failover.snapshot();
+                assert!(failed.targets().iter().all(|health| health.errors == 0), "{case}");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Gemini's word for arguments that its model could not write: there is no answer, and asking again helps. It
+/// is not the caller's fault, and a provider whose model does that to everything one caller asks is not ill.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_the_model_could_not_write_is_asked_for_again() {
+    let dialect = Dialect::Gemini;
+    let body = json!({
+        "candidates": [{"content": {"role": "model", "parts": []}, "finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 5},
+    });
+    for stream in [false, true] {
+        let (kind, body) = match stream {
+            true => ("text/event-stream", format!("data: {body}\r\n\r\n")),
+            false => ("application/json", body.to_string()),
+        };
+        let headers = [("content-type".into(), kind.into())].into();
+        let fault = Fault::Status(RawResponse { status: 200, headers, body });
+        let sims = [failing(dialect, FaultPlan::first(1, fault.clone()))];
+        let gateway = InProcess::without_file(&sims);
+        let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
+        assert_eq!((reply.status, asked(&sims)), (200, 2), "stream {stream}: {}", reply.text());
+        assert_eq!(reply.header("x-steadfast-attempts"), Some("2"));
+
+        sims[0].set_faults(FaultPlan::always(fault));
+        let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
+        assert!(reply.status >= 500, "stream {stream}: {}", reply.text());
+        assert_eq!(reply.header("x-should-retry"), Some("false"));
+        let cooling = gateway.app.gateway().handles().failover.snapshot();
+        assert_eq!(cooling.cooling().count(), 0, "stream {stream}: for others");
+    }
+}

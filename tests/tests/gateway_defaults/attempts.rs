@@ -72,7 +72,7 @@ fn too_long(dialect: Dialect, stream: bool) -> HttpRequest {
     let mut body: Value = serde_json::from_slice(limited(dialect, stream, 1_000).sent()).unwrap();
     let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
     let turns = body[key].as_array_mut().unwrap();
-    for n in 0..60 {
+    for n in 0..120 {
         let (own, model) = (format!("Part {n}: {}", "word ".repeat(80)), format!("Read {n}."));
         match dialect {
             Dialect::Gemini => {
@@ -174,14 +174,19 @@ async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
         let first = failing(dialect, FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
         let sims = [first, spare(dialect)];
         let gateway = InProcess::without_file(&sims);
-        for n in 0..3 {
-            let request = limited(dialect, true, 500 + n);
-            assert_eq!(gateway.send(&request).await.status, 200);
+        let ask = |prompt: &str| {
+            let request = limited(dialect, true, 500);
+            let body = String::from_utf8_lossy(request.sent()).replace("What is it?", prompt);
+            request.body(body)
+        };
+        for prompt in ["one", "two"] {
+            assert_eq!(gateway.send(&ask(prompt)).await.status, 200);
         }
         sims[0].set_faults(FaultPlan::always(Fault::Hang));
-        advance(Duration::from_secs(30)).await;
+        // Half of the rest.
+        advance(Duration::from_secs(1)).await;
         let before = asked(&sims);
-        let reply = gateway.send(&limited(dialect, true, 900)).await;
+        let reply = gateway.send(&ask("three")).await;
         assert_eq!(asked(&sims) - before, 2, "{dialect}");
         assert_eq!(logged.0.load(Ordering::Relaxed), 2, "{dialect}");
         assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{dialect}");

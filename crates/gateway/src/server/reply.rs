@@ -94,7 +94,7 @@ pub(super) fn failed(
     // What was tried here is not tried again by the SDK in front: retries would multiply. A
     // refusal that cost nobody anything, says when to come back, and does not go back to something
     // that does not change, is worth coming back to.
-    let root = failure.outward_reason();
+    let root = failure.common_reason().or(failure.because()).unwrap_or(failure.reason());
     let may_pass = root.is_refusal() || root.rule().retry == Retry::Yes;
     let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && may_pass;
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
