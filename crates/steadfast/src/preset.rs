@@ -285,7 +285,9 @@ fn guppy() -> Policies {
         backoff: doubling(2_000),
         ..policies.retry
     };
-    policies.classify.statuses.insert(501, Reason::ServerError);
+    // 500 to 504, and no other status that may pass.
+    let others = [408, 409, 421, 424, 425, 505, 507, 508, 520, 521, 522, 523, 524];
+    policies.classify.statuses = statuses(&others, Reason::Unknown, &[(501, Reason::ServerError)]);
     let mut compaction = CompactionPolicy::default();
     compaction.plain = false;
     policies.compaction = Some(compaction);
@@ -306,8 +308,13 @@ fn in_order(mut policies: Policies) -> Policies {
     (failover.hedge, failover.probe_hedge, failover.whole_hedge) = (None, None, None);
     failover.sticky = Duration::ZERO;
     failover.reliable_first = false;
-    policies.breaker =
-        BreakerPolicy { consecutive: None, failure_rate: None, dead: None, ..policies.breaker };
+    policies.breaker = BreakerPolicy {
+        consecutive: None,
+        failure_rate: None,
+        dead: None,
+        observe: true,
+        ..policies.breaker
+    };
     policies.budget = BudgetPolicy { capacity: 0, ..policies.budget };
     policies.retry.spares_last = true;
     policies.retry.overloaded_limit = 0;
