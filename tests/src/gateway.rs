@@ -138,6 +138,7 @@ pub fn ask(dialect: Dialect, model: &str, stream: bool) -> HttpRequest {
 #[derive(Debug)]
 pub struct RigBuilder {
     secrets: Secrets,
+    top: String,
     server: String,
     rest: String,
     providers: Vec<(SimProvider, String)>,
@@ -147,6 +148,12 @@ impl RigBuilder {
     /// Writes a secret to a file; returns the reference to it for a configuration.
     pub fn secret(&self, name: &str, value: &str) -> String {
         self.secrets.put(name, value)
+    }
+
+    /// Lines before all sections.
+    pub fn top(mut self, lines: &str) -> Self {
+        lines.clone_into(&mut self.top);
+        self
     }
 
     /// Lines of `[server]`, instead of `auth = "none"`.
@@ -175,7 +182,7 @@ impl RigBuilder {
     /// Starts the gateway.
     pub async fn start(self) -> Rig {
         let key = self.secret("provider", PROVIDER_KEY);
-        let mut text = format!("[server]\n{}\n{}\n", self.server, self.rest);
+        let mut text = format!("{}\n[server]\n{}\n{}\n", self.top, self.server, self.rest);
         let mut sims = Vec::new();
         for (provider, lines) in self.providers {
             let sim = SimServer::local(provider).await.unwrap();
@@ -232,6 +239,7 @@ impl Rig {
     pub fn builder() -> RigBuilder {
         RigBuilder {
             secrets: Secrets::new(),
+            top: String::new(),
             server: "auth = \"none\"".into(),
             rest: String::new(),
             providers: Vec::new(),

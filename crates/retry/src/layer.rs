@@ -100,7 +100,7 @@ impl<T> RetryBackoffLayer<T> {
     }
 
     /// After this many `overloaded` in a row a failure asks for a fallback model, and the retries end
-    /// when another target can serve the call; 0 for no such limit.
+    /// when another target can serve the call, if only a smaller model; 0 for no such limit.
     pub fn with_overloaded_limit(self, limit: u32) -> Self {
         self.with(|config| config.policy.overloaded_limit = limit)
     }

@@ -53,7 +53,7 @@ pub struct RetryPolicy {
     )]
     pub failover_wait: Duration,
     /// After how many `overloaded` in a row a failure asks for a fallback model, and the retries end when
-    /// another target can serve the call; 0 for no such limit. 3: a provider without capacity for three
+    /// another target can serve the call, if only a smaller model; 0 for no such limit. 3: a provider without capacity for three
     /// attempts usually has none for minutes, but when there is nobody else that is no reason to give up.
     pub overloaded_limit: u32,
     /// Retries in place come before other targets: each call is retried as if no other target could serve

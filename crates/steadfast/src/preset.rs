@@ -80,12 +80,12 @@ impl Preset {
 fn codebuddy() -> Policies {
     let mut policies = in_order(Policies::default());
     rests_at_once(&mut policies.failover, codebuddy_table());
-    // A stream that broke has already cost its time, so there are few.
+    let stream = RetryPolicy::stream();
     policies.retry = RetryPolicy {
-        retries: 2,
-        retries_after_hang: 2,
-        backoff: doubling(1_500),
-        nudge: true,
+        retries: stream.retries,
+        retries_after_hang: stream.retries,
+        backoff: exact(stream.backoff),
+        nudge: stream.nudge,
         nudge_throttled: true,
         ..policies.retry
     };
@@ -163,13 +163,14 @@ fn claude_code() -> Policies {
     // There is one provider, and nothing of it rests.
     policies.failover.table =
         nothing_rests().with_rule(Reason::Overloaded, |rule| rule.failover = Failover::NextModel);
+    let transient = RetryPolicy::transient();
     policies.retry = RetryPolicy {
-        retries: 10,
-        retries_after_hang: 10,
-        backoff: Backoff::default(),
+        retries: transient.retries,
+        retries_after_hang: transient.retries,
+        backoff: transient.backoff,
         // What the provider asks for goes before any wait of its own.
         max_wait: policies.deadline.pipeline,
-        overloaded_limit: 3,
+        overloaded_limit: transient.overloaded_limit,
         ..policies.retry
     };
     policies.continuation = Some(ContinuationPolicy {
@@ -203,7 +204,7 @@ fn adr012() -> Policies {
     policies.retry = RetryPolicy {
         retries: 2,
         retries_after_hang: 2,
-        backoff: doubling(1_000),
+        backoff: exact(RetryPolicy::delivery().backoff),
         slower_by_position: true,
         downgrades_once: true,
         ..policies.retry
@@ -279,13 +280,16 @@ fn comis() -> Policies {
 fn guppy() -> Policies {
     let mut policies = in_order(Policies::default());
     policies.failover.table = nothing_rests();
+    let application = RetryPolicy::application();
     policies.retry = RetryPolicy {
-        retries: 3,
-        retries_after_hang: 3,
-        backoff: doubling(2_000),
+        retries: application.retries,
+        retries_after_hang: application.retries,
+        backoff: exact(application.backoff),
         ..policies.retry
     };
-    policies.classify.statuses.insert(501, Reason::ServerError);
+    // 500 to 504, and no other status that may pass.
+    let others = [408, 409, 421, 424, 425, 505, 507, 508, 520, 521, 522, 523, 524];
+    policies.classify.statuses = statuses(&others, Reason::Unknown, &[(501, Reason::ServerError)]);
     let mut compaction = CompactionPolicy::default();
     compaction.plain = false;
     policies.compaction = Some(compaction);
@@ -306,8 +310,13 @@ fn in_order(mut policies: Policies) -> Policies {
     (failover.hedge, failover.probe_hedge, failover.whole_hedge) = (None, None, None);
     failover.sticky = Duration::ZERO;
     failover.reliable_first = false;
-    policies.breaker =
-        BreakerPolicy { consecutive: None, failure_rate: None, dead: None, ..policies.breaker };
+    policies.breaker = BreakerPolicy {
+        consecutive: None,
+        failure_rate: None,
+        dead: None,
+        observe: true,
+        ..policies.breaker
+    };
     policies.budget = BudgetPolicy { capacity: 0, ..policies.budget };
     policies.retry.spares_last = true;
     policies.retry.overloaded_limit = 0;
@@ -338,11 +347,9 @@ fn nothing_rests() -> RecoveryTable {
     })
 }
 
-/// Waits of exactly `base_ms`, doubled with each retry.
-fn doubling(base_ms: u64) -> Backoff {
-    let (base, default) = (Duration::from_millis(base_ms), Backoff::default());
-    let backoff = Backoff::new(base, default.cap()).and_then(|it| it.with_jitter(Jitter::None));
-    backoff.unwrap_or(default)
+/// The same waits without a random part.
+fn exact(backoff: Backoff) -> Backoff {
+    backoff.with_jitter(Jitter::None).unwrap_or(backoff)
 }
 
 impl std::fmt::Display for Preset {

@@ -188,14 +188,14 @@ impl<C, L> Stack<C, L> {
     }
 
     /// With the policies of a documented system in every layer. Comes first: of what is set before only the
-    /// chains and the summariser are kept.
+    /// chains, the summariser and the classifier's own rules are kept.
     #[expect(clippy::expect_used, reason = "the policies of presets are valid; a test makes each")]
     pub fn preset(self, preset: Preset) -> Self {
         self.with_policies(&preset.policies()).expect("the policies of a preset are valid")
     }
 
-    /// With these policies in every layer. Comes first: of what is set before only the chains and the
-    /// summariser are kept.
+    /// With these policies in every layer. Comes first: of what is set before only the chains, the
+    /// summariser and the classifier's own rules are kept.
     ///
     /// # Errors
     ///

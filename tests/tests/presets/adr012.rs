@@ -64,9 +64,16 @@ async fn permanent_failures_leave_the_provider_at_once_and_without_end() {
         ("402", status(402, "pay")),
         ("404", error(ErrorKind::ModelNotFound)),
     ] {
-        let world = World::new(PRESET, [always(fault), fine()]);
+        let world = World::new(PRESET, [always(fault.clone()), fine()]);
         world.ask().await.answer();
         assert_eq!(world.counts(), [1, 1], "{name}");
+        world.set(0, fine());
+        assert!(world.handles.failover.reset(&Target::new("anthropic")));
+        world.ask().await.answer();
+        assert_eq!(world.counts(), [2, 1], "{name}: nothing else keeps it from being asked");
+
+        let world = World::new(PRESET, [always(fault), fine()]);
+        world.ask().await.answer();
         world.set(0, fine());
         for days in [1, 30, 365] {
             advance(secs(days * 24 * 3_600)).await;

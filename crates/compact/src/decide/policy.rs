@@ -130,6 +130,7 @@ impl CompactionPolicy {
         PolicyError::check_least(&[
             ("keep_recent", self.keep_recent, 1),
             ("strip_over", self.strip_over, MARKER),
+            ("windows", self.windows.values().min().map_or(1, |least| *least as usize), 1),
             ("summary_bytes", self.summary_bytes, LEAST_SUMMARY),
             ("max_ineffective", self.max_ineffective as usize, 1),
             ("max_throws", self.max_throws as usize, 1),

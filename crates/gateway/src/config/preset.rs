@@ -160,6 +160,27 @@ mod tests {
     }
 
     #[test]
+    fn the_report_says_what_the_preset_set() {
+        let text = "preset = 'codebuddy'\n[server]\nauth = 'none'\n[[providers]]\nname = 'a'\n\
+                    dialect = 'openai'\n[retry]\nretries = 7\n";
+        let source = Source::text(text);
+        let report = crate::stack::Report::of(&source.parse().unwrap(), &source).unwrap();
+        for (key, value, from) in [
+            ("preset", "codebuddy", "file"),
+            ("retry.retries", "7", "file"),
+            ("retry.base_ms", "1500 ms", "preset"),
+            ("retry.max_wait_ms", "1 min", "default"),
+            ("cooldown.server_error", "30 s", "preset"),
+            ("cooldown.auth", "10 min", "default"),
+            ("guard.calls", "400", "preset"),
+            ("classify.statuses.502", "overloaded", "preset"),
+        ] {
+            let line = report.lines.iter().find(|line| line.key == key).unwrap();
+            assert_eq!((&*line.value, line.from), (value, from), "{key}");
+        }
+    }
+
+    #[test]
     fn errors_are_where_they_stand_in_the_file() {
         for (text, expected) in [
             ("preset = 'codebudy'\n", ":1:10: preset: unknown variant `codebudy`, expected one of"),
