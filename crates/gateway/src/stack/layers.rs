@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use http::{Request, Response};
-use http_body::Body;
 use steadfast::{
-    ChatRequest, Needs, Reason, RetryBudget, Stack,
+    ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
-    client::{ClientBody, LlmClient},
     compact::CompactionLayer,
     failover::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
@@ -18,29 +15,24 @@ use steadfast::{
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
 };
-use steadfast_core::{BoxError, Failover};
-use tower::Service;
+use steadfast_core::Failover;
 
 use super::models::ModelLimits;
 use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_name, native};
 
-/// The layers of `config`, around a client that `client` is a clone of.
+/// Makes a service of a stack, around the client that reaches the providers.
+pub(super) type AroundClient<'a> = &'a dyn Fn(&Stack) -> ChatService;
+
+/// The layers of `config`; that of its summariser is put around the client.
 ///
 /// # Errors
 ///
 /// When its numbers contradict each other or a provider is missing.
-pub(super) fn stack<T, B>(
+pub(super) fn stack(
     config: &Config,
     source: &Source,
-    client: &LlmClient<T>,
-) -> Result<Stack<Choose>, ConfigErrors>
-where
-    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    T::Future: Send,
-    T::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+    around_client: AroundClient<'_>,
+) -> Result<Stack<Choose>, ConfigErrors> {
     let at = |key: &str, error: &dyn fmt::Display| {
         ConfigErrors::from(source.error(key, error.to_string()))
     };
@@ -51,7 +43,7 @@ where
 
     let breaker = BreakerPolicy { table: table.clone(), ..config.breaker.clone() };
     let stack = Stack::around(failover(config, &at)?)
-        .with_compaction(compaction(config, &models, client, &at)?)
+        .with_compaction(compaction(config, &models, around_client, &at)?)
         .with_retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
@@ -113,19 +105,12 @@ fn failover_policy(config: &Config) -> FailoverPolicy {
     policy
 }
 
-fn compaction<T, B>(
+fn compaction(
     config: &Config,
     models: &ModelLimits,
-    client: &LlmClient<T>,
+    around_client: AroundClient<'_>,
     at: At<'_>,
-) -> Result<CompactionLayer, ConfigErrors>
-where
-    T: Service<Request<ClientBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    T::Future: Send,
-    T::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+) -> Result<CompactionLayer, ConfigErrors> {
     let given = &config.compaction.policy;
     if !config.compaction.enabled {
         return Ok(CompactionLayer::off());
@@ -140,7 +125,7 @@ where
                 .without_continuation()
                 .without_resume()
                 .without_compaction();
-            CompactionLayer::new(stack.boxed(client.clone()))
+            CompactionLayer::new(around_client(&stack))
         }
     };
     let facts = models.clone();
@@ -258,8 +243,6 @@ fn spec(provider: &ProviderConfig) -> TargetSpec {
 
 #[cfg(test)]
 mod tests {
-    use steadfast::client::transport::Transport;
-
     use super::*;
 
     const FILE: &str = r#"
@@ -316,17 +299,17 @@ format = { failover = "next_target" }
 server_error = { scope = "model" }
 "#;
 
-    fn client() -> LlmClient<Transport> {
-        use steadfast::client::{Provider, Providers};
+    fn around_client(stack: &Stack) -> ChatService {
+        use steadfast::client::{LlmClient, Provider, Providers};
         let one = Provider::new("one", steadfast::Dialect::OpenAi).without_credential();
-        LlmClient::with_service(Providers::new([one]).unwrap(), Transport::new())
+        stack.boxed(LlmClient::new(Providers::new([one]).unwrap()))
     }
 
     fn config(text: &str) -> Config {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
-        let _stack = stack(&config, &source, &client()).unwrap();
+        let _stack = stack(&config, &source, &around_client).unwrap();
         config
     }
 
@@ -437,7 +420,7 @@ server_error = { scope = "model" }
                 let failure = steadfast_core::Failure::new(Reason::ServerError, "down");
                 std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
-            let stack = stack(&config(&file), &Source::text(&file), &client()).unwrap();
+            let stack = stack(&config(&file), &Source::text(&file), &around_client).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

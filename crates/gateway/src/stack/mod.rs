@@ -77,7 +77,7 @@ impl Gateway {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let stack = layers::stack(config, source, &client)?;
+        let stack = layers::stack(config, source, &|stack| stack.boxed(client.clone()))?;
         let handles = stack.handles();
         Ok(Self(Arc::new(Inner {
             service: stack.boxed(client),
