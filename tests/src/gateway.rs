@@ -271,6 +271,18 @@ impl Rig {
         self.secrets.put(name, value);
     }
 
+    /// How often the providers have been asked.
+    pub fn asked(&self) -> usize {
+        self.sims.iter().map(|sim| sim.provider().journal().len()).sum()
+    }
+
+    /// Asserts that the header of `reply`, the only one since the providers had been asked `before` times,
+    /// has the attempts that they received: where nothing is asked after the head.
+    pub fn assert_attempts(&self, reply: &http::Reply, before: usize, case: &str) {
+        let known = reply.header("x-steadfast-attempts").map(str::to_owned);
+        assert_eq!(known, Some((self.asked() - before).to_string()), "{case}: attempts");
+    }
+
     /// Starts a graceful shutdown.
     pub fn begin_stop(&mut self) {
         let _ = self.stop.take().expect("it was stopped before").send(());

@@ -132,7 +132,9 @@ async fn every_pair_whole_and_streamed() {
                 for stream in [false, true] {
                     let case = format!("{name}: {caller} <- {speaks}, stream {stream}");
                     rig.sims[0].provider().script([answer.clone()]);
+                    let before = rig.asked();
                     let reply = ask(caller, model(speaks), stream).send(rig.addr).await;
+                    rig.assert_attempts(&reply, before, &case);
                     let answer = read(caller, stream, &reply);
                     let sent = rig.last().sent.unwrap();
                     assert_exact(&case, (caller, speaks), &answer, &sent);

@@ -154,7 +154,8 @@ async fn a_break_before_content_is_retried_unseen() {
             let rig = Rig::builder().provider(sim).config(config).start().await;
             let reply = ask(caller, model(speaks), true).send(rig.addr).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
-            assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{case}");
+            rig.assert_attempts(&reply, 0, &case);
+            assert_eq!(rig.asked(), 2, "{case}");
             let answer = WireAnswer::stream(caller, &reply.body);
             assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
             let sent = rig.last().sent.unwrap();
@@ -193,6 +194,7 @@ async fn a_whole_answer_that_breaks_is_an_error() {
                 reply.text()
             );
             assert!(reply.clean, "{case}");
+            rig.assert_attempts(&reply, 0, &case);
             error_message(caller, &reply.json());
             assert!(!reply.text().contains("step by step"), "{case}: {}", reply.text());
         }

@@ -107,10 +107,12 @@ impl Outage {
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [half, most, all] = [0.5, 0.99, 1.0].map(|share| self.quantile(share).as_secs_f64());
-        let back = self.back_after.map_or(f64::NAN, |back| back.as_secs_f64());
+        let back = self
+            .back_after
+            .map_or("later".to_owned(), |back| format!("{:.1} s", back.as_secs_f64()));
         write!(
             f,
-            "| {} | {} | {:.2} % | {half:.2} s | {most:.2} s | {all:.2} s | {} ({:.3}) | {back:.1} s |",
+            "| {} | {} | {:.2} % | {half:.2} s | {most:.2} s | {all:.2} s | {} ({:.3}) | {back} |",
             self.name,
             self.meanwhile().count(),
             100.0 * self.answered(),

@@ -36,14 +36,14 @@ fn text_block(text: &str) -> Value {
 const HALF: &str = "HALF-OF-A-PAIR";
 
 fn odd_answers() -> Vec<Odd> {
-    let said = |text: &str| json!({"role": "assistant", "content": text});
+    let message = |text: &str| json!({"role": "assistant", "content": text});
     let piece = |text: &str| json!({"content": text});
     let part = |text: &str| json!({"text": text});
     let arguments = "{\"q\": unquoted";
     vec![
         Odd {
             name: "empty",
-            openai: (said(""), vec![], "stop"),
+            openai: (message(""), vec![], "stop"),
             anthropic: (vec![], "end_turn"),
             gemini: (vec![], "STOP"),
         },
@@ -106,7 +106,7 @@ fn odd_answers() -> Vec<Odd> {
         },
         Odd {
             name: "code and its output",
-            openai: (said("```\n1 + 1\n```"), vec![piece("```\n1 + 1\n```")], "stop"),
+            openai: (message("```\n1 + 1\n```"), vec![piece("```\n1 + 1\n```")], "stop"),
             anthropic: (
                 vec![
                     block(
@@ -144,13 +144,13 @@ fn odd_answers() -> Vec<Odd> {
         },
         Odd {
             name: "half of a surrogate pair",
-            openai: (said(HALF), vec![piece(HALF), piece("?")], "stop"),
+            openai: (message(HALF), vec![piece(HALF), piece("?")], "stop"),
             anthropic: (vec![text_block(HALF)], "end_turn"),
             gemini: (vec![part(HALF), part("?")], "STOP"),
         },
         Odd {
             name: "an unknown finish reason",
-            openai: (said("Hello."), vec![piece("Hello.")], "moonlight"),
+            openai: (message("Hello."), vec![piece("Hello.")], "moonlight"),
             anthropic: (vec![text_block("Hello.")], "moonlight"),
             gemini: (vec![part("Hello.")], "MOONLIGHT"),
         },
