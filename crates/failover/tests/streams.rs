@@ -23,7 +23,9 @@ use parking_lot::Mutex;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, EventStream, Head, Message, Part, Role, Thinking,
 };
-use steadfast_core::{BudgetPolicy, BufferLimits, Call, Dialect, Failure, Reason, RetryBudget};
+use steadfast_core::{
+    BudgetPolicy, BufferLimits, Call, Dialect, Failure, OnUnsupported, Reason, RetryBudget, Target,
+};
 use steadfast_failover::{Chain, CooldownFailoverLayer, Status, TargetSpec};
 use support::{chain, secs, target};
 use tower::{Layer, Service, ServiceExt};
@@ -358,6 +360,16 @@ async fn a_conversation_is_adapted_to_each_target_and_copied_only_then() {
         [Part::text("a cat")],
         "thinking is only for its author"
     );
+    // An operator who would rather not leave anything out.
+    let strict = TargetSpec::new("a").with_unsupported(["temperature"]);
+    let strict = strict.with_on_unsupported(OnUnsupported::Refuse);
+    let chain = Chain::new([strict, TargetSpec::new("b")]).unwrap();
+    let client = Client::new(vec![Text("a"), End], vec![Text("b"), End]);
+    let service = CooldownFailoverLayer::new(chain).layer(client.clone());
+    service.oneshot(original).await.unwrap().collect().await.unwrap();
+    let requests = client.requests.lock();
+    let asked: Vec<_> = requests.iter().map(|one| one.context().target.clone().unwrap()).collect();
+    assert_eq!(asked.iter().map(Target::provider).collect::<Vec<_>>(), ["b"]);
     assert!(second.needs().vision, "it reads images");
 }
 

@@ -290,4 +290,7 @@ fn a_policy_is_data() {
     assert_eq!(policy.tools.len(), known + 1);
     let outcome = outcome_of(&policy, &different("My_ZSH", 3));
     assert_eq!(outcome.stopped, Some(2));
+    let tool = ToolSpec::new("deploy", Kind::Mutating).with_aliases(["ship", "release"]);
+    assert!(["Deploy", "SHIP", "release"].iter().all(|name| tool.is_called(name)));
+    assert!(!tool.is_called("rollback"));
 }

@@ -342,6 +342,15 @@ async fn a_closure_may_write_the_nudge() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nudges_can_be_switched_off() {
+    let layer = layer(RetryPolicy { nudge: true, ..exact() }).without_nudge();
+    assert!(!layer.policy().nudge);
+    let script = [Err(fail(Reason::Network)), Ok("answer")];
+    let run = run_script(&layer, plain_request(|_| ()), script).await;
+    assert!(run.requests[1].nudges.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_nudge_knows_that_there_was_no_answer_yet() {
     let layer = layer(exact()).with_nudge(|nudge| Some(format!("began: {}", nudge.began).into()));
     let run =

@@ -74,6 +74,19 @@
 //! * retry *outside* failover: nothing is retried in place, and no hint is waited for;
 //! * classify *outside* retry: a 429 that is an unpaid bill is retried ten times;
 //! * a deadline *inside* retry: each attempt gets the whole of it.
+//!
+//! # When it does not compile
+//!
+//! The compiler names what is missing (`.at_once()` for a plain value as reply, `map_err` for an error of your own,
+//! [`WithContext`] for a request of your own) where a service is *required*, and not where a method is called on
+//! it: "the method `oneshot` exists, but its trait bounds were not satisfied" names nothing. Then pass the
+//! service to a function that requires one, for as long as it takes:
+//!
+//! ```
+//! fn check<Request, S: tower::Service<Request>>(_: &S) {}
+//! # let service = tower::service_fn(async |_: http::Request<()>| Ok::<_, steadfast::Failure>(()));
+//! check::<http::Request<()>, _>(&service);
+//! ```
 
 #[cfg(feature = "metrics")]
 pub mod metrics;

@@ -39,20 +39,21 @@ const TABLE: &[(u16, Reason, usize, usize)] = &[
     (599, Reason::ServerError, 2, 11),
 ];
 
-/// The reason of the failure, and how often the service was asked.
+/// The reason of the failure, how often the service was asked, and how often by the recovery log.
 async fn asked<S, R>(
     service: impl FnOnce(Arc<AtomicUsize>) -> S,
     alternatives: u32,
-) -> (Reason, usize)
+) -> (Reason, usize, u32)
 where
     S: Service<Request<()>, Response = R, Error = Failure>,
 {
     let asked = Arc::new(AtomicUsize::new(0));
     let mut request = Request::new(());
-    *request.context_mut() = CallContext::new();
+    *request.context_mut() = CallContext::recording();
+    let log = request.context().log.clone();
     request.context_mut().alternatives = alternatives;
     let failure = service(asked.clone()).oneshot(request).await.err().unwrap();
-    (failure.reason(), asked.load(Ordering::Relaxed))
+    (failure.reason(), asked.load(Ordering::Relaxed), log.attempts())
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,8 +82,11 @@ async fn each_status_has_one_meaning_with_a_classifier_and_without() {
                     },
                 ))
             };
-            let expected = (*reason, times);
+            let counted = u32::try_from(times).unwrap();
+            let expected = (*reason, times, counted);
             assert_eq!(asked(classified, alternatives).await, expected, "{status}, classified");
+            // A service of one's own counts for itself.
+            let expected = (*reason, times, 0);
             assert_eq!(asked(bare, alternatives).await, expected, "{status}, by core alone");
         }
     }

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, Track, UntilEnd, inner_service};
+use steadfast_core::{Call, Failure, IntoFailure, Track, UntilEnd, inner_service};
 use tower_service::Service;
 
 use crate::{ {{Pascal}}Handle, future::ResponseFuture, state::State};
@@ -36,7 +36,7 @@ impl<S, T> {{Pascal}}<S, T> {
 impl<S, Req, T> Service<Req> for {{Pascal}}<S, T>
 where
     S: Service<Req>,
-    S::Error: Into<Failure>,
+    S::Error: IntoFailure,
     Req: Call,
     T: Track<S::Response> + Clone,
 {
