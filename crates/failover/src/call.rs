@@ -149,7 +149,10 @@ impl CallState {
 
     pub(crate) fn views(&self, now: Instant) -> SmallVec<[CandidateView; 4]> {
         let view = |candidate: &Candidate| candidate.view(&self.needs, self.witness, now);
-        self.route.candidates.iter().map(view).collect()
+        let mut views: SmallVec<[CandidateView; 4]> =
+            self.route.candidates.iter().map(view).collect();
+        self.route.places(&mut views, now);
+        views
     }
 
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
@@ -199,7 +202,10 @@ impl CallState {
     /// the time and the memory that one takes.
     fn undisputed(&self) -> Option<Selection> {
         let Route { candidates, choosy, .. } = &*self.route;
-        let plain = self.history.is_none() && self.affinity().is_none() && !choosy;
+        let plain = self.history.is_none()
+            && self.affinity().is_none()
+            && !choosy
+            && !self.route.is_shared();
         (plain && !candidates.iter().any(Candidate::is_degraded))
             .then(|| Selection::first(&self.route, candidates[0].permit(self.witness)))
     }

@@ -13,6 +13,7 @@ use tower_service::Service;
 
 use crate::{
     affinity::{Session, Sessions},
+    balance::Draws,
     call::CallState,
     choose::{ChooseChain, OneChain},
     future::ResponseFuture,
@@ -53,6 +54,7 @@ pub(crate) struct CallRules {
     pub(crate) policy: Arc<FailoverPolicy>,
     /// What repetitions and hedges are paid from.
     pub(crate) budget: Option<RetryBudget>,
+    pub(crate) draws: Draws,
     rng: Mutex<fastrand::Rng>,
 }
 
@@ -62,8 +64,9 @@ impl CallRules {
         budget: Option<RetryBudget>,
         seed: Option<u64>,
     ) -> Self {
-        let rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self { policy, budget, rng: Mutex::new(rng) }
+        let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let draws = Draws::new(rng.fork().u64(..));
+        Self { policy, budget, draws, rng: Mutex::new(rng) }
     }
 
     /// The pause before the next round, after `rounds` and a pause of `last`.
