@@ -148,3 +148,32 @@ async fn a_route_has_limits_of_its_own() {
     assert_eq!(rig.seen().len() - before, 1, "asked once");
     let _: Value = reply.json();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_providers_share_the_calls_and_sessions_stay() {
+    let rig = Rig::builder()
+        .provider_with(named("a"), "weight = 3")
+        .provider(named("b"))
+        .provider(named("c"))
+        .config("[failover]\nchain = [['a', 'b'], 'c']\nbalance = 'weight'\n")
+        .start()
+        .await;
+    for _ in 0..200 {
+        answered(&rig, question(MODEL)).await;
+    }
+    let counts: Vec<_> = rig.sims.iter().map(|sim| sim.provider().journal().len()).collect();
+    assert!((120..180).contains(&counts[0]) && counts[2] == 0, "{counts:?}");
+    assert_eq!(counts[0] + counts[1], 200);
+    for session in 0..8 {
+        let turn = || question(MODEL).header("x-steadfast-session", &format!("s{session}"));
+        let first = answered(&rig, turn()).await;
+        for _ in 0..5 {
+            assert_eq!(answered(&rig, turn()).await, first);
+        }
+    }
+    // The other one takes over what its equal can not, before the next in the chain.
+    rig.sims[0].provider().set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
+    for _ in 0..10 {
+        assert_eq!(answered(&rig, question(MODEL)).await, "b");
+    }
+}

@@ -161,7 +161,10 @@ impl CallState {
             view.mostly_fails |= self.avoids(&candidate.target);
             view
         };
-        self.route.candidates.iter().map(view).collect()
+        let mut views: SmallVec<[CandidateView; 4]> =
+            self.route.candidates.iter().map(view).collect();
+        self.route.places(&mut views, now);
+        views
     }
 
     /// Whether the call has seen enough of `target` to ask the others before it.
@@ -228,7 +231,7 @@ impl CallState {
     fn undisputed(&self) -> Option<Selection> {
         let Route { candidates, choosy, .. } = &*self.route;
         let steered = self.affinity().is_some() || self.preference.is_some();
-        let plain = self.history.is_none() && !steered && !choosy;
+        let plain = self.history.is_none() && !steered && !choosy && !self.route.is_shared();
         (plain && !candidates.iter().any(Candidate::is_degraded))
             .then(|| Selection::first(&self.route, candidates[0].permit(self.witness)))
     }

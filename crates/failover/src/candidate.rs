@@ -147,12 +147,18 @@ impl Candidate {
             window: self.native.can.window,
             rest,
             yields,
+            place: self.spec,
         }
     }
 
     /// Whether anything is wrong with it.
     pub(crate) fn is_degraded(&self) -> bool {
         self.records.all.iter().any(|record| record.is_degraded())
+    }
+
+    /// What is known of its provider.
+    pub(crate) fn provider(&self) -> &Record {
+        &self.records.all[0]
     }
 
     /// What is known of this very target: the record with most parts.

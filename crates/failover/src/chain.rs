@@ -40,7 +40,7 @@ pub struct Chain(Arc<[TargetSpec]>);
 /// One provider of a [`Chain`], with its keys and models.
 ///
 /// Plain fields, and a method for each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetSpec {
     /// The provider's name, as the client below knows it.
@@ -54,6 +54,11 @@ pub struct TargetSpec {
     pub models: ModelMap,
     /// What it is sent when it does not have that model.
     pub downgrades: Downgrades,
+    /// It is as good as the one before it in the chain: calls are shared between them, by the
+    /// [`balance`](crate::FailoverPolicy::balance) of the policy.
+    pub equal: bool,
+    /// Its share of the calls, beside equals. 1, so that all have the same; 0: only when the others can not.
+    pub weight: u32,
     /// What its models can do.
     pub capabilities: Capabilities,
     /// What single models of it can do, by the model sent, where that differs.
@@ -106,6 +111,33 @@ impl TargetSpec {
     /// do everything.
     pub fn new(provider: impl Into<String>) -> Self {
         Self { provider: provider.into(), ..Self::default() }
+    }
+
+    /// Puts it beside the one before it in the chain: calls are shared between them.
+    ///
+    /// ```
+    /// use steadfast_failover::{Chain, TargetSpec};
+    ///
+    /// // Three calls of four go to the first, the fourth to the second; the third is there for both.
+    /// let chain = Chain::new([
+    ///     TargetSpec::new("europe").with_weight(3),
+    ///     TargetSpec::new("america").as_equal(),
+    ///     TargetSpec::new("spare"),
+    /// ])?;
+    /// # let _ = chain;
+    /// # Ok::<(), steadfast_failover::ChainError>(())
+    /// ```
+    #[must_use]
+    pub fn as_equal(mut self) -> Self {
+        self.equal = true;
+        self
+    }
+
+    /// With this share of the calls, beside equals.
+    #[must_use]
+    pub fn with_weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
     }
 
     /// Says what it speaks.
@@ -244,6 +276,22 @@ impl TargetSpec {
             }
         }
         Ok(())
+    }
+}
+
+impl Default for TargetSpec {
+    fn default() -> Self {
+        Self {
+            provider: String::new(),
+            dialect: None,
+            credentials: Vec::new(),
+            models: ModelMap::default(),
+            downgrades: Downgrades::default(),
+            equal: false,
+            weight: 1,
+            capabilities: Capabilities::default(),
+            by_model: BTreeMap::new(),
+        }
     }
 }
 

@@ -130,6 +130,7 @@
 
 mod affinity;
 mod attempt;
+mod balance;
 mod call;
 mod candidate;
 mod chain;
@@ -156,6 +157,7 @@ mod snapshot;
 mod verdict;
 
 pub use self::{
+    balance::Balance,
     chain::{Chain, MAX_CANDIDATES, TargetSpec},
     choose::{ChooseChain, OneChain},
     error::{ChainError, ChainPart, PolicyError},

@@ -128,8 +128,11 @@ impl Route {
 }
 
 impl Observer for Route {
-    fn first_content(&self, permit: Permit, _: Duration, log: &RecoveryLog) {
+    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
         if let Some(candidate) = self.of(&permit) {
+            if self.is_shared() {
+                candidate.provider().measure(after);
+            }
             candidate.content(&permit, log);
         }
     }
@@ -150,6 +153,7 @@ impl Observer for Route {
 
     fn ended(&self, end: LeaseEnd<'_>) {
         if let Some(candidate) = self.of(&end.permit) {
+            candidate.provider().load().ended();
             candidate.ended(&end);
         }
     }
@@ -187,6 +191,9 @@ pub(crate) fn lease(
     budget: Option<&RetryBudget>,
     withdrawal: Option<Withdrawal>,
 ) -> Lease {
+    if let Some(candidate) = route.of(&permit) {
+        candidate.provider().load().begun();
+    }
     let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full());
     let observer: Arc<dyn Observer> = match budget {
         None => route.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_core::{Backoff, BufferLimits, RecoveryTable};
 
-use crate::PolicyError;
+use crate::{Balance, PolicyError};
 
 /// Everything that can be set about failover; plain fields.
 #[derive(Clone, Debug)]
@@ -79,6 +79,8 @@ pub struct FailoverPolicy {
     /// What happens when every target is cooling, or has failed the call.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub when_exhausted: WhenExhausted,
+    /// How calls are shared between equal targets.
+    pub balance: Balance,
     /// How long a call waits in all, between its attempts.
     pub patience: Patience,
     /// The most attempts of a call that goes round its targets again. 10, as many as one target alone is
@@ -146,6 +148,7 @@ impl Default for FailoverPolicy {
             rest_growth: 1.5,
             trusted_for: Duration::from_secs(600),
             when_exhausted: WhenExhausted::default(),
+            balance: Balance::default(),
             patience: Patience::default(),
             attempts: 10,
             pause: pause(),

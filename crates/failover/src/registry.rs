@@ -15,6 +15,7 @@ use steadfast_core::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
+    balance::Load,
     health::{Cooldown, Health, ProbePermit},
     policy::FailoverPolicy,
     snapshot::{FailoverSnapshot, TargetHealth},
@@ -47,6 +48,7 @@ pub(crate) struct Record {
     /// Calls that got content, and answers that arrived whole, since they were last counted.
     contents: AtomicU32,
     answers: AtomicU32,
+    load: Load,
     epoch: Instant,
 }
 
@@ -102,6 +104,7 @@ impl HealthRegistry {
             success: AtomicU64::new(0),
             contents: AtomicU32::new(0),
             answers: AtomicU32::new(0),
+            load: Load::default(),
             epoch: self.epoch,
         })
     }
@@ -197,6 +200,22 @@ impl Record {
             0 => None,
             nanos => self.epoch.checked_add(Duration::from_nanos(nanos)),
         }
+    }
+
+    /// What is under way here.
+    #[inline]
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// How long the first content has taken lately, and how long ago that was, in seconds.
+    pub(crate) fn first_content(&self, now: Instant) -> Option<(f64, f64)> {
+        self.load.first_content(now.saturating_duration_since(self.epoch))
+    }
+
+    /// Notes how long the first content has taken.
+    pub(crate) fn measure(&self, took: Duration) {
+        self.load.measure(took, self.epoch.elapsed());
     }
 
     /// A call begins: its position in the order of calls.

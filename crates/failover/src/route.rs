@@ -11,15 +11,18 @@ use std::{
 
 use foldhash::quality::RandomState;
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 use steadfast_core::{Keep, Keyed, KeyedPolicy, RetryBudget, Target};
 use tokio::time::Instant;
 
 use crate::{
+    balance::{self, Equal},
     candidate::Candidate,
     chain::Chain,
     event,
     policy::FailoverPolicy,
     registry::HealthRegistry,
+    select::CandidateView,
     service::{CallRules, FailoverState},
 };
 
@@ -35,6 +38,8 @@ pub(crate) struct Route {
     pub(crate) choosy: bool,
     /// How many candidates there are beside the first one, without downgrades.
     pub(crate) spares: u32,
+    /// Runs of two and more equal providers, with their weights: places in the chain.
+    groups: Box<[Box<[(u8, u32)]>]>,
     /// How many providers the candidates are of.
     pub(crate) providers: u32,
     /// What it is for; two may have the same key.
@@ -207,11 +212,53 @@ impl Route {
             spares: candidates.iter().filter(|candidate: &&Candidate| candidate.rank == 0).count()
                 as u32
                 - 1,
+            groups: groups(chain),
             providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
             rules: failover.rules.clone(),
             chain: name,
             model: asked.map(Box::from),
+        }
+    }
+
+    /// Whether some of its providers are equal and share the calls.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// Whether it is of the provider that is asked first, or of an equal one that is sent the same model in
+    /// the same dialect, which reads what that one has written.
+    pub(crate) fn is_first(&self, candidate: &Candidate) -> bool {
+        let first = &self.candidates[0];
+        let group = self.groups.first().filter(|group| group[0].0 == 0);
+        let equals = group.map_or(1, |group| group.len());
+        candidate.spec == 0
+            || (usize::from(candidate.spec) < equals
+                && candidate.target.model() == first.target.model()
+                && candidate.profile(false).dialect == first.profile(false).dialect)
+    }
+
+    /// Where each provider of the chain comes for one call: where it stands, except beside its equals.
+    pub(crate) fn places(&self, views: &mut [CandidateView], now: Instant) {
+        let CallRules { policy, draws, .. } = &*self.rules;
+        for group in &self.groups {
+            let equal = |(spec, weight): &(u8, u32)| {
+                let of_spec = self.candidates.iter().find(|candidate| candidate.spec == *spec);
+                let provider = of_spec.map(Candidate::provider);
+                Equal {
+                    spec: *spec,
+                    weight: *weight,
+                    in_flight: provider.map_or(0, |provider| provider.load().in_flight()),
+                    first_content: provider.and_then(|provider| provider.first_content(now)),
+                }
+            };
+            let mut equals: SmallVec<[Equal; 8]> = group.iter().map(equal).collect();
+            balance::order(policy.balance, &mut equals, draws.next());
+            for (&(place, _), equal) in group.iter().zip(&equals) {
+                let of_spec = views.iter_mut().filter(|view| view.spec == equal.spec);
+                of_spec.for_each(|view| view.place = place);
+            }
         }
     }
 
@@ -230,6 +277,13 @@ impl Route {
     pub(crate) fn candidate(&self, at: u8) -> &Candidate {
         &self.candidates[usize::from(at)]
     }
+}
+
+/// The runs of equals in `chain`.
+fn groups(chain: &Chain) -> Box<[Box<[(u8, u32)]>]> {
+    let specs: Vec<_> = (0u8..).zip(chain.iter()).collect();
+    let runs = specs.chunk_by(|_, (_, next)| next.equal).filter(|run| run.len() > 1);
+    runs.map(|run| run.iter().map(|(at, spec)| (*at, spec.weight)).collect()).collect()
 }
 
 impl fmt::Debug for Route {

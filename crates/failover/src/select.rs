@@ -101,11 +101,11 @@ pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusion
         }
     }
     // Those that mostly fail come after the others, and those that cool come last, the first to be
-    // back before the others.
+    // back before the others. Between equals the share decides.
     plan.order.sort_by_key(|pick| {
         let view = &views[usize::from(pick.slot)];
         let behind = view.mostly_fails && !pick.probe;
-        (pick.insists.map(|rest| rest.until), behind)
+        (pick.insists.map(|rest| rest.until), behind, view.place)
     });
     // A session stays where it is while that is well.
     if let Some(preferred) = exclusions.preferred

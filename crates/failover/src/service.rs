@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::{
     affinity::{Session, Sessions},
+    balance::Draws,
     call::CallState,
     choose::{ChooseChain, OneChain},
     future::ResponseFuture,
@@ -55,6 +56,7 @@ pub(crate) struct CallRules {
     pub(crate) policy: Arc<FailoverPolicy>,
     /// What repetitions and hedges are paid from.
     pub(crate) budget: Option<RetryBudget>,
+    pub(crate) draws: Draws,
     rng: Mutex<fastrand::Rng>,
 }
 
@@ -64,8 +66,9 @@ impl CallRules {
         budget: Option<RetryBudget>,
         seed: Option<u64>,
     ) -> Self {
-        let rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self { policy, budget, rng: Mutex::new(rng) }
+        let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let draws = Draws::new(rng.fork().u64(..));
+        Self { policy, budget, draws, rng: Mutex::new(rng) }
     }
 
     /// The pause before the next round, after `rounds` and a pause of `last`.

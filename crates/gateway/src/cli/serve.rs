@@ -29,7 +29,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         println!("  Gemini SDKs     base URL http://{at}");
         for route in app.gateway().routes() {
             let name = if app.gateway().routes().len() == 1 { "chain" } else { route.name() };
-            println!("  {name:<14}  {}", route.chain().join(" -> "));
+            let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
+            println!("  {name:<14}  {}", chain.join(" -> "));
         }
         reload_on_hangup(app.clone());
         let draining = app.clone();

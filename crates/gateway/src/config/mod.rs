@@ -4,6 +4,7 @@
 
 mod error;
 mod keys;
+mod link;
 mod load;
 mod overlay;
 mod preset;
@@ -15,6 +16,7 @@ mod validate;
 pub use self::{
     error::{ConfigError, ConfigErrors},
     keys::schema,
+    link::Link,
     routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
+use super::Link;
+
 /// `[routes.NAME]`
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -23,9 +25,9 @@ pub struct RouteConfig {
     /// every beginning. None: whatever the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<String>,
-    /// The providers in the order they are asked. None: those of `[failover]`.
+    /// The providers in the order they are asked, as in `[failover]`. None: those of `[failover]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub chain: Vec<String>,
+    pub chain: Vec<Link>,
     /// Keys of `[failover]` about single calls, such as `when_exhausted`, `patience` or `hedge_ms`; not those
     /// about targets. With a chain of its own a route has the `chains` that stand here.
     #[serde(skip_serializing_if = "Map::is_empty")]

@@ -23,7 +23,7 @@ use steadfast_core::{
     Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope, config::Seconds,
 };
 
-use super::RouteConfig;
+use super::{Link, RouteConfig};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -173,6 +173,9 @@ pub struct ProviderConfig {
     /// the value `*` sends the model as it was asked for, which is also what happens without a map.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
+    /// Its share of the calls, beside equals of a chain; 0: only when the others can not.
+    #[serde(default = "one")]
+    pub weight: u32,
     /// Models to try instead, best first, by the model sent: `{ "large" = ["small"] }`.
     #[serde(default)]
     pub downgrades: BTreeMap<String, Vec<String>>,
@@ -212,6 +215,7 @@ impl ProviderConfig {
             base_url: None,
             credentials: Vec::new(),
             models: BTreeMap::new(),
+            weight: 1,
             downgrades: BTreeMap::new(),
             vision: true,
             tools: true,
@@ -229,6 +233,10 @@ fn yes() -> bool {
     true
 }
 
+fn one() -> u32 {
+    1
+}
+
 /// The values of headers may be secrets.
 fn names_only<S: Serializer>(
     headers: &BTreeMap<String, String>,
@@ -242,9 +250,10 @@ fn names_only<S: Serializer>(
 #[serde(default)]
 #[non_exhaustive]
 pub struct FailoverConfig {
-    /// The providers in the order they are asked. Without it, the order in which they stand in the
-    /// file.
-    pub chain: Vec<String>,
+    /// The providers in the order they are asked: `["a", "b"]`. Several that are equal stand in a list of
+    /// their own, `[["a", "b"], "c"]`, and share the calls by `balance` and their `weight`. Without it, the
+    /// order in which they stand in the file.
+    pub chain: Vec<Link>,
     /// Chains for requests that need something.
     pub chains: ChainsConfig,
     /// Whether a model's own vendor is asked first, by the model's name; of several providers of one
@@ -267,9 +276,9 @@ pub struct FailoverConfig {
 #[non_exhaustive]
 pub struct ChainsConfig {
     /// The chain for requests with images.
-    pub vision: Vec<String>,
+    pub vision: Vec<Link>,
     /// The chain for long conversations.
-    pub large: Vec<String>,
+    pub large: Vec<Link>,
     /// From how many tokens on, estimated from below, a conversation is long. Three quarters of the
     /// 200,000 that are the usual window.
     pub large_tokens: u64,
@@ -399,9 +408,9 @@ impl Config {
     }
 
     /// The providers in the order they are asked.
-    pub fn chain(&self) -> Vec<String> {
+    pub fn chain(&self) -> Vec<Link> {
         if self.failover.chain.is_empty() {
-            self.providers.iter().map(|provider| provider.name.clone()).collect()
+            self.providers.iter().map(|provider| provider.name.as_str().into()).collect()
         } else {
             self.failover.chain.clone()
         }

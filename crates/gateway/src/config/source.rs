@@ -303,7 +303,7 @@ fn find<'t, 'i>(root: &'t DeTable<'i>, key: &str) -> Option<&'t Spanned<DeValue<
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Link, *};
 
     fn errors(text: &str) -> String {
         Source::text(text).parse().unwrap_err().to_string()
@@ -416,7 +416,7 @@ mod tests {
                 own.continuation.enabled,
             )
         };
-        let list = |name: &str| vec![name.to_owned()];
+        let list = |name: &str| vec![Link::from(name)];
         assert_eq!(seen("z"), (list("a"), 1, 7, (5, 9), Some(400), true));
         assert_eq!(seen("b"), (list("c"), 0, 1, (600, 9), Some(3), true), "keys follow others too");
         assert_eq!(seen("m"), (list("a"), 1, 7, (600, 9), Some(400), false));

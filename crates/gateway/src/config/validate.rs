@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
-use super::{Auth, Config, ConfigError, ConfigErrors, Source, SummariserConfig};
+use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
@@ -221,12 +221,19 @@ impl Check<'_> {
         }
     }
 
-    fn chain(&mut self, config: &Config, key: &str, chain: &[String]) {
+    fn chain(&mut self, config: &Config, key: &str, chain: &[Link]) {
         let mut seen = BTreeSet::new();
-        for (index, name) in chain.iter().enumerate() {
-            let at = format!("{key}[{index}]");
-            self.provider(config, &at, name);
-            self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
+        for (index, link) in chain.iter().enumerate() {
+            let place = format!("{key}[{index}]");
+            self.require(!link.names().is_empty(), &place, "must not be empty");
+            for (n, name) in link.names().iter().enumerate() {
+                let at = match link {
+                    Link::One(_) => place.clone(),
+                    Link::Equals(_) => format!("{place}[{n}]"),
+                };
+                self.provider(config, &at, name);
+                self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));
+            }
         }
     }
 
@@ -428,6 +435,27 @@ failover = 'forbidden'
         }
         assert_eq!(all.len(), 15, "{all:#?}");
         assert!(!all.iter().any(|error| error.contains("sk-live")), "no secret is shown");
+    }
+
+    #[test]
+    fn equal_providers_are_checked_like_others() {
+        let text = |chain: &str| {
+            format!(
+                "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\nweight=3\n\
+                 [[providers]]\nname='b'\ndialect='openai'\n[failover]\nbalance='weight'\nchain={chain}"
+            )
+        };
+        assert_eq!(errors(&text("[['a', 'b']]")), [""; 0]);
+        let all = errors(&text("[['a', 'x'], 'a', []]"));
+        for expected in [
+            ":12:14: failover.chain[0][1]: there is no provider `x`",
+            ":12:20: failover.chain[1]: `a` stands there twice",
+            "failover.chain[2]: must not be empty",
+        ] {
+            assert!(all.iter().any(|error| error.contains(expected)), "{expected} in {all:#?}");
+        }
+        let wrong = Source::text(text("[3]")).parse().unwrap_err().to_string();
+        assert!(wrong.contains("expected the name of a provider, or a list of names"), "{wrong}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use steadfast::{
 use steadfast_core::Failover;
 
 use super::models::ModelLimits;
-use crate::config::{Config, ConfigErrors, ProviderConfig, Source, credential_name, native};
+use crate::config::{Config, ConfigErrors, Link, ProviderConfig, Source, credential_name, native};
 
 /// The layers of `config`; what is summarised is summarised by `summaries`.
 ///
@@ -162,7 +162,7 @@ pub(crate) struct Choose {
 impl Choose {
     fn of(
         config: &Config,
-        names: &[String],
+        links: &[Link],
         at: At<'_>,
     ) -> Result<(Vec<(String, Chain)>, Self), ConfigErrors> {
         let chains = &config.failover.chains;
@@ -181,9 +181,13 @@ impl Choose {
             choose.large = Some(chains.large_tokens);
         }
         if config.failover.own_vendor_first {
-            for provider in config.providers.iter().filter(|p| names.contains(&p.name)) {
-                let mut order = vec![provider.name.clone()];
-                order.extend(names.iter().filter(|name| **name != provider.name).cloned());
+            for provider in config.providers.iter() {
+                if !links.iter().any(|link| link.names().contains(&provider.name)) {
+                    continue;
+                }
+                let own = Link::One(provider.name.clone());
+                let others = links.iter().filter_map(|link| link.without(&provider.name));
+                let order: Vec<_> = std::iter::once(own).chain(others).collect();
                 let chain = chain(config, &order).map_err(|e| at("failover.chain", &e))?;
                 let name = format!("vendor:{}", provider.name);
                 let own = native(provider.dialect).iter().map(|model| model.trim_end_matches('*'));
@@ -214,23 +218,25 @@ impl ChooseChain<ChatRequest> for Choose {
     }
 }
 
-/// The chain of the providers of these `names`.
+/// The chain of the providers of these `links`.
 pub(super) fn chain(
     config: &Config,
-    names: &[String],
+    links: &[Link],
 ) -> Result<Chain, steadfast::failover::ChainError> {
-    Chain::new(
-        names
-            .iter()
-            .filter_map(|name| config.providers.iter().find(|provider| provider.name == *name))
-            .map(|provider| spec(config, provider)),
-    )
+    let provider = |name: &String| config.providers.iter().find(|one| one.name == *name);
+    let link = |link: &Link| {
+        let specs =
+            link.names().iter().filter_map(provider).map(|one| spec(config, one)).enumerate();
+        specs.map(|(n, spec)| if n == 0 { spec } else { spec.as_equal() }).collect::<Vec<_>>()
+    };
+    Chain::new(links.iter().flat_map(link))
 }
 
 fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
     let mut spec = TargetSpec::new(provider.name.clone()).with_dialect(provider.dialect);
     spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
     spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));
+    spec.weight = provider.weight;
     let downgrades = match provider.downgrades.is_empty() {
         true => &config.failover.downgrades,
         false => &provider.downgrades,

@@ -21,7 +21,7 @@ pub use self::{
     worst::{Cost, Worst},
 };
 use crate::{
-    config::{Config, ConfigError, ConfigErrors, Source, credential_name},
+    config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
     keys,
 };
 use http::{Request, Response};
@@ -241,7 +241,7 @@ impl Gateway {
     }
 
     /// The providers in the order they are asked, without a route.
-    pub fn chain(&self) -> &[String] {
+    pub fn chain(&self) -> &[Link] {
         self.base().chain()
     }
 
@@ -322,7 +322,8 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Places), Co
 
 /// Each provider of the chains with each of its keys.
 fn targets(config: &Config, routes: &[Route]) -> Vec<Target> {
-    let is_asked = |name: &String| routes.iter().any(|route| route.chain.contains(name));
+    let links = routes.iter().flat_map(|route| &route.chain);
+    let is_asked = |name: &String| links.clone().any(|link| link.names().contains(name));
     let in_chain = config.providers.iter().filter(|provider| is_asked(&provider.name));
     in_chain
         .flat_map(|provider| {

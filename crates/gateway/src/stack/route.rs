@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use steadfast::{ChatRequest, ChatService, Handles};
 
-use crate::config::RouteConfig;
+use crate::config::{Link, RouteConfig};
 
 /// What a request goes through: the file's own stack, or that of a `[routes.NAME]`.
 pub struct Route {
@@ -13,7 +13,7 @@ pub struct Route {
     pub(super) when: Option<RouteConfig>,
     pub(super) service: ChatService,
     pub(super) handles: Handles,
-    pub(super) chain: Vec<String>,
+    pub(super) chain: Vec<Link>,
 }
 
 impl Route {
@@ -33,7 +33,7 @@ impl Route {
     }
 
     /// The providers in the order they are asked.
-    pub fn chain(&self) -> &[String] {
+    pub fn chain(&self) -> &[Link] {
         &self.chain
     }
 
