@@ -233,10 +233,10 @@ impl RetryBudget {
         let held = share.fetch_add(1, Ordering::Relaxed);
         let before = bucket.waiting.fetch_add(1, Ordering::Relaxed);
         // Dropped, it gives both up again.
-        let place = Waiting { bucket: bucket.clone(), share: share.clone() };
+        let slot = Waiting { bucket: bucket.clone(), share: share.clone() };
         let most = self.policy.max_waiting;
         let left = most.saturating_sub(before);
-        (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(place)
+        (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(slot)
     }
 
     /// How many calls wait.
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_leaves_places_to_wait_in_for_the_others() {
+    fn calls_that_wait_leave_room_for_those_of_other_routes() {
         let policy = BudgetPolicy { max_waiting: 16, ..BudgetPolicy::default() };
         let budget = RetryBudget::new(policy);
         let share = || RetryBudget::new(policy).sharing(&budget);

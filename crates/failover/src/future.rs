@@ -64,7 +64,7 @@ enum Timer {
     Cooldown {
         sleep: Pin<Box<Sleep>>,
         /// Held while the call waits.
-        _place: Option<Waiting>,
+        _slot: Option<Waiting>,
     },
 }
 
@@ -317,9 +317,9 @@ fn choose<Req: Call + Clone>(request: &mut Option<Req>, call: &mut CallState) ->
                     return Chosen::Ask(prepared);
                 }
             }
-            NextAction::Wait(wait, place) => {
+            NextAction::Wait(wait, slot) => {
                 let sleep = Box::pin(tokio::time::sleep(wait));
-                return Chosen::Wait(Timer::Cooldown { sleep, _place: place });
+                return Chosen::Wait(Timer::Cooldown { sleep, _slot: slot });
             }
             NextAction::End => break,
         }

@@ -51,19 +51,19 @@ impl CallState {
         if wait > patience.saturating_sub(waited) || wait >= time {
             return NextAction::End;
         }
-        let place = match self.place() {
-            Ok(place) => place,
+        let slot = match self.waiting_slot() {
+            Ok(slot) => slot,
             Err(why) => return self.stop(why),
         };
         event::waited(&self.log, &self.candidate(next.slot).target, wait);
         let history = self.history();
         (history.rounds, history.pause) = (rounds + 1, pause);
         history.waited = waited.saturating_add(wait);
-        NextAction::Wait(wait, place)
+        NextAction::Wait(wait, slot)
     }
 
     /// A place among the calls that wait.
-    fn place(&self) -> Result<Option<Waiting>, &'static str> {
+    fn waiting_slot(&self) -> Result<Option<Waiting>, &'static str> {
         self.budget().map(|budget| budget.wait().ok_or("too many calls wait already")).transpose()
     }
 

@@ -80,7 +80,7 @@ pub(crate) enum NextAction {
 /// The time before a retry, and the place that the call has among those that wait.
 pub(crate) struct Wait {
     pub(crate) time: Duration,
-    pub(crate) place: Option<Waiting>,
+    pub(crate) slot: Option<Waiting>,
 }
 
 impl<S, Req: Call + Clone> CallState<S, Req> {
@@ -206,8 +206,8 @@ impl<S, Req: Call> CallState<S, Req> {
     /// A wait of this `time`, if there is a place for one more call that waits.
     fn wait(&self, time: Duration) -> Result<Wait, GiveUp> {
         let budget = self.shared.budget(self.kept.context()).filter(|_| !time.is_zero());
-        let place = budget.map(|budget| budget.wait().ok_or(GiveUp::Crowded)).transpose()?;
-        Ok(Wait { time, place })
+        let slot = budget.map(|budget| budget.wait().ok_or(GiveUp::Crowded)).transpose()?;
+        Ok(Wait { time, slot })
     }
 
     fn give_up(&self, failure: Failure, why: GiveUp) -> NextAction {

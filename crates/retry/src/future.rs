@@ -42,7 +42,7 @@ pin_project! {
         // Boxed: it exists on the slow path only, and would double the size of the future.
         Sleeping {
             sleep: Pin<Box<Sleep>>,
-            place: Option<Waiting>,
+            slot: Option<Waiting>,
         },
         Readying,
         Done,
@@ -103,9 +103,9 @@ where
                 NextAction::Retry(Wait { time, .. }) if time.is_zero() => {
                     this.state.set(State::Readying);
                 }
-                NextAction::Retry(Wait { time, place }) => {
+                NextAction::Retry(Wait { time, slot }) => {
                     let sleep = Box::pin(tokio::time::sleep(time));
-                    this.state.set(State::Sleeping { sleep, place });
+                    this.state.set(State::Sleeping { sleep, slot });
                 }
                 NextAction::GiveUp(failure) => {
                     this.state.set(State::Done);

@@ -131,7 +131,7 @@ async fn nothing_is_lost_when_the_call_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_finds_no_place_to_wait_in_ends_with_its_failure() {
+async fn a_call_that_may_not_wait_ends_with_its_failure() {
     let budget = RetryBudget::new(BudgetPolicy { max_waiting: 1, ..BudgetPolicy::default() });
     let layer = layer(exact()).with_budget(budget.clone());
     let fails = || service_fn(async |_: PlainRequest| Err::<(), _>(fail(Reason::ServerError)));

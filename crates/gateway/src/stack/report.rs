@@ -172,16 +172,16 @@ fn attempts(config: &Config, candidates: u64) -> u64 {
     let (retry, failover) = (&config.retry.policy, &config.failover.policy);
     let worst = worst::of(retry, failover);
     let most = |cost: fn(&Worst) -> Cost| worst.iter().map(|row| cost(row).attempts.into()).max();
-    let in_place: u64 = most(|row| row.with_spare).unwrap_or(1);
+    let at_one: u64 = most(|row| row.with_spare).unwrap_or(1);
     let alone: u64 = most(|row| row.alone).unwrap_or(1);
     // The others are refused for good, and the last one is alone.
     let last_alone = candidates - 1 + alone;
     if candidates == 1 || failover.when_exhausted == WhenExhausted::Fail {
-        return last_alone.max(candidates * in_place);
+        return last_alone.max(candidates * at_one);
     }
     // A round is not begun after so many attempts, and may end with more.
-    let rounds = u64::from(failover.attempts.saturating_sub(1)) + in_place;
-    last_alone.max(rounds).max(candidates * in_place)
+    let rounds = u64::from(failover.attempts.saturating_sub(1)) + at_one;
+    last_alone.max(rounds).max(candidates * at_one)
 }
 
 /// Keys of the file that change nothing, and why.
