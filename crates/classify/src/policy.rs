@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn final_texts_are_not_retried() {
-        let mut policy = ClassifyPolicy::default();
-        policy.final_texts = vec!["quota exceeded".to_owned()];
+        let final_texts = vec!["quota exceeded".to_owned()];
+        let policy = ClassifyPolicy { final_texts, ..ClassifyPolicy::default() };
         let retry = |reason, message: &str| {
             policy.apply(Failure::new(reason, message), &RecoveryTable::default()).retry()
         };

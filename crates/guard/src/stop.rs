@@ -192,7 +192,7 @@ impl fmt::Display for SafetyStop {
         let is_forced = self.text == StopText::Forced;
         match is_forced {
             true => write!(f, "Forced stop: {}. ", Maximum(&self.cause))?,
-            false => write!(f, "Safety limit reached: {}.\n", self.cause)?,
+            false => writeln!(f, "Safety limit reached: {}.", self.cause)?,
         }
         let (events, calls) = (thousands(self.events), thousands(self.calls));
         write!(f, "Events processed: {events} | Tool calls: {calls}")?;
