@@ -128,7 +128,8 @@ mod tests {
             (Reason::Auth, Weight::Hard),
         ] {
             let failure = Failure::new(reason, "");
-            let verdict = judge(&Outcome::Failure(&failure), &BreakerPolicy::default(), Covers::ALL);
+            let verdict =
+                judge(&Outcome::Failure(&failure), &BreakerPolicy::default(), Covers::ALL);
             let CircuitVerdict::Failure(blame) = in_turns(verdict) else { panic!("{reason}") };
             assert_eq!(blame.weight, weight, "{reason}");
         }

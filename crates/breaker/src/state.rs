@@ -19,7 +19,10 @@ use steadfast_core::{
 };
 use tokio::{sync::broadcast, time::Instant};
 
-use crate::{BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers, judge::{in_turns, judge}};
+use crate::{
+    BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers,
+    judge::{in_turns, judge},
+};
 
 /// Transitions kept for a subscriber that is slow to read. An incident changes the state of each
 /// target a few times a minute; a subscriber that misses this many learns how many it missed.
