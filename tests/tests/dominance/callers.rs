@@ -193,6 +193,5 @@ where
     while let Some(call) = calls.join_next().await {
         call.unwrap();
     }
-    let tally = tally.lock().clone();
-    tally
+    tally.lock().clone()
 }

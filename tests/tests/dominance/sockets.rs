@@ -77,16 +77,16 @@ async fn answer(State((targets, at)): State<(Targets, usize)>, body: Bytes) -> R
     }
     let pieces = response.into_parts().1.map(|event| match event {
         Ok(event) if event.is_end() => {
-            Ok(format!("data: {}\n\ndata: [DONE]\n\n", chunk(&json!({}), "stop".into())))
+            Ok(format!("data: {}\n\ndata: [DONE]\n\n", chunk(&json!({}), Some("stop"))))
         }
-        Ok(_) => Ok(format!("data: {}\n\n", chunk(&json!({"content": "An answer."}), Value::Null))),
+        Ok(_) => Ok(format!("data: {}\n\n", chunk(&json!({"content": "An answer."}), None))),
         // The connection breaks.
         Err(failure) => Err(failure),
     });
     ([("content-type", "text/event-stream")], Body::from_stream(pieces)).into_response()
 }
 
-fn chunk(delta: &Value, finish: Value) -> Value {
+fn chunk(delta: &Value, finish: Option<&str>) -> Value {
     json!({
         "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m",
         "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],

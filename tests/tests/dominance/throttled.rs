@@ -22,7 +22,7 @@ fn world(seed: u64, faults: &[FaultPattern], rate: f64, length: Duration) -> Wor
         callers: Callers::Open(rate),
         first_content: Duration::from_millis(500),
         length,
-        streamed: seed % 2 == 0,
+        streamed: seed.is_multiple_of(2),
         identity: Identity::Unknown,
     }
 }

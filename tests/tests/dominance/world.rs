@@ -149,10 +149,10 @@ mod sockets {
                 shorter(&mut nature.fails_after);
                 match &mut nature.fault {
                     FaultPattern::Windows(windows) => {
-                        windows.iter_mut().for_each(|(from, until)| {
+                        for (from, until) in windows {
                             shorter(from);
                             shorter(until);
-                        })
+                        }
                     }
                     FaultPattern::Slope(from, until) => {
                         shorter(from);

@@ -1,16 +1,18 @@
 //! The alarms for operators.
 
-use std::{fmt, sync::Arc};
+use std::{cell::RefCell, fmt, sync::Once};
 
-use parking_lot::Mutex;
-use tracing::{Event, Subscriber, field::Field, subscriber::DefaultGuard};
+use tracing::{Event, Subscriber, field::Field};
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
-/// Records the alarms that are raised on this thread while it exists.
-pub(crate) struct Alarms {
-    recorded: Arc<Mutex<Vec<Alarm>>>,
-    _guard: DefaultGuard,
+thread_local! {
+    static RECORDED: RefCell<Vec<Alarm>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Records the alarms that are raised on this thread. The subscriber is that of the process: where each
+/// test has its own, tracing may take an event for one that nobody is interested in, since another test
+/// raises it first.
+pub(crate) struct Alarms;
 
 /// One alarm: its level, its target and its reason.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,17 +24,18 @@ pub(crate) struct Alarm {
 
 impl Alarms {
     pub(crate) fn record() -> Self {
-        let recorded = Arc::<Mutex<Vec<Alarm>>>::default();
-        let registry = tracing_subscriber::registry().with(AlarmLayer(recorded.clone()));
-        Self { recorded, _guard: registry.set_default() }
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| tracing_subscriber::registry().with(AlarmLayer).init());
+        RECORDED.with_borrow_mut(Vec::clear);
+        Self
     }
 
     pub(crate) fn recorded(&self) -> Vec<Alarm> {
-        self.recorded.lock().clone()
+        RECORDED.with_borrow(Clone::clone)
     }
 }
 
-struct AlarmLayer(Arc<Mutex<Vec<Alarm>>>);
+struct AlarmLayer;
 
 impl<S: Subscriber> Layer<S> for AlarmLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -44,7 +47,7 @@ impl<S: Subscriber> Layer<S> for AlarmLayer {
                 "reason" => alarm.reason = format!("{value:?}").trim_matches('"').to_owned(),
                 _ => {}
             });
-            self.0.lock().push(alarm);
+            RECORDED.with_borrow_mut(|recorded| recorded.push(alarm));
         }
     }
 }

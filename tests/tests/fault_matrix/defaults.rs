@@ -87,7 +87,7 @@ async fn with_a_spare(
 
 async fn alone(whole: Whole, dialect: Dialect, stream: bool, fault: Fault, e: Expected, at: &str) {
     let pair = Pair::always(dialect, fault);
-    let running = whole.start(&[pair.primary.clone()]);
+    let running = whole.start(std::slice::from_ref(&pair.primary));
     let got = running.ask(question(dialect, stream)).await;
     let asked = pair.primary.journal().entries();
     assert_eq!(got.attempts as usize, asked.len(), "{at}: attempts");

@@ -15,16 +15,22 @@ use crate::{asked, failing};
 struct Odd {
     name: &'static str,
     openai: (Value, Vec<Value>, &'static str),
-    anthropic: (Vec<Value>, &'static str),
+    anthropic: (Vec<Block>, &'static str),
     gemini: (Vec<Value>, &'static str),
 }
 
-/// A block of Anthropic's and the pieces that it comes in.
-fn block(start: Value, deltas: Vec<Value>, whole: Value) -> Value {
-    json!({"start": start, "deltas": deltas, "whole": whole})
+/// A block of Anthropic's, and the pieces that it comes in.
+struct Block {
+    start: Value,
+    deltas: Vec<Value>,
+    whole: Value,
 }
 
-fn text_block(text: &str) -> Value {
+fn block(start: Value, deltas: Vec<Value>, whole: Value) -> Block {
+    Block { start, deltas, whole }
+}
+
+fn text_block(text: &str) -> Block {
     block(
         json!({"type": "text", "text": ""}),
         vec![json!({"type": "text_delta", "text": text})],
@@ -193,7 +199,7 @@ fn whole(dialect: Dialect, odd: &Odd) -> String {
         }),
         Dialect::Anthropic => json!({
             "id": "msg_1", "type": "message", "role": "assistant", "model": model(dialect),
-            "content": odd.anthropic.0.iter().map(|block| block["whole"].clone()).collect::<Vec<_>>(),
+            "content": odd.anthropic.0.iter().map(|block| &block.whole).collect::<Vec<_>>(),
             "stop_reason": odd.anthropic.1, "stop_sequence": null,
             "usage": {"input_tokens": 3, "output_tokens": 5},
         }),
@@ -233,8 +239,8 @@ fn streamed(dialect: Dialect, odd: &Odd) -> String {
                 "usage": {"input_tokens": 3, "output_tokens": 1},
             }})];
             for (index, block) in odd.anthropic.0.iter().enumerate() {
-                events.push(json!({"type": "content_block_start", "index": index, "content_block": block["start"]}));
-                for delta in block["deltas"].as_array().unwrap() {
+                events.push(json!({"type": "content_block_start", "index": index, "content_block": block.start}));
+                for delta in &block.deltas {
                     events.push(
                         json!({"type": "content_block_delta", "index": index, "delta": delta}),
                     );

@@ -1,14 +1,7 @@
 //! `attempts` is how often a provider was asked, by whichever layer: in the header as far as the head can
 //! know, in the log in full. Compared with the providers' own journals.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{cell::Cell, fmt, sync::Once, time::Duration};
 
 use serde_json::{Value, json};
 use steadfast::{
@@ -27,17 +20,28 @@ use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 use crate::{asked, failing, sim};
 
-/// The attempts of the newest request that is over, by its log line.
-#[derive(Clone, Default)]
-struct Logged(Arc<AtomicU64>);
+thread_local! {
+    /// The attempts of the newest request that is over on this thread, by its log line.
+    static LOGGED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The subscriber of the process: where each test has its own, tracing may take an event for one that nobody
+/// is interested in, since another test raises it first.
+struct Logged;
+
+impl Logged {
+    fn install() {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| tracing_subscriber::registry().with(Self).init());
+    }
+}
 
 impl<S: Subscriber> Layer<S> for Logged {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         if event.metadata().name() == "steadfast::gateway::request" {
             event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
                 if field.name() == "attempts" {
-                    let attempts = format!("{value:?}").parse().unwrap();
-                    self.0.store(attempts, Ordering::Relaxed);
+                    LOGGED.set(format!("{value:?}").parse().unwrap());
                 }
             });
         }
@@ -138,8 +142,7 @@ fn cases(dialect: Dialect, stream: bool) -> Vec<Case> {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_are_those_of_the_journal() {
-    let logged = Logged::default();
-    let _guard = tracing_subscriber::registry().with(logged.clone()).set_default();
+    Logged::install();
     for dialect in DIALECTS {
         for stream in [false, true] {
             for (name, sims, request, needed) in cases(dialect, stream) {
@@ -153,8 +156,7 @@ async fn attempts_are_those_of_the_journal() {
                     "{case}: {:?}",
                     reply.header("x-steadfast-recovery")
                 );
-                let log = logged.0.load(Ordering::Relaxed) as usize;
-                assert_eq!(log, needed, "{case}: the log");
+                assert_eq!(LOGGED.take(), needed, "{case}: the log");
                 let head: usize = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
                 // What follows the head of a stream it can not know.
                 let after_head =
@@ -168,8 +170,7 @@ async fn attempts_are_those_of_the_journal() {
 /// The call that sees whether a provider is back, and the one beside it.
 #[tokio::test(start_paused = true)]
 async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
-    let logged = Logged::default();
-    let _guard = tracing_subscriber::registry().with(logged.clone()).set_default();
+    Logged::install();
     for dialect in DIALECTS {
         let first = failing(dialect, FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
         let sims = [first, spare(dialect)];
@@ -188,7 +189,7 @@ async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
         let before = asked(&sims);
         let reply = gateway.send(&ask("three")).await;
         assert_eq!(asked(&sims) - before, 2, "{dialect}");
-        assert_eq!(logged.0.load(Ordering::Relaxed), 2, "{dialect}");
+        assert_eq!(LOGGED.take(), 2, "{dialect}");
         assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{dialect}");
     }
 }

@@ -86,7 +86,7 @@ struct Call {
     attempts: String,
 }
 
-/// Forty seconds of four calls a second of others, with and without a poisonous prompt twice a second.
+/// Twenty seconds of four calls a second of others, with and without a poisonous prompt twice a second.
 async fn others(known: Known, fault: Option<Fault>, spare: bool) -> Vec<Call> {
     let stream = true;
     let plan = match fault {
@@ -107,7 +107,7 @@ async fn others(known: Known, fault: Option<Fault>, spare: bool) -> Vec<Call> {
         tokio::spawn(async move {
             let mut calls = JoinSet::new();
             let mut number = 0;
-            while began.elapsed() < Duration::from_secs(40) {
+            while began.elapsed() < Duration::from_secs(20) {
                 number += 1;
                 let own = number.to_string();
                 let (session, prompt) = match known {
@@ -127,7 +127,7 @@ async fn others(known: Known, fault: Option<Fault>, spare: bool) -> Vec<Call> {
     let calls = Arc::new(Mutex::new(Vec::new()));
     let mut running = JoinSet::new();
     let mut rng = Rng::with_seed(1);
-    while began.elapsed() < Duration::from_secs(40) {
+    while began.elapsed() < Duration::from_secs(20) {
         let key = if rng.bool() { ACME } else { OTHER };
         let session = rng.u8(..20).to_string();
         let session = rng.bool().then_some(&*session);
@@ -158,7 +158,7 @@ async fn a_prompt_that_breaks_providers_costs_nobody_else_anything() {
             for known in [Known::Session, Known::Prompt, Known::NewSessions, Known::SessionAlone] {
                 let case = format!("{name}, spare {spare}, {known:?}");
                 let calls = others(known, Some(fault.clone()), spare).await;
-                assert!(calls.len() > 150, "{case}");
+                assert!(calls.len() > 70, "{case}");
                 let lost = calls.iter().filter(|call| !call.answered).count();
                 let late = calls.iter().filter(|call| call.took > ANSWER).count();
                 let again = calls.iter().filter(|call| call.attempts != "1").count();
