@@ -1,4 +1,4 @@
-//! Counters and histograms of what the layers do, for any recorder of the [`metrics`](::metrics) crate: a
+//! Counters and histograms of what the layers do, for any recorder of the `metrics` crate: a
 //! Prometheus exporter, statsd and so on.
 //!
 //! [`CallMetricsLayer`] goes around everything else, a [`Stack`](crate::Stack) or single layers:
