@@ -151,7 +151,7 @@ impl CallState {
         let view = |candidate: &Candidate| candidate.view(&self.needs, self.witness, now);
         let mut views: SmallVec<[CandidateView; 4]> =
             self.route.candidates.iter().map(view).collect();
-        self.route.places(&mut views, now);
+        self.route.share(&mut views, now);
         views
     }
 

@@ -103,7 +103,7 @@ impl App {
         };
         let source = Source::file(path)?;
         let mut config = source.parse()?;
-        // As the file had it: what was said on the command line is no change of the file.
+        // As the file had it: what the command line overrides is no change of the file.
         let old = before.source.parse().unwrap_or_else(|_| before.config.clone());
         let changed = FIXED.iter().filter(|(_, of)| of(&old) != of(&config));
         let need_restart = changed.map(|(key, _)| *key).collect();
