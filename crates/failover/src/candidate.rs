@@ -147,7 +147,7 @@ impl Candidate {
             window: self.native.can.window,
             rest,
             yields,
-            place: self.spec,
+            position: self.spec,
         }
     }
 

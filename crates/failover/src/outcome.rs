@@ -192,7 +192,7 @@ pub(crate) fn lease(
     withdrawal: Option<Withdrawal>,
 ) -> Lease {
     if let Some(candidate) = route.of(&permit) {
-        candidate.provider().load().begun();
+        candidate.provider().load().started();
     }
     let budget = budget.filter(|budget| withdrawal.is_some() || !budget.is_full());
     let observer: Arc<dyn Observer> = match budget {

@@ -38,14 +38,17 @@ pub(crate) struct Route {
     pub(crate) choosy: bool,
     /// How many candidates there are beside the first one, without downgrades.
     pub(crate) spares: u32,
-    /// Runs of two and more equal providers, with their weights: places in the chain.
-    groups: Box<[Box<[(u8, u32)]>]>,
+    /// Runs of two and more equal providers.
+    groups: Box<[Group]>,
     /// How many providers the candidates are of.
     pub(crate) providers: u32,
     /// What it is for; two may have the same key.
     chain: Arc<str>,
     model: Option<Box<str>>,
 }
+
+/// Equal providers: where each stands in the chain, and its weight.
+type Group = Box<[(u8, u32)]>;
 
 /// The chains in force.
 #[derive(Debug)]
@@ -240,7 +243,7 @@ impl Route {
     }
 
     /// Where each provider of the chain comes for one call: where it stands, except beside its equals.
-    pub(crate) fn places(&self, views: &mut [CandidateView], now: Instant) {
+    pub(crate) fn share(&self, views: &mut [CandidateView], now: Instant) {
         let CallRules { policy, draws, .. } = &*self.rules;
         for group in &self.groups {
             let equal = |(spec, weight): &(u8, u32)| {
@@ -255,9 +258,9 @@ impl Route {
             };
             let mut equals: SmallVec<[Equal; 8]> = group.iter().map(equal).collect();
             balance::order(policy.balance, &mut equals, draws.next());
-            for (&(place, _), equal) in group.iter().zip(&equals) {
+            for (&(position, _), equal) in group.iter().zip(&equals) {
                 let of_spec = views.iter_mut().filter(|view| view.spec == equal.spec);
-                of_spec.for_each(|view| view.place = place);
+                of_spec.for_each(|view| view.position = position);
             }
         }
     }
@@ -280,7 +283,7 @@ impl Route {
 }
 
 /// The runs of equals in `chain`.
-fn groups(chain: &Chain) -> Box<[Box<[(u8, u32)]>]> {
+fn groups(chain: &Chain) -> Box<[Group]> {
     let specs: Vec<_> = (0u8..).zip(chain.iter()).collect();
     let runs = specs.chunk_by(|_, (_, next)| next.equal).filter(|run| run.len() > 1);
     runs.map(|run| run.iter().map(|(at, spec)| (*at, spec.weight)).collect()).collect()

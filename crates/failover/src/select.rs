@@ -105,7 +105,7 @@ pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusion
     plan.order.sort_by_key(|pick| {
         let view = &views[usize::from(pick.slot)];
         let behind = view.mostly_fails && !pick.probe;
-        (pick.insists.map(|rest| rest.until), behind, view.place)
+        (pick.insists.map(|rest| rest.until), behind, view.position)
     });
     // A session stays where it is while that is well.
     if let Some(preferred) = exclusions.preferred

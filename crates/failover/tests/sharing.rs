@@ -76,7 +76,7 @@ async fn a_session_stays_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_configured_no_more_is_forgotten_when_told() {
+async fn what_is_configured_no_more_is_dropped_on_request() {
     let providers = Providers::new();
     let layer = abc().at_once();
     for name in ["a", "b"] {

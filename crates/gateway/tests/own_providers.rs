@@ -27,7 +27,8 @@ async fn they_replace_the_configured_ones() {
         .with_credential(Credential::new("main", "other"));
     let gateway =
         Gateway::with_providers(&config, &source, Providers::new([own]).unwrap()).unwrap();
-    let answer = gateway.service().oneshot(ChatRequest::user("who?")).await.unwrap();
+    let request = ChatRequest::user("who?");
+    let answer = gateway.route(&request).service().oneshot(request).await.unwrap();
     assert_eq!(answer.collect().await.unwrap().text(), "From the other one.");
-    assert_eq!(gateway.chain(), ["p"]);
+    assert_eq!(gateway.chain(), ["p".into()]);
 }

@@ -5,7 +5,7 @@ use super::*;
 fn view(spec: u8, rank: u8) -> CandidateView {
     CandidateView {
         spec,
-        place: spec,
+        position: spec,
         rank,
         lacks: Lacks::default(),
         window: None,

@@ -11,7 +11,7 @@ pub(crate) struct CandidateView {
     /// Which provider of the chain.
     pub(crate) spec: u8,
     /// Where that provider comes: where it stands in the chain, or as equals share the call.
-    pub(crate) place: u8,
+    pub(crate) position: u8,
     /// 0 for the model that was asked for, n for the nth downgrade.
     pub(crate) rank: u8,
     /// What it can not do of what the request needs.

@@ -49,7 +49,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
     })
 }
 
-/// Reads the configuration again whenever the process is told to (SIGHUP), until it ends.
+/// Reads the configuration again on SIGHUP, until it ends.
 fn reload_on_hangup(app: App) {
     #[cfg(unix)]
     tokio::spawn(async move {

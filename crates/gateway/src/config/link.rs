@@ -1,4 +1,4 @@
-//! What stands at one place of a chain.
+//! What stands at one position of a chain.
 
 use std::{fmt, slice};
 
@@ -8,7 +8,7 @@ use serde::{
     de::{SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 
-/// One place of a chain: a provider, or several that are equal and share the calls.
+/// One position of a chain: a provider, or several that are equal and share the calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Link {

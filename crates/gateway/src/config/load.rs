@@ -34,9 +34,7 @@ impl Config {
         match file {
             Some(path) => {
                 let source = Source::file(path)?;
-                let mut config = source.parse()?;
-                config.take_fallback(|name| std::env::var(name).ok());
-                Ok((config, source))
+                Ok((Self::read(&source)?, source))
             }
             None => {
                 let set =
@@ -44,6 +42,13 @@ impl Config {
                 Ok((Self::from_keys(set)?, Source::default()))
             }
         }
+    }
+
+    /// What `source` says, and what it leaves to the environment.
+    pub(crate) fn read(source: &Source) -> Result<Self, ConfigErrors> {
+        let mut config = source.parse()?;
+        config.take_fallback(|name| std::env::var(name).ok());
+        Ok(config)
     }
 
     /// The configuration without a file: the providers whose key variable is `set`.

@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn a_route_has_the_preset_and_what_the_environment_adds() {
+        let text = "preset = 'claude-code'\n[routes.r]\nretry = { retries = 2 }\n\
+                    [routes.s.failover]\ndowngrades = { '*' = ['own'] }\n";
+        let source = Source::text(text);
+        let mut config = source.parse().unwrap();
+        config.take_fallback(|_| Some("small".to_owned()));
+        let own = Preset::ClaudeCode.policies().retry;
+        let route = source.route(&config, "r").unwrap();
+        assert_eq!((route.retry.policy.retries, route.retry.policy.backoff), (2, own.backoff));
+        assert_eq!(route.failover.downgrades["*"], ["small"]);
+        assert_eq!(source.route(&config, "s").unwrap().failover.downgrades["*"], ["own"]);
+    }
+
+    #[test]
     fn the_report_says_what_the_preset_set() {
         let text = "preset = 'codebuddy'\n[server]\nauth = 'none'\n[[providers]]\nname = 'a'\n\
                     dialect = 'openai'\n[retry]\nretries = 7\n";

@@ -114,6 +114,10 @@ impl Source {
         let changed = route.map(routes::sections).unwrap_or_default();
         let whole = overlay(root.get_ref(), &changed);
         let mut read = self.read(&whole).map_err(|error| self.at(&error, None))?;
+        if find(&whole, "failover.downgrades").is_none() {
+            // Of the environment.
+            read.failover.downgrades.clone_from(&config.failover.downgrades);
+        }
         let chain = config.routes.get(name).map(|route| route.chain.clone()).unwrap_or_default();
         if !chain.is_empty() {
             read.failover.chain = chain;

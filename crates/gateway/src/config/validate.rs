@@ -224,12 +224,12 @@ impl Check<'_> {
     fn chain(&mut self, config: &Config, key: &str, chain: &[Link]) {
         let mut seen = BTreeSet::new();
         for (index, link) in chain.iter().enumerate() {
-            let place = format!("{key}[{index}]");
-            self.require(!link.names().is_empty(), &place, "must not be empty");
+            let position = format!("{key}[{index}]");
+            self.require(!link.names().is_empty(), &position, "must not be empty");
             for (n, name) in link.names().iter().enumerate() {
                 let at = match link {
-                    Link::One(_) => place.clone(),
-                    Link::Equals(_) => format!("{place}[{n}]"),
+                    Link::One(_) => position.clone(),
+                    Link::Equals(_) => format!("{position}[{n}]"),
                 };
                 self.provider(config, &at, name);
                 self.require(seen.insert(name), &at, format!("`{name}` stands there twice"));

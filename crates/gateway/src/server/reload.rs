@@ -102,8 +102,8 @@ impl App {
             return Err(before.source.error("", message).into());
         };
         let source = Source::file(path)?;
-        let mut config = source.parse()?;
-        // As the file had it: what was said on the command line is no change of the file.
+        let mut config = Config::read(&source)?;
+        // As the file had it: what the command line overrides is no change of the file.
         let old = before.source.parse().unwrap_or_else(|_| before.config.clone());
         let changed = FIXED.iter().filter(|(_, of)| of(&old) != of(&config));
         let need_restart = changed.map(|(key, _)| *key).collect();

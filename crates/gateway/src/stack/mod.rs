@@ -1,8 +1,8 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod identity;
 mod layers;
 mod models;
-mod places;
 mod report;
 mod route;
 mod status;
@@ -14,10 +14,10 @@ use std::{
     sync::Arc,
 };
 
-use self::{models::ModelLimits, places::Places};
+use self::{identity::Identities, models::ModelLimits};
 pub use self::{
     report::{Line, Report},
-    route::Route,
+    route::RouteStack,
     worst::{Cost, Worst},
 };
 use crate::{
@@ -41,13 +41,13 @@ pub struct Gateway(Arc<Inner>);
 
 struct Inner {
     /// In the order of the file; the last one takes every request.
-    routes: Vec<Route>,
+    routes: Vec<RouteStack>,
     /// What may be asked: each provider of the chains, with each of its keys.
     targets: Vec<Target>,
     models: Vec<String>,
     /// Models by what stands for them.
     aliases: BTreeMap<String, String>,
-    places: Places,
+    identities: Identities,
     /// What outlives a change of the configuration, besides the state of the layers.
     kept: Kept,
 }
@@ -83,7 +83,7 @@ impl Gateway {
         source: &Source,
         providers: Providers,
     ) -> Result<Self, ConfigErrors> {
-        Self::over(Transport::new(), config, source, (providers, Places::default()), None)
+        Self::over(Transport::new(), config, source, (providers, Identities::default()), None)
     }
 
     /// The stack of `config` around `client`, whose providers replace the configured ones: over any
@@ -104,7 +104,7 @@ impl Gateway {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self::build(config, source, client, Transport::new(), Places::default(), None)
+        Self::build(config, source, client, Transport::new(), Identities::default(), None)
     }
 
     /// A gateway of `config` that goes on where this one is: with its connections, and with what it knows of
@@ -123,11 +123,11 @@ impl Gateway {
         transport: Transport,
         config: &Config,
         source: &Source,
-        (providers, places): (Providers, Places),
+        (providers, identities): (Providers, Identities),
         before: Option<&Self>,
     ) -> Result<Self, ConfigErrors> {
         let client = LlmClient::with_service(providers, transport.clone());
-        Self::build(config, source, client, transport, places, before)
+        Self::build(config, source, client, transport, identities, before)
     }
 
     /// `transport` is what further gateways, renewed from this one, go on with.
@@ -136,7 +136,7 @@ impl Gateway {
         source: &Source,
         client: LlmClient<T>,
         transport: Transport,
-        places: Places,
+        identities: Identities,
         before: Option<&Self>,
     ) -> Result<Self, ConfigErrors>
     where
@@ -168,7 +168,7 @@ impl Gateway {
 
         let base = match before {
             Some(before) => {
-                before.forget_changed(&places);
+                before.forget_changed(&identities);
                 base.sharing(before.handles())
             }
             None => base,
@@ -177,7 +177,7 @@ impl Gateway {
         let mut routes = Vec::new();
         for (name, route, chain, stack) in stacks {
             let stack = stack.sharing(&handles);
-            routes.push(Route {
+            routes.push(RouteStack {
                 name: name.into(),
                 when: Some(route.clone()),
                 handles: stack.handles(),
@@ -187,12 +187,12 @@ impl Gateway {
         }
         let service = base.boxed(client);
         let chain = config.chain();
-        routes.push(Route { name: DEFAULT.into(), when: None, service, handles, chain });
+        routes.push(RouteStack { name: DEFAULT.into(), when: None, service, handles, chain });
         Ok(Self(Arc::new(Inner {
             targets: targets(config, &routes),
             models: models(config),
             aliases: config.aliases.clone(),
-            places,
+            identities,
             kept: Kept {
                 transport,
                 models: known,
@@ -202,9 +202,9 @@ impl Gateway {
         })))
     }
 
-    /// Forgets what is known of the targets that are gone or others under `places`.
-    fn forget_changed(&self, places: &Places) {
-        let holds = |target: &Target| self.0.places.holds(places, target);
+    /// Forgets what is known of the targets that are gone or others under `identities`.
+    fn forget_changed(&self, identities: &Identities) {
+        let holds = |target: &Target| self.0.identities.holds(identities, target);
         let Handles { failover, breaker, .. } = self.handles();
         failover.retain(holds);
         for one in breaker.snapshot() {
@@ -215,18 +215,18 @@ impl Gateway {
     }
 
     /// Every route in the order of the file; the last one takes what no other takes.
-    pub fn routes(&self) -> &[Route] {
+    pub fn routes(&self) -> &[RouteStack] {
         &self.0.routes
     }
 
     /// The route that `request` takes.
-    pub fn route(&self, request: &ChatRequest) -> &Route {
+    pub fn route(&self, request: &ChatRequest) -> &RouteStack {
         let found = self.0.routes.iter().find(|route| route.takes(request));
         found.unwrap_or_else(|| self.base())
     }
 
     /// What no route takes.
-    fn base(&self) -> &Route {
+    fn base(&self) -> &RouteStack {
         &self.0.routes[self.0.routes.len() - 1]
     }
 
@@ -282,9 +282,9 @@ impl fmt::Debug for Gateway {
 }
 
 /// The providers of `config` with their credentials read.
-fn providers(config: &Config, source: &Source) -> Result<(Providers, Places), ConfigErrors> {
+fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities), ConfigErrors> {
     let mut errors: Vec<ConfigError> = Vec::new();
-    let (mut all, mut places) = (Vec::new(), Places::default());
+    let (mut all, mut identities) = (Vec::new(), Identities::default());
     for (index, given) in config.providers.iter().enumerate() {
         let mut provider = Provider::new(given.name.as_str(), given.dialect);
         if let Some(url) = &given.base_url {
@@ -309,7 +309,7 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Places), Co
                 }
             }
         }
-        places.add(given, credentials);
+        identities.add(given, credentials);
         all.push(provider);
     }
     if !errors.is_empty() {
@@ -317,11 +317,11 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Places), Co
     }
     let providers = Providers::new(all);
     let providers = providers.map_err(|error| source.error("providers", error.to_string()))?;
-    Ok((providers, places))
+    Ok((providers, identities))
 }
 
 /// Each provider of the chains with each of its keys.
-fn targets(config: &Config, routes: &[Route]) -> Vec<Target> {
+fn targets(config: &Config, routes: &[RouteStack]) -> Vec<Target> {
     let links = routes.iter().flat_map(|route| &route.chain);
     let is_asked = |name: &String| links.clone().any(|link| link.names().contains(name));
     let in_chain = config.providers.iter().filter(|provider| is_asked(&provider.name));

@@ -312,7 +312,7 @@ fn text(key: &str, value: &Value) -> String {
         Value::Array(items) if !items.is_empty() => {
             let items = items.iter().map(|item| match serde_json::from_value(item.clone()) {
                 Ok(ToolSpec { name, limit: Some(limit), .. }) => format!("{name} {limit}"),
-                // Equal ones at one place of a chain.
+                // Equal ones at one position of a chain.
                 _ => text(key, item).replace(", ", if item.is_array() { " | " } else { ", " }),
             });
             items.collect::<Vec<_>>().join(", ")

@@ -7,7 +7,7 @@ use steadfast::{ChatRequest, ChatService, Handles};
 use crate::config::{Link, RouteConfig};
 
 /// What a request goes through: the file's own stack, or that of a `[routes.NAME]`.
-pub struct Route {
+pub struct RouteStack {
     pub(super) name: Arc<str>,
     /// `None` takes every request.
     pub(super) when: Option<RouteConfig>,
@@ -16,7 +16,7 @@ pub struct Route {
     pub(super) chain: Vec<Link>,
 }
 
-impl Route {
+impl RouteStack {
     /// Its name; `default` is what no route takes.
     pub fn name(&self) -> &Arc<str> {
         &self.name
@@ -45,9 +45,9 @@ impl Route {
     }
 }
 
-impl fmt::Debug for Route {
+impl fmt::Debug for RouteStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route")
+        f.debug_struct("RouteStack")
             .field("name", &self.name)
             .field("chain", &self.chain)
             .finish_non_exhaustive()

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use steadfast::Handles;
 use tokio::time::Instant;
 
-use super::Route;
+use super::RouteStack;
 
 /// The most tasks or conversations in a status: as many as somebody reads.
 const SHOWN: usize = 50;
 
 /// `/admin/status`.
-pub(super) fn json(handles: &Handles, routes: &[Route]) -> Value {
+pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
     let now = Instant::now();
     let ago = |at: Instant| seconds(now.saturating_duration_since(at));
     let snapshot = handles.failover.snapshot();
@@ -57,7 +57,7 @@ pub(super) fn json(handles: &Handles, routes: &[Route]) -> Value {
     let retry = handles.retry.snapshot();
     let (cut, broken) = (handles.continuation.snapshot(), handles.resume.snapshot());
     json!({
-        "chain": routes.last().map(Route::chain),
+        "chain": routes.last().map(RouteStack::chain),
         "routes": routes.iter().map(route).collect::<Vec<_>>(),
         "targets": targets,
         "breakers": breakers,
@@ -87,7 +87,7 @@ pub(super) fn json(handles: &Handles, routes: &[Route]) -> Value {
 }
 
 /// A route, and what it takes.
-fn route(route: &Route) -> Value {
+fn route(route: &RouteStack) -> Value {
     let mut shown = json!({ "name": route.name, "chain": route.chain });
     if let Some(when) = &route.when {
         shown["models"] = json!(when.models);

@@ -1,4 +1,4 @@
-//! Where providers are, and with which keys: what has to be the same for what is known of a target to
+//! Which service each provider is, and with which keys: what has to be the same for what is known of a target to
 //! hold after a reload.
 
 use std::collections::BTreeMap;
@@ -8,22 +8,22 @@ use steadfast_core::Dialect;
 
 use crate::config::ProviderConfig;
 
-/// Every provider's place.
+/// Every provider's.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(BTreeMap<String, Place>);
+pub(super) struct Identities(BTreeMap<String, ProviderIdentity>);
 
 #[derive(Clone, Debug)]
-struct Place {
+struct ProviderIdentity {
     dialect: Dialect,
     base_url: Option<String>,
     headers: BTreeMap<String, String>,
     credentials: Vec<Credential>,
 }
 
-impl Places {
+impl Identities {
     pub(super) fn add(&mut self, given: &ProviderConfig, credentials: Vec<Credential>) {
         let ProviderConfig { name, dialect, base_url, headers, .. } = given.clone();
-        self.0.insert(name, Place { dialect, base_url, headers, credentials });
+        self.0.insert(name, ProviderIdentity { dialect, base_url, headers, credentials });
     }
 
     /// Whether what was known of `target` holds in `new`: the provider is still there and the same, and so
@@ -39,7 +39,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl ProviderIdentity {
     fn key(&self, name: &str) -> Option<&Credential> {
         self.credentials.iter().find(|credential| *credential.name == *name)
     }
@@ -49,24 +49,27 @@ impl Place {
 mod tests {
     use super::*;
 
+    /// A provider's name, address and keys.
+    type Given = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
     #[test]
     fn what_is_known_holds_for_what_stayed_the_same() {
-        let places = |names: &[(&str, &str, &[(&str, &str)])]| {
-            let mut places = Places::default();
+        let identities = |names: &[Given]| {
+            let mut identities = Identities::default();
             for (name, url, keys) in names {
                 let mut given = ProviderConfig::new(*name, Dialect::OpenAi);
                 given.base_url = Some((*url).to_owned());
                 let keys = keys.iter().map(|(name, secret)| Credential::new(*name, *secret));
-                places.add(&given, keys.collect());
+                identities.add(&given, keys.collect());
             }
-            places
+            identities
         };
-        let old = places(&[
+        let old = identities(&[
             ("a", "http://a", &[("one", "1"), ("two", "2")]),
             ("b", "http://b", &[]),
             ("gone", "http://gone", &[("one", "1")]),
         ]);
-        let new = places(&[
+        let new = identities(&[
             ("a", "http://a", &[("one", "another"), ("two", "2")]),
             ("b", "http://elsewhere", &[]),
             ("c", "http://c", &[]),
