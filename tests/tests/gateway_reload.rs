@@ -103,7 +103,7 @@ async fn reloads_under_load(times: usize) {
         .as_array()
         .unwrap()
         .iter()
-        .any(|target| target["cooling"]["for_s"].as_f64().is_some_and(|left| left > 3_000.0));
+        .any(|target| target["cooling"]["for_s"].as_f64().is_some_and(|left| left > 60.0));
     assert!(cooling, "{status:#}");
     let retries = status["retry"]["calls"].as_u64().unwrap();
     assert!(retries as usize > answered.load(Ordering::Relaxed), "one count of all calls");
@@ -115,7 +115,7 @@ async fn two_hundred_reloads_under_load_are_not_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes a minute or two"]
+#[ignore = "takes ten minutes and more"]
 async fn ten_thousand_reloads_under_load_are_not_noticed() {
     reloads_under_load(10_000).await;
 }
