@@ -324,6 +324,7 @@ async fn the_status_shows_which_target_cools_and_why() {
     assert_eq!(ask(Dialect::Gemini, "anything", false).send(rig.addr).await.status, 200);
 
     let after = status().await;
+    assert!(before["attempts"] == 0 && after["attempts"].is_u64(), "{after:#}");
     let target = |name: &str| {
         let all = after["targets"].as_array().unwrap();
         let found = all.iter().find(|t| {

@@ -31,6 +31,7 @@ struct Inner {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     failures: Family<FailureLabels, Counter>,
+    attempts: Counter,
     routes: Family<RouteLabels, Counter>,
     reloads: Family<ReloadLabel, Counter>,
     /// Sorted, so that it can be listed.
@@ -108,6 +109,12 @@ impl Default for Metrics {
                 "Failures that reached a caller",
                 Family::default(),
             ),
+            attempts: add(
+                &mut all,
+                "attempts",
+                "Times that providers were asked, by whichever layer",
+                Counter::default(),
+            ),
             routes: add(
                 &mut all,
                 "route_requests",
@@ -148,16 +155,18 @@ impl Metrics {
         self.0.head.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// A request has ended after `took`, and the layers did what `log` says.
+    /// A request has ended after `took` and so many `attempts`, and the layers did what `log` says.
     pub fn end(
         &self,
         dialect: Dialect,
         stream: bool,
         outcome: &'static str,
         took: Duration,
+        attempts: u32,
         log: &RecoveryLog,
     ) {
         let inner = &*self.0;
+        inner.attempts.inc_by(attempts.into());
         let dialect = dialect.as_str();
         let stream = if stream { "true" } else { "false" };
         inner.requests.get_or_create(&RequestLabels { dialect, stream, outcome }).inc();
@@ -171,6 +180,11 @@ impl Metrics {
             let reason = step.reason.map_or("", |reason| reason.as_str());
             *steps.entry((step.layer, step.action, reason)).or_default() += 1;
         }
+    }
+
+    /// How often providers were asked for requests that are over.
+    pub fn attempts(&self) -> u64 {
+        self.0.attempts.get()
     }
 
     /// What the layers did, and how often.

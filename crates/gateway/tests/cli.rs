@@ -94,8 +94,12 @@ impl Running {
 
     /// Asks it to stop, as an orchestrator does.
     fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    fn signal(&self, signal: &str) {
         let status =
-            Command::new("/bin/kill").args(["-TERM", &self.child.id().to_string()]).status();
+            Command::new("/bin/kill").args([signal, &self.child.id().to_string()]).status();
         assert!(status.unwrap().success());
     }
 }
@@ -551,4 +555,32 @@ fn compact_makes_a_body_fit_and_does_not_change_one_that_fits() {
     assert_eq!(target.status.code(), Some(0), "{}", text(&target.stderr));
     let absurd = run(&["compact", &path, "--dialect", "openai", "--target", "0"]);
     assert_eq!(absurd.status.code(), Some(2));
+}
+
+#[test]
+fn a_hangup_reads_the_file_again() {
+    let folder = folder("serve-hangup");
+    let before = good(&folder);
+    let path = file(&folder, "steadfast.toml", &before);
+    let running =
+        Running::start(steadfast(&["serve", "--config", &path, "--listen", "127.0.0.1:0"]));
+    let at = address(&running.line("serves on"));
+    let models =
+        || http(at, &format!("GET /v1/models HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n"));
+    assert!(!models().contains("swift"));
+    // A file that is wrong changes nothing, and does not end it.
+    file(&folder, "steadfast.toml", "providers = 7\n");
+    running.signal("-HUP");
+    file(&folder, "steadfast.toml", &format!("[aliases]\nswift = \"gpt-4o\"\n{before}"));
+    running.signal("-HUP");
+    for n in 0.. {
+        if models().contains("swift") {
+            break;
+        }
+        assert!(n < PATIENCE.as_millis() / 10, "it goes by the old file");
+        pause();
+    }
+    running.terminate();
+    let output = finish(running);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

@@ -1,5 +1,5 @@
 //! `attempts` is how often a provider was asked, by whichever layer: in the header as far as the head can
-//! know, in the log in full. Compared with the providers' own journals.
+//! know, in log and metric in full. Compared with the providers' own journals.
 
 use std::{cell::Cell, fmt, sync::Once, time::Duration};
 
@@ -157,6 +157,8 @@ async fn attempts_are_those_of_the_journal() {
                     reply.header("x-steadfast-recovery")
                 );
                 assert_eq!(LOGGED.take(), needed, "{case}: the log");
+                let counted = u64::try_from(needed).unwrap();
+                assert_eq!(gateway.app.metrics().attempts(), counted, "{case}: the metric");
                 let head: usize = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
                 // What follows the head of a stream it can not know.
                 let after_head =
@@ -192,4 +194,14 @@ async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
         assert_eq!(LOGGED.take(), 2, "{dialect}");
         assert_eq!(reply.header("x-steadfast-attempts"), Some("2"), "{dialect}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_a_metric() {
+    let first = failing(Dialect::OpenAi, FaultPlan::first(2, Fault::Error(ErrorKind::ServerError)));
+    let gateway = InProcess::without_file(&[first]);
+    let request = limited(Dialect::OpenAi, false, 500);
+    assert_eq!(gateway.send(&request).await.status, 200);
+    let metrics = gateway.send(&HttpRequest::get("/metrics")).await;
+    assert!(metrics.text().contains("\nsteadfast_attempts_total 3\n"), "{}", metrics.text());
 }

@@ -23,6 +23,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             .await
             .map_err(|error| Exit::failed(format_args!("can not listen on {listen}: {error}")))?;
         let at = listener.local_addr().unwrap_or(listen);
+        // Before anybody learns that it runs: until then the signal ends it.
+        reload_on_hangup(app.clone());
         println!("steadfast serves on http://{at}");
         println!("  OpenAI SDKs     base URL http://{at}/v1");
         println!("  Anthropic SDKs  base URL http://{at}");
@@ -32,7 +34,6 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
             println!("  {name:<14}  {}", chain.join(" -> "));
         }
-        reload_on_hangup(app.clone());
         let draining = app.clone();
         let stop = async move {
             super::stop_signal().await;
@@ -52,15 +53,17 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
 /// Reads the configuration again on SIGHUP, until it ends.
 fn reload_on_hangup(app: App) {
     #[cfg(unix)]
-    tokio::spawn(async move {
+    {
         use tokio::signal::unix::{SignalKind, signal};
         let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-        while hangup.recv().await.is_some() {
-            let app = app.clone();
-            // The result is logged.
-            let _ = tokio::task::spawn_blocking(move || app.reload()).await;
-        }
-    });
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                let app = app.clone();
+                // The result is logged.
+                let _ = tokio::task::spawn_blocking(move || app.reload()).await;
+            }
+        });
+    }
     #[cfg(not(unix))]
     drop(app);
 }

@@ -45,6 +45,7 @@ pub(super) async fn status(
         return refused;
     }
     let mut status = app.gateway().status();
+    status["attempts"] = app.metrics().attempts().into();
     status["reload"] = app.0.reloads.lock().json();
     reply::ok("application/json", Body::from(status.to_string()))
 }

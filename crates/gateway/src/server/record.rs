@@ -108,7 +108,10 @@ impl Record {
     fn close(&mut self, outcome: &'static str) {
         let Some(entry) = self.0.take() else { return };
         let took = entry.started.elapsed();
-        entry.metrics.end(entry.dialect, entry.stream, outcome, took, &entry.log);
+        // The head and a failure know only what came before them.
+        let attempts = entry.attempts.max(entry.log.attempts());
+        let (dialect, stream) = (entry.dialect, entry.stream);
+        entry.metrics.end(dialect, stream, outcome, took, attempts, &entry.log);
         if let Some(route) = &entry.route {
             entry.metrics.routed(route, outcome);
         }
@@ -126,8 +129,7 @@ impl Record {
             stream = entry.stream,
             outcome,
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
-            // The head and a failure know only what came before them.
-            attempts = entry.attempts.max(entry.log.attempts()),
+            attempts,
             ms = steadfast_core::time::millis(took),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",
