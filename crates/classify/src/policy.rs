@@ -137,8 +137,9 @@ mod tests {
         assert_eq!(judged(502, Reason::Billing), Reason::Billing);
         assert_eq!(judged(500, Reason::ServerError), Reason::ServerError);
         assert_eq!(judged(403, Reason::Auth), Reason::Unknown);
-        assert_eq!(judged(409, Reason::ServerError), Reason::ServerError);
-        let conflict = Failure::new(Reason::ServerError, "").with_status(StatusCode::CONFLICT);
+        assert_eq!(judged(409, Reason::ServerError), Reason::Unknown);
+        assert_eq!(judged(409, Reason::Overloaded), Reason::Overloaded);
+        let conflict = Failure::new(Reason::Overloaded, "").with_status(StatusCode::CONFLICT);
         let failure = policy.apply(conflict.with_evidence("status:409"), &table);
         assert_eq!(failure.reason(), Reason::Unknown, "nothing but the status was known");
     }
