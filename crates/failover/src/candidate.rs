@@ -124,7 +124,7 @@ impl Candidate {
 
     pub(crate) fn view(&self, needs: &Needs, witness: Witness, now: Instant) -> CandidateView {
         let mut rest: Option<CandidateRest> = None;
-        let mut yields = false;
+        let (mut yields, mut model_cools) = (false, false);
         for (at, record) in self.records.all.iter().enumerate() {
             let Some(cooling) = record.cooling(witness, now) else { continue };
             let Cooling { cooldown, probing, yields: own } = cooling;
@@ -137,6 +137,8 @@ impl Candidate {
                 reason: cooldown.reason,
             };
             rest = Some(rest.map_or(this, |other| other.later(this)));
+            let Records { model, both, .. } = self.records;
+            model_cools |= [model, both].contains(&u8::try_from(at).ok());
             yields |= own && self.records.model.is_some_and(|model| usize::from(model) == at);
         }
         CandidateView {
@@ -146,6 +148,7 @@ impl Candidate {
             lacks: Lacks::of(&self.native, needs),
             window: self.native.can.window,
             rest,
+            model_cools,
             yields,
             position: self.spec,
         }

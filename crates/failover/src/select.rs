@@ -243,8 +243,8 @@ fn admit(
     }
     // Where cooling targets are never asked, what this very call found out about the provider's better
     // models does not rule out their downgrades.
-    let own_finding =
-        exclusions.strict && view.rank > 0 && downgrades && !exclusions.cooled_before.has(slot);
+    let before = view.model_cools || exclusions.cooled_before.has(slot);
+    let own_finding = exclusions.strict && view.rank > 0 && downgrades && !before;
     Some(match view.rest.filter(|_| !own_finding) {
         None => Ok((false, None)),
         Some(rest) if rest.probe_from <= now && !rest.probing => Ok((true, None)),

@@ -10,6 +10,7 @@ fn view(spec: u8, rank: u8) -> CandidateView {
         lacks: Lacks::default(),
         window: None,
         rest: None,
+        model_cools: false,
         mostly_fails: false,
         yields: false,
     }
@@ -280,6 +281,7 @@ proptest! {
         excluded in 0u128..512,
         downgrade in 0u128..8,
         cooled_before in 0u128..512,
+        model_cools in 0u128..512,
         waits in prop::collection::vec((0u8..9, 0u64..3), 0..3),
         strict in any::<bool>(),
         floor in prop::option::of((0u64..4, 0u64..4)),
@@ -291,7 +293,9 @@ proptest! {
         let now = Instant::now();
         let views: Vec<CandidateView> = views
             .into_iter()
-            .map(|(view, resting)| CandidateView {
+            .enumerate()
+            .map(|(slot, (view, resting))| CandidateView {
+                model_cools: model_cools >> slot & 1 == 1,
                 rest: resting.map(|(left, probe, probing, refuses)| {
                     CandidateRest { probing, refuses, ..rest(now, left, probe) }
                 }),
@@ -334,7 +338,8 @@ proptest! {
             let held = waits.iter().any(|(waiting, wait)| *waiting == slot && *wait > 0);
             let behind = u8::from(view.mostly_fails);
             // What this call has found out itself does not rule out downgrades.
-            let own = strict && view.rank > 0 && allowed && cooled_before >> slot & 1 == 0;
+            let before = cooled_before >> slot & 1 == 1 || view.model_cools;
+            let own = strict && view.rank > 0 && allowed && !before;
             match view.rest.filter(|_| !own) {
                 _ if !meets(view, &bits) || !large || held => passed.push(slot),
                 None => expected.push((behind, 0, slot)),
@@ -359,7 +364,8 @@ proptest! {
             let own = strict
                 && view.rank > 0
                 && downgrade >> view.spec & 1 == 1
-                && cooled_before >> pick.slot & 1 == 0;
+                && cooled_before >> pick.slot & 1 == 0
+                && !view.model_cools;
             let rest = view.rest.filter(|_| !own);
             prop_assert_eq!(pick.cools(), rest.is_some());
             prop_assert_eq!(pick.probe, rest.is_some_and(|rest| !rest.probing && rest.probe_from == now));

@@ -19,6 +19,8 @@ pub(crate) struct CandidateView {
     pub(crate) window: Option<u64>,
     /// Until when it cools, when it does.
     pub(crate) rest: Option<CandidateRest>,
+    /// It cools for what is known of its own model, and not of its provider or credential alone.
+    pub(crate) model_cools: bool,
     /// Most of what it was asked lately has failed.
     pub(crate) mostly_fails: bool,
     /// Its model is cooling for a reason that lets the provider's next model stand in.
