@@ -110,14 +110,9 @@ async fn reloads_under_load(times: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_reloads_under_load_are_not_noticed() {
-    reloads_under_load(200).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes ten minutes and more"]
-async fn ten_thousand_reloads_under_load_are_not_noticed() {
-    reloads_under_load(10_000).await;
+async fn reloads_under_load_are_not_noticed() {
+    let times = std::env::var("STEADFAST_RELOADS").map_or(200, |times| times.parse().unwrap());
+    reloads_under_load(times).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ mod names;
 mod new_layer;
 mod outage;
 mod package;
+mod reload;
 mod sdk;
 mod tool;
 mod words;
@@ -129,6 +130,12 @@ const STEPS: &[Step] = &[
         what: "a provider is down for ten minutes: what callers notice, and what it is asked; `outage [seconds]`",
         ci: None,
         run: Run::WithArguments(outage::run),
+    },
+    Step {
+        name: "reload",
+        what: "the configuration is read again 10,000 times under load; `reload [times]`",
+        ci: None,
+        run: Run::WithArguments(reload::run),
     },
     Step {
         name: "chaos",

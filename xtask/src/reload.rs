@@ -1,0 +1,24 @@
+//! `reload`: the configuration is read again many times under load.
+
+/// Reads it again 10,000 times, or as often as given, over sockets: about six minutes on two cores.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let times = match args {
+        [] => "10000",
+        [times] if times.parse::<u32>().is_ok() => times,
+        _ => return Err("`reload [times]`, such as `reload 500`".to_owned()),
+    };
+    let args = [
+        "test",
+        "--locked",
+        "--profile",
+        "chaos",
+        "-p",
+        "steadfast-tests",
+        "--test",
+        "gateway_reload",
+        "--",
+        "--nocapture",
+        "reloads_under_load",
+    ];
+    crate::cargo("reload", &args, &[("STEADFAST_RELOADS", times)])
+}
