@@ -1,6 +1,6 @@
 //! `reload`: the configuration is read again many times under load.
 
-/// Reads it again 10,000 times, or as often as given, over sockets: about six minutes on two cores.
+/// Reads it again 10,000 times, or as often as given, over sockets: about a minute on two cores after the build.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let times = match args {
         [] => "10000",
