@@ -260,6 +260,14 @@ fn demo() -> Result<(), String> {
     cargo("demo", &["run", "--release", "--locked", "--", "demo", "--once"], &[])
 }
 
+/// Runs a test of several crates optimised and for as long as `setting` says, with what it prints.
+fn at_length(step: &str, test: &str, which: &str, setting: (&str, &str)) -> Result<(), String> {
+    let (profile, package) = (["--profile", "chaos"], ["-p", "steadfast-tests", "--test", test]);
+    let own = ["--", "--nocapture", which];
+    let args = [&["test", "--locked"], &profile[..], &package, &own].concat();
+    cargo(step, &args, &[setting])
+}
+
 /// Runs cargo with `args` and prints what it runs.
 fn cargo(step: &str, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));

@@ -8,18 +8,5 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [seconds] if seconds.parse::<u64>().is_ok() => seconds,
         _ => return Err("`outage [seconds]`, such as `outage 120`".to_owned()),
     };
-    let args = [
-        "test",
-        "--locked",
-        "--profile",
-        "chaos",
-        "-p",
-        "steadfast-tests",
-        "--test",
-        "outage",
-        "--",
-        "--nocapture",
-        "--test-threads=1",
-    ];
-    crate::cargo("outage", &args, &[("STEADFAST_OUTAGE", seconds)])
+    crate::at_length("outage", "outage", "--test-threads=1", ("STEADFAST_OUTAGE", seconds))
 }

@@ -7,18 +7,5 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [times] if times.parse::<u32>().is_ok() => times,
         _ => return Err("`reload [times]`, such as `reload 500`".to_owned()),
     };
-    let args = [
-        "test",
-        "--locked",
-        "--profile",
-        "chaos",
-        "-p",
-        "steadfast-tests",
-        "--test",
-        "gateway_reload",
-        "--",
-        "--nocapture",
-        "reloads_under_load",
-    ];
-    crate::cargo("reload", &args, &[("STEADFAST_RELOADS", times)])
+    crate::at_length("reload", "gateway_reload", "reloads_under_load", ("STEADFAST_RELOADS", times))
 }

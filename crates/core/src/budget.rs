@@ -43,7 +43,8 @@ pub struct BudgetPolicy {
     pub refill: u32,
     /// How many calls may wait between their attempts at once; beyond that they end with what they have. 1,024,
     /// a quarter of the requests that a gateway has under way when it is full. Of those that share it
-    /// ([`RetryBudget::sharing`]) none takes more than three times what it leaves to the others. 0 for no limit.
+    /// ([`RetryBudget::sharing`]) none takes more than three times what it leaves to the others. 0 for no limit,
+    /// which there is not without a budget either.
     pub max_waiting: u32,
 }
 

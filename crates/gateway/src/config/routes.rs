@@ -111,6 +111,7 @@ const SHARED: [(&str, &[&str]); 4] = [
             "budget_refill",
             "budget_throttling",
             "budget_transient",
+            "max_waiting",
         ],
     ),
     ("guard", &["tasks"]),
@@ -179,6 +180,15 @@ fn inner<'t, 'i>(table: &'t DeTable<'i>, name: &str) -> Option<&'t DeTable<'i>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_key_of_the_budget_is_everybodys() {
+        let budget = serde_json::to_value(steadfast::BudgetPolicy::default()).unwrap();
+        let keys: Vec<_> = budget.as_object().unwrap().keys().map(String::as_str).collect();
+        let (_, shared) = SHARED.iter().find(|(section, _)| *section == "retry").unwrap();
+        assert_eq!(shared.len(), keys.len());
+        assert!(keys.iter().all(|key| shared.contains(key)), "{keys:?}");
+    }
 
     #[test]
     fn a_route_takes_what_all_of_its_lists_allow() {
