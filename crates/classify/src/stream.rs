@@ -9,7 +9,7 @@ use std::{
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use steadfast_chat::{Delta, Event, Events, StopReason};
-use steadfast_core::{Failure, Reason, Scope, Target, Window};
+use steadfast_core::{Failure, FaultSide, Reason, Scope, Target, Window};
 
 use crate::{Classifier, Verdict, engine};
 
@@ -101,7 +101,7 @@ impl Progress {
 /// An answer with nothing in it, where the policy wants another one. The target is fine.
 fn empty() -> Verdict {
     let mut verdict = Verdict::new(Reason::ServerError, "empty answer");
-    verdict.scope = Some(Scope::Request);
+    (verdict.scope, verdict.fault) = (Some(Scope::Request), Some(FaultSide::Model));
     verdict.message = "the answer has nothing in it".to_owned();
     verdict
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use steadfast_core::{Failover, Failure, Reason, RecoveryTable, Retry, Scope, Window};
+use steadfast_core::{Failover, Failure, FaultSide, Reason, RecoveryTable, Retry, Scope, Window};
 
 /// What an error means and what may be done about it.
 ///
@@ -19,6 +19,8 @@ pub struct Verdict {
     pub failover: Option<Failover>,
     /// What it says something about. `None`: as the table says.
     pub scope: Option<Scope>,
+    /// Who has to change something. `None`: as the table says.
+    pub fault: Option<FaultSide>,
     /// It does not clear by itself.
     pub permanent: bool,
     /// How long the provider asked to wait; kept even where a retry is not worth it.
@@ -52,6 +54,7 @@ impl Verdict {
             retry: None,
             failover: None,
             scope: None,
+            fault: None,
             permanent: false,
             retry_after: None,
             window: None,
@@ -122,6 +125,9 @@ impl Verdict {
         }
         if let Some(scope) = self.scope {
             failure = failure.with_scope(scope);
+        }
+        if let Some(fault) = self.fault {
+            failure = failure.with_fault(fault);
         }
         if self.permanent {
             failure = failure.with_permanent(true);

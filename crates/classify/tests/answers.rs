@@ -64,7 +64,7 @@ fn what_the_model_wrote_wrong_is_not_the_callers_fault() {
     ] {
         let failure = judge(body).expect(body).into_failure(&RecoveryTable::default());
         assert_eq!(failure.reason(), Reason::ServerError, "{body}");
-        assert_eq!((failure.fault(), failure.retry()), (FaultSide::Provider, Retry::Yes), "{body}");
+        assert_eq!((failure.fault(), failure.retry()), (FaultSide::Model, Retry::Yes), "{body}");
         assert_eq!(failure.scope(), Scope::Request, "the target is fine");
 
         // The same when a client found it.

@@ -123,6 +123,8 @@ pub enum FaultSide {
     Provider,
     /// The caller's request.
     Caller,
+    /// The model: it wrote what nobody can use. The target is fine, and another answer may be better.
+    Model,
     /// This process: a limit, breaker or guard of our own.
     Local,
 }

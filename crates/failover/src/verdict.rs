@@ -58,7 +58,9 @@ impl FailoverPolicy {
         // Not worth a retry in place for the length of its hint alone.
         let long = failure.retry_after().is_some_and(|hint| hint > self.patience.alone);
         let passes = failure.retry() == Retry::Yes || (reason.is_throttling() && long);
-        let again = refused || (passes && failure.time_limit().is_none());
+        // What a model writes is no better for waiting.
+        let passes = passes && fault != FaultSide::Model && failure.time_limit().is_none();
+        let again = refused || passes;
         let blame = blamed.then(|| {
             let hint = failure.retry_after().filter(|hint| !hint.is_zero());
             Blame {
@@ -129,6 +131,7 @@ mod tests {
             (Failure::new(Reason::ServerError, ""), true, false),
             (Failure::new(Reason::Timeout, ""), true, false),
             (stall, false, false),
+            (Failure::new(Reason::ServerError, "").with_fault(FaultSide::Model), false, false),
             (overloaded(), true, false),
             (overloaded().with_retry(Retry::No), false, false),
             (limited(5), true, false),

@@ -32,6 +32,8 @@ pub(crate) struct CallState<S, Req> {
     overloaded: u32,
     /// Attempts that met one of our own time limits.
     hangs: u32,
+    /// Answers that nobody could use.
+    unusable: u32,
     /// All waits together.
     waited: Duration,
     /// The wait before the attempt under way.
@@ -104,6 +106,7 @@ impl<S, Req: Call + Clone> CallState<S, Req> {
             retries: 0,
             overloaded: 0,
             hangs: 0,
+            unusable: 0,
             waited: Duration::ZERO,
             last_wait: Duration::ZERO,
             spent: Withdrawal::default(),
@@ -144,6 +147,7 @@ impl<S, Req: Call> CallState<S, Req> {
         let kind = FailureKind::of(&failure);
         self.overloaded = if kind == FailureKind::Overloaded { self.overloaded + 1 } else { 0 };
         self.hangs += u32::from(kind == FailureKind::Hang);
+        self.unusable += u32::from(kind == FailureKind::Unusable);
         // Before the decision, which depends on what the failure means for the target.
         let context = self.kept.context();
         let failure = match &context.routed {
@@ -269,6 +273,7 @@ impl<S, Req: Call> CallState<S, Req> {
             patience: self.patience_left(),
             overloaded: self.overloaded,
             hangs: self.hangs,
+            unusable: self.unusable,
             waited: self.last_wait,
         };
         let wait = match self.shared.decide(failure, &situation) {

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use steadfast_core::{Failure, Priority, Reason, Retry, TimeLimit};
+use steadfast_core::{Failure, FaultSide, Priority, Reason, Retry, TimeLimit};
 
 use crate::RetryPolicy;
 
@@ -37,6 +37,8 @@ pub struct Situation {
     pub overloaded: u32,
     /// How many attempts have met one of our own time limits, this one included.
     pub hangs: u32,
+    /// How many answers nobody could use, by the model's fault, this one included.
+    pub unusable: u32,
     /// The wait before the attempt that failed; zero for the first.
     pub waited: Duration,
 }
@@ -58,6 +60,7 @@ impl Default for Situation {
             patience: None,
             overloaded: 0,
             hangs: 0,
+            unusable: 0,
             waited: Duration::ZERO,
         }
     }
@@ -252,6 +255,7 @@ impl RetryPolicy {
     fn retries_alone(&self, kind: FailureKind, situation: &Situation) -> u32 {
         match kind {
             FailureKind::Hang if situation.hangs > self.retries_after_hang => 0,
+            FailureKind::Unusable if situation.unusable > 1 => 0,
             _ => self.retries,
         }
     }
@@ -267,6 +271,7 @@ impl RetryPolicy {
             FailureKind::Throttled => Ok(1),
             FailureKind::Overloaded if limit > 0 => Ok(limit - 1),
             FailureKind::Overloaded => Ok(self.retries),
+            FailureKind::Unusable => Ok(1),
             FailureKind::Other => Ok(self.retries_with_spare),
         }
     }
@@ -282,6 +287,8 @@ pub(crate) enum FailureKind {
     Hang,
     Throttled,
     Overloaded,
+    /// The model's answer, which has been paid for: once more, and no oftener.
+    Unusable,
     Other,
 }
 
@@ -289,6 +296,9 @@ impl FailureKind {
     pub(crate) fn of(failure: &Failure) -> Self {
         if failure.time_limit().is_some() {
             return Self::Hang;
+        }
+        if failure.fault() == FaultSide::Model {
+            return Self::Unusable;
         }
         match failure.status().map(|status| status.as_u16()) {
             Some(429) => Self::Throttled,

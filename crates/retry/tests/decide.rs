@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::hint;
 use http::StatusCode;
 use proptest::prelude::*;
-use steadfast_core::{Backoff, Failure, Jitter, Priority, Reason, Retry, TimeLimit};
+use steadfast_core::{Backoff, Failure, FaultSide, Jitter, Priority, Reason, Retry, TimeLimit};
 use steadfast_retry::{Decision, GiveUp, RetryPolicy, Situation};
 use steadfast_testkit::{fail, ms, secs};
 
@@ -145,6 +145,7 @@ fn what_stops_retries() {
     let first = Situation { overloaded: 1, ..Situation::default() };
     let elsewhere = Situation { alternatives: 2, ..first };
     let hang = || fail(Reason::Timeout).with_time_limit(TimeLimit::FirstContent);
+    let unusable = || fail(Reason::ServerError).with_fault(FaultSide::Model);
     let network = || fail(Reason::Network);
     let limited = |wait| hint(Reason::RateLimit, wait);
     let rows = [
@@ -183,6 +184,9 @@ fn what_stops_retries() {
         (hang(), Situation { hangs: 1, retries: 4, ..first }, Go(secs(8))),
         (hang(), Situation { hangs: 2, retries: 1, ..first }, Stop(GiveUp::RetriesSpent)),
         (network(), Situation { hangs: 2, retries: 2, ..first }, Go(secs(2))),
+        (unusable(), Situation { unusable: 1, retries: 4, ..first }, Go(secs(8))),
+        (unusable(), Situation { unusable: 2, retries: 1, ..first }, Stop(GiveUp::RetriesSpent)),
+        (unusable(), Situation { unusable: 1, alternatives: 1, ..first }, Go(ms(500))),
         (network(), Situation { attempts_left: 0, ..first }, Stop(GiveUp::AttemptsSpent)),
         (network(), Situation { attempts_left: 1, ..first }, Go(ms(500))),
         (network(), Situation { attempts_left: 0, ..elsewhere }, Stop(GiveUp::AttemptsSpent)),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use steadfast_core::{Reason, Retry, Scope, Window};
+use steadfast_core::{FaultSide, Reason, Retry, Scope, Window};
 
 use super::{
     MAX_BODY,
@@ -78,7 +78,9 @@ fn stopped(answer: &Answer<'_>) -> Option<Verdict> {
     verdict.stop = matches!(stop, Stop::Truncated | Stop::Filtered);
     match stop {
         // The model wrote it, not the caller, and the target is fine: another answer may be too.
-        Stop::Malformed => verdict.scope = Some(Scope::Request),
+        Stop::Malformed => {
+            (verdict.scope, verdict.fault) = (Some(Scope::Request), Some(FaultSide::Model));
+        }
         Stop::Unclear if answer.has_content() => return None,
         _ => {}
     }

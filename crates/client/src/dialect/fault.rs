@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use steadfast_chat::ChatRequest;
-use steadfast_core::{Dialect, Failure, Reason, Scope, Upstream};
+use steadfast_core::{Dialect, Failure, FaultSide, Reason, Scope, Upstream};
 
 use crate::json::fields_of;
 
@@ -23,7 +23,7 @@ pub(crate) fn broke(word: &str) -> Failure {
 /// The provider ended its answer with a word for something that the model wrote and nobody can use. The
 /// target is fine, and another answer may be too.
 pub(crate) fn unusable(word: &str) -> Failure {
-    broke(word).with_scope(Scope::Request)
+    broke(word).with_scope(Scope::Request).with_fault(FaultSide::Model)
 }
 
 /// The provider sent what is not valid JSON.

@@ -455,7 +455,7 @@ fn arguments_that_are_no_object_can_be_sent_back_to_everybody() {
 }
 
 #[test]
-fn what_nobody_can_use_of_an_answer_is_the_providers_failure_and_may_be_asked_again() {
+fn what_nobody_can_use_of_an_answer_is_the_models_fault_and_may_be_asked_again() {
     for word in ["MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"] {
         let case = gemini("broken", "", &[], word);
         let mut failures = vec![codec(Gemini).decode_answer(&case.whole.into()).unwrap_err()];
@@ -464,7 +464,7 @@ fn what_nobody_can_use_of_an_answer_is_the_providers_failure_and_may_be_asked_ag
         failures.push(stream.next_event().unwrap().unwrap_err());
         for failure in failures {
             assert_eq!((failure.reason(), failure.retry()), (Reason::ServerError, Retry::Yes));
-            assert_eq!(failure.fault(), FaultSide::Provider, "{word}");
+            assert_eq!(failure.fault(), FaultSide::Model, "{word}");
             assert_eq!(failure.scope(), Scope::Request, "{word}: the target is fine");
         }
     }

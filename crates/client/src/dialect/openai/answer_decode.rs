@@ -162,7 +162,7 @@ impl Frames {
                 }
             }
             if let Some(Str(word)) = choice.finish_reason.filter(|_| first) {
-                let read = stop::read(&word).map_err(|()| fault::broke(&word))?;
+                let read = stop::read(&word).map_err(|()| stop::failure(&word))?;
                 stop = Some(self.meant(read));
                 self.end(deltas);
             }

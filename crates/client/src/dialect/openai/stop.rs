@@ -2,9 +2,12 @@
 
 use serde::Deserialize;
 use steadfast_chat::{Stop, StopReason};
-use steadfast_core::Usage;
+use steadfast_core::{Failure, Usage};
 
-use crate::{dialect::own_word, json::Object};
+use crate::{
+    dialect::{fault, own_word},
+    json::Object,
+};
 
 /// The stop of a finish reason, or `Err` when that means that the provider broke.
 ///
@@ -28,6 +31,11 @@ pub(super) fn read(word: &str) -> Result<Stop, ()> {
         _ => StopReason::Other,
     };
     Ok(Stop::new(reason, word))
+}
+
+/// What an answer that ended with `word` failed for.
+pub(super) fn failure(word: &str) -> Failure {
+    if word.starts_with("MALFORMED_") { fault::unusable(word) } else { fault::broke(word) }
 }
 
 /// The finish reason for `stop`, of an answer of this dialect's `own`.
