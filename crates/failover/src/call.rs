@@ -13,14 +13,12 @@ use crate::{
     affinity::{Affinity, Session},
     candidate::Candidate,
     event,
-    history::History,
+    history::{History, Stopped},
     policy::{FailoverPolicy, WhenExhausted},
     prepare::Selection,
     route::Route,
     select::{self, CandidateSet, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
 };
-
-const NO_ATTEMPTS: &str = "the request has had all the attempts it may have";
 
 /// One call's way through its candidates.
 #[derive(Debug)]
@@ -141,10 +139,10 @@ impl CallState {
             return NextAction::End;
         }
         if self.attempts_left() == 0 {
-            return self.stop(NO_ATTEMPTS);
+            return self.stop(Stopped::Attempts);
         }
         if self.attempts() > 0 && self.deadline.is_some_and(Deadline::is_past) {
-            return self.stop("the deadline of the call has passed");
+            return self.stop(Stopped::Deadline);
         }
         self.select()
     }
@@ -221,7 +219,7 @@ impl CallState {
             return NextAction::Ask(selection);
         }
         match self.next_round(&views, now, &exclusions) {
-            NextAction::End if unpaid => self.stop("the retry budget is used up"),
+            NextAction::End if unpaid => self.stop(Stopped::Budget),
             action => action,
         }
     }
@@ -264,8 +262,8 @@ impl CallState {
         }
     }
 
-    pub(crate) fn stop(&mut self, why: &'static str) -> NextAction {
-        event::stopped(&self.log, why);
+    pub(crate) fn stop(&mut self, why: Stopped) -> NextAction {
+        event::stopped(&self.log, why.as_str());
         self.history().stopped = Some(why);
         NextAction::End
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     call::CallState,
     event,
-    history::{HistoryEntry, LastFailure, attempts_of},
+    history::{HistoryEntry, LastFailure, Stopped, attempts_of},
     select::{self, CandidateView, Exclusions, Plan, Skip},
 };
 
@@ -27,22 +27,21 @@ impl CallState {
         let back = soonest_back(&views, &plan, &exclusions, now);
         let mut history = mem::take(&mut self.history).unwrap_or_default();
         let (attempts, waited) = (history.attempts, history.waited);
+        let crowded = history.is_crowded();
         let one = history.listed.len() <= 1;
         let trail = self.trail(mem::take(&mut history.trail), history.last.as_ref());
-        let failure = match (history.last.take(), refused_by_all(&plan)) {
-            (Some(last), _) if one => last.failure,
-            (Some(last), _) if last.is_final() || last.go == Failover::LargerWindow => {
+        let failure = match (history.last.take(), history.stopped, refused_by_all(&plan)) {
+            (Some(last), ..) if one => last.failure,
+            (Some(last), ..) if last.is_final() || last.go == Failover::LargerWindow => {
                 last.failure.with_trail(trail)
             }
-            (None, _) if history.stopped.is_some() => {
-                Failure::refused(Reason::Budget, history.stopped.unwrap_or_default())
-            }
-            (None, refused) if one => refusal(trail, refused, back),
-            (last, refused) => {
+            (None, Some(why), _) => Failure::refused(Reason::Budget, why.as_str()),
+            (None, None, refused) if one => refusal(trail, refused, back),
+            (last, stopped, refused) => {
                 let why = last.as_ref().map(|last| last.failure.reason());
                 let failure = match refused {
                     Some(reason) if last.is_none() => refusal(trail, Some(reason), back),
-                    _ => exhausted(trail, last, history.stopped)
+                    _ => exhausted(trail, last, stopped)
                         .with_retry_after(back)
                         .with_because(why.filter(|_| self.policy().report_newest)),
                 };
@@ -55,7 +54,8 @@ impl CallState {
                 failure
             }
         };
-        failure.with_attempts(attempts).with_waited(waited)
+        let failure = failure.with_attempts(attempts).with_waited(waited);
+        if crowded { failure.with_crowded() } else { failure }
     }
 
     fn skip_the_rest(&mut self, views: &[CandidateView], plan: &Plan, now: Instant) {
@@ -150,15 +150,11 @@ fn refusal(trail: Vec<Attempt>, refused: Option<Reason>, back: Option<Duration>)
     failure.with_trail(trail)
 }
 
-fn exhausted(
-    trail: Vec<Attempt>,
-    last: Option<LastFailure>,
-    stopped: Option<&'static str>,
-) -> Failure {
+fn exhausted(trail: Vec<Attempt>, last: Option<LastFailure>, stopped: Option<Stopped>) -> Failure {
     let skipped = trail.iter().filter(|attempt| attempt.skipped).count();
     let mut message = match stopped {
         None => format!("no target is left: {} failed", trail.len() - skipped),
-        Some(why) => format!("{why}: {} failed", trail.len() - skipped),
+        Some(why) => format!("{}: {} failed", why.as_str(), trail.len() - skipped),
     };
     if skipped > 0 {
         message.push_str(&format!(", {skipped} passed over"));

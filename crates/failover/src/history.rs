@@ -34,7 +34,7 @@ pub(crate) struct History {
     pub(crate) pause: Duration,
     pub(crate) usage: Option<Usage>,
     /// Why no further target is asked, though there may be some.
-    pub(crate) stopped: Option<&'static str>,
+    pub(crate) stopped: Option<Stopped>,
 }
 
 /// A target that was tried or skipped. Most calls that skip one end well, so no text is made of it
@@ -60,6 +60,12 @@ pub(crate) struct LastFailure {
 impl History {
     pub(crate) fn is_final(&self) -> bool {
         self.last.as_ref().is_some_and(LastFailure::is_final)
+    }
+
+    /// Whether the call may have gone on, had there been room for one more that waits.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let last = self.last.as_ref().map(|last| &last.failure);
+        self.stopped == Some(Stopped::Crowded) || last.is_some_and(Failure::is_crowded)
     }
 
     /// Notes that `at` is passed over; whether nothing was known of it before.
@@ -209,4 +215,28 @@ fn floor(failure: &Failure, slot: &Candidate) -> Option<Floor> {
     }
     let at_least = stated.requested.unwrap_or(0);
     Some(Floor { above: above.unwrap_or(0), at_least })
+}
+
+/// Why no further candidate is asked although one could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// The deadline of the call has passed.
+    Deadline,
+    /// The request has had all its attempts.
+    Attempts,
+    /// The retry budget has nothing left.
+    Budget,
+    /// Too many calls wait already.
+    Crowded,
+}
+
+impl Stopped {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Stopped::Deadline => "the deadline of the call has passed",
+            Stopped::Attempts => "the request has had all the attempts it may have",
+            Stopped::Budget => "the retry budget is used up",
+            Stopped::Crowded => "too many calls wait already",
+        }
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use steadfast_core::Waiting;
+use steadfast_core::RetryBudget;
 use tokio::time::Instant;
 
 use crate::{
     call::{CallState, NextAction},
     event,
+    history::Stopped,
     policy::WhenExhausted,
     select::{self, CandidateView, Exclusions},
 };
@@ -51,20 +52,15 @@ impl CallState {
         if wait > patience.saturating_sub(waited) || wait >= time {
             return NextAction::End;
         }
-        let slot = match self.waiting_slot() {
-            Ok(slot) => slot,
-            Err(why) => return self.stop(why),
+        let slot = match self.budget().map(RetryBudget::wait) {
+            Some(None) => return self.stop(Stopped::Crowded),
+            slot => slot.flatten(),
         };
         event::waited(&self.log, &self.candidate(next.slot).target, wait);
         let history = self.history();
         (history.rounds, history.pause) = (rounds + 1, pause);
         history.waited = waited.saturating_add(wait);
         NextAction::Wait(wait, slot)
-    }
-
-    /// A place among the calls that wait.
-    fn waiting_slot(&self) -> Result<Option<Waiting>, &'static str> {
-        self.budget().map(|budget| budget.wait().ok_or("too many calls wait already")).transpose()
     }
 
     fn is_retried_below(&self) -> bool {

@@ -323,6 +323,7 @@ async fn calls_that_wait_have_a_limit_beyond_which_they_end_with_what_they_have(
     let request = PlainRequest { context: request.context.with_log(log.clone()), ..request };
     let failure = send(&layer, &providers, request).await.unwrap_err();
     assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 1));
+    assert!(failure.is_crowded(), "whoever called may ask again");
     assert_eq!(start.elapsed(), secs(0));
     assert!(log.to_string().contains("too many calls wait already"), "{log}");
     // A place is free when a call that waits is dropped, asks again, or ends.

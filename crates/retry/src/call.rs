@@ -218,7 +218,8 @@ impl<S, Req: Call> CallState<S, Req> {
         if self.retries > 0 || why.is_ours() {
             self.report_end(&failure, why);
         }
-        NextAction::GiveUp(self.end(failure))
+        let failure = self.end(failure);
+        NextAction::GiveUp(if why == GiveUp::Crowded { failure.with_crowded() } else { failure })
     }
 
     fn report_end(&self, failure: &Failure, why: GiveUp) {

@@ -144,6 +144,7 @@ async fn a_call_that_may_not_wait_ends_with_its_failure() {
     let log = request.context.log.clone();
     let failure = layer.clone().at_once().layer(fails()).oneshot(request).await.unwrap_err();
     assert_eq!((failure.reason(), failure.attempts()), (Reason::ServerError, 1));
+    assert!(failure.is_crowded(), "whoever called may ask again");
     assert!(log.to_string().contains("retry.gave_up server_error crowded"), "{log}");
     drop(first);
     assert_eq!(budget.waiting(), 0, "a call that is dropped waits no longer");

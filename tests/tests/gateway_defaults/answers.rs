@@ -1,6 +1,8 @@
 //! What a model may answer besides plain text: it arrives in the same dialect as the same bytes, and is paid
 //! for once.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use steadfast::{
     Dialect,
@@ -329,11 +331,26 @@ async fn a_call_that_the_model_could_not_write_is_asked_for_again() {
         assert_eq!((reply.status, asked(&sims)), (200, 2), "stream {stream}: {}", reply.text());
         assert_eq!(reply.header("x-steadfast-attempts"), Some("2"));
 
-        sims[0].set_faults(FaultPlan::always(fault));
+        // It has been paid for, so it is asked for once more and no oftener.
+        sims[0].set_faults(FaultPlan::always(fault.clone()));
         let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
         assert!(reply.status >= 500, "stream {stream}: {}", reply.text());
+        assert_eq!(asked(&sims), 4, "stream {stream}: two for each call");
+        assert_eq!(reply.header("x-steadfast-attempts"), Some("2"));
         assert_eq!(reply.header("x-should-retry"), Some("false"));
         let cooling = gateway.app.gateway().handles().failover.snapshot();
         assert_eq!(cooling.cooling().count(), 0, "stream {stream}: for others");
+
+        // Another vendor's model may write it.
+        let sims = [
+            failing(dialect, FaultPlan::always(fault)),
+            failing(Dialect::OpenAi, FaultPlan::none()),
+        ];
+        let gateway = InProcess::without_file(&sims);
+        let begun = tokio::time::Instant::now();
+        let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
+        assert_eq!((reply.status, asked(&sims)), (200, 3), "stream {stream}: {}", reply.text());
+        assert_eq!(sims[0].journal().len(), 2, "stream {stream}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "stream {stream}: {:?}", begun.elapsed());
     }
 }

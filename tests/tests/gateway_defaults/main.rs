@@ -5,6 +5,7 @@
 mod agents;
 mod answers;
 mod attempts;
+mod crowd;
 mod poison;
 mod refused_keys;
 

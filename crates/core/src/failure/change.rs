@@ -87,6 +87,12 @@ impl Failure {
         self
     }
 
+    /// Marks a call that might have been made again later, had there been room for one more that waits.
+    pub fn with_crowded(mut self) -> Self {
+        self.0.crowded = true;
+        self
+    }
+
     /// Marks that content had reached the caller.
     pub fn with_delivered(mut self) -> Self {
         self.0.delivered = true;

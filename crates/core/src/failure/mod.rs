@@ -48,6 +48,7 @@ struct Inner {
     fault: FaultSide,
     permanent: bool,
     wants_fallback: bool,
+    crowded: bool,
     delivered: bool,
     recorded: bool,
     opened_circuit: bool,
@@ -95,6 +96,7 @@ impl Failure {
             fault: rule.fault,
             permanent: rule.permanent,
             wants_fallback: false,
+            crowded: false,
             delivered: false,
             recorded: false,
             opened_circuit: false,
@@ -177,6 +179,11 @@ impl Failure {
     /// The layer that gave up asks for a fallback model rather than the same one again.
     pub fn wants_fallback(&self) -> bool {
         self.0.wants_fallback
+    }
+
+    /// Too many calls waited already for this one to wait too: to ask again later is left to the caller.
+    pub fn is_crowded(&self) -> bool {
+        self.0.crowded
     }
 
     /// Content had reached the caller when it failed: the call can not be made again unnoticed.

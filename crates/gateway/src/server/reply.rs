@@ -93,10 +93,11 @@ pub(super) fn failed(
     headers.insert(REASON, HeaderValue::from_static(failure.outward_reason().as_str()));
     // What was tried here is not tried again by the SDK in front: retries would multiply. A
     // refusal that cost nobody anything, says when to come back, and does not go back to something
-    // that does not change, is worth coming back to.
+    // that does not change, is worth coming back to. So is a call that there was no room to wait for.
     let root = failure.common_reason().or(failure.because()).unwrap_or(failure.reason());
     let may_pass = root.is_refusal() || root.rule().retry == Retry::Yes;
-    let worth_it = failure.attempts() == 0 && failure.retry_after().is_some() && may_pass;
+    let cost_nothing = failure.attempts() == 0 && failure.retry_after().is_some();
+    let worth_it = may_pass && (cost_nothing || failure.is_crowded());
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
     stamp(headers, dialect, failure.target(), failure.attempts(), id, log);
     response
