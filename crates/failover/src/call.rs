@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     affinity::{Affinity, Session},
-    candidate::Candidate,
+    candidate::{Candidate, Probing},
     event,
     history::{History, Stopped},
     policy::{FailoverPolicy, WhenExhausted},
@@ -37,8 +37,8 @@ pub(crate) struct CallState {
     priority: Priority,
     pub(crate) session: Option<Session>,
     preference: Option<Arc<Preference>>,
-    /// The attempt under way finds out if its target is back.
-    pub(crate) probing: bool,
+    /// Set while the attempt under way finds out if its target is back.
+    pub(crate) probing: Option<Probing>,
     /// No other target can serve the call.
     pub(crate) alone: bool,
     /// Its answer comes whole, so that nothing can be concluded from its silence.
@@ -81,7 +81,7 @@ impl CallState {
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
             witness,
-            probing: false,
+            probing: None,
             alone: false,
             is_whole,
             cooled_before: CandidateSet::default(),

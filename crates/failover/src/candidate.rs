@@ -14,6 +14,15 @@ use crate::{
     service::FailoverState,
 };
 
+/// An attempt that finds out whether its target is back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probing {
+    /// Its target rests because it did not answer in time.
+    pub(crate) hangs: bool,
+    /// The probes before it that another target's answer outran.
+    pub(crate) outrun: u32,
+}
+
 /// Bits of a permit's tag that say which candidate; those above say which of its records are probed.
 const INDEX_BITS: usize = 8;
 
@@ -191,6 +200,21 @@ impl Candidate {
     pub(crate) fn rests(&self, witness: Witness) -> bool {
         let now = Instant::now();
         self.records.all.iter().any(|record| record.cooling(witness, now).is_some())
+    }
+
+    /// What is known of a probe that begins here.
+    pub(crate) fn probing(&self, witness: Witness, now: Instant) -> Probing {
+        let resting = self.records.all.iter().filter_map(|record| record.cooling(witness, now));
+        let latest = resting.max_by_key(|cooling| cooling.cooldown.until);
+        Probing {
+            hangs: latest.is_some_and(|cooling| cooling.cooldown.reason == Reason::Timeout),
+            outrun: self.narrowest().outrun(),
+        }
+    }
+
+    /// Its answer to a probe was outrun.
+    pub(crate) fn note_outrun(&self) {
+        self.narrowest().change(Instant::now(), |health, _| health.outrun += 1);
     }
 
     /// The permit of a call that goes here now.

@@ -249,7 +249,7 @@ where
         if answered || self.call.is_forbidden() {
             if let Some(loser) = main.as_mut().as_pin_mut().filter(|_| !by_main) {
                 self.call.outrun(loser.candidate());
-                if let Some(late) = self.call.late().filter(|_| answered) {
+                if answered && let Some(late) = self.call.late(loser.candidate()) {
                     loser.fail(&late);
                 }
                 main.set(None);

@@ -91,6 +91,8 @@ pub(crate) struct Health {
     answers: SlidingWindow,
     /// Other models of the provider may stand in while it cools.
     pub(crate) yields: bool,
+    /// Probes that another target's answer outran, since there was content.
+    pub(crate) outrun: u32,
 }
 
 /// Good calls that a target is taken to have had before it was asked: so a few failures do not make it one
@@ -181,6 +183,7 @@ impl Health {
             calls: SlidingWindow::new(RATES, now),
             answers: SlidingWindow::new(RATES, now),
             yields: false,
+            outrun: 0,
         }
     }
 
@@ -307,6 +310,7 @@ impl Health {
         if self.circuit.is_current(permit) {
             self.consecutive = 0;
         }
+        self.outrun = 0;
         self.circuit.first_content(now, permit, Duration::ZERO).is_some()
     }
 
@@ -347,7 +351,8 @@ impl Health {
         // Nor is it known of any success: a renewed key has not been used.
         self.circuit = Circuit::new(*self.circuit.policy(), now.at);
         self.circuit.reset(now);
-        (self.errors, self.consecutive, self.last_error, self.yields) = (0, 0, None, false);
+        (self.errors, self.consecutive, self.last_error) = (0, 0, None);
+        (self.yields, self.outrun) = (false, 0);
         self.calls.clear();
         self.answers.clear();
     }

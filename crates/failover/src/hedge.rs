@@ -19,7 +19,10 @@ impl CallState {
     /// After how long asking another target is to go on to it, as if the one under way had failed.
     fn moves_after(&self) -> Option<Duration> {
         let policy = self.policy();
-        let probe = policy.probe_hedge.filter(|_| self.probing);
+        let probe = self.probing.and_then(|probe| {
+            // One that was merely slow could else never be seen to be back.
+            policy.probe_hedge?.checked_mul(1u32.checked_shl(probe.outrun)?)
+        });
         let whole = policy.whole_hedge.filter(|_| self.is_whole);
         [probe, whole].into_iter().flatten().min().filter(|_| !self.alone)
     }
@@ -49,7 +52,9 @@ impl CallState {
             };
             let Some(permit) = self.acquire(planned, now) else { continue };
             self.spend(cost);
-            self.late_after = (moves && !self.probing).then_some(after);
+            let hangs = self.probing.is_none_or(|probe| probe.hangs);
+            let stalls = self.is_whole && self.policy().whole_hedge == Some(after);
+            self.late_after = (moves && (hangs || stalls)).then_some(after);
             event::hedged(&self.log, &self.candidate(planned.slot).target, after);
             let selection = self.selection(&views, &exclusions, planned.slot, permit);
             return Some(selection.as_hedge());
@@ -70,12 +75,18 @@ impl CallState {
         event::outrun(&self.log, &self.candidate(loser).target);
     }
 
-    /// What is held against a target that was outrun: that its answer, which comes whole, had not come after
-    /// the time of a stall. Else one that hangs would cost every caller that time. To be slower than somebody
-    /// would have it is no failure, nor is it in a probe.
-    pub(crate) fn late(&self) -> Option<Failure> {
-        let after = self.late_after?;
-        let text = format!("no answer in {} ms, and another target answered", after.as_millis());
+    /// What is held against `main`, which was outrun: that its answer, which comes whole, had not come after
+    /// the time of a stall, or that it rests for having hung and was silent again when probed. Else one that
+    /// hangs would cost caller after caller that time. To be slower than somebody would have it is no failure,
+    /// nor is it in any other probe: the next one has more time.
+    pub(crate) fn late(&self, main: u8) -> Option<Failure> {
+        let Some(after) = self.late_after else {
+            if self.probing.is_some() {
+                self.candidate(main).note_outrun();
+            }
+            return None;
+        };
+        let text = format!("no content in {} ms, and another target answered", after.as_millis());
         Some(Failure::new(Reason::Timeout, text))
     }
 }

@@ -90,7 +90,9 @@ pub struct FailoverPolicy {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub pause: Backoff,
     /// After how long without content the next target is asked beside one that is being probed. 5 s: the
-    /// probe is made for everybody, and its caller should not pay for all. Zero: never.
+    /// probe is made for everybody, and its caller should not pay for all. Zero: never. When the other answers
+    /// first, the probe of a target that rests for its silence has failed, and that of any other decides nothing:
+    /// the next one has twice the time.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "probe_hedge_ms", with = "steadfast_core::config::Millis")

@@ -3,6 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use steadfast_core::{Call, Failure, Lease, Permit, PermitKind, RetryBudget, Routed};
+use tokio::time::Instant;
 
 use crate::{
     call::CallState,
@@ -69,7 +70,9 @@ impl CallState {
     ) -> Result<Lease, Failure> {
         let Selection { candidate: at, permit, alternatives, .. } = selection;
         if selection.beside == 0 {
-            self.probing = permit.kind == PermitKind::Probe;
+            let is_probe = permit.kind == PermitKind::Probe;
+            let probing = || self.candidate(at).probing(self.witness, Instant::now());
+            self.probing = is_probe.then(probing);
             self.alone = alternatives == 0;
         }
         let candidate = self.candidate(at);

@@ -256,6 +256,11 @@ impl Record {
         Some(Cooling { cooldown, probing, yields: health.yields })
     }
 
+    /// Probes that were outrun since there was content.
+    pub(crate) fn outrun(&self) -> u32 {
+        self.health.lock().outrun
+    }
+
     /// Whether most of what it was asked lately has failed.
     pub(crate) fn mostly_fails(&self, now: Instant) -> bool {
         self.is_degraded() && self.health.lock().mostly_fails(now)

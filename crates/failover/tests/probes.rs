@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_core::{AtOnce, BudgetPolicy, Reason, RetryBudget};
+use steadfast_core::{AtOnce, BudgetPolicy, Failure, Reason, RetryBudget, TimeLimit};
 use steadfast_failover::{CooldownFailoverLayer, OneChain};
 use support::*;
 use tokio::time::{Instant, advance};
@@ -190,6 +190,62 @@ async fn after_five_seconds_without_content_the_next_target_is_asked_beside_a_pr
         assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), answer);
         assert_eq!(start.elapsed(), secs(total));
     }
+}
+
+/// A provider that hangs does not cost caller after caller the time of a probe.
+#[tokio::test(start_paused = true)]
+async fn a_target_that_hung_and_is_silent_again_has_failed_its_probe() {
+    let providers = Providers::new();
+    let layer = abc().at_once();
+    let hang = || Failure::new(Reason::Timeout, "silent").with_time_limit(TimeLimit::FirstContent);
+    providers.set("a", after(secs(30), fail_with(hang)));
+    for _ in 0..2 {
+        assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    }
+    providers.set("a", Action::Hang).calls();
+    let start = Instant::now();
+    let mut cost = Vec::new();
+    while start.elapsed() < secs(600) {
+        let call = Instant::now();
+        assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+        cost.extend((!call.elapsed().is_zero()).then(|| call.elapsed()));
+        advance(secs(1)).await;
+    }
+    assert!(cost.iter().all(|cost| *cost == secs(5)), "{cost:?}");
+    // As often as its rest ends, which is soon as long as it is 15 s.
+    assert!((20..40).contains(&cost.len()), "{} callers paid", cost.len());
+    let a = layer.handle().snapshot().get(&target("a")).unwrap().clone();
+    assert_eq!(a.errors, 2 + cost.len() as u64);
+    assert!(a.last_error.unwrap().message.contains("no content in 5000 ms"));
+    providers.repair("a");
+    advance(secs(60)).await;
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+}
+
+/// One whose first content takes longer than that comes back all the same.
+#[tokio::test(start_paused = true)]
+async fn after_a_probe_that_was_outrun_the_next_one_has_more_time() {
+    let providers = Providers::new();
+    let layer = cooling(&providers).await;
+    providers.set("a", after(secs(15), Action::Answer)).set("b", after(secs(1), Action::Answer));
+    let mut took = Vec::new();
+    let rests = || layer.handle().snapshot().get(&target("a")).unwrap().cooling.is_some();
+    while rests() {
+        let start = Instant::now();
+        send(&layer, &providers, PlainRequest::new()).await.unwrap();
+        took.push(start.elapsed());
+    }
+    assert_eq!(took, [secs(6), secs(11), secs(15)]);
+    assert_eq!(layer.handle().snapshot().get(&target("a")).unwrap().errors, 2);
+
+    // What is known of its time is forgotten with its rest.
+    providers.set("a", fail(Reason::ServerError)).repair("b");
+    rest(&layer, &providers, "a").await;
+    advance(secs(2)).await;
+    providers.set("a", Action::Hang);
+    let start = Instant::now();
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert_eq!(start.elapsed(), secs(5));
 }
 
 #[tokio::test(start_paused = true)]

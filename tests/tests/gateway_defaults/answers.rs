@@ -347,10 +347,10 @@ async fn a_call_that_the_model_could_not_write_is_asked_for_again() {
             failing(Dialect::OpenAi, FaultPlan::none()),
         ];
         let gateway = InProcess::without_file(&sims);
-        let begun = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         let reply = gateway.send(&ask(dialect, model(dialect), stream)).await;
         assert_eq!((reply.status, asked(&sims)), (200, 3), "stream {stream}: {}", reply.text());
         assert_eq!(sims[0].journal().len(), 2, "stream {stream}");
-        assert!(begun.elapsed() < Duration::from_secs(1), "stream {stream}: {:?}", begun.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(1), "stream {stream}: {:?}", start.elapsed());
     }
 }
