@@ -277,6 +277,33 @@ fn with_a_healthy_spare_callers_hardly_notice() {
     }
 }
 
+/// One caller's calls, one after the other: it pays the limit twice and then, now and then, for a probe.
+#[test]
+fn a_provider_that_hangs_costs_its_limit_twice_and_then_the_time_of_probes() {
+    seeds::paused().build().unwrap().block_on(async {
+        let sims = [Dialect::Anthropic, Dialect::OpenAi].map(|dialect| {
+            SimProvider::builder(dialect).with_name(provider_name(dialect)).build()
+        });
+        sims[0].set_faults(FaultPlan::always(Fault::Hang));
+        let gateway = InProcess::without_file(&sims);
+        let (mut rng, mut added) = (Rng::with_seed(1), Vec::new());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(1_000) {
+            let call = Instant::now();
+            let reply = gateway.send(&question(&mut rng, false)).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            added.push(call.elapsed().as_secs());
+            sleep(Duration::from_secs(1)).await;
+        }
+        let (limit, probe) = (180, 5);
+        assert_eq!(added[..2], [limit, limit], "two in a row");
+        let probes = added[2..].iter().filter(|added| **added > 0).count();
+        assert!(added[2..].iter().all(|added| [0, probe].contains(added)), "{added:?}");
+        assert!(probes * 10 < added.len(), "{probes} probes among {} calls", added.len());
+        assert_eq!(sims[0].journal().len(), 2 + probes);
+    });
+}
+
 #[test]
 fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
     println!("{HEAD}");
