@@ -281,9 +281,8 @@ fn with_a_healthy_spare_callers_hardly_notice() {
 #[test]
 fn a_provider_that_hangs_costs_its_limit_twice_and_then_the_time_of_probes() {
     seeds::paused().build().unwrap().block_on(async {
-        let sims = [Dialect::Anthropic, Dialect::OpenAi].map(|dialect| {
-            SimProvider::builder(dialect).with_name(provider_name(dialect)).build()
-        });
+        let sims = [Dialect::Anthropic, Dialect::OpenAi]
+            .map(|dialect| SimProvider::builder(dialect).with_name(provider_name(dialect)).build());
         sims[0].set_faults(FaultPlan::always(Fault::Hang));
         let gateway = InProcess::without_file(&sims);
         let (mut rng, mut added) = (Rng::with_seed(1), Vec::new());

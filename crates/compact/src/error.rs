@@ -50,7 +50,7 @@ impl PolicyError {
 #[error(
     "the conversation can not be made to fit: of {before} input tokens, {floor} can not be removed \
      ({required} of them tools, instructions, pinned messages and the current request; the rest are \
-     the most recent messages), and a window of {window} with {reserve} kept for the answer takes \
+     the most recent messages, and all in a conversation of few), and a window of {window} with {reserve} kept for the answer takes \
      {limit}. Shorten those, ask for a shorter answer, or use a model with a larger window"
 )]
 #[non_exhaustive]

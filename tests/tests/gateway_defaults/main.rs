@@ -6,6 +6,7 @@ mod agents;
 mod answers;
 mod attempts;
 mod crowd;
+mod hints;
 mod poison;
 mod refused_keys;
 

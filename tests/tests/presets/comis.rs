@@ -80,5 +80,4 @@ fn the_summariser_has_its_documented_numbers() {
     let summaries = policies.summaries;
     assert_eq!((summaries.failures, summaries.rest), (5, secs(60)));
     assert_eq!(summaries.probe, secs(30));
-    assert_eq!(policies.compaction.unwrap().max_throws, 3);
 }

@@ -155,6 +155,49 @@ async fn codebuddy_strips_results_above_200_characters_first_and_keeps_the_last_
 }
 
 #[tokio::test(start_paused = true)]
+async fn codebuddy_summarises_no_conversation_of_less_than_six_messages() {
+    let policies = Preset::Codebuddy.policies();
+    // The first message alone takes most of the window.
+    let asked = |turns: usize| {
+        let mut request = talk(turns);
+        let long = Message::user("why so? ".repeat(3_000));
+        let others = request.messages.iter().skip(1).cloned();
+        request.messages = [long].into_iter().chain(others).collect::<Vec<_>>().into();
+        request
+    };
+    for (turns, summarised) in [(2, false), (3, true)] {
+        let summariser = Summariser::new(true);
+        let world = world(&policies, summariser.layer(), fine());
+        assert_eq!(asked(turns).messages.len(), 2 * turns + 1);
+        world.send(asked(turns)).await.answer();
+        assert_eq!(summariser.asked(), usize::from(summarised), "{turns} turns");
+        assert_eq!(has(&texts(&world, 0), "The record of it all."), summarised, "{turns} turns");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn comis_leaves_a_conversation_alone_after_three_internal_errors() {
+    let policies = Preset::Comis.policies();
+    let due = turns_for(&policies, 0.92).await * 5 / 2;
+    let summariser = Summariser::new(true);
+    let layer = summariser.layer().with_pins(|_| panic!("a pin that can not be decided"));
+    let world = world(&policies, layer, fine());
+    for turn in 1..=5 {
+        let got = world.send(talk(due)).await;
+        let off = Notice::of(&got.answer().head).is_some_and(|notice| notice.switched_off);
+        assert_eq!(off, turn >= 3, "{turn}");
+        assert!(has(&texts(&world, turn - 1), "question 0:"), "it goes as it is");
+    }
+    let conversations = world.handles.compaction.snapshot().conversations;
+    assert_eq!((conversations[0].throws, conversations[0].is_off), (3, true));
+    // Others are not.
+    let mut other = talk(2);
+    other.context = CallContext::recording().with_session("another");
+    let got = world.send(other).await;
+    assert!(Notice::of(&got.answer().head).is_none_or(|notice| !notice.switched_off));
+}
+
+#[tokio::test(start_paused = true)]
 async fn codebuddy_has_its_documents_windows() {
     let windows = Preset::Codebuddy.policies().compaction.unwrap().windows;
     for (model, window) in [

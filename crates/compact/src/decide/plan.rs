@@ -74,11 +74,13 @@ impl CutPlan {
         let least = input.summary.and_then(holds).map_or(1, |unit| unit + 1);
         let total = input.fixed + input.tokens.iter().sum::<u64>();
         let loose: Vec<u64> = units.iter().map(|unit| unit.cut(input).1).collect();
+        let enough = list.iter().filter(|message| message.role() != Role::System).count()
+            >= policy.min_messages;
+        let cuttable = if enough { loose[..recent].iter().sum() } else { 0 };
         Self {
-            floor: total - loose[..recent].iter().sum::<u64>(),
+            floor: total - cuttable,
             required: total - loose.iter().sum::<u64>(),
-            enough: list.iter().filter(|message| message.role() != Role::System).count()
-                >= policy.min_messages,
+            enough,
             least,
             units,
             recent,
@@ -295,6 +297,7 @@ mod tests {
         let list: Vec<_> = session().into_iter().take(6).collect();
         let (plan, cuts) = plan(&list, &none);
         assert!(!plan.can_cut(), "five and an instruction");
+        assert_eq!(plan.floor, plan.total);
         assert!(cuts.is_empty());
     }
 
