@@ -13,6 +13,7 @@ use crate::{
     affinity::{Affinity, Session},
     candidate::{Candidate, Probing},
     event,
+    hedge::Hedges,
     history::{History, Stopped},
     policy::{FailoverPolicy, WhenExhausted},
     prepare::Selection,
@@ -45,10 +46,8 @@ pub(crate) struct CallState {
     pub(crate) is_whole: bool,
     /// Candidates that cooled before the call asked anybody.
     cooled_before: CandidateSet,
-    /// Another target has been searched for to be asked as well; that is done once.
-    pub(crate) hedged: bool,
-    /// After so long without an answer the call went on to another target, as after a stall.
-    pub(crate) late_after: Option<Duration>,
+    /// What is asked beside what has no content in time.
+    pub(crate) hedges: Hedges,
     /// Made when the first thing goes wrong.
     pub(crate) history: Option<Box<History>>,
 }
@@ -85,8 +84,7 @@ impl CallState {
             alone: false,
             is_whole,
             cooled_before: CandidateSet::default(),
-            hedged: false,
-            late_after: None,
+            hedges: Hedges::default(),
             history: None,
             route,
         }
@@ -284,7 +282,7 @@ impl CallState {
     }
 
     /// Reports where the call goes when that is not where it was, or not what was asked for.
-    fn report_target(&self, views: &[CandidateView], planned: &PlannedCandidate) {
+    pub(crate) fn report_target(&self, views: &[CandidateView], planned: &PlannedCandidate) {
         let to = self.candidate(planned.slot);
         if planned.probe {
             event::probe(&self.log, &to.target);
@@ -330,6 +328,7 @@ impl CallState {
     /// The attempt at `at` answered, or failed; whether it answered.
     pub(crate) fn ended(&mut self, at: u8, outcome: Result<(), Failure>) -> bool {
         let answered = outcome.is_ok();
+        self.hedges.ended(at);
         match outcome {
             Err(failure) => self.fail(at, failure),
             Ok(()) => {

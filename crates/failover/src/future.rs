@@ -9,6 +9,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 use steadfast_core::{Call, Failure, Lease, Reason, Track, Waiting};
 use tokio::time::Sleep;
 use tower_service::Service;
@@ -49,8 +50,8 @@ where
     /// `None` once the last attempt has it.
     request: Option<Req>,
     track: T,
-    /// Asked beside the main attempt, when that takes long.
-    hedge: Option<Pin<Box<AttemptOf<S, Req, T>>>>,
+    /// Asked beside the main attempt, when that takes long, in that order.
+    hedges: Vec<Pin<Box<AttemptOf<S, Req, T>>>>,
     timer: Timer,
     todo: Todo<Req>,
 }
@@ -146,7 +147,7 @@ where
     #[inline]
     fn new(service: S, call: CallState, request: Option<Req>, track: T) -> Self {
         let (timer, todo) = (Timer::Off, Todo::Nothing);
-        Self { service, call, request, track, hedge: None, timer, todo }
+        Self { service, call, request, track, hedges: Vec::new(), timer, todo }
     }
 }
 
@@ -157,7 +158,7 @@ where
     Req: Call + Clone,
     T: Track<S::Response>,
 {
-    /// Both attempts, then the clock, then what is to be done.
+    /// The attempts, then the clock, then what is to be done.
     fn poll(
         &mut self,
         mut main: Pin<&mut Option<AttemptOf<S, Req, T>>>,
@@ -168,7 +169,7 @@ where
                 self.todo = Todo::Over;
                 // The one that is left, returned from where it is: an answer is large, and each move
                 // of it is a copy.
-                match (main.as_mut().as_pin_mut(), &mut self.hedge) {
+                match (main.as_mut().as_pin_mut(), self.hedges.first_mut()) {
                     (Some(main), _) => return Poll::Ready(main.finish(&self.track)),
                     (None, Some(hedge)) => {
                         return Poll::Ready(hedge.as_mut().finish(&self.track));
@@ -176,7 +177,7 @@ where
                     (None, None) => {}
                 }
             }
-            let under_way = main.is_some() || self.hedge.is_some();
+            let under_way = main.is_some() || !self.hedges.is_empty();
             if ready!(self.poll_timer(main.as_ref().get_ref().as_ref(), cx)) {
                 continue;
             }
@@ -201,8 +202,8 @@ where
                     Poll::Ready(Ok(())) => {
                         let Prepared { candidate, lease, request } = *prepared;
                         let attempt = Attempt::new(self.service.call(request), candidate, lease);
-                        if main.is_some() {
-                            self.hedge = Some(Box::pin(attempt));
+                        if main.is_some() || !self.hedges.is_empty() {
+                            self.hedges.push(Box::pin(attempt));
                         } else {
                             main.set(Some(attempt));
                         }
@@ -228,7 +229,7 @@ where
         cx: &mut Context<'_>,
     ) -> bool {
         let limits = self.call.policy().buffer;
-        let (mut by_main, mut by_hedge) = (false, false);
+        let (mut by_main, mut by_hedge, mut moves_on) = (false, None, false);
         if let Some(mut attempt) = main.as_mut().as_pin_mut()
             && let Poll::Ready(ended) = attempt.as_mut().poll(&self.track, limits, cx)
         {
@@ -237,33 +238,68 @@ where
                 main.set(None);
             }
         }
-        if let Some(hedge) = self.hedge.as_mut().filter(|_| !by_main)
-            && let Poll::Ready(ended) = hedge.as_mut().poll(&self.track, limits, cx)
-        {
-            by_hedge = self.call.ended(hedge.candidate(), ended);
-            if !by_hedge {
-                self.hedge = None;
+        let mut at = 0;
+        while at < self.hedges.len() && !by_main && by_hedge.is_none() {
+            let hedge = &mut self.hedges[at];
+            let candidate = hedge.candidate();
+            match hedge.as_mut().poll(&self.track, limits, cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(ended) => {
+                    if self.call.ended(candidate, ended) {
+                        by_hedge = Some(at);
+                    } else {
+                        drop(self.hedges.remove(at));
+                        moves_on |= self.call.moves_on_from(candidate);
+                    }
+                }
             }
         }
-        let answered = by_main || by_hedge;
+        let answered = by_main || by_hedge.is_some();
         if answered || self.call.is_forbidden() {
             if let Some(loser) = main.as_mut().as_pin_mut().filter(|_| !by_main) {
-                self.call.outrun(loser.candidate());
-                if answered && let Some(late) = self.call.late(loser.candidate()) {
+                if let Some(late) = self.call.outrun(loser.candidate(), answered) {
                     loser.fail(&late);
                 }
                 main.set(None);
             }
-            if let Some(loser) = self.hedge.take_if(|_| !by_hedge) {
-                self.call.outrun(loser.candidate());
+            for (at, mut loser) in mem::take(&mut self.hedges).into_iter().enumerate() {
+                if by_hedge == Some(at) {
+                    self.hedges.push(loser);
+                } else if let Some(late) = self.call.outrun(loser.candidate(), answered) {
+                    loser.as_mut().fail(&late);
+                }
             }
             self.timer = Timer::Off;
+        } else if moves_on && matches!(self.todo, Todo::Nothing) {
+            self.timer = Timer::Off;
+            let under_way = self.under_way(main.as_ref().get_ref().as_ref());
+            if !under_way.is_empty() {
+                let selection = self.call.move_on(&under_way);
+                self.ask_beside(&under_way, selection);
+            }
         }
         // A hedge whose service is not ready yet.
         if matches!(self.todo, Todo::Ask(_)) && self.call.is_final() {
             self.todo = Todo::Nothing;
         }
         answered
+    }
+
+    /// The candidates of the attempts under way, the oldest first.
+    fn under_way(&self, main: Option<&AttemptOf<S, Req, T>>) -> SmallVec<[u8; 2]> {
+        let hedges = self.hedges.iter().map(|hedge| hedge.candidate());
+        main.map(Attempt::candidate).into_iter().chain(hedges).collect()
+    }
+
+    /// Asks that one beside those `under_way`, or the next one that the request can be made to fit.
+    fn ask_beside(&mut self, under_way: &[u8], mut selection: Option<Selection>) {
+        while let Some(selected) = selection {
+            if let Some(prepared) = prepare(&mut self.request, &mut self.call, selected) {
+                self.todo = Todo::Ask(Box::new(prepared));
+                return;
+            }
+            selection = self.call.move_on(under_way);
+        }
     }
 
     /// Pending while the call waits for a cooldown to end; `true` when there is a new timer.
@@ -276,23 +312,21 @@ where
             Timer::Off => {
                 // Armed by the first wait, so a call that answers at once arms none.
                 if let Some(after) = self.call.hedge_after()
-                    && main.is_some()
+                    && (main.is_some() || !self.hedges.is_empty())
+                    && matches!(self.todo, Todo::Nothing)
                     && self.request.is_some()
                 {
                     self.timer = Timer::Hedge(Box::pin(tokio::time::sleep(after)));
                     return Poll::Ready(true);
                 }
             }
-            Timer::Hedge(_) if main.is_none() && self.hedge.is_none() => self.timer = Timer::Off,
+            Timer::Hedge(_) if main.is_none() && self.hedges.is_empty() => self.timer = Timer::Off,
             Timer::Hedge(sleep) => {
                 if sleep.as_mut().poll(cx).is_ready() {
                     self.timer = Timer::Off;
-                    if let Some(prepared) = main
-                        .and_then(|main| self.call.hedge(main.candidate()))
-                        .and_then(|selection| prepare(&mut self.request, &mut self.call, selection))
-                    {
-                        self.todo = Todo::Ask(Box::new(prepared));
-                    }
+                    let under_way = self.under_way(main);
+                    let selection = self.call.hedge(&under_way);
+                    self.ask_beside(&under_way, selection);
                 }
             }
             Timer::Cooldown { sleep, .. } => {

@@ -33,9 +33,9 @@ impl Selection {
         Self { candidate: 0, permit, alternatives: route.spares, beside: 0, last }
     }
 
-    /// The same, beside an attempt under way.
-    pub(crate) fn as_hedge(self) -> Self {
-        Self { last: false, beside: 1, ..self }
+    /// The same, beside so many attempts under way.
+    pub(crate) fn beside(self, beside: u32) -> Self {
+        Self { last: false, beside, ..self }
     }
 }
 
@@ -69,12 +69,10 @@ impl CallState {
         request: &mut Req,
     ) -> Result<Lease, Failure> {
         let Selection { candidate: at, permit, alternatives, .. } = selection;
-        if selection.beside == 0 {
-            let is_probe = permit.kind == PermitKind::Probe;
-            let probing = || self.candidate(at).probing(self.witness, Instant::now());
-            self.probing = is_probe.then(probing);
-            self.alone = alternatives == 0;
-        }
+        let is_probe = permit.kind == PermitKind::Probe;
+        let probing = || self.candidate(at).probing(self.witness, Instant::now());
+        self.probing = is_probe.then(probing);
+        self.alone = alternatives == 0;
         let candidate = self.candidate(at);
         let withdrawn = self.history.as_ref().and_then(|history| history.withdrawn);
         // Before anything can go wrong: dropping it releases the probe's permit.
@@ -109,14 +107,23 @@ impl CallState {
         Ok(lease)
     }
 
+    /// Whether the layers below may not go on as they like.
+    pub(crate) fn limits_attempts(&self) -> bool {
+        self.most_attempts() < u32::MAX
+    }
+
+    fn most_attempts(&self) -> u32 {
+        let further = self.history.as_ref().is_some_and(|history| history.rounds > 0);
+        let rounds = if further { self.policy().attempts } else { u32::MAX };
+        self.max_attempts.min(self.before.saturating_add(rounds))
+    }
+
     /// Up to which attempt the layers below may go for `selection`; `None` without a limit. A further
     /// round ends with the last attempt of the policy. Of two attempts at once neither sees what the
     /// other one spends: so one is set aside for the second as long as there may be one, and the second
     /// has no more than that.
     fn share(&self, selection: Selection, attempts: u32) -> Option<u32> {
-        let further = self.history.as_ref().is_some_and(|history| history.rounds > 0);
-        let rounds = if further { self.policy().attempts } else { u32::MAX };
-        let most = self.max_attempts.min(self.before.saturating_add(rounds));
+        let most = self.most_attempts();
         if most == u32::MAX {
             return None;
         }

@@ -196,6 +196,78 @@ async fn both_attempts_share_the_limit_of_attempts() {
     assert_eq!(received(3, 2).await, [(2, 3)]);
 }
 
+fn whole() -> PlainRequest {
+    PlainRequest { whole: true, ..PlainRequest::new() }
+}
+
+/// Two of three hang: what is not answered by either is not lost.
+#[tokio::test(start_paused = true)]
+async fn each_further_time_of_a_stall_one_more_target_is_asked_for_a_whole_answer() {
+    let providers = Providers::new();
+    let layer = abc().at_once();
+    providers
+        .set("a", Action::Hang)
+        .set("b", Action::Hang)
+        .set("c", after(secs(1), Action::Answer));
+    let (start, request) = (Instant::now(), whole());
+    let log = request.log();
+    assert_eq!(send(&layer, &providers, request).await.unwrap(), "c");
+    let at = |name: &str, secs: u128| (name.to_owned(), secs * 1_000);
+    assert_eq!(providers.times(start), [at("a", 0), at("b", 180), at("c", 360)]);
+    assert_eq!((start.elapsed(), providers.in_flight()), (secs(361), 0));
+    let steps = "failover.hedged b 180000ms; failover.hedged c 180000ms; failover.outrun a; failover.outrun b";
+    assert!(log.to_string().contains(steps), "{log}");
+    let snapshot = layer.handle().snapshot();
+    let errors = ["a", "b", "c"].map(|name| snapshot.get(&target(name)).map_or(0, |it| it.errors));
+    assert_eq!(errors, [1, 1, 0], "held against both");
+
+    // The first may still be the one that answers, and then nothing is held against it.
+    let layer = abc().at_once();
+    providers.set("a", after(secs(400), Action::Answer)).set("c", Action::Hang);
+    assert_eq!(send(&layer, &providers, whole()).await.unwrap(), "a");
+    assert_eq!(providers.in_flight(), 0);
+    assert_eq!(layer.handle().snapshot().get(&target("a")).unwrap().errors, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_was_moved_on_to_and_fails_is_followed_by_the_next_at_once() {
+    let providers = Providers::new();
+    providers.set("a", Action::Hang).set("b", after(secs(2), fail(Reason::ServerError)));
+    let start = Instant::now();
+    assert_eq!(send(&abc().at_once(), &providers, whole()).await.unwrap(), "c");
+    assert_eq!(start.elapsed(), secs(182));
+    assert_eq!(providers.dropped(), ["a"]);
+
+    // One that the request can not be made to fit is passed over.
+    let providers = Providers::new();
+    providers.set("a", Action::Hang);
+    let request = PlainRequest { unfit_for: Some("b"), ..whole() };
+    assert_eq!(send(&abc().at_once(), &providers, request).await.unwrap(), "c");
+    assert_eq!(providers.calls(), ["a", "c"]);
+
+    // What ends the call waits for what is under way.
+    providers.set("a", after(secs(200), Action::Answer)).set("b", fail(Reason::Format));
+    assert_eq!(send(&abc().at_once(), &providers, whole()).await.unwrap(), "a");
+    assert_eq!(providers.calls(), ["a", "b"]);
+
+    // All of them fail: the call goes round.
+    providers.set("a", after(secs(190), fail(Reason::ServerError)));
+    providers.set("b", fail(Reason::ServerError)).set("c", fail(Reason::ServerError));
+    let failure = send(&abc().at_once(), &providers, whole()).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.in_flight()), (Reason::Exhausted, 0));
+}
+
+/// What several at once may spend could not be shared out.
+#[tokio::test(start_paused = true)]
+async fn where_attempts_are_limited_there_is_one_beside_and_no_third() {
+    let providers = Providers::new();
+    providers.set("a", after(secs(500), Action::Answer)).set("b", Action::Hang);
+    let mut request = whole();
+    request.context.max_attempts = NonZeroU32::new(9);
+    assert_eq!(send(&abc().at_once(), &providers, request).await.unwrap(), "a");
+    assert_eq!(providers.calls(), ["a", "b"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropping_the_call_drops_both() {
     let providers = Providers::new();

@@ -192,6 +192,23 @@ async fn after_five_seconds_without_content_the_next_target_is_asked_beside_a_pr
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn when_the_target_beside_a_probe_fails_the_next_one_is_asked_at_once() {
+    let providers = Providers::new();
+    let layer = cooling(&providers).await;
+    providers.set("a", Action::Hang).set("b", after(secs(1), fail(Reason::ServerError)));
+    let (start, request) = (Instant::now(), PlainRequest::new());
+    let log = request.log();
+    assert_eq!(send(&layer, &providers, request).await.unwrap(), "c");
+    assert_eq!((start.elapsed(), providers.in_flight()), (secs(6), 0));
+    assert!(
+        log.to_string().ends_with(
+            "failover.hedged b 5000ms; failover.switched b -> c server_error; failover.outrun a"
+        ),
+        "{log}"
+    );
+}
+
 /// A provider that hangs does not cost caller after caller the time of a probe.
 #[tokio::test(start_paused = true)]
 async fn a_target_that_hung_and_is_silent_again_has_failed_its_probe() {

@@ -30,6 +30,8 @@ use tower::{Layer, Service, ServiceExt};
 pub struct PlainRequest {
     pub model: Option<String>,
     pub needs: Needs,
+    /// Its answer comes whole.
+    pub whole: bool,
     /// The digest of its prompt.
     pub prompt: Option<u64>,
     /// A provider it can not be fitted to.
@@ -72,6 +74,10 @@ impl Call for PlainRequest {
 
     fn model(&self) -> Option<&str> {
         self.model.as_deref()
+    }
+
+    fn is_whole(&self) -> Option<bool> {
+        Some(self.whole)
     }
 
     fn prompt_digest(&self) -> Option<u64> {
