@@ -48,12 +48,12 @@ async fn passes_answers_and_refuses_without_a_call() {
     let mut future = task::spawn(service.ready().await.unwrap().call(refused));
     let failure = assert_ready_err!(future.poll());
     assert_eq!(failure.reason(), Reason::CircuitOpen);
-    assert_eq!(failure.retry_after(), Some(secs(20)));
+    assert_eq!(failure.retry_after(), Some(secs(5)));
     assert_eq!(failure.target(), Some(&openai()));
     assert_eq!((failure.attempts(), failure.evidence()), (0, "breaker"));
     assert_eq!((failure.retry(), failure.failover()), (Retry::No, Failover::NextTarget));
     assert!(failure.to_string().contains("openai/gpt-4o#main: the circuit breaker is open"));
-    assert_eq!(log.to_string(), "breaker.refused openai/gpt-4o#main 20000ms");
+    assert_eq!(log.to_string(), "breaker.refused openai/gpt-4o#main 5000ms");
     assert_pending!(provider.poll_request(), "the inner service was not called");
 }
 
@@ -269,7 +269,7 @@ async fn a_few_lone_calls_pass() {
     tokio::time::advance(secs(1)).await;
     // A call with alternatives is refused.
     let failure = service.ready().await.unwrap().call(request(&openai())).await.unwrap_err();
-    assert_eq!(failure.retry_after(), Some(secs(29)));
+    assert_eq!(failure.retry_after(), Some(secs(14)));
     for _ in 0..3 {
         let request = lone();
         let log = request.context.log.clone();
@@ -291,7 +291,7 @@ async fn observes_only() {
         let request = request(&openai());
         let log = request.context.log.clone();
         assert_eq!(call!(service, provider, request, Ok("!")).unwrap(), "!");
-        assert_eq!(log.to_string(), "breaker.would_refuse openai/gpt-4o#main 30000ms");
+        assert_eq!(log.to_string(), "breaker.would_refuse openai/gpt-4o#main 15000ms");
     }
     // Its state changes as if it had refused.
     let snapshot = handle.get(&Some(openai())).unwrap();

@@ -112,7 +112,7 @@ impl CallState {
             self.spend(cost);
             match after {
                 Some(after) => {
-                    event::hedged(&self.log, &self.candidate(planned.slot).target, after)
+                    event::hedged(&self.log, &self.candidate(planned.slot).target, after);
                 }
                 None => self.report_target(&views, planned),
             }

@@ -132,7 +132,9 @@ impl Circuit {
     /// When a refused call should try again.
     fn wait(&self, now: Instant, lone: bool) -> Duration {
         let rest = if self.state.is_resting() {
-            let left = self.rest.until.saturating_duration_since(now);
+            let (probe_from, until) = (self.rest.probe_from, self.rest.until);
+            let next = if now < probe_from { probe_from } else { until };
+            let left = next.saturating_duration_since(now);
             if left.is_zero() { SOON } else { left }
         } else {
             // It lasts until a reset, so the time is not known: the usual rest.

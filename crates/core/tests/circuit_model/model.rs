@@ -394,6 +394,7 @@ impl CircuitModel {
             return Ok(PermitKind::Lone);
         }
         let rest = match self.rest.filter(|_| self.is_resting()) {
+            Some(rest) if self.probe_from(&rest) > now => self.probe_from(&rest) - now,
             Some(rest) if rest.until > now => rest.until - now,
             Some(_) => Duration::from_secs(1),
             None => self.policy.cooldown,
