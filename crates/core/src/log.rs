@@ -54,6 +54,8 @@ enum Destination {
 struct Steps {
     kept: Vec<Step>,
     dropped: usize,
+    /// What the last notice was about, though its step may have been dropped.
+    notice: Option<Target>,
 }
 
 /// Of a call whose steps are given to somebody as they happen.
@@ -225,7 +227,7 @@ impl RecoveryLog {
     /// overloaded one. A fixed text with the model's name.
     pub fn notice(&self) -> Option<String> {
         let steps = self.kept()?.lock();
-        let target = steps.kept.iter().rfind(|step| step.action == NOTICE)?.target.as_ref()?;
+        let target = steps.notice.as_ref()?;
         let model = target.model().unwrap_or(target.provider());
         Some(format!(
             "{model} answers: the model that was asked for has no capacity at the moment."
@@ -260,6 +262,9 @@ impl Destination {
         match self {
             Self::Kept(steps) => {
                 let mut steps = steps.lock();
+                if step.action == NOTICE {
+                    steps.notice.clone_from(&step.target);
+                }
                 if steps.kept.len() < MAX_STEPS {
                     steps.kept.push(step);
                 } else {
@@ -329,5 +334,7 @@ mod tests {
             log.record(|| Step::new("x", "y"));
         }
         assert_eq!((log.steps().len(), log.dropped()), (MAX_STEPS, 2));
+        log.record_notice("failover", &Target::new("openai").with_model("gpt-4o"));
+        assert!(log.notice().unwrap().starts_with("gpt-4o answers: "), "not lost behind the steps");
     }
 }

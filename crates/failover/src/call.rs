@@ -310,7 +310,18 @@ impl CallState {
                     event::downgraded(&self.log, from, &to.target, reason);
                 }
             }
-            None => {}
+            None => {
+                // Another model answers for want of capacity, though not this call has met it.
+                let overloaded = |view: &CandidateView| {
+                    view.rest.is_some_and(|rest| rest.reason == Reason::Overloaded)
+                };
+                if let Some(from) =
+                    (0..planned.slot).find(|at| overloaded(&views[usize::from(*at)]))
+                {
+                    let from = &self.candidate(from).target;
+                    event::notice(&self.log, from, &to.target, Reason::Overloaded);
+                }
+            }
         }
     }
 

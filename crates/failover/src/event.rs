@@ -32,7 +32,7 @@ pub(crate) fn downgraded(log: &RecoveryLog, from: &Target, to: &Target, reason: 
 }
 
 /// It is reported to people when another model answers for want of capacity.
-fn notice(log: &RecoveryLog, from: &Target, to: &Target, reason: Reason) {
+pub(crate) fn notice(log: &RecoveryLog, from: &Target, to: &Target, reason: Reason) {
     if reason == Reason::Overloaded && from.model() != to.model() {
         log.record_notice(LAYER, to);
     }
@@ -60,13 +60,13 @@ pub(crate) fn cooled(log: &RecoveryLog, key: &Target, reason: Reason, wait: Dura
     });
 }
 
-/// A person has to act: a key is refused, a bill unpaid.
+/// A person has to act: a key is refused, a bill unpaid, a model gone.
 pub(crate) fn alarm(key: &Target, failure: &Failure) {
     tracing::error!(
         name: "steadfast::failover::alarm",
         target: "steadfast::failover",
         target = %key, reason = failure.reason().as_str(), error = failure.message(),
-        "a person has to see to this account: it does not recover by itself"
+        "a person has to see to this: it does not recover by itself"
     );
 }
 

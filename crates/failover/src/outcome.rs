@@ -90,7 +90,8 @@ impl Candidate {
         let call = FailedCall { blame, yields: downgrade, message: failure.message(), report };
         let failed =
             self.registry.change(record, at, |health, now| health.fail(now, &permit, &call));
-        let for_a_person = matches!(blame.reason, Reason::Auth | Reason::Billing);
+        let for_a_person =
+            matches!(blame.reason, Reason::Auth | Reason::Billing | Reason::ModelNotFound);
         match failed {
             Failed::Cooled { wait, fresh } => {
                 event::cooled(log, &record.key, blame.reason, wait, fresh);
@@ -159,8 +160,7 @@ impl Observer for Route {
     }
 }
 
-/// A route, and what to put back into the budget when its candidate answers. The attempts of the call are
-/// reported to the route itself.
+/// A route, and what to put back into the budget when its candidate answers.
 #[derive(Debug)]
 struct Refunding {
     route: Arc<Route>,
@@ -171,6 +171,18 @@ struct Refunding {
 impl Observer for Refunding {
     fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
         self.route.first_content(permit, after, log);
+    }
+
+    fn attempt_failed(&self, permit: Permit, failure: &Failure, log: &RecoveryLog) {
+        self.route.attempt_failed(permit, failure, log);
+    }
+
+    fn rests(&self, permit: Permit) -> bool {
+        self.route.rests(permit)
+    }
+
+    fn answered_lately(&self, permit: Permit) -> bool {
+        self.route.answered_lately(permit)
     }
 
     fn ended(&self, end: LeaseEnd<'_>) {

@@ -151,6 +151,7 @@ impl Gateway {
         let limits = ModelLimits::of(config, known.clone());
         let summariser = layers::summariser(config, source)?;
         let summariser = summariser.map(|stack| {
+            // Its policies are no file's: to share what it knows changes nothing of that.
             let handles = kept.and_then(|kept| kept.summariser.as_ref());
             let stack = handles.map_or_else(|| stack.clone(), |old| stack.clone().sharing(old));
             (stack.boxed(client.clone()), stack.handles())
@@ -205,11 +206,14 @@ impl Gateway {
     /// Forgets what is known of the targets that are gone or others under `identities`.
     fn forget_changed(&self, identities: &Identities) {
         let holds = |target: &Target| self.0.identities.holds(identities, target);
-        let Handles { failover, breaker, .. } = self.handles();
-        failover.retain(holds);
-        for one in breaker.snapshot() {
-            if !one.key.as_ref().is_none_or(holds) {
-                breaker.forget(&one.key);
+        for Handles { failover, breaker, .. } in
+            [self.handles()].into_iter().chain(&self.0.kept.summariser)
+        {
+            failover.retain(holds);
+            for one in breaker.snapshot() {
+                if !one.key.as_ref().is_none_or(holds) {
+                    breaker.forget(&one.key);
+                }
             }
         }
     }
