@@ -311,18 +311,24 @@ impl CallState {
                 }
             }
             None => {
-                // Another model answers for want of capacity, though not this call has met it.
-                let overloaded = |view: &CandidateView| {
-                    view.rest.is_some_and(|rest| rest.reason == Reason::Overloaded)
-                };
-                if let Some(from) =
-                    (0..planned.slot).find(|at| overloaded(&views[usize::from(*at)]))
-                {
-                    let from = &self.candidate(from).target;
+                // Another model answers for want of capacity, though it is not this call that met it.
+                let from = (0..planned.slot).find(|at| self.lacks_capacity(*at, views));
+                if let Some(from) = from.map(|at| &self.candidate(at).target) {
                     event::notice(&self.log, from, &to.target, Reason::Overloaded);
                 }
             }
         }
+    }
+
+    /// Whether candidate `at` is passed over because it is overloaded.
+    fn lacks_capacity(&self, at: u8, views: &[CandidateView]) -> bool {
+        let view = &views[usize::from(at)];
+        let reason = match view.rest {
+            Some(rest) => Some(rest.reason),
+            None if view.mostly_fails => self.candidate(at).last_reason(),
+            None => None,
+        };
+        reason == Some(Reason::Overloaded)
     }
 
     /// Nothing may come after what has happened, not even an answer that is under way.

@@ -196,6 +196,12 @@ impl Candidate {
         last.is_some_and(|last| now.saturating_duration_since(last) <= BELIEF)
     }
 
+    /// What the last failure of it was for.
+    pub(crate) fn last_reason(&self) -> Option<Reason> {
+        let failures = self.records.all.iter().filter_map(|record| record.last_failure());
+        failures.max_by_key(|(at, _)| *at).map(|(_, reason)| reason)
+    }
+
     /// Whether anything of it rests.
     pub(crate) fn rests(&self, witness: Witness) -> bool {
         let now = Instant::now();

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
-    Keep, Keyed, KeyedPolicy, Permit, PermitKind, Scope, Target, Witness, circuit::Moment,
+    Keep, Keyed, KeyedPolicy, Permit, PermitKind, Reason, Scope, Target, Witness, circuit::Moment,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -259,6 +259,11 @@ impl Record {
     /// Probes that were outrun since there was content.
     pub(crate) fn outrun(&self) -> u32 {
         self.health.lock().outrun
+    }
+
+    /// When the last failure was, and what for.
+    pub(crate) fn last_failure(&self) -> Option<(Instant, Reason)> {
+        self.health.lock().last_error.as_ref().map(|error| (error.at, error.reason))
     }
 
     /// Whether most of what it was asked lately has failed.

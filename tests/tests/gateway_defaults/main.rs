@@ -7,6 +7,7 @@ mod answers;
 mod attempts;
 mod crowd;
 mod hints;
+mod notices;
 mod poison;
 mod refused_keys;
 
