@@ -72,6 +72,14 @@
 //! now and then: see [`LonePolicy`](steadfast_core::circuit::LonePolicy). A context without a failover layer above knows of none, so a
 //! breaker alone in front of one provider lets one call a second through.
 //!
+//! # Below failover
+//!
+//! All this is about a breaker by itself. Below a failover that selects the target
+//! ([`CallContext::routed`](steadfast_core::CallContext::routed)) that layer decides who is asked, and this one only
+//! paces repetitions: it opens after [20 hard failures or overloads in a row](BreakerPolicy::dead), lets each call ask
+//! once all the same, and those that ask again one [turn](BreakerPolicy::turn) after the other. First content is a success
+//! there and closes it, a break after it changes nothing, and nothing is proof: failover rests a refused key itself.
+//!
 //! # A refusal
 //!
 //! is decided in `call`; the inner service is not called and stays ready. The future is ready at

@@ -56,8 +56,8 @@
 )]
 //!
 //! Every layer speaks [`Failure`], says what it did in the [`RecoveryLog`] of the answer, and
-//! judges an answer when it *ends*: a stream that breaks is a failure of the provider that served
-//! it, never a clean end.
+//! follows an answer to its *end*: first content shows that the provider can be reached, and a stream
+//! that breaks after it counts against the provider that served it, and is never a clean end.
 //!
 //! With the feature `exact-tokens` the compaction counts the tokens of OpenAI's models exactly, by tables
 //! of 47 MB; without it they are estimated, and learned from reported usage.
