@@ -9,7 +9,9 @@ use steadfast_core::{
 
 use crate::PolicyError;
 
-/// When a breaker opens, for how long, and how it finds out that it may close; plain fields.
+/// When a breaker opens, for how long, and how it finds out that it may close; plain fields. Where failover selects
+/// the target, and [`dead`](Self::dead) is set, only that, [`turn`](Self::turn), [`observe`](Self::observe) and
+/// [`keys`](Self::keys) change anything.
 ///
 /// ```
 /// use std::time::Duration;

@@ -22,7 +22,8 @@ use crate::{
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct BudgetPolicy {
-    /// The capacity of the token bucket that retries, failovers and resumes draw from.
+    /// The capacity of the token bucket that is drawn from by retries beyond a call's first two at a target,
+    /// further rounds over the targets, hedges and resumes.
     #[cfg_attr(feature = "serde", serde(rename = "budget"))]
     pub capacity: u32,
     /// What a retry after anything but throttling takes out.
@@ -41,8 +42,8 @@ pub struct BudgetPolicy {
     /// What a first attempt that succeeds puts back.
     #[cfg_attr(feature = "serde", serde(rename = "budget_refill"))]
     pub refill: u32,
-    /// How many calls may wait between their attempts at once; beyond that they end with what they have. 1,024,
-    /// a quarter of the requests that a gateway has under way when it is full. Of those that share it
+    /// How many calls may wait between their attempts at once; beyond that they end with what they have. 1,024:
+    /// each keeps its request in memory. Of those that share it
     /// ([`RetryBudget::sharing`]) none takes more than three times what it leaves to the others. 0 for no limit,
     /// which there is not without a budget either.
     pub max_waiting: u32,
@@ -62,8 +63,8 @@ impl Default for BudgetPolicy {
     }
 }
 
-/// A token bucket that every retry, failover and resume of a stack draws from: a handle, shared by
-/// cloning.
+/// A token bucket that a stack's retries beyond a call's first two, its further rounds, hedges and resumes draw
+/// from: a handle, shared by cloning.
 ///
 /// A retry [reserves](Self::reserve) what it costs before it is made, and spends it when it is. When
 /// the call then succeeds, its cost is put back; a first attempt that succeeds puts back one token. So

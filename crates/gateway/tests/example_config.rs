@@ -63,6 +63,7 @@ fn the_example_is_accepted() {
     config.validate(&source).unwrap();
     let report = Report::of(&config, &source).unwrap();
     assert!(report.lines.iter().any(|line| line.key == "failover.chains.vision"));
+    assert_eq!(report.without_effect, [""; 0]);
 }
 
 #[test]

@@ -325,7 +325,7 @@ impl<C, L> Stack<C, L> {
         self
     }
 
-    /// With `budget` for retries, failovers and resumes together.
+    /// With `budget` for further rounds, retries beyond a call's first two, hedges and resumes together.
     pub fn with_budget(mut self, budget: RetryBudget) -> Self {
         self.retry = self.retry.with_budget(budget.drawing());
         self.resume = self.resume.with_budget(budget.drawing());

@@ -51,7 +51,9 @@ pub struct Config {
     pub failover: FailoverConfig,
     /// How often the same provider is asked again.
     pub retry: RetryConfig,
-    /// When a provider is not asked at all: one breaker for each provider, model and credential.
+    /// How calls that ask a dead target again take turns: one breaker for each provider, model and credential. With
+    /// `dead = 0` it refuses calls by its own rules, and only then do keys but `dead`, `turn_ms`, `observe_only` and
+    /// `keys` change anything.
     pub breaker: BreakerPolicy,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
@@ -71,7 +73,7 @@ pub struct Config {
     pub compaction: Switch<CompactionConfig>,
     /// What an error means, where the operator knows better than the built-in tables.
     pub classify: ClassifyPolicy,
-    /// How long what failed cools down when the provider named no time, in seconds by reason: `auth`,
+    /// How long at most what failed cools down when the provider named no time, in seconds by reason: `auth`,
     /// `billing`, `rate_limit`, `overloaded`, `server_error`, `timeout`, `network`, `model_not_found`,
     /// `unknown`, and those that by default do not. What cools down is as much as the failure speaks
     /// for: a credential, a model, or the provider.

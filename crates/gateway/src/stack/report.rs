@@ -186,15 +186,7 @@ fn attempts(config: &Config, candidates: u64) -> u64 {
 
 /// Keys of the file that change nothing, and why.
 fn without_effect(config: &Config, source: &Source) -> Vec<String> {
-    const BY_DEAD: [&str; 7] = [
-        "failures",
-        "failure_rate",
-        "minimum_calls",
-        "slow",
-        "cooldown_s",
-        "max_cooldown_s",
-        "lone",
-    ];
+    const WITH_DEAD: [&str; 4] = ["dead", "turn_ms", "observe_only", "keys"];
     let table = source.table();
     let breaker = table.as_ref().and_then(|table| table.get("breaker"));
     let Some(DeValue::Table(breaker)) = breaker.map(toml::Spanned::get_ref) else {
@@ -203,9 +195,8 @@ fn without_effect(config: &Config, source: &Source) -> Vec<String> {
     if config.breaker.dead.is_none() {
         return Vec::new();
     }
-    BY_DEAD
-        .into_iter()
-        .filter(|key| breaker.contains_key(*key))
+    let keys = breaker.keys().map(|key| &**key.get_ref());
+    keys.filter(|key| !WITH_DEAD.contains(key))
         .map(|key| {
             format!(
                 "breaker.{key} changes nothing while breaker.dead is set: failover decides who is \
@@ -355,6 +346,7 @@ mod tests {
         assert!(notes[0].starts_with("breaker.failures changes nothing while breaker.dead"));
         assert!(report("[breaker]\nfailures = 3\ndead = 0\n").without_effect.is_empty());
         assert!(report("").without_effect.is_empty());
+        assert_eq!(report("[breaker]\nprobes = 3\nwindow_s = 5\n").without_effect.len(), 2);
     }
 
     #[test]
