@@ -68,6 +68,10 @@ async fn with_a_spare(
             let sent = spare[0].sent.as_ref().unwrap();
             assert_eq!(got.outcome.as_ref(), Ok(&sent.text), "{at}");
             let failed = on_record(&running);
+            if !e.blames {
+                assert_eq!(failed, [], "{at}: another request may be served");
+                return;
+            }
             assert_eq!(failed.len(), 1, "{at}: one thing is to blame: {failed:?}");
             assert!(failed[0].0.starts_with(pair.primary.name()), "{at}: {failed:?}");
             assert_eq!(
@@ -106,7 +110,7 @@ async fn alone(whole: Whole, dialect: Dialect, stream: bool, fault: Fault, e: Ex
     );
     let failed: u64 = on_record(&running).iter().map(|(_, errors)| errors).sum();
     // The end of the call's own time says nothing of anybody.
-    let blamed = !matches!(e.outcome, Outcome::Refusal(_)) && e.each != DEADLINE;
+    let blamed = e.blames && !matches!(e.outcome, Outcome::Refusal(_)) && e.each != DEADLINE;
     assert_eq!(failed > 0, blamed, "{at}: {failed}");
     assert!(failed as usize <= asked.len(), "{at}: {failed}");
 }

@@ -46,6 +46,8 @@ pub(crate) struct Expected {
     pub(crate) last: u64,
     /// What the caller gets.
     pub(crate) outcome: Outcome,
+    /// Whether it is held against the primary.
+    pub(crate) blames: bool,
     /// The reason of the alarm, if one is raised.
     pub(crate) alarm: Option<Reason>,
     /// The waits between the attempts without a spare, in milliseconds.
@@ -79,7 +81,7 @@ impl Expected {
 }
 
 const fn expected(waits: &'static [u64], last: u64, outcome: Outcome) -> Expected {
-    Expected { waits, last, outcome, alarm: None, alone: &[], each: 0 }
+    Expected { waits, last, outcome, blames: true, alarm: None, alone: &[], each: 0 }
 }
 
 /// Retries at the primary, then the spare.
@@ -144,7 +146,7 @@ fn broken(
 }
 
 /// The matrix.
-pub(crate) const LINES: [Line; 34] = [
+pub(crate) const LINES: [Line; 35] = [
     Line { name: "500", cell: |_, _| error(ErrorKind::ServerError, retried(ONCE)) },
     Line {
         name: "502 with a page of HTML",
@@ -155,6 +157,13 @@ pub(crate) const LINES: [Line; 34] = [
     Line { name: "599, which nobody has defined", cell: |_, _| status(599) },
     Line { name: "408", cell: |_, _| status(408) },
     Line { name: "409", cell: |_, _| status(409) },
+    Line {
+        name: "501: it has no such thing",
+        cell: |_, _| {
+            let at_once = Expected { blames: false, ..expected(&[], 0, Outcome::Spare) };
+            status(501).map(|(fault, _)| (fault, at_once))
+        },
+    },
     Line {
         name: "529 (Anthropic), 503 (the others): overloaded",
         cell: |_, _| error(ErrorKind::Overloaded, retried(TWICE)),
@@ -169,7 +178,7 @@ pub(crate) const LINES: [Line; 34] = [
     },
     Line {
         name: "404: the model is gone",
-        cell: |_, _| error(ErrorKind::ModelNotFound, expected(&[], 0, Outcome::Spare)),
+        cell: |_, _| error(ErrorKind::ModelNotFound, account(Reason::ModelNotFound)),
     },
     Line {
         name: "400: the request is malformed",
