@@ -14,7 +14,7 @@ use std::{
 use serde_json::Value;
 use steadfast::{
     Target, ToolCall,
-    sim::{Dialect, Fault, FaultPlan, Latency, RateLimit, SimProvider},
+    sim::{Dialect, Fault, FaultPlan, Latency, RateLimit, SimProvider, Summaries, SummaryReply},
 };
 use steadfast_tests::gateway::{
     DIALECTS, PROVIDER_KEY, Rig, ask,
@@ -234,4 +234,40 @@ async fn a_stream_goes_on_while_its_provider_leaves_the_file() {
         assert!(reply.clean, "{dialect}: cut");
         assert_eq!(rig.seen().len(), 1, "it needed no second call");
     }
+}
+
+/// A key of the summariser that was refused is not held against the renewed one either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_summarisers_key_rotates_too() {
+    let dialect = Dialect::OpenAi;
+    let summaries = Summaries::to("You keep the record").then(SummaryReply::Good);
+    let rig = Rig::builder()
+        .config("[compaction.summariser]\nprovider = 'openai'\nmodel = 'gpt-4o-mini'\n")
+        .provider_with(provider(dialect).with_summaries(summaries).build(), "window = 12_000")
+        .start()
+        .await;
+    // A conversation of its own, which outgrows the window.
+    let summarised = async |session: &str| {
+        let message = |at: usize| {
+            let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+            serde_json::json!({"role": role, "content": format!("{session} {at}: {}", "and so on ".repeat(100))})
+        };
+        let messages: Vec<_> = (0..101).map(message).collect();
+        let body = serde_json::json!({"model": "gpt-4o", "max_tokens": 500, "messages": messages});
+        let question = ask(dialect, model(dialect), false).body(body.to_string());
+        let reply = question.header("x-steadfast-session", session).send(rig.addr).await;
+        let is_summary = |entry: &&steadfast::sim::Entry| entry.model == "gpt-4o-mini";
+        (reply.status, rig.seen().iter().filter(is_summary).count())
+    };
+    let (status, before) = summarised("one").await;
+    assert!(status == 200 && before > 0, "{status}, {before} asked");
+    rig.rotate("provider", "sk-revoked");
+    assert_eq!(reload(&rig).await.status, 200);
+    let (status, refused) = summarised("two").await;
+    assert!(status != 200 && refused > before);
+    assert_eq!(summarised("three").await.1, refused, "a refused key is not asked again");
+    rig.rotate("provider", PROVIDER_KEY);
+    assert_eq!(reload(&rig).await.status, 200);
+    let (status, renewed) = summarised("four").await;
+    assert!(status == 200 && renewed > refused, "{status}, {refused}, {renewed}");
 }
