@@ -220,7 +220,9 @@ impl RecoveryLog {
     /// Records that another model than the one asked for will answer, for want of capacity: what people
     /// see, in [`notice`](Self::notice).
     pub fn record_notice(&self, layer: &'static str, target: &Target) {
-        self.record(|| Step::new(layer, NOTICE).with_target(Some(target)));
+        self.record(|| {
+            Step::new(layer, NOTICE).with_target(Some(target)).with_reason(Reason::Overloaded)
+        });
     }
 
     /// What to show the person who gets the answer, once: that another model has stood in for an
