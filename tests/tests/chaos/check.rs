@@ -231,6 +231,11 @@ impl CallCheck<'_> {
             format!("{count} attempts of {most}")
         });
 
+        // Whoever made them, also those that nobody waited for.
+        let logged = self.ending.log.attempts();
+        self.check(Invariant::WithinAttempts, logged == count, || {
+            format!("{count} attempts, {logged} in the log: {}", self.ending.log)
+        });
         if self.hedged() {
             return;
         }

@@ -104,6 +104,13 @@ impl Caller {
         if !reply.clean {
             return Err(format!("the body has no end: {reply:?}"));
         }
+        let name = format!("Caller {}:", self.id);
+        let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
+        // Nothing is asked after a head here.
+        let attempts = reply.header("x-steadfast-attempts").map(str::parse);
+        if attempts != Some(Ok(own.clone().count())) {
+            return Err(format!("attempts {attempts:?}, and asked {} times", own.count()));
+        }
         if reply.status != 200 {
             return check_message(&reply.json()).map(|()| End::Refused);
         }
@@ -111,8 +118,6 @@ impl Caller {
             true => WireAnswer::stream(self.dialect, &reply.body),
             false => WireAnswer::whole(self.dialect, &reply.body),
         };
-        let name = format!("Caller {}:", self.id);
-        let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
         let sent = |whole: bool| {
             let own = own.clone().filter(move |entry| !whole || entry.end == sim::End::Complete);
             own.filter_map(|entry| entry.sent.as_ref())

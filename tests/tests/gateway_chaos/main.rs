@@ -19,7 +19,7 @@ use steadfast::sim::{self, Entry, FaultPlan, Latency};
 use steadfast_tests::{
     gateway::{
         DIALECTS, Rig, RigBuilder,
-        http::{HttpRequest, poll_until, within},
+        http::{poll_until, within},
         model, provider,
     },
     seeds::{chance, number},
@@ -98,7 +98,7 @@ async fn run(seed: u64) -> Vec<End> {
     }
 
     // The gateway notices a disconnect at its next read or write.
-    poll_until("no request is in flight", || async { in_flight(&rig).await == 0 }).await;
+    rig.assert_all_attempts(&case).await;
     let mut entries = Vec::new();
     for sim in &rig.sims {
         let journal = sim.provider().journal();
@@ -116,13 +116,6 @@ async fn run(seed: u64) -> Vec<End> {
     let cut = rig.stopped().await;
     assert_eq!(cut, 0, "connections were cut: {case}");
     ends
-}
-
-/// The gateway's count of requests in flight.
-async fn in_flight(rig: &Rig) -> u64 {
-    let reply = HttpRequest::get("/metrics").send(rig.addr).await;
-    let line = reply.text().lines().find_map(|line| line.strip_prefix("steadfast_in_flight "));
-    line.expect("the metric is missing").parse().unwrap()
 }
 
 /// Open sockets of this process, by their numbers.
