@@ -580,3 +580,57 @@ async fn what_can_not_fit_is_refused_before_a_provider_is_called() {
         assert_eq!(rig.seen().len(), 0, "{caller}: no provider was called");
     }
 }
+
+/// What a provider has stated of a model's window holds until an operator has it forgotten: then the provider
+/// is asked with the whole conversation again, as one that has raised its limit would have to be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learned_window_is_forgotten_for_an_operator() {
+    for dialect in DIALECTS {
+        let small = Model::new(model(dialect), 8_000, 2_000).without_thinking();
+        let builder = Rig::builder();
+        let (caller, admin) = (builder.secret("caller", "gw-caller"), builder.secret("admin", "gw-admin"));
+        let rig = builder
+            .server(&format!("admin_key = \"{admin}\""))
+            .config(&format!("[[tenants]]\nname = \"acme\"\nkeys = [\"{caller}\"]\n"))
+            .provider(provider(dialect).with_models([small]).build())
+            .start()
+            .await;
+        let as_ = |request: HttpRequest, key: &str| request.header("x-api-key", key);
+        // How often the provider is asked for a conversation that it has not seen.
+        let conversation = async |session: &str| {
+            let request = long(dialect, 60).header("x-steadfast-session", session);
+            let before = rig.asked();
+            let reply = as_(request, "gw-caller").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{dialect}, {session}: {}", reply.text());
+            rig.assert_attempts(&reply, before, session);
+            rig.asked() - before
+        };
+        let learned = async || {
+            let status = as_(HttpRequest::get("/admin/status"), "gw-admin").send(rig.addr).await;
+            status.json()["compaction"]["learned"].clone()
+        };
+        let window = json!([{"model": model(dialect), "window": 8_000}]);
+        assert_eq!(learned().await, json!([]), "{dialect}");
+        assert_eq!(conversation("one").await, 2, "{dialect}: refused, and repaired");
+        assert_eq!(learned().await, window, "{dialect}");
+        assert_eq!(conversation("two").await, 1, "{dialect}: made to fit before");
+
+        let forget = |model: &str| {
+            HttpRequest::post("/admin/compaction/forget", "").query(&format!("model={model}"))
+        };
+        let own = || forget(model(dialect));
+        for shut in [own(), as_(own(), "gw-caller"), as_(own(), "gw-nobody")] {
+            assert_eq!(shut.send(rig.addr).await.status, 401, "{dialect}");
+        }
+        for (request, status) in [(forget("another"), 404), (forget(""), 400)] {
+            assert_eq!(as_(request, "gw-admin").send(rig.addr).await.status, status, "{dialect}");
+        }
+        assert_eq!(learned().await, window, "{dialect}: nothing else has it forgotten");
+        let reply = as_(own(), "gw-admin").send(rig.addr).await;
+        assert_eq!((reply.status, reply.text()), (200, "forgotten\n"), "{dialect}");
+        assert_eq!(learned().await, json!([]), "{dialect}");
+        assert_eq!(as_(own(), "gw-admin").send(rig.addr).await.status, 404, "{dialect}: once");
+        assert_eq!(conversation("three").await, 2, "{dialect}: the provider says it again");
+        assert_eq!(learned().await, window, "{dialect}");
+    }
+}
