@@ -9,6 +9,7 @@ mod crowd;
 mod hints;
 mod poison;
 mod refused_keys;
+mod repairs;
 
 use steadfast::{
     Dialect,
