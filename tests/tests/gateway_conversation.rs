@@ -588,7 +588,8 @@ async fn a_learned_window_is_forgotten_for_an_operator() {
     for dialect in DIALECTS {
         let small = Model::new(model(dialect), 8_000, 2_000).without_thinking();
         let builder = Rig::builder();
-        let (caller, admin) = (builder.secret("caller", "gw-caller"), builder.secret("admin", "gw-admin"));
+        let (caller, admin) =
+            (builder.secret("caller", "gw-caller"), builder.secret("admin", "gw-admin"));
         let rig = builder
             .server(&format!("admin_key = \"{admin}\""))
             .config(&format!("[[tenants]]\nname = \"acme\"\nkeys = [\"{caller}\"]\n"))

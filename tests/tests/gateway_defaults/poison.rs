@@ -67,7 +67,12 @@ pub(crate) enum Known {
 /// How long an answer takes.
 const ANSWER: Duration = Duration::from_secs(2);
 
-pub(crate) fn question(key: &str, prompt: &str, session: Option<&str>, stream: bool) -> HttpRequest {
+pub(crate) fn question(
+    key: &str,
+    prompt: &str,
+    session: Option<&str>,
+    stream: bool,
+) -> HttpRequest {
     let body = json!({
         "model": "claude-sonnet-4-5",
         "max_tokens": 1_000,

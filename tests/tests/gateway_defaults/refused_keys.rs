@@ -97,12 +97,9 @@ const REFUSED: &str = "a prompt that a key is refused for";
 /// takes a second caller's.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_has_just_worked_is_taken_from_all_by_a_second_witness() {
-    for (known, between) in [
-        (Known::Session, 0),
-        (Known::Session, 20),
-        (Known::Prompt, 0),
-        (Known::Prompt, 20),
-    ] {
+    for (known, between) in
+        [(Known::Session, 0), (Known::Session, 20), (Known::Prompt, 0), (Known::Prompt, 20)]
+    {
         let case = format!("{known:?}, {between} answers between");
         let sims = [sim(Dialect::Anthropic).build(), sim(Dialect::OpenAi).build()];
         let gateway = InProcess::with_file(&poison::tenants(true), &sims);
@@ -128,7 +125,8 @@ async fn a_key_that_has_just_worked_is_taken_from_all_by_a_second_witness() {
         assert_eq!(send(ACME, "ill", REFUSED).await, moved, "{case}: refused to one");
         for n in 0..between {
             advance(Duration::from_secs(1)).await;
-            let (key, session) = if n % 2 == 0 { (OTHER, "healthy") } else { (ACME, "healthy too") };
+            let (key, session) =
+                if n % 2 == 0 { (OTHER, "healthy") } else { (ACME, "healthy too") };
             assert_eq!(send(key, session, &format!("well {n}")).await, first, "{case}, {n}");
             assert_eq!(send(ACME, "ill", REFUSED).await, spared, "{case}, {n}: refused once");
         }

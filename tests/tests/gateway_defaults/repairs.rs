@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast::{
     Dialect,
-    sim::{Entry, ErrorKind, Fault, FaultPlan, Model, PlanRule, RateLimit, RawResponse, SimProvider},
+    sim::{
+        Entry, ErrorKind, Fault, FaultPlan, Model, PlanRule, RateLimit, RawResponse, SimProvider,
+    },
 };
 use steadfast_tests::gateway::{
     DIALECTS, ask, http::HttpRequest, in_process::InProcess, model, path, question,
@@ -139,7 +141,12 @@ fn cases() -> [Case; 3] {
             |first, second| second.body.len() < first.body.len(),
         ),
         // The simulated provider is as strict as the real one.
-        ("its transcript", |_| FaultPlan::none(), without_result, |first, second| first.body != second.body),
+        (
+            "its transcript",
+            |_| FaultPlan::none(),
+            without_result,
+            |first, second| first.body != second.body,
+        ),
     ]
 }
 
@@ -238,7 +245,11 @@ async fn a_summariser_that_is_down_holds_nobody_for_long() {
             let reply = gateway.send(&request).await;
             assert_eq!(reply.status, 200, "{case}: {}", reply.text());
             assert!(start.elapsed() <= Duration::from_secs(6), "{case}: {:?}", start.elapsed());
-            assert_eq!(reply.header("x-steadfast-attempts"), Some("1"), "{case}: without summaries");
+            assert_eq!(
+                reply.header("x-steadfast-attempts"),
+                Some("1"),
+                "{case}: without summaries"
+            );
         }
         assert_eq!(sims[0].journal().len(), 3, "{name}");
         assert!(!sims[1].journal().is_empty(), "{name}: it was asked");
