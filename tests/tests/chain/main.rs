@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod callers;
+mod retry_outside;
 
 use steadfast::{
     Completion, Dialect, RecoveryLog, Stack, StopReason,
