@@ -56,7 +56,7 @@ fn asked(sims: &[SimProvider]) -> Vec<String> {
 /// A round is one attempt at each of the targets, with a retry layer around them or without one; what comes
 /// out after ten is a refusal that it does not retry.
 #[tokio::test(start_paused = true)]
-async fn three_targets_get_one_attempt_each_in_a_round_and_none_in_place() {
+async fn three_targets_get_one_attempt_each_in_a_round_and_no_retry() {
     let plan = FaultPlan::always(Fault::Error(ErrorKind::ServerError));
     let run = async |retry| {
         let sims = harness::trio(|_, provider| provider.with_faults(plan.clone()));
