@@ -117,6 +117,7 @@ async fn resumes(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let resume = rig.app.gateway().handles().resume.snapshot();
     assert_eq!((resume.broken, resume.resumed, resume.declined), (1, 1, 0), "{case}");
     assert_eq!(rig.app.metrics().count("recover", "resumed"), 1, "{case}");
+    rig.assert_all_attempts(&case).await;
 }
 
 /// A provider that goes down in the middle of an answer: the next one of the chain, of another
@@ -145,6 +146,7 @@ async fn another_provider_resumes_the_answer() {
             !rig.sims[1].provider().journal().entries().is_empty(),
             "{case}: the next was called"
         );
+        rig.assert_all_attempts(&case).await;
     }
 }
 
@@ -176,6 +178,7 @@ async fn without_an_overlap_there_is_one_error_and_nothing_twice() {
                 "{case}: {answer:?}"
             );
             assert_eq!(answer.ends, Vec::<String>::new(), "{case}");
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -213,6 +216,7 @@ async fn a_cut_answer_arrives_whole() {
                 true => assert_eq!(reply.header("x-steadfast-attempts"), Some("1"), "{case}"),
                 false => rig.assert_attempts(&reply, 0, &case),
             }
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -257,6 +261,7 @@ async fn an_endless_answer_ends() {
         let word = answer.stop.unwrap().to_lowercase();
         assert!(matches!(&*word, "length" | "max_tokens"), "{caller}: {word}");
         assert_eq!(rig.seen().len(), 4, "{caller}: once, and three continuations");
+        rig.assert_all_attempts(caller.as_str()).await;
     }
 }
 
@@ -330,6 +335,7 @@ async fn an_agent_in_a_loop_is_advised_and_then_stopped() {
         for sim in &rig.sims[1..] {
             assert_eq!(sim.provider().journal().entries().len(), 0, "{caller}");
         }
+        rig.assert_all_attempts(caller.as_str()).await;
     }
 }
 
@@ -374,6 +380,7 @@ async fn a_stop_inside_a_stream_ends_it_properly() {
         assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
         assert_eq!(answer.calls.len(), 2, "{case}: a limit of n forwards n: {answer:?}");
         assert!(!answer.ends.is_empty(), "{case}: {answer:?}");
+        rig.assert_all_attempts(&case).await;
     }
 }
 
@@ -557,6 +564,7 @@ async fn a_conversation_that_is_too_long_is_made_to_fit() {
             rig.assert_attempts(&reply, before, &case);
             let again = String::from_utf8_lossy(&rig.last().body).into_owned();
             assert_eq!(sent, again, "{case}: prompt caches hold");
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
