@@ -283,6 +283,16 @@ impl Rig {
         assert_eq!(known, Some((self.asked() - before).to_string()), "{case}: attempts");
     }
 
+    /// Waits until no request is under way, and asserts that all of them together have the attempts that the
+    /// providers received, however the requests ended: in the metric and the status. For providers that write
+    /// no summaries.
+    pub async fn assert_all_attempts(&self, case: &str) {
+        let metrics = self.app.metrics();
+        let idle = || async { metrics.render().contains("\nsteadfast_in_flight 0\n") };
+        http::poll_until("no request is in flight", idle).await;
+        assert_eq!(usize::try_from(metrics.attempts()), Ok(self.asked()), "{case}: all attempts");
+    }
+
     /// Starts a graceful shutdown.
     pub fn begin_stop(&mut self) {
         let _ = self.stop.take().expect("it was stopped before").send(());

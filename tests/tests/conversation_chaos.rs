@@ -11,7 +11,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use fastrand::Rng;
 use steadfast::{
-    ChatRequest, Dialect, Handles, Reason, RetryBudget, Stack, StopReason, Tool,
+    ChatRequest, Dialect, Handles, Reason, RecoveryLog, RetryBudget, Stack, StopReason, Tool,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     recover::{ContinuationLayer, OutputLimits},
     sim::{
@@ -171,11 +171,20 @@ async fn live(seed: u64) -> Tally {
             request.context.max_attempts = NonZeroU32::new(rng.u32(1..6));
         }
         let most = request.context.max_attempts;
+        let log = RecoveryLog::enabled();
+        request.context.log = log.clone();
         let before = asked_so_far(&world);
         let got = CallResult::of(&service, request).await;
         let at = format!("STEADFAST_SEED={seed}, question {asked}");
         check(&got, &whole(asked), &at, &mut tally);
         let made = asked_so_far(&world) - before;
+        assert_eq!(log.attempts() as usize, made, "{at}: attempts in the log");
+        if let Some(seen) = &got.seen {
+            assert!(seen.head.attempts as usize <= made, "{at}: attempts in the head");
+        }
+        if let Some(failure) = &got.failure {
+            assert!(failure.attempts() as usize <= made, "{at}: {failure:?} of {made}");
+        }
         if let Some(most) = most {
             assert!(made <= most.get() as usize, "{at}: {made} attempts of {most}");
         }

@@ -117,6 +117,7 @@ async fn resumes(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let resume = rig.app.gateway().handles().resume.snapshot();
     assert_eq!((resume.broken, resume.resumed, resume.declined), (1, 1, 0), "{case}");
     assert_eq!(rig.app.metrics().count("recover", "resumed"), 1, "{case}");
+    rig.assert_all_attempts(&case).await;
 }
 
 /// A provider that goes down in the middle of an answer: the next one of the chain, of another
@@ -145,6 +146,7 @@ async fn another_provider_resumes_the_answer() {
             !rig.sims[1].provider().journal().entries().is_empty(),
             "{case}: the next was called"
         );
+        rig.assert_all_attempts(&case).await;
     }
 }
 
@@ -176,6 +178,7 @@ async fn without_an_overlap_there_is_one_error_and_nothing_twice() {
                 "{case}: {answer:?}"
             );
             assert_eq!(answer.ends, Vec::<String>::new(), "{case}");
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -213,6 +216,7 @@ async fn a_cut_answer_arrives_whole() {
                 true => assert_eq!(reply.header("x-steadfast-attempts"), Some("1"), "{case}"),
                 false => rig.assert_attempts(&reply, 0, &case),
             }
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -257,6 +261,7 @@ async fn an_endless_answer_ends() {
         let word = answer.stop.unwrap().to_lowercase();
         assert!(matches!(&*word, "length" | "max_tokens"), "{caller}: {word}");
         assert_eq!(rig.seen().len(), 4, "{caller}: once, and three continuations");
+        rig.assert_all_attempts(caller.as_str()).await;
     }
 }
 
@@ -330,6 +335,7 @@ async fn an_agent_in_a_loop_is_advised_and_then_stopped() {
         for sim in &rig.sims[1..] {
             assert_eq!(sim.provider().journal().entries().len(), 0, "{caller}");
         }
+        rig.assert_all_attempts(caller.as_str()).await;
     }
 }
 
@@ -374,6 +380,7 @@ async fn a_stop_inside_a_stream_ends_it_properly() {
         assert_eq!(answer.errors, Vec::<Value>::new(), "{case}");
         assert_eq!(answer.calls.len(), 2, "{case}: a limit of n forwards n: {answer:?}");
         assert!(!answer.ends.is_empty(), "{case}: {answer:?}");
+        rig.assert_all_attempts(&case).await;
     }
 }
 
@@ -557,6 +564,7 @@ async fn a_conversation_that_is_too_long_is_made_to_fit() {
             rig.assert_attempts(&reply, before, &case);
             let again = String::from_utf8_lossy(&rig.last().body).into_owned();
             assert_eq!(sent, again, "{case}: prompt caches hold");
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -578,5 +586,60 @@ async fn what_can_not_fit_is_refused_before_a_provider_is_called() {
         assert!(message.contains("can not be made to fit"), "{caller}: {message}");
         assert_eq!(reply.header("x-steadfast-reason"), Some("context_overflow"));
         assert_eq!(rig.seen().len(), 0, "{caller}: no provider was called");
+    }
+}
+
+/// What a provider has stated of a model's window holds until an operator has it forgotten: then the provider
+/// is asked with the whole conversation again, as one that has raised its limit would have to be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learned_window_is_forgotten_for_an_operator() {
+    for dialect in DIALECTS {
+        let small = Model::new(model(dialect), 8_000, 2_000).without_thinking();
+        let builder = Rig::builder();
+        let (caller, admin) =
+            (builder.secret("caller", "gw-caller"), builder.secret("admin", "gw-admin"));
+        let rig = builder
+            .server(&format!("admin_key = \"{admin}\""))
+            .config(&format!("[[tenants]]\nname = \"acme\"\nkeys = [\"{caller}\"]\n"))
+            .provider(provider(dialect).with_models([small]).build())
+            .start()
+            .await;
+        let as_ = |request: HttpRequest, key: &str| request.header("x-api-key", key);
+        // How often the provider is asked for a conversation that it has not seen.
+        let conversation = async |session: &str| {
+            let request = long(dialect, 60).header("x-steadfast-session", session);
+            let before = rig.asked();
+            let reply = as_(request, "gw-caller").send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{dialect}, {session}: {}", reply.text());
+            rig.assert_attempts(&reply, before, session);
+            rig.asked() - before
+        };
+        let learned = async || {
+            let status = as_(HttpRequest::get("/admin/status"), "gw-admin").send(rig.addr).await;
+            status.json()["compaction"]["learned"].clone()
+        };
+        let window = json!([{"model": model(dialect), "window": 8_000}]);
+        assert_eq!(learned().await, json!([]), "{dialect}");
+        assert_eq!(conversation("one").await, 2, "{dialect}: refused, and repaired");
+        assert_eq!(learned().await, window, "{dialect}");
+        assert_eq!(conversation("two").await, 1, "{dialect}: made to fit before");
+
+        let forget = |model: &str| {
+            HttpRequest::post("/admin/compaction/forget", "").query(&format!("model={model}"))
+        };
+        let own = || forget(model(dialect));
+        for shut in [own(), as_(own(), "gw-caller"), as_(own(), "gw-nobody")] {
+            assert_eq!(shut.send(rig.addr).await.status, 401, "{dialect}");
+        }
+        for (request, status) in [(forget("another"), 404), (forget(""), 400)] {
+            assert_eq!(as_(request, "gw-admin").send(rig.addr).await.status, status, "{dialect}");
+        }
+        assert_eq!(learned().await, window, "{dialect}: nothing else has it forgotten");
+        let reply = as_(own(), "gw-admin").send(rig.addr).await;
+        assert_eq!((reply.status, reply.text()), (200, "forgotten\n"), "{dialect}");
+        assert_eq!(learned().await, json!([]), "{dialect}");
+        assert_eq!(as_(own(), "gw-admin").send(rig.addr).await.status, 404, "{dialect}: once");
+        assert_eq!(conversation("three").await, 2, "{dialect}: the provider says it again");
+        assert_eq!(learned().await, window, "{dialect}");
     }
 }

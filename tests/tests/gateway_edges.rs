@@ -268,6 +268,8 @@ async fn a_callers_own_limits_are_obeyed() {
     let reply = request.send(rig.addr).await;
     refusal(Dialect::OpenAi, 504, &reply);
     assert_eq!(reply.header("x-steadfast-reason"), Some("timeout"));
+    rig.assert_attempts(&reply, 0, "cut off by a limit");
+    rig.assert_all_attempts("cut off by a limit").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -102,6 +102,7 @@ async fn a_disconnect_before_the_answer_cancels_the_call() {
             until_metrics(&rig, |m| in_flight(m) == 0.0).await;
             assert_eq!(metrics(&rig).await[&ended(caller, stream, "cancelled")], 1.0, "{case}");
             assert_eq!(journal.len(), 1, "{case}: no retry for a cancelled call");
+            rig.assert_all_attempts(&case).await;
         }
     }
 }
@@ -121,6 +122,7 @@ async fn a_disconnect_in_the_middle_cancels_the_call() {
         assert_eq!(entries[0].end, End::Dropped, "{caller} -> {speaks}");
         until_metrics(&rig, |m| in_flight(m) == 0.0).await;
         assert_eq!(metrics(&rig).await[&ended(caller, true, "cancelled")], 1.0);
+        rig.assert_all_attempts(&format!("{caller} -> {speaks}")).await;
     }
 }
 
@@ -300,6 +302,7 @@ async fn the_metrics_count_requests_failures_and_tokens() {
         })
         .map(|(_, value)| *value)
         .collect();
+    rig.assert_all_attempts("failures, and a break in the middle").await;
     assert!(buckets.contains(&4.0) && buckets.iter().all(|count| *count <= 4.0));
 }
 
@@ -324,7 +327,7 @@ async fn the_status_shows_which_target_cools_and_why() {
     assert_eq!(ask(Dialect::Gemini, "anything", false).send(rig.addr).await.status, 200);
 
     let after = status().await;
-    assert!(before["attempts"] == 0 && after["attempts"].is_u64(), "{after:#}");
+    assert_eq!((&before["attempts"], &after["attempts"]), (&0.into(), &rig.asked().into()));
     let target = |name: &str| {
         let all = after["targets"].as_array().unwrap();
         let found = all.iter().find(|t| {
@@ -444,6 +447,7 @@ async fn two_hundred_requests_at_once_leave_nothing_behind() {
         .map(|(_, times)| times)
         .sum();
     assert_eq!(ok, 200.0);
+    rig.assert_all_attempts("two hundred").await;
     for sim in &rig.sims {
         let entries = sim.provider().journal().entries();
         assert!(entries.iter().all(|entry| entry.end != End::Open), "no call is open");

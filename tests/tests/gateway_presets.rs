@@ -35,6 +35,7 @@ async fn codebuddy_retries_with_a_nudge_rests_at_once_and_its_waits_are_overridd
         assert!(String::from_utf8_lossy(&asked[1].body).contains("technical problem"));
         assert_eq!(rig.sims[1].provider().journal().len(), calls);
     }
+    rig.assert_all_attempts("codebuddy").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,6 +63,9 @@ async fn claude_code_asks_for_8000_tokens_and_then_for_64000() {
         .map(|entry| entry.json.as_ref().and_then(|body| body["max_tokens"].as_u64()))
         .collect();
     assert_eq!(limits, [Some(8_000), Some(64_000)]);
+    // The head is sent when the first answer starts, so that the caller knows that somebody answers.
+    assert_eq!(reply.header("x-steadfast-attempts"), Some("1"));
+    rig.assert_all_attempts("claude-code").await;
     let text: String = reply
         .text()
         .lines()

@@ -96,6 +96,7 @@ async fn reloads_under_load(times: usize) {
     let served = rig.sims[1].provider().journal().len();
     assert!(stopped.send(rig.addr).await.text().contains("guard"), "what is stopped is stopped");
     assert_eq!(rig.sims[1].provider().journal().len(), served);
+    rig.assert_all_attempts("one count, whatever is reloaded").await;
     let status = status(&rig).await;
     assert_eq!(status["reload"]["times"], times);
     assert_eq!(status["reload"]["last_error"], Value::Null);
@@ -205,8 +206,11 @@ async fn keys_rotate_and_a_renewed_one_is_not_held_to_what_the_old_one_did() {
     assert!(handles.failover.snapshot().get(&key).unwrap().cooling.is_some(), "it is the same key");
     rig.rotate("provider", PROVIDER_KEY);
     assert_eq!(reloaded("admin-second").await, 200);
+    let before = rig.asked();
     let reply = asked("gw-second").await;
     assert_eq!(reply.status, 200, "{}", reply.text());
+    rig.assert_attempts(&reply, before, "the renewed key");
+    rig.assert_all_attempts("keys that are refused").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,6 +237,7 @@ async fn a_stream_goes_on_while_its_provider_leaves_the_file() {
         let reply = within(stream.rest()).await;
         assert!(reply.clean, "{dialect}: cut");
         assert_eq!(rig.seen().len(), 1, "it needed no second call");
+        rig.assert_all_attempts(dialect.as_str()).await;
     }
 }
 

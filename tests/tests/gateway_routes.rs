@@ -29,8 +29,10 @@ fn question(model: &str) -> HttpRequest {
 
 /// Which provider answered.
 async fn answered(rig: &Rig, request: HttpRequest) -> String {
+    let before = rig.asked();
     let reply = request.send(rig.addr).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
+    rig.assert_attempts(&reply, before, "one of a row");
     let target = reply.header("x-steadfast-target").unwrap();
     target.split('/').next().unwrap().to_owned()
 }
@@ -72,6 +74,7 @@ async fn the_first_route_in_the_file_that_takes_a_request_has_it() {
     ] {
         assert!(metrics.text().contains(line), "{line} in {}", metrics.text());
     }
+    rig.assert_all_attempts("over all routes").await;
     let status = rig.app.gateway().status();
     let names: Vec<_> =
         status["routes"].as_array().unwrap().iter().map(|route| route["name"].clone()).collect();
@@ -116,6 +119,7 @@ async fn a_provider_that_is_down_on_one_route_rests_for_the_other() {
         assert_eq!(answered(&rig, question("mini")).await, "c");
     }
     assert_eq!(rig.seen().len(), asked, "the other route does not ask it at all");
+    rig.assert_all_attempts("with one that cools").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,6 +148,8 @@ async fn a_route_has_limits_of_its_own() {
     let reply = question(MODEL).header("x-steadfast-agent", "once").send(rig.addr).await;
     assert_eq!(reply.status, 502, "{}", reply.text());
     assert_eq!(rig.seen().len() - before, 1, "asked once");
+    rig.assert_attempts(&reply, before, "asked once");
+    rig.assert_all_attempts("with one that is cut off by a limit").await;
     let _: Value = reply.json();
 }
 
@@ -174,4 +180,5 @@ async fn equal_providers_share_the_calls_and_sessions_do_not_move() {
     for _ in 0..10 {
         assert_eq!(answered(&rig, question(MODEL)).await, "b");
     }
+    rig.assert_all_attempts("shared").await;
 }

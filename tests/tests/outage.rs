@@ -3,12 +3,12 @@
 //!
 //! The gateway as `steadfast serve` starts it with two keys in its environment, or one, nothing else set;
 //! three models, twenty calls a second of a thousand sessions, on a paused clock and of one seed. The first
-//! provider fails from the second minute on, for ten minutes. `cargo xtask outage` prints the table; a plain
-//! run has a few outages of one minute.
+//! provider fails after some seconds, for ten minutes. `cargo xtask outage` prints the table; in a plain run
+//! the outages are short.
 //!
 //! | variable | |
 //! |---|---|
-//! | `STEADFAST_OUTAGE=n` | outages of so many seconds instead of 60 |
+//! | `STEADFAST_OUTAGE=n` | outages of so many seconds instead of 20 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -37,13 +37,13 @@ use tokio::{
 const RATE: f64 = 20.0;
 
 /// How long the provider is well before.
-const DOWN: Duration = Duration::from_secs(20);
+const DOWN: Duration = Duration::from_secs(5);
 
 /// The models that callers ask for.
 const MODELS: [&str; 3] = ["claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"];
 
 /// How long an outage lasts by default, in seconds.
-const SHORT: u64 = 60;
+const SHORT: u64 = 20;
 
 /// How long an outage lasts.
 fn outage() -> Duration {
@@ -52,7 +52,7 @@ fn outage() -> Duration {
 
 /// Calls go on for so long after it.
 fn after() -> Duration {
-    outage() / 3
+    outage() / 4
 }
 
 /// One call.
@@ -96,6 +96,11 @@ impl Outage {
         added.sort();
         let at = (added.len() as f64 * share) as usize;
         added.get(at).or(added.last()).copied().unwrap_or_default()
+    }
+
+    /// A call's own attempt, turns, and the failures that it takes to know that nobody is there.
+    fn is_asked_hardly_more_than_once_a_call(&self) -> bool {
+        self.attempts as f64 <= 1.2 * self.meanwhile().count() as f64 + 20.0
     }
 
     /// Attempts at the provider for a call, while it was down.
@@ -249,25 +254,24 @@ fn with_jitter(seconds: f64) -> Duration {
 #[test]
 fn with_a_healthy_spare_callers_hardly_notice() {
     println!("{HEAD}");
-    let few = if outage() == Duration::from_secs(SHORT) { 2 } else { usize::MAX };
-    // What is added at most, and how long the provider may not be asked once it is well.
-    for (name, fault, added, back) in [
-        ("500", Fault::Error(ErrorKind::ServerError), 0.5, 60),
-        ("overloaded", Fault::Error(ErrorKind::Overloaded), 1.5, 120),
-        ("connections refused", Fault::Refused, 0.5, 30),
-        ("429 without a hint", Fault::rate_limit(RateLimit::default()), 0.0, 60),
-        ("429, `retry-after: 20`", Fault::rate_limit(RateLimit::after("20")), 0.0, 60),
-        ("its key is refused", Fault::Error(ErrorKind::Auth), 0.0, 600),
-    ]
-    .into_iter()
-    .take(few)
-    {
+    // What is added at most, how often the provider is asked in the first seconds, and how long it may not be
+    // asked once it is well.
+    for (name, fault, added, asked, back) in [
+        ("500", Fault::Error(ErrorKind::ServerError), 0.5, 10, 60),
+        ("overloaded", Fault::Error(ErrorKind::Overloaded), 1.5, 30, 120),
+        ("connections refused", Fault::Refused, 0.5, 10, 30),
+        ("429 without a hint", Fault::rate_limit(RateLimit::default()), 0.0, 30, 60),
+        ("429, `retry-after: 20`", Fault::rate_limit(RateLimit::after("20")), 0.0, 10, 60),
+        ("its key is refused", Fault::Error(ErrorKind::Auth), 0.0, 2, 600),
+    ] {
         let outage = run(name, Others::Spare, fault);
         println!("{outage}");
         assert!(outage.calls.iter().all(|call| call.answered), "{name}: a call is lost");
         assert_eq!(outage.quantile(0.99), Duration::ZERO, "{name}: most callers notice nothing");
         assert!(outage.quantile(1.0) <= with_jitter(added), "{name}: {outage}");
-        assert!(outage.attempts_a_call() < 0.1, "{name}");
+        // Then once for each rest, which are longer and longer.
+        let rests = usize::try_from(self::outage().as_secs() / 10).unwrap();
+        assert!(outage.attempts <= asked + rests, "{name}: {outage}");
         if let Some(after) = outage.back_after {
             assert!(after <= Duration::from_secs(back), "{name}: {after:?}");
         } else {
@@ -306,18 +310,14 @@ fn a_provider_that_hangs_costs_its_limit_twice_and_then_the_time_of_probes() {
 #[test]
 fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
     println!("{HEAD}");
-    let few = if outage() == Duration::from_secs(SHORT) { 1 } else { usize::MAX };
     for (name, fault) in [
         ("alone, 500", Fault::Error(ErrorKind::ServerError)),
         ("alone, overloaded", Fault::Error(ErrorKind::Overloaded)),
         ("alone, connections refused", Fault::Refused),
-    ]
-    .into_iter()
-    .take(few)
-    {
+    ] {
         let outage = run(name, Others::Alone, fault);
         println!("{outage}");
-        assert!(outage.attempts_a_call() < 1.2, "{name}: {outage}");
+        assert!(outage.is_asked_hardly_more_than_once_a_call(), "{name}: {outage}");
         assert!(outage.back_after.unwrap() < Duration::from_secs(2), "{name}");
         assert!(outage.calls.iter().all(|call| call.took < Duration::from_secs(65)), "{name}");
         let up = DOWN + self::outage();
@@ -327,15 +327,43 @@ fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
     }
 }
 
+/// A limit by rate lets some calls pass, so nobody waits for turns: what each call may repeat for nothing it
+/// does, as an SDK would, and then goes.
+#[test]
+fn a_provider_that_limits_everybody_is_asked_as_often_as_by_sdks() {
+    let outage =
+        run("alone, 429 without a hint", Others::Alone, Fault::rate_limit(RateLimit::default()));
+    println!("{HEAD}\n{outage}");
+    assert!(outage.attempts_a_call() < 3.3, "{outage}");
+    let up = DOWN + self::outage();
+    assert!(outage.calls.iter().all(|call| call.answered || call.at < up), "{outage}");
+}
+
+/// Whoever comes in the first three minutes waits out the limit, as it has not fired yet, and then all are
+/// answered by the other one.
+#[test]
+fn nobody_is_lost_to_a_provider_that_hangs() {
+    let outage = run("hang", Others::Spare, Fault::Hang);
+    println!("{HEAD}\n{outage}");
+    assert!(outage.calls.iter().all(|call| call.answered), "a call is lost: {outage}");
+    let limit = Duration::from_secs(180);
+    assert!(outage.quantile(1.0) <= limit + Duration::from_secs(6), "{outage}");
+    let late = outage.meanwhile().filter(|call| call.at > DOWN + limit + Duration::from_secs(5));
+    let (mut late, mut slow) = (late.peekable(), 0);
+    let any = late.peek().is_some();
+    let count = late.inspect(|call| slow += usize::from(call.took > Duration::ZERO)).count();
+    assert!(!any || slow * 50 < count, "{slow} of {count} wait for a probe: {outage}");
+}
+
 #[test]
 fn callers_that_wait_for_one_provider_do_not_delay_those_of_another() {
     let outage = run("others wait", Others::OtherChain, Fault::Error(ErrorKind::ServerError));
     println!("{HEAD}\n{outage}");
     let others: Vec<&Call> = outage.calls.iter().filter(|call| call.other).collect();
-    assert!(others.len() > 100);
+    assert!(others.len() > 40);
     for call in others {
         assert!(call.answered && call.attempts == 1, "at {:?}", call.at);
         assert_eq!(call.took, Duration::ZERO, "at {:?}", call.at);
     }
-    assert!(outage.attempts_a_call() < 1.2);
+    assert!(outage.is_asked_hardly_more_than_once_a_call(), "{outage}");
 }

@@ -21,11 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PROVIDER_KEY: &str = "sk-live-provider-8265";
 const GATEWAY_KEY: &str = "gw-live-caller-1934";
 
+/// The model that stands in for an overloaded one, in the preset `claude-code`.
+const FALLBACK_MODEL: &str = "FALLBACK_MODEL_ID";
+
 /// The binary, without the environment variables of the test run.
 fn steadfast(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     command.args(args);
-    for name in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "RUST_LOG"] {
+    for name in
+        ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", FALLBACK_MODEL, "RUST_LOG"]
+    {
         command.env_remove(name);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -214,6 +219,41 @@ fn check_prints_what_a_valid_file_means() {
     let lines = report["lines"].as_array().unwrap();
     let retries = lines.iter().find(|line| line["key"] == "retry.retries").unwrap();
     assert_eq!((&retries["value"], &retries["from"]), (&"4".into(), &"file".into()));
+}
+
+#[test]
+fn check_shows_the_fallback_model_of_the_environment() {
+    let folder = folder("check-fallback");
+    let check = |top: &str, more: &str, model: Option<&str>| {
+        let path = file(&folder, "fallback.toml", &format!("{top}{}{more}", good(&folder)));
+        let mut command = steadfast(&["check", "--json", "--config", &path]);
+        if let Some(model) = model {
+            command.env(FALLBACK_MODEL, model);
+        }
+        let output = finish(Running::start(command));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let lines = report["lines"].as_array().unwrap();
+        let of = |line: &&Value| {
+            let key = line["key"].as_str().unwrap();
+            key == "failover.downgrades" || key.starts_with("failover.downgrades.")
+        };
+        let all: Vec<_> = lines.iter().filter(of).collect();
+        assert_eq!(all.len(), 1, "{all:?}");
+        ["key", "value", "from"].map(|field| all[0][field].as_str().unwrap().to_owned())
+    };
+    let preset = "preset = \"claude-code\"\n";
+    let own = "[failover]\ndowngrades = { \"*\" = [\"own-model\"] }\n";
+    let (all, one) = ("failover.downgrades", "failover.downgrades.*");
+    for (top, more, model, shown) in [
+        (preset, "", Some("haiku"), [one, "haiku", "environment"]),
+        (preset, "", None, [all, "none", "default"]),
+        (preset, "", Some(""), [all, "none", "default"]),
+        (preset, own, Some("haiku"), [one, "own-model", "file"]),
+        ("", "", Some("haiku"), [all, "none", "default"]),
+    ] {
+        assert_eq!(check(top, more, model), shown, "{top:?}, {more:?}, {model:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 use steadfast::{
-    ChatRequest, ChatService, Completion, Dialect, Event, Head, Part,
+    ChatRequest, ChatService, Completion, Dialect, Event, Head, Part, RecoveryLog,
     client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, codec},
 };
 use steadfast_tests::harness::{self, CallResult};
@@ -121,8 +121,13 @@ impl Conversation {
     /// # Errors
     ///
     /// A message of what is wrong.
-    pub(crate) async fn ask(&self, service: &ChatService) -> Result<Completion, String> {
-        let request = self.request();
+    pub(crate) async fn ask(
+        &self,
+        service: &ChatService,
+        log: &RecoveryLog,
+    ) -> Result<Completion, String> {
+        let mut request = self.request();
+        request.context.log = log.clone();
         let caller = Caller::of(&request);
         let got = CallResult::of(service, request).await;
         if let Some(failure) = &got.failure {

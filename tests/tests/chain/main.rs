@@ -7,9 +7,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod callers;
+mod retry_outside;
 
 use steadfast::{
-    Completion, Dialect, Stack, StopReason,
+    Completion, Dialect, RecoveryLog, Stack, StopReason,
     sim::{
         Answer, End, Entry, ErrorKind, Fault, FaultPlan, How, RateLimit, Sent, SimProvider, Usage,
     },
@@ -133,7 +134,12 @@ async fn call(
 ) -> Result<Completion, String> {
     let sims = providers(down, fault);
     let service = Stack::new(harness::chain(&sims)).boxed(harness::client(&sims));
-    let read = conversation.ask(&service).await?;
+    let log = RecoveryLog::enabled();
+    let read = conversation.ask(&service, &log).await?;
+    let asked: usize = sims.iter().map(|sim| sim.journal().len()).sum();
+    if log.attempts() as usize != asked {
+        return Err(format!("{} attempts in the log, asked {asked} times", log.attempts()));
+    }
     let (name, entry, sent) = answering(&sims, down)?;
     compare(&read, &sent, after_results).map_err(|why| format!("{name} answered, {why}"))?;
     let body = String::from_utf8_lossy(&entry.body);

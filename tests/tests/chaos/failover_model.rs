@@ -32,6 +32,8 @@ struct Visit {
     witness: Option<u64>,
     /// The records that it finds out about.
     probes: Vec<String>,
+    /// It finds out whether a target that did not answer in time is back.
+    hung: bool,
 }
 
 /// Which failure is reported.
@@ -196,6 +198,7 @@ impl Cooldowns {
         now: Duration,
     ) {
         let probe = self.eligibility(target, witness, now) == Eligibility::ProbeIsDue;
+        let hung = probe && self.longest_rest(target, witness, now) == Some(Reason::Timeout);
         let mut probes = Vec::new();
         for key in records_of(target) {
             let record = self.record(key.clone(), now);
@@ -209,7 +212,16 @@ impl Cooldowns {
                 probes.push(key);
             }
         }
-        self.visits.insert(id, Visit { target: target.clone(), witness, probes });
+        self.visits.insert(id, Visit { target: target.clone(), witness, probes, hung });
+    }
+
+    /// Why `target` rests for a call of this witness, by what rests longest.
+    fn longest_rest(&self, target: &Target, witness: Option<u64>, now: Duration) -> Option<Reason> {
+        let records = records_of(target).into_iter().filter_map(|key| self.records.get(&key));
+        let resting = records.filter_map(|record| {
+            Some((record.circuit.resting_for(witness, now)?.until, record.reason))
+        });
+        resting.max_by_key(|(until, _)| *until).map(|(_, reason)| reason)
     }
 
     /// Whether the call's target rests for it.
@@ -220,6 +232,11 @@ impl Cooldowns {
 
     pub(crate) fn is_probe(&self, id: u64) -> bool {
         self.visits.get(&id).is_some_and(|visit| !visit.probes.is_empty())
+    }
+
+    /// Whether it finds out about a target that did not answer in time.
+    pub(crate) fn probes_a_hung_one(&self, id: u64) -> bool {
+        self.visits.get(&id).is_some_and(|visit| visit.hung)
     }
 
     /// Its first content came.

@@ -17,7 +17,7 @@ use std::{
 };
 
 use steadfast::{
-    Failover, Reason, Retry, Target,
+    Failover, Failure, Reason, Retry, Target,
     failover::{TargetSpec, WhenExhausted},
 };
 
@@ -113,6 +113,8 @@ struct Visit {
     asked: u32,
     /// Why it is not asked again in place.
     over: Option<&'static str>,
+    began: Duration,
+    has_content: bool,
 }
 
 impl Visits<'_> {
@@ -163,7 +165,12 @@ impl Visits<'_> {
                     *call.times.entry(name).or_default() += 1;
                 }
             }
-            TraceEvent::Content { id } => _ = self.attempts.remove(id),
+            TraceEvent::Content { id } => {
+                self.attempts.remove(id);
+                if let Some(visit) = self.visits.get_mut(id) {
+                    visit.has_content = true;
+                }
+            }
             TraceEvent::Answered { id, target } => {
                 let Some(call) = self.calls.get_mut(id) else { return };
                 let mut of_call = self.visits.iter().rev().filter(|(_, visit)| visit.call == *id);
@@ -276,9 +283,19 @@ impl Visits<'_> {
         let spec = self.candidates[at].spec;
         state.asked.insert(spec);
         self.calls.insert(call, state);
-        let (target, asked, over) = (target.clone(), 0, None);
-        self.model.visited(id, &target, self.witness(caller), now);
-        self.visits.insert(id, Visit { call, caller, target, spec, alternatives, asked, over });
+        self.model.visited(id, target, self.witness(caller), now);
+        let visit = Visit {
+            call,
+            caller,
+            target: target.clone(),
+            spec,
+            alternatives,
+            asked: 0,
+            over: None,
+            began: now,
+            has_content: false,
+        };
+        self.visits.insert(id, visit);
     }
 
     /// Whether a call may ask that candidate now; `probing` when it is a hedge, and says whether beside a
@@ -400,7 +417,12 @@ impl Visits<'_> {
         let facts = match how {
             EndState::Failed(facts) => facts,
             EndState::Dropped => {
+                let outrun = self.is_outrun(id);
                 self.visits.remove(&id);
+                if outrun && self.model.probes_a_hung_one(id) {
+                    let late = Facts::from(&Failure::new(Reason::Timeout, "outrun"));
+                    return self.model.failed(id, &late, Report::Whole, now);
+                }
                 return self.model.over(id, now);
             }
             // It was buffered to its end before it was forwarded.
@@ -423,6 +445,18 @@ impl Visits<'_> {
         let report = if self.reports(facts) { Report::Last } else { Report::Whole };
         self.visits.remove(&id);
         self.model.failed(id, facts, report, now);
+    }
+
+    /// Whether another target, which was asked beside a probe for its silence, was the first with content.
+    fn is_outrun(&self, id: u64) -> bool {
+        let Some(main) = self.visits.get(&id) else { return false };
+        let hedge = self.world.policies.failover.hedge;
+        self.visits.values().any(|other| {
+            let after = other.began.saturating_sub(main.began);
+            // Later it is asked beside any call, and nothing is made of that.
+            let moves = !after.is_zero() && hedge.is_none_or(|hedge| after < hedge);
+            other.call == main.call && other.has_content && moves
+        })
     }
 
     /// How often a target is asked in place.

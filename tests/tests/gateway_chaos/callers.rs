@@ -104,6 +104,16 @@ impl Caller {
         if !reply.clean {
             return Err(format!("the body has no end: {reply:?}"));
         }
+        let name = format!("Caller {}:", self.id);
+        let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
+        // Nothing is asked after a head here.
+        let attempts = reply.header("x-steadfast-attempts").and_then(|it| it.parse().ok());
+        let hedged = reply.header("x-steadfast-recovery").is_some_and(|it| it.contains("hedged"));
+        let cut = usize::from(hedged || is_late(&reply));
+        let asked = own.clone().count();
+        if !attempts.is_some_and(|attempts: usize| (asked..=asked + cut).contains(&attempts)) {
+            return Err(format!("attempts {attempts:?}, and asked {asked} times"));
+        }
         if reply.status != 200 {
             return check_message(&reply.json()).map(|()| End::Refused);
         }
@@ -111,8 +121,6 @@ impl Caller {
             true => WireAnswer::stream(self.dialect, &reply.body),
             false => WireAnswer::whole(self.dialect, &reply.body),
         };
-        let name = format!("Caller {}:", self.id);
-        let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
         let sent = |whole: bool| {
             let own = own.clone().filter(move |entry| !whole || entry.end == sim::End::Complete);
             own.filter_map(|entry| entry.sent.as_ref())
@@ -137,6 +145,11 @@ impl Caller {
             more => Err(format!("{} errors: {answer:?}", more.len())),
         }
     }
+}
+
+/// Whether a time limit ended it before its answer.
+pub(crate) fn is_late(reply: &Reply) -> bool {
+    reply.status == 504
 }
 
 /// Every dialect has the error message at the same path.

@@ -105,6 +105,12 @@ async fn run(seed: u64) -> Vec<End> {
         let closed = |all: &[Entry]| all.iter().all(|entry| entry.end != sim::End::Open);
         entries.extend(within(journal.wait_until(closed)).await);
     }
+    // What is cut off between its connection and its first byte is counted, and nobody received it.
+    let metrics = rig.app.metrics();
+    let cut = replies.iter().filter(|(_, reply)| reply.as_ref().is_none_or(callers::is_late));
+    let cut = cut.count() as u64 + metrics.count("failover", "hedged");
+    let (counted, asked) = (metrics.attempts(), entries.len() as u64);
+    assert!((asked..=asked + cut).contains(&counted), "{counted} attempts of {asked}: {case}");
     let mut ends = Vec::new();
     for (caller, reply) in replies {
         match caller.check(reply, &entries) {

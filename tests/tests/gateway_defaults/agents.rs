@@ -11,20 +11,20 @@ use crate::sim;
 const MARK: &str = steadfast::guard::MARK;
 
 /// A call of a tool, and its result.
-type Step = (&'static str, Value, String);
+pub(crate) type Step = (&'static str, Value, String);
 
 /// Several calls at once.
-type Batch = Vec<Step>;
+pub(crate) type Batch = Vec<Step>;
 
 /// A session's history, in a dialect.
-struct Session {
+pub(crate) struct Session {
     dialect: Dialect,
     turns: Vec<Value>,
     calls: usize,
 }
 
 impl Session {
-    fn new(dialect: Dialect) -> Self {
+    pub(crate) fn new(dialect: Dialect) -> Self {
         let user = match dialect {
             Dialect::Gemini => {
                 json!({"role": "user", "parts": [{"text": "Find the bug, and fix it."}]})
@@ -35,7 +35,7 @@ impl Session {
     }
 
     /// The model has made these calls, and their results are there.
-    fn push(&mut self, batch: &Batch) {
+    pub(crate) fn push(&mut self, batch: &Batch) {
         let first = self.calls;
         self.calls += batch.len();
         let ids = (first..self.calls).map(|n| format!("call_{n:06}"));
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// The next request of the agent.
-    fn request(&self) -> HttpRequest {
+    pub(crate) fn request(&self) -> HttpRequest {
         let tools = [
             "read_file",
             "grep",

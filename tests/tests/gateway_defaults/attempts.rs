@@ -18,7 +18,7 @@ use tokio::time::advance;
 use tracing::{Event, Subscriber, field::Field};
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
-use crate::{asked, failing, sim};
+use crate::{asked, failing, sim, spare};
 
 thread_local! {
     /// The attempts of the newest request that is over on this thread, by its log line.
@@ -46,12 +46,6 @@ impl<S: Subscriber> Layer<S> for Logged {
             });
         }
     }
-}
-
-/// The provider of the next dialect: a healthy spare.
-fn spare(dialect: Dialect) -> SimProvider {
-    let at = DIALECTS.iter().position(|other| *other == dialect).unwrap();
-    sim(DIALECTS[(at + 1) % DIALECTS.len()]).build()
 }
 
 fn long_answer() -> Answer {

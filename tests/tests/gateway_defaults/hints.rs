@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::{asked, failing};
 
 /// Nobody waits for it, nobody is refused unasked, and the first call after it lets calls through again is
-/// answered, however long it said that would take.
+/// answered, however long the hint was.
 #[tokio::test(start_paused = true)]
 async fn a_lone_provider_that_asks_for_long_is_asked_once_by_each_call() {
     let dialect = Dialect::Anthropic;

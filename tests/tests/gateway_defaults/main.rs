@@ -10,12 +10,13 @@ mod hints;
 mod notices;
 mod poison;
 mod refused_keys;
+mod repairs;
 
 use steadfast::{
     Dialect,
     sim::{FaultPlan, SimProvider, SimProviderBuilder},
 };
-use steadfast_tests::gateway::in_process::provider_name;
+use steadfast_tests::gateway::{DIALECTS, in_process::provider_name};
 
 /// A provider of this dialect, called as the gateway calls it.
 fn sim(dialect: Dialect) -> SimProviderBuilder {
@@ -25,6 +26,12 @@ fn sim(dialect: Dialect) -> SimProviderBuilder {
 /// The same with these faults.
 fn failing(dialect: Dialect, plan: FaultPlan) -> SimProvider {
     sim(dialect).with_faults(plan).build()
+}
+
+/// The provider of the next dialect: a healthy spare.
+fn spare(dialect: Dialect) -> SimProvider {
+    let at = DIALECTS.iter().position(|other| *other == dialect).unwrap();
+    sim(DIALECTS[(at + 1) % DIALECTS.len()]).build()
 }
 
 /// The requests that these providers have received.

@@ -17,8 +17,8 @@ use tokio::{
 
 use crate::sim;
 
-const ACME: &str = "acme-key-0001";
-const OTHER: &str = "other-key-0002";
+pub(crate) const ACME: &str = "acme-key-0001";
+pub(crate) const OTHER: &str = "other-key-0002";
 
 /// Two tenants, and nothing else but what reaches the providers.
 const TENANTS: &str = r#"
@@ -43,12 +43,17 @@ credentials = ["env:SECOND"]
 models = { "*" = "gpt-4o" }
 "#;
 
+/// The gateway's file, with two providers or one.
+pub(crate) fn tenants(spare: bool) -> String {
+    format!("{TENANTS}{}", if spare { SPARE } else { "" })
+}
+
 /// What every provider fails at.
 const POISON: &str = "a prompt that breaks providers";
 
 /// As whom the caller with that prompt is known.
 #[derive(Clone, Copy, Debug)]
-enum Known {
+pub(crate) enum Known {
     /// One session.
     Session,
     /// Nothing but the prompt.
@@ -62,7 +67,12 @@ enum Known {
 /// How long an answer takes.
 const ANSWER: Duration = Duration::from_secs(2);
 
-fn question(key: &str, prompt: &str, session: Option<&str>, stream: bool) -> HttpRequest {
+pub(crate) fn question(
+    key: &str,
+    prompt: &str,
+    session: Option<&str>,
+    stream: bool,
+) -> HttpRequest {
     let body = json!({
         "model": "claude-sonnet-4-5",
         "max_tokens": 1_000,
@@ -99,8 +109,7 @@ async fn others(known: Known, fault: Option<Fault>, spare: bool) -> Vec<Call> {
         .iter()
         .map(|dialect| sim(*dialect).with_latency(latency).with_faults(plan.clone()).build())
         .collect();
-    let file = if spare { format!("{TENANTS}{SPARE}") } else { TENANTS.to_owned() };
-    let gateway = Arc::new(InProcess::with_file(&file, &sims));
+    let gateway = Arc::new(InProcess::with_file(&tenants(spare), &sims));
     let began = Instant::now();
     let poisonous = {
         let gateway = gateway.clone();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use steadfast::{
     ChatRequest, Message, Preset, Reason, Stack,
     failover::{Chain, WhenExhausted},
-    sim::{Answer, End, ErrorKind, Fault, FaultPlan, Model, PlanRule, SimProvider},
+    sim::{Answer, End, ErrorKind, Fault, FaultPlan, How, Model, PlanRule, SimProvider},
 };
 use steadfast_tests::harness;
 
@@ -112,6 +112,22 @@ async fn a_stream_is_withheld_until_its_end_is_known() {
     );
     let got = world.send(request().streaming()).await;
     assert!(!got.answer().text().contains("answer 0"), "nothing of the cut answer is shown");
+}
+
+/// A refusal that comes after the answer has started: nobody has seen anything of that.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_seen_of_a_stream_that_ends_in_a_refusal() {
+    for kind in [ErrorKind::ContextOverflow, ErrorKind::PayloadTooLarge] {
+        for events in [0, 9] {
+            let refusal = Fault::break_after(events, How::ErrorEvent(kind.clone()));
+            let world = writer(|| Answer::text("word ".repeat(200)), always(refusal));
+            let got = world.send(conversation(10).streaming()).await;
+            assert!(world.asked(0)[0].events >= events, "{kind:?}: it has started");
+            assert!(!got.events.iter().any(steadfast::Event::is_content), "{kind:?}: {got:?}");
+            let failure = got.failure.unwrap();
+            assert!(!failure.is_delivered(), "{kind:?}, {events}: {failure}");
+        }
+    }
 }
 
 /// A conversation of so many turns.

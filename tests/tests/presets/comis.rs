@@ -2,7 +2,7 @@
 
 use steadfast::{
     Preset, Stack, TimeLimit,
-    sim::{Answer, Drip, Fault, FaultPlan, FirstToken, How, PlanRule},
+    sim::{Answer, Drip, Fault, FaultPlan, FirstToken, How, PlanRule, SimProvider},
 };
 
 use crate::{World, always, chain, request, secs, sims, status};
@@ -10,18 +10,20 @@ use crate::{World, always, chain, request, secs, sims, status};
 const PRESET: Preset = Preset::Comis;
 
 /// A provider whose answers take their time: `bytes` each second.
-fn slow(
-    bytes: usize,
-    rules: impl IntoIterator<Item = PlanRule>,
-) -> Vec<steadfast::sim::SimProvider> {
+fn slow(bytes: usize, rules: impl IntoIterator<Item = PlanRule>) -> Vec<SimProvider> {
+    sims([dripping(bytes, rules)], |_, provider| provider.respond(|_| Some(long_answer())))
+}
+
+/// These faults, and answers of `bytes` each second.
+fn dripping(bytes: usize, rules: impl IntoIterator<Item = PlanRule>) -> FaultPlan {
     let drip = Fault::Drip(Drip { bytes, every_ms: 1_000 });
     let plan = rules.into_iter().fold(FaultPlan::none(), FaultPlan::rule);
-    sims([plan.rule(PlanRule::new(drip))], |_, provider| {
-        provider.respond(|_| {
-            let words: Vec<_> = (0..2_000).map(|at| format!("word {at}")).collect();
-            Some(Answer::text(words.join(" ")).in_chunks_of(150))
-        })
-    })
+    plan.rule(PlanRule::new(drip))
+}
+
+fn long_answer() -> Answer {
+    let words: Vec<_> = (0..2_000).map(|at| format!("word {at}")).collect();
+    Answer::text(words.join(" ")).in_chunks_of(150)
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,6 +65,37 @@ async fn a_first_call_may_stream_for_long_and_a_retry_one_minute_to_its_end() {
     let got = first(failing(), None).send(request().streaming()).await;
     got.answer();
     assert!(got.took > secs(70), "{:?}", got.took);
+}
+
+/// Another provider is asked for less time, too: to the end of its answer, whatever of it has come.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_has_one_minute_to_its_end() {
+    // Of the streams of the second provider, and of its whole answers.
+    for (stream, bytes) in [(true, 2_000), (false, 200)] {
+        let fallback = |preset: bool| {
+            let sims = sims([always(status(401, "no")), dripping(bytes, [])], |_, provider| {
+                provider.respond(|_| Some(long_answer()))
+            });
+            let stack = Stack::new(chain(&sims));
+            let stack = if preset { stack.preset(PRESET) } else { stack };
+            World::of(&stack.without_resume(), sims)
+        };
+        let send = |world: World| async move {
+            let request = if stream { request().streaming() } else { request() };
+            let got = world.send(request).await;
+            (got, world.counts())
+        };
+        let (got, asked) = send(fallback(true)).await;
+        let failure = got.failure.as_ref().unwrap();
+        assert!(failure.message().contains("limit attempt of 60s"), "stream {stream}: {failure}");
+        assert_eq!(asked[0], 1, "stream {stream}");
+        let most = secs(60 * asked[1] as u64);
+        assert!((most..most + secs(2)).contains(&got.took), "{stream}: {:?}, {asked:?}", got.took);
+        // By default it has all the time that the answer needs.
+        let (got, _) = send(fallback(false)).await;
+        got.answer();
+        assert!(got.took > secs(60), "stream {stream}: {:?}", got.took);
+    }
 }
 
 #[tokio::test(start_paused = true)]

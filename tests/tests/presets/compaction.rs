@@ -9,7 +9,7 @@ use steadfast::{
     CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head,
     Message, Policies, Preset, Reason, Stack,
     compact::{CompactionLayer, Models, Notice, TargetFacts, Tier, TokenLimits},
-    sim::{ErrorKind, FaultPlan, PlanRule, SimProvider},
+    sim::{ErrorKind, FaultPlan, Model, PlanRule, SimProvider},
 };
 
 use crate::{World, chain, error, fine, secs, sims};
@@ -211,20 +211,24 @@ async fn codebuddy_has_its_documents_windows() {
     ] {
         assert_eq!(windows[model], window);
         // The provider that has this model.
-        let sims = sims([fine()], |_, provider| provider.with_refuse_unknown(false));
+        let known = Model::new(model, window, window / 50);
+        let sims = sims([fine()], |_, provider| provider.with_model(known.clone()));
         let target = steadfast::failover::TargetSpec::new(sims[0].name());
         let chain = steadfast::failover::Chain::new([target]).unwrap();
         let world = World::of(&Stack::new(chain).preset(Preset::Codebuddy), sims);
-        let share = window as f64 / 4.0 * 3.4;
-        if share > 2_000_000.0 {
-            continue;
+        // A notice comes at 80 % of it, by the model's tokenizer.
+        let mut notice = None;
+        for tenths in 6..=9 {
+            let words = "word ".repeat(usize::try_from(window).unwrap() * tenths / 10);
+            let asked = ChatRequest::user(words).with_model(model).with_max_output(window / 100);
+            notice = Notice::of(&world.send(asked).await.answer().head).cloned();
+            if notice.is_some() {
+                break;
+            }
         }
-        let words = "word ".repeat((share / 1.25) as usize);
-        let asked = ChatRequest::user(words).with_model(model).with_max_output(window / 100);
-        let got = world.send(asked).await;
-        if let Some(notice) = got.seen.as_ref().and_then(|seen| Notice::of(&seen.head)) {
-            assert_eq!(notice.window, window, "{model}");
-        }
+        let notice = notice.unwrap_or_else(|| panic!("{model}: no notice"));
+        assert!(notice.warning, "{model}: {notice:?}");
+        assert_eq!(notice.window, window, "{model}");
     }
     assert!(Models::default().get("gpt-4").is_some());
 }

@@ -66,7 +66,7 @@ pub struct Line {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// `file`, `preset` or `default`.
+    /// `file`, `preset`, `environment` or `default`.
     pub from: &'static str,
 }
 
@@ -273,6 +273,8 @@ fn collect(key: &str, value: &Value, set: Set<'_, '_>, lines: &mut Vec<Line>) {
             let from = match set {
                 [Some(_), _] => "file",
                 [None, Some(_)] => "preset",
+                // There are none by default: it is the fallback model of `claude-code`.
+                [None, None] if key.starts_with("failover.downgrades.") => "environment",
                 [None, None] => "default",
             };
             let value = match value.as_array() {
