@@ -115,6 +115,8 @@ struct Visit {
     over: Option<&'static str>,
     began: Duration,
     has_content: bool,
+    /// Another target was asked beside it for its silence.
+    late: bool,
 }
 
 impl Visits<'_> {
@@ -280,6 +282,12 @@ impl Visits<'_> {
         if first && let Err(what) = self.counts_others(at, &state, alternatives, now) {
             self.mismatch(format!("visit {id} of {target} at {now:?}: {what}"));
         }
+        let hedge = self.world.policies.failover.hedge;
+        if let Some(newest) = self.visits.values_mut().rfind(|visit| visit.call == call) {
+            // After `hedge` another one is asked beside any call, and nothing is made of that.
+            let silent = now.saturating_sub(newest.began);
+            newest.late |= !silent.is_zero() && hedge.is_none_or(|hedge| silent < hedge);
+        }
         let spec = self.candidates[at].spec;
         state.asked.insert(spec);
         self.calls.insert(call, state);
@@ -294,6 +302,7 @@ impl Visits<'_> {
             over: None,
             began: now,
             has_content: false,
+            late: false,
         };
         self.visits.insert(id, visit);
     }
@@ -447,16 +456,10 @@ impl Visits<'_> {
         self.model.failed(id, facts, report, now);
     }
 
-    /// Whether another target, which was asked beside a probe for its silence, was the first with content.
+    /// Whether another target was the first with content, after one was asked beside this for its silence.
     fn is_outrun(&self, id: u64) -> bool {
-        let Some(main) = self.visits.get(&id) else { return false };
-        let hedge = self.world.policies.failover.hedge;
-        self.visits.values().any(|other| {
-            let after = other.began.saturating_sub(main.began);
-            // Later it is asked beside any call, and nothing is made of that.
-            let moves = !after.is_zero() && hedge.is_none_or(|hedge| after < hedge);
-            other.call == main.call && other.has_content && moves
-        })
+        let Some(late) = self.visits.get(&id).filter(|visit| visit.late) else { return false };
+        self.visits.values().any(|other| other.call == late.call && other.has_content)
     }
 
     /// How often a target is asked in place.
