@@ -314,6 +314,7 @@ fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
         ("alone, 500", Fault::Error(ErrorKind::ServerError)),
         ("alone, overloaded", Fault::Error(ErrorKind::Overloaded)),
         ("alone, connections refused", Fault::Refused),
+        ("alone, 429 without a hint", Fault::rate_limit(RateLimit::default())),
     ] {
         let outage = run(name, Others::Alone, fault);
         println!("{outage}");
@@ -325,18 +326,6 @@ fn a_dead_provider_that_is_alone_is_asked_hardly_more_than_once_a_call() {
         let late = lost.map(|call| call.at).max().unwrap_or_default();
         assert!(late < up, "{name}: a call is lost {:?} after the outage", late - up);
     }
-}
-
-/// A limit by rate lets some calls pass, so nobody waits for turns: what each call may repeat for nothing it
-/// does, as an SDK would, and then goes.
-#[test]
-fn a_provider_that_limits_everybody_is_asked_as_often_as_by_sdks() {
-    let outage =
-        run("alone, 429 without a hint", Others::Alone, Fault::rate_limit(RateLimit::default()));
-    println!("{HEAD}\n{outage}");
-    assert!(outage.attempts_a_call() < 3.3, "{outage}");
-    let up = DOWN + self::outage();
-    assert!(outage.calls.iter().all(|call| call.answered || call.at < up), "{outage}");
 }
 
 /// Whoever comes in the first three minutes waits out the limit, as it has not fired yet, and then all are

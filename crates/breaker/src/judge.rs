@@ -1,7 +1,7 @@
 //! What the end of one answer says about its target.
 
 use steadfast_core::{
-    Failure, FaultSide, Outcome, Reason, Retry, Scope,
+    Failure, FaultSide, Outcome, Retry, Scope,
     circuit::{Blame, CircuitVerdict, Weight},
 };
 
@@ -20,12 +20,12 @@ pub(crate) fn judge(
     }
 }
 
-/// The same where repetitions take turns: nothing is proof, since a first attempt passes anyway; and an
-/// overload counts in the row. A provider that refuses everybody for lack of capacity is as dead as one that
-/// fails, while a limit of ours lets some calls pass.
+/// The same where repetitions take turns: nothing is proof, since a first attempt passes anyway; and a throttled
+/// call counts in the row. A provider that refuses everybody is as dead as one that fails, while a limit that
+/// lets some calls pass breaks the row with each.
 pub(crate) fn in_turns(verdict: CircuitVerdict) -> CircuitVerdict {
     match verdict.without_proof() {
-        CircuitVerdict::Failure(blame) if blame.reason == Reason::Overloaded => {
+        CircuitVerdict::Failure(blame) if blame.reason.is_throttling() => {
             CircuitVerdict::Failure(Blame { weight: Weight::Hard, ..blame })
         }
         verdict => verdict,
@@ -72,7 +72,7 @@ fn judge_failure(failure: &Failure, policy: &BreakerPolicy, covers: Covers) -> C
 mod tests {
     use std::time::Duration;
 
-    use steadfast_core::{RecoveryTable, TimeLimit};
+    use steadfast_core::{Reason, RecoveryTable, TimeLimit};
 
     use super::*;
 
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn an_overload_counts_in_the_row_where_calls_take_turns() {
+    fn a_throttled_call_counts_in_the_row_where_calls_take_turns() {
         for (reason, weight) in [
             (Reason::Overloaded, Weight::Hard),
-            (Reason::RateLimit, Weight::Soft),
+            (Reason::RateLimit, Weight::Hard),
             (Reason::ServerError, Weight::Hard),
             (Reason::Auth, Weight::Hard),
         ] {

@@ -160,9 +160,8 @@ impl Breaker {
             matches!(facts.scope, Scope::Model | Scope::Credential | Scope::ModelCredential);
         Some(if self.takes_turns {
             // Failover knows better what a refused key means.
-            // Who has no capacity for anybody is as dead as who fails.
-            let soft = facts.reason == Reason::RateLimit && !self.permanent(facts);
-            if soft { Weight::Soft } else { Weight::Hard }
+            // Who refuses everybody is as dead as who fails.
+            Weight::Hard
         } else if self.permanent(facts) {
             Weight::Proof
         } else if throttled {
