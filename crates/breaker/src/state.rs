@@ -362,8 +362,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 }
 
 impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
-    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
-        self.change(log, |counted, now| counted.circuit.first_content(now, &permit, after));
+    fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
+        self.change(at, log, |counted, now| counted.circuit.first_content(now, &permit, after));
     }
 
     fn rests(&self, _: Permit) -> bool {
@@ -372,7 +372,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     }
 
     fn ended(&self, end: LeaseEnd<'_>) {
-        self.change(end.log, |counted, now| {
+        self.change(Instant::now(), end.log, |counted, now| {
             let verdict = judge(&end.outcome, &counted.policy, self.covers);
             let verdict = if counted.takes_turns { in_turns(verdict) } else { verdict };
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
@@ -384,12 +384,13 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     /// Applies what has come of a call to the circuit, and reports what that changed.
     fn change(
         &self,
+        at: Instant,
         log: &RecoveryLog,
         change: impl FnOnce(&mut Counted, Moment) -> Option<Transition>,
     ) {
         let transition = {
             let mut counted = self.counted.lock();
-            let now = Moment { at: Instant::now(), order: counted.calls };
+            let now = Moment { at, order: counted.calls };
             change(&mut counted, now)
         };
         if let Some(transition) = &transition {

@@ -75,12 +75,18 @@ impl Default for BudgetPolicy {
 /// [`drawing`](Self::drawing) handle, or one success would count once a layer.
 #[derive(Clone)]
 pub struct RetryBudget {
-    bucket: Arc<Bucket>,
-    /// Calls that wait, of those that share the bucket.
-    waiting: Arc<AtomicU32>,
-    policy: BudgetPolicy,
+    // Behind one pointer: each call has several handles.
+    share: Arc<Share>,
     /// Whether successes that took nothing out put something back.
     refills: bool,
+}
+
+/// A bucket, and what one of those that share it pay.
+struct Share {
+    bucket: Arc<Bucket>,
+    /// Calls that wait, of this one.
+    waiting: Arc<AtomicU32>,
+    policy: BudgetPolicy,
 }
 
 #[derive(Debug)]
@@ -179,7 +185,8 @@ impl RetryBudget {
     pub fn new(policy: BudgetPolicy) -> Self {
         let full = || AtomicU32::new(policy.capacity);
         let bucket = Bucket { capacity: full(), tokens: full(), waiting: AtomicU32::new(0) };
-        Self { bucket: Arc::new(bucket), waiting: Arc::default(), policy, refills: true }
+        let share = Share { bucket: Arc::new(bucket), waiting: Arc::default(), policy };
+        Self { share: Arc::new(share), refills: true }
     }
 
     /// The costs of this budget, drawn from the bucket of `other`, which has this one's capacity from now
@@ -187,12 +194,14 @@ impl RetryBudget {
     /// take [all places](Self::wait).
     #[must_use]
     pub fn sharing(&self, other: &Self) -> Self {
-        let Bucket { capacity, tokens, .. } = &*other.bucket;
-        let before = capacity.swap(self.policy.capacity, Ordering::Relaxed);
-        let _ = tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
-            Some(self.policy.capacity.saturating_sub(before.saturating_sub(tokens)))
+        let Share { waiting, policy, .. } = &*self.share;
+        let bucket = other.share.bucket.clone();
+        let before = bucket.capacity.swap(policy.capacity, Ordering::Relaxed);
+        let _ = bucket.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some(policy.capacity.saturating_sub(before.saturating_sub(tokens)))
         });
-        Self { bucket: other.bucket.clone(), ..self.clone() }
+        let share = Share { bucket, waiting: waiting.clone(), policy: *policy };
+        Self { share: Arc::new(share), refills: self.refills }
     }
 
     /// The same bucket, for a layer beside the one that refills it: what it draws for a call is
@@ -231,24 +240,24 @@ impl RetryBudget {
     /// assert!(other.wait().is_some());
     /// ```
     pub fn wait(&self) -> Option<Waiting> {
-        let Self { bucket, waiting: share, .. } = self;
+        let Share { bucket, waiting: share, policy } = &*self.share;
         let held = share.fetch_add(1, Ordering::Relaxed);
         let before = bucket.waiting.fetch_add(1, Ordering::Relaxed);
         // Dropped, it gives both up again.
         let slot = Waiting { bucket: bucket.clone(), share: share.clone() };
-        let most = self.policy.max_waiting;
+        let most = policy.max_waiting;
         let left = most.saturating_sub(before);
         (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(slot)
     }
 
     /// How many calls wait.
     pub fn waiting(&self) -> u32 {
-        self.bucket.waiting.load(Ordering::Relaxed)
+        self.share.bucket.waiting.load(Ordering::Relaxed)
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
     pub fn reserve(&self, reason: Reason) -> Option<Reservation> {
-        let policy = &self.policy;
+        let Share { bucket, policy, .. } = &*self.share;
         let cost = match reason {
             reason if reason.is_throttling() => policy.throttling,
             Reason::Network => policy.network,
@@ -256,25 +265,25 @@ impl RetryBudget {
             reason if reason.is_refusal() => 0,
             _ => policy.transient,
         };
-        self.bucket
+        bucket
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(cost))
             .ok()
-            .map(|_| Reservation { bucket: self.bucket.clone(), cost })
+            .map(|_| Reservation { bucket: bucket.clone(), cost })
     }
 
     /// The same for the `repeat`th retry of a call at its target, counted from 1: the
     /// [first](BudgetPolicy::free) are free.
     pub fn reserve_retry(&self, reason: Reason, repeat: u32) -> Option<Reservation> {
-        if repeat <= self.policy.free {
-            return Some(Reservation { bucket: self.bucket.clone(), cost: 0 });
+        if repeat <= self.share.policy.free {
+            return Some(Reservation { bucket: self.share.bucket.clone(), cost: 0 });
         }
         self.reserve(reason)
     }
 
     /// A call succeeded: puts back what its retries took out, or one refill when it took none.
     pub fn refund(&self, withdrawal: Withdrawal) {
-        self.bucket.put_back(self.refund_of(withdrawal));
+        self.share.bucket.put_back(self.refund_of(withdrawal));
     }
 
     /// A lease that [refunds](Self::refund) when its answer has ended successfully, and not before:
@@ -288,36 +297,36 @@ impl RetryBudget {
         }
         let mut permit = Permit::new(PermitKind::Ordinary, 0);
         permit.tag[0] = self.refund_of(withdrawal);
-        Lease::new(self.bucket.clone(), permit, RecoveryLog::disabled())
+        Lease::new(self.share.bucket.clone(), permit, RecoveryLog::disabled())
     }
 
     /// Whether it holds its full capacity.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.remaining() >= self.bucket.capacity.load(Ordering::Relaxed)
+        self.remaining() >= self.share.bucket.capacity.load(Ordering::Relaxed)
     }
 
     /// What a success puts back.
     fn refund_of(&self, withdrawal: Withdrawal) -> u32 {
         match withdrawal.0 {
-            0 if self.refills => self.policy.refill,
+            0 if self.refills => self.share.policy.refill,
             withdrawn => withdrawn,
         }
     }
 
     /// Tokens left.
     pub fn remaining(&self) -> u32 {
-        self.bucket.tokens.load(Ordering::Relaxed)
+        self.share.bucket.tokens.load(Ordering::Relaxed)
     }
 
     /// The capacity and costs of the bucket.
     pub fn policy(&self) -> &BudgetPolicy {
-        &self.policy
+        &self.share.policy
     }
 
     /// Fills the bucket.
     pub fn reset(&self) {
-        let Bucket { capacity, tokens, .. } = &*self.bucket;
+        let Bucket { capacity, tokens, .. } = &*self.share.bucket;
         tokens.store(capacity.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
@@ -346,7 +355,7 @@ impl Observer for Bucket {
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let capacity = self.bucket.capacity.load(Ordering::Relaxed);
+        let capacity = self.share.bucket.capacity.load(Ordering::Relaxed);
         write!(f, "RetryBudget({} of {capacity})", self.remaining())
     }
 }

@@ -11,11 +11,11 @@ use crate::{Failure, RecoveryLog, Witness};
 /// Implemented by a layer's per-key state, so that a [`Lease`] is a counted pointer to it and a few
 /// words: handing one out allocates nothing.
 pub trait Observer: Send + Sync + 'static {
-    /// The first content of the answer has come, `after` its start: called at most once a lease,
-    /// before its end, and only for leases that [ask for it](Lease::observing_content). Must not
-    /// panic or block.
-    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
-        let _ = (permit, after, log);
+    /// The first content of the answer has come `at` that moment, `after` the call's start: called at
+    /// most once a lease, before its end, and only for leases that [ask for it](Lease::observing_content).
+    /// Must not panic or block.
+    fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
+        let _ = (permit, at, after, log);
     }
 
     /// An attempt of the call has failed and another one may follow under the same permit: reported by
@@ -172,10 +172,11 @@ impl Lease {
     #[inline]
     pub fn content(&mut self) {
         if let Content::Awaited(began) = self.content {
-            let after = began.elapsed();
+            let now = Instant::now();
+            let after = now.saturating_duration_since(began);
             self.content = Content::Came(after);
             if let Some(observer) = &self.observer {
-                observer.first_content(self.permit, after, &self.log);
+                observer.first_content(self.permit, now, after, &self.log);
             }
         }
     }

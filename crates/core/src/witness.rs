@@ -3,10 +3,7 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher},
-    sync::{
-        LazyLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::LazyLock,
 };
 
 use foldhash::quality::RandomState;
@@ -52,12 +49,11 @@ impl Witness {
     /// The same; a call of which neither is known is a witness of its own, in all of its attempts.
     #[inline]
     pub fn of(context: &CallContext, prompt: Option<u64>) -> Self {
-        static CALLS: AtomicU32 = AtomicU32::new(1);
         match Self::new(context, prompt) {
             Self::NONE => {
-                let call = CALLS.fetch_add(1, Ordering::Relaxed);
+                let call = fastrand::u32(1..);
                 // Both parts, so that it is no session's and no prompt's.
-                Self { session: call.max(1), prompt: call.max(1) }
+                Self { session: call, prompt: call }
             }
             known => known,
         }

@@ -264,14 +264,24 @@ impl Candidate {
         }
     }
 
-    /// The records with the permit as each of them gave it.
+    /// The records with the position that a call has in the order of each.
     #[inline]
+    pub(crate) fn positions(&self, permit: &Permit) -> impl Iterator<Item = (&Record, u64)> {
+        let tags = permit.tag[1..].iter();
+        self.records.all.iter().zip(tags).map(|(record, tag)| (&**record, record.position(*tag)))
+    }
+
+    /// The records with the permit as each of them gave it.
     pub(crate) fn each(&self, permit: &Permit) -> impl Iterator<Item = (&Record, Permit)> {
-        let permit = *permit;
-        self.records.all.iter().enumerate().map(move |(at, record)| {
+        self.positions(permit).enumerate().map(move |(at, (record, order))| {
             let probes = permit.tag[0] & (1 << (INDEX_BITS + at)) != 0;
             let kind = if probes { PermitKind::Probe } else { PermitKind::Ordinary };
-            (&**record, Permit { kind, order: record.position(permit.tag[1 + at]), ..permit })
+            (record, Permit { kind, order, ..*permit })
         })
+    }
+
+    /// Those of which something is wrong, in the same way.
+    pub(crate) fn degraded(&self, permit: &Permit) -> impl Iterator<Item = (&Record, Permit)> {
+        self.each(permit).filter(|(record, _)| record.is_degraded())
     }
 }

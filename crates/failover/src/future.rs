@@ -111,8 +111,10 @@ where
         let (timer, todo) = match choose(&mut request, &mut call) {
             Chosen::Ask(Prepared { candidate, lease, request: first }) => {
                 // Should it panic, the lease is dropped on the way out.
-                let main = Some(Attempt::new(service.call(first), candidate, lease));
-                return Self { main, rest: Rest::new(service, call, request, track) };
+                return Self {
+                    main: Some(Attempt::new(service.call(first), candidate, lease)),
+                    rest: Rest::new(service, call, request, track),
+                };
             }
             Chosen::Wait(timer) => (timer, Todo::Nothing),
             Chosen::End(failure) => (Timer::Off, Todo::End(failure)),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use steadfast_core::{Deadline, Failure, Reason, Reservation};
 use tokio::time::Instant;
 
@@ -16,7 +15,7 @@ pub(crate) struct Hedges {
     /// The candidate that the call moved on to, as if the one before had failed.
     newest: Option<u8>,
     /// Those it moved on from, after how long, and whether that is held against them if another answers.
-    late: SmallVec<[(u8, Duration, bool); 1]>,
+    late: Vec<(u8, Duration, bool)>,
 }
 
 impl Hedges {

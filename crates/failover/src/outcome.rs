@@ -20,11 +20,13 @@ use crate::{
 
 impl Candidate {
     /// Notes that a call has got its first content.
-    fn content(&self, permit: &Permit, log: &RecoveryLog) {
-        let at = Instant::now();
-        for (record, permit) in self.each(permit) {
-            record.note_content(permit.order, at, ptr::eq(record, self.narrowest()));
-            if record.is_degraded() {
+    fn content(&self, permit: &Permit, at: Instant, log: &RecoveryLog) {
+        let (since, narrowest) = (self.provider().since_epoch(at), self.narrowest());
+        for (record, order) in self.positions(permit) {
+            record.note_content(order, (at, since), ptr::eq(record, narrowest));
+        }
+        if self.is_degraded() {
+            for (record, permit) in self.degraded(permit) {
                 self.recover(record, at, &permit, log);
             }
         }
@@ -48,9 +50,9 @@ impl Candidate {
         match end.outcome {
             Outcome::Success => {
                 self.narrowest().note_answer();
-                let at = Instant::now();
-                for (record, permit) in self.each(&end.permit) {
-                    if record.is_degraded() {
+                if self.is_degraded() {
+                    let at = Instant::now();
+                    for (record, permit) in self.degraded(&end.permit) {
                         record.change(at, |health, now| health.succeed(now, &permit));
                     }
                 }
@@ -129,12 +131,12 @@ impl Route {
 }
 
 impl Observer for Route {
-    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
+    fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
         if let Some(candidate) = self.of(&permit) {
             if self.is_shared() {
                 candidate.provider().measure(after);
             }
-            candidate.content(&permit, log);
+            candidate.content(&permit, at, log);
         }
     }
 
@@ -169,8 +171,8 @@ struct Refunding {
 }
 
 impl Observer for Refunding {
-    fn first_content(&self, permit: Permit, after: Duration, log: &RecoveryLog) {
-        self.route.first_content(permit, after, log);
+    fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
+        self.route.first_content(permit, at, after, log);
     }
 
     fn attempt_failed(&self, permit: Permit, failure: &Failure, log: &RecoveryLog) {
@@ -214,5 +216,7 @@ pub(crate) fn lease(
             Arc::new(Refunding { route: route.clone(), budget: budget.clone(), withdrawal })
         }
     };
-    Lease::new(observer, permit, log).observing_content(Instant::now())
+    // How long it takes is of interest among equals, and the clock costs as much as the rest of this.
+    let began = if route.is_shared() { Instant::now() } else { route.began };
+    Lease::new(observer, permit, log).observing_content(began)
 }

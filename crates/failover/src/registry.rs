@@ -280,14 +280,23 @@ impl Record {
         }
     }
 
-    /// Notes that the call that began as the `order`th has got content, and that `counts` in the share of
-    /// calls that do. Takes the lock ten times a second at most.
+    /// A time as `note_content` takes it: in nanoseconds since all records of a registry began.
     #[inline]
-    pub(crate) fn note_content(&self, order: u64, at: Instant, counts: bool) {
+    pub(crate) fn since_epoch(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.epoch);
+        // In 64 bits, which hold 584 years.
+        (since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos())).max(1)
+    }
+
+    /// Notes that the call that began as the `order`th has got content at that time, and that `counts` in
+    /// the share of calls that do. Takes the lock ten times a second at most.
+    #[inline]
+    pub(crate) fn note_content(&self, order: u64, (at, since): (Instant, u64), counts: bool) {
         self.succeeded.fetch_max(order, Ordering::Relaxed);
-        self.contents.fetch_add(counts.into(), Ordering::Relaxed);
-        let since = at.saturating_duration_since(self.epoch).as_nanos();
-        if self.touch(u64::try_from(since).unwrap_or(u64::MAX).max(1)) && counts {
+        if counts {
+            self.contents.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.touch(since) && counts {
             self.count(&mut self.health.lock(), at);
         }
     }

@@ -42,6 +42,8 @@ pub(crate) struct Route {
     groups: Box<[Group]>,
     /// How many providers the candidates are of.
     pub(crate) providers: u32,
+    /// When it was made.
+    pub(crate) began: Instant,
     /// What it is for; two may have the same key.
     chain: Arc<str>,
     model: Option<Box<str>>,
@@ -218,6 +220,7 @@ impl Route {
             groups: groups(chain),
             providers: candidates.last().map_or(0, |last| u32::from(last.spec) + 1),
             candidates: candidates.into(),
+            began: Instant::now(),
             rules: failover.rules.clone(),
             chain: name,
             model: asked.map(Box::from),

@@ -167,7 +167,13 @@ where
 struct Began(Instant);
 
 impl Observer for Began {
-    fn first_content(&self, _: Permit, after: Duration, _: &steadfast_core::RecoveryLog) {
+    fn first_content(
+        &self,
+        _: Permit,
+        _: Instant,
+        after: Duration,
+        _: &steadfast_core::RecoveryLog,
+    ) {
         histogram!(FIRST_CONTENT_SECONDS).record(after);
     }
 
