@@ -25,7 +25,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 struct Ends(Mutex<Vec<String>>);
 
 impl Observer for Ends {
-    fn first_content(&self, _: Permit, _: Instant, after: Duration, _: &RecoveryLog) {
+    fn first_content(&self, _: Permit, _: tokio::time::Instant, after: Duration, _: &RecoveryLog) {
         self.0.lock().push(format!("content after {after:?}"));
     }
 
