@@ -46,6 +46,7 @@ async fn the_summary_replaces_what_is_removed() {
     assert_eq!(asked.context.tenant(), Some("acme"), "who pays");
     assert_eq!(asked.context.session(), None, "it is no part of the conversation");
     assert_eq!(asked.context.priority, Priority::Background);
+    assert_eq!(asked.context.patience, Some(Duration::from_secs(5)), "the user waits for it");
     assert!(asked.context.deadline.is_some() && asked.tools.is_empty());
     assert_eq!(layer.handle().spent(Some("acme")), (5_020, 5_020), "what it did cost");
     assert_eq!(layer.handle().snapshot().counts.summarised, 1);

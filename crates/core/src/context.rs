@@ -23,7 +23,7 @@ pub struct CallContext {
     /// retry layer retries little in place. Set by failover.
     pub alternatives: u32,
     /// How long the waits of the call between its attempts may still take in all. `None`: as long as the
-    /// deadline allows.
+    /// policies and the deadline allow. Failover sets its own where that is less.
     pub patience: Option<Duration>,
     /// How failover came to the target; `None` without one.
     pub routed: Option<Routed>,

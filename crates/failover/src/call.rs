@@ -15,7 +15,7 @@ use crate::{
     event,
     hedge::Hedges,
     history::{History, Stopped},
-    policy::{FailoverPolicy, WhenExhausted},
+    policy::{FailoverPolicy, Patience, WhenExhausted},
     prepare::Selection,
     route::Route,
     select::{self, CandidateSet, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
@@ -30,6 +30,8 @@ pub(crate) struct CallState {
     /// The call's own; what the layer has goes before it.
     budget: Option<RetryBudget>,
     pub(crate) deadline: Option<Deadline>,
+    /// How long the caller lets it wait, where that is less than the policy does.
+    patience: Option<Duration>,
     /// Attempts made before the call came here.
     pub(crate) before: u32,
     /// The most attempts it may have in all.
@@ -77,6 +79,7 @@ impl CallState {
             priority: context.priority,
             budget: context.budget.clone(),
             deadline: context.deadline,
+            patience: context.patience,
             before: context.attempts,
             max_attempts: context.max_attempts.map_or(u32::MAX, |max| max.get()),
             witness,
@@ -122,6 +125,13 @@ impl CallState {
     /// How often the call has asked candidate `at`.
     pub(crate) fn repeats(&self, at: u8) -> u32 {
         self.history.as_ref().map_or(0, |history| history.repeats(at))
+    }
+
+    /// How long the call may wait between its attempts in all.
+    pub(crate) fn patience(&self, has_spare: bool) -> Duration {
+        let Patience { with_spare, alone } = self.policy().patience;
+        let most = if has_spare { with_spare } else { alone };
+        self.patience.map_or(most, |own| own.min(most))
     }
 
     /// How long the call has waited between its attempts.

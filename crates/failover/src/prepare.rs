@@ -85,8 +85,7 @@ impl CallState {
         }
         context.alternatives = alternatives;
         context.witness = permit.witness;
-        let patience = self.policy().patience;
-        let patience = if alternatives > 0 { patience.with_spare } else { patience.alone };
+        let patience = self.patience(alternatives > 0);
         context.patience = Some(patience.saturating_sub(self.waited()));
         let route: Arc<Route> = self.route.clone();
         let mut routed = Routed::new(route, permit);

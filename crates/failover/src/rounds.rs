@@ -36,8 +36,7 @@ impl CallState {
                 return NextAction::End;
             }
             WhenExhausted::Wait(longest) => longest,
-            WhenExhausted::TrySoonest if next.spare && !next.held => policy.patience.with_spare,
-            WhenExhausted::TrySoonest => policy.patience.alone,
+            WhenExhausted::TrySoonest => self.patience(next.spare && !next.held),
         };
         if self.attempts() >= policy.attempts {
             return NextAction::End;

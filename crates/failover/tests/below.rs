@@ -12,7 +12,7 @@ use std::{
 use steadfast_core::{Call, CallContext, Failure, Reason, TimeLimit};
 use steadfast_failover::{CooldownFailoverLayer, TargetSpec};
 use support::*;
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt};
 
 fn of<T>(received: Vec<Received>, what: impl Fn(&CallContext) -> T) -> Vec<(String, T)> {
@@ -91,6 +91,25 @@ async fn patience_is_what_is_left_of_half_a_minute_or_of_a_minute_alone() {
     providers.repair("a");
     call.await.unwrap();
     assert_eq!(patience(&providers), [at("a", 60_000), at("a", 40_000)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_less_patience_does_not_wait_for_longer() {
+    let (layer, providers) = (CooldownFailoverLayer::new(chain(["a"])).at_once(), Providers::new());
+    for (own, attempts) in [(19, 1), (25, 2)] {
+        providers.set("a", limited(20));
+        let mut request = PlainRequest::new();
+        request.context.patience = Some(Duration::from_secs(own));
+        let began = Instant::now();
+        let failure = send(&layer, &providers, request).await.unwrap_err();
+        assert_eq!(failure.reason(), Reason::RateLimit, "{own} s");
+        let waited = Duration::from_secs(20 * (attempts - 1));
+        assert_eq!(began.elapsed(), waited, "{own} s");
+        let given = of(providers.received(), |one| one.patience.unwrap().as_secs());
+        let expected = [at("a", own), at("a", own.saturating_sub(20))];
+        assert_eq!(given, expected[..attempts as usize], "{own} s");
+        layer.handle().reset_all();
+    }
 }
 
 #[tokio::test(start_paused = true)]

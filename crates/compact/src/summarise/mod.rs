@@ -245,6 +245,8 @@ struct SummaryCalls<'a> {
     /// Tokens of one answer.
     output: u64,
     deadline: Deadline,
+    /// How long it may go on after a failure; `None` in the background, where nobody waits for it.
+    patience: Option<Duration>,
     /// What the summariser's own layers do, in all calls.
     log: RecoveryLog,
 }
@@ -269,11 +271,8 @@ pub(crate) async fn summarise(
         time = time.min(deadline.remaining_at(now) / 2);
     }
     calls.deadline = Deadline::after(time);
-    // Nobody waits for a summary in the background.
-    let is_awaited = context.priority == Priority::Interactive;
-    let patience = if is_awaited { policy.patience } else { Duration::MAX };
     let run = tokio::time::timeout(time, calls.run(&budget));
-    let summary = until_failing(run, &calls.log, patience).await;
+    let summary = until_failing(run, &calls.log, calls.patience.unwrap_or(Duration::MAX)).await;
     let summary = summary.map_or_else(
         |reason| Err(Degraded::Failed(reason)),
         |ended| ended.unwrap_or(Err(Degraded::TimedOut)),
@@ -353,6 +352,7 @@ impl<'a> SummaryCalls<'a> {
             chunks,
             output,
             deadline: Deadline::after(policy.time),
+            patience: (context.priority == Priority::Interactive).then_some(policy.patience),
             log: RecoveryLog::enabled(),
         })
     }
@@ -407,6 +407,8 @@ impl<'a> SummaryCalls<'a> {
         identity.tenant = self.context.tenant().map(Into::into);
         identity.agent = self.context.agent().map(Into::into);
         request.context.deadline = Some(self.deadline);
+        // So that no wait begins which would be cut off.
+        request.context.patience = self.patience;
         request.context.log = self.log.clone();
         let most = READ + usize::try_from(self.output).unwrap_or(usize::MAX).saturating_mul(64);
         let answer = (self.summariser.0)(request, most);
