@@ -1,6 +1,7 @@
 //! The events of an answer, whose usage the layer learns.
 
 use std::{
+    collections::VecDeque,
     fmt,
     pin::Pin,
     sync::Arc,
@@ -20,14 +21,17 @@ pub struct CompactionEvents<S> {
     /// `None` where there is nothing to learn, and once it is learned.
     observer: Option<(Arc<LayerState>, UsageObserver)>,
     input: Option<u64>,
+    /// What was held back, passed on first.
+    withheld: VecDeque<Event>,
 }
 
 impl<S> CompactionEvents<S> {
     pub(crate) fn new(
         events: TrackedEvents<S>,
         observer: Option<(Arc<LayerState>, UsageObserver)>,
+        withheld: VecDeque<Event>,
     ) -> Self {
-        Self { events, observer, input: None }
+        Self { events, observer, input: None, withheld }
     }
 }
 
@@ -37,7 +41,10 @@ impl<S: Events + Unpin> Stream for CompactionEvents<S> {
     #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.events).poll_next(cx);
+        let polled = match this.withheld.pop_front() {
+            Some(event) => Poll::Ready(Some(Ok(event))),
+            None => Pin::new(&mut this.events).poll_next(cx),
+        };
         if this.observer.is_some()
             && let Poll::Ready(event) = &polled
         {
@@ -47,7 +54,9 @@ impl<S: Events + Unpin> Stream for CompactionEvents<S> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.events.size_hint()
+        let (least, most) = self.events.size_hint();
+        let held = self.withheld.len();
+        (least.saturating_add(held), most.and_then(|most| most.checked_add(held)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The future of a call.
 
 use std::{
+    collections::VecDeque,
     fmt,
     future::poll_fn,
     pin::Pin,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::{ChatRequest, ChatResponse, Events, TrackedEvents};
+use steadfast_chat::{ChatRequest, ChatResponse, Event, Events, TrackedEvents};
 use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Spare, UntilEnd};
 use tower_service::Service;
 
@@ -18,6 +19,7 @@ use crate::{
     decide::{CallState, NextAction, Refusals, Remedy, refused_compacted, remedied},
     resend::{KeptRequest, polled_twice},
     state::LayerState,
+    withheld::Withheld,
 };
 
 /// A compaction before a call is made; with the service to make it with, which is ready.
@@ -50,6 +52,8 @@ pin_project! {
     enum State<S, F, E> {
         Preparing { work: Preparing<S> },
         Calling { #[pin] call: FirstContent<F, ChatResponse<TrackedEvents<E>>> },
+        // Its end is waited for; boxed, as few calls ever are here.
+        Withholding { answer: Box<Withheld<TrackedEvents<E>>> },
         Done,
     }
 }
@@ -115,6 +119,26 @@ where
     Ok((service, request, state))
 }
 
+/// `answer` as the caller gets it, with what was held back of it first.
+fn answered<E: Events + Unpin>(
+    layer: &Arc<LayerState>,
+    mut kept: KeptRequest,
+    refusals: &Refusals,
+    mut answer: ChatResponse<TrackedEvents<E>>,
+    withheld: VecDeque<Event>,
+) -> ChatResponse<CompactionEvents<E>> {
+    answer.head.attempts = refusals.attempts(&kept.request.context, answer.head.attempts);
+    if let Some(notice) = kept.state.notice.take() {
+        notice.put(&mut answer.head);
+    }
+    let observer = kept.state.observer.take();
+    if let Some(observer) = observer.as_ref().filter(|_| kept.state.shows_success) {
+        observer.answered();
+    }
+    let observer = observer.map(|observer| (layer.clone(), observer));
+    answer.map_through(|events| CompactionEvents::new(events, observer, withheld))
+}
+
 impl<S, E> Future for ResponseFuture<S, E>
 where
     S: Service<ChatRequest, Response = ChatResponse<E>, Error: Into<Failure>, Future: Send>
@@ -143,31 +167,51 @@ where
                 },
                 StateProjection::Calling { mut call } => {
                     let ended = ready!(call.as_mut().poll(&UntilEnd, BufferLimits::default(), cx));
-                    match (ended, this.kept.as_mut()) {
+                    match (ended, this.kept.as_ref()) {
                         (Err(failed), _) => failed.failure,
                         (Ok(()), Some(kept)) => {
-                            let context = &kept.request.context;
-                            let lease = Lease::idle().with_log(context.log.clone());
-                            let mut answer = call.finish(&UntilEnd, lease)?;
-                            answer.head.attempts =
-                                this.refusals.attempts(context, answer.head.attempts);
-                            if let Some(notice) = kept.state.notice.take() {
-                                notice.put(&mut answer.head);
+                            let log = kept.request.context.log.clone();
+                            let answer = call.finish(&UntilEnd, Lease::idle().with_log(log))?;
+                            let policy = this.layer.policy();
+                            if policy.withhold && kept.request.stream && !this.layer.config.off {
+                                let answer = Box::new(Withheld::new(answer));
+                                this.state.set(State::Withholding { answer });
+                                continue;
                             }
-                            let observer = kept.state.observer.take();
-                            if let Some(observer) =
-                                observer.as_ref().filter(|_| kept.state.shows_success)
-                            {
-                                observer.answered();
-                            }
-                            let observer = observer.map(|observer| (this.layer.clone(), observer));
-                            *this.kept = None;
-                            let events = |events| CompactionEvents::new(events, observer);
-                            return Poll::Ready(Ok(answer.map_through(events)));
+                            let kept = this.kept.take().ok_or_else(polled_twice)?;
+                            let none = VecDeque::new();
+                            return Poll::Ready(Ok(answered(
+                                this.layer,
+                                kept,
+                                this.refusals,
+                                answer,
+                                none,
+                            )));
                         }
                         (Ok(()), None) => return Poll::Ready(Err(polled_twice())),
                     }
                 }
+                StateProjection::Withholding { answer } => match ready!(answer.poll(cx)) {
+                    Ok(Some((answer, events))) => {
+                        let kept = this.kept.take().ok_or_else(polled_twice)?;
+                        this.state.set(State::Done);
+                        return Poll::Ready(Ok(answered(
+                            this.layer,
+                            kept,
+                            this.refusals,
+                            answer,
+                            events,
+                        )));
+                    }
+                    Ok(None) => return Poll::Ready(Err(polled_twice())),
+                    Err((failure, attempts)) => {
+                        // The head counts on from what was asked before.
+                        let before =
+                            this.kept.as_ref().map_or(0, |kept| kept.request.context.attempts);
+                        let attempts = attempts.saturating_sub(before).max(failure.attempts());
+                        failure.with_attempts(attempts.max(1))
+                    }
+                },
                 StateProjection::Done => return Poll::Ready(Err(polled_twice())),
             };
             // A call that failed is dropped before another is made.
@@ -202,6 +246,7 @@ where
         let state = match &self.state {
             State::Preparing { .. } => "compacting",
             State::Calling { .. } => "calling",
+            State::Withholding { .. } => "withholding",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()

@@ -98,6 +98,9 @@
 //! | an image or another medium | it becomes a marker: the one that [`transcript`](steadfast_chat::transcript)'s rules find fault with, else all; not where another target may read it |
 //! | its transcript, where those rules find fault with it, too | it is [repaired](steadfast_chat::transcript::repair) |
 //!
+//! A refusal comes at the head of an answer. Where [`withhold`](CompactionPolicy::withhold) is on, one in the
+//! middle of a stream is repaired too: the caller gets the answer when its end is known.
+//!
 //! # Conversations
 //!
 //! Callers send their whole history in every turn. What was compacted replaces its beginning
@@ -211,6 +214,7 @@ mod resend;
 mod service;
 mod state;
 mod summarise;
+mod withheld;
 
 pub use self::{
     apply::{

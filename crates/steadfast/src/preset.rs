@@ -187,6 +187,7 @@ fn claude_code() -> Policies {
     compaction.overflows = 1;
     // All that may go: what stays are the recent messages.
     compaction.overflow_target = 0.001;
+    compaction.withhold = true;
     policies.compaction = Some(compaction);
     policies.guard = None;
     policies.resume = None;

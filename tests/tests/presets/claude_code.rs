@@ -130,6 +130,22 @@ async fn nothing_is_seen_of_a_stream_that_ends_in_a_refusal() {
     }
 }
 
+/// It is compacted like one that was refused at once.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_in_an_overflow_is_asked_for_again_compacted() {
+    for events in [0, 9] {
+        let refusal = Fault::break_after(events, How::ErrorEvent(ErrorKind::ContextOverflow));
+        let once = FaultPlan::none().rule(PlanRule::new(refusal).nth(1));
+        let world = writer(|| Answer::text("word ".repeat(200)), once);
+        let got = world.send(conversation(10).streaming()).await;
+        let answer = got.answer();
+        assert_eq!(answer.text(), "word ".repeat(200), "{events}: nothing of the first answer");
+        assert_eq!(answer.head.attempts, 2, "{events}");
+        let sent = world.asked(0)[1].json.clone().unwrap();
+        assert!(sent["messages"].as_array().unwrap().len() <= 6, "{events}: {sent}");
+    }
+}
+
 /// A conversation of so many turns.
 fn conversation(turns: usize) -> ChatRequest {
     let messages = (0..turns).flat_map(|at| {

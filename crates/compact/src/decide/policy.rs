@@ -76,6 +76,9 @@ pub struct CompactionPolicy {
     /// Errors of the compaction's own after which a conversation is left alone, without an answer to a
     /// compacted request between. 3: once may be an accident.
     pub max_throws: u32,
+    /// Holds back a streamed answer until its end is known, so that a refusal in the middle of it is repaired
+    /// like one at its head. Off by default: streaming callers want to see content soon.
+    pub withhold: bool,
 }
 
 impl Default for CompactionPolicy {
@@ -98,6 +101,7 @@ impl Default for CompactionPolicy {
             overflows: 2,
             overflow_target: 0.0,
             max_throws: 3,
+            withhold: false,
         }
     }
 }
