@@ -10,7 +10,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::{ChatRequest, ChatResponse, Event, Events, TrackedEvents};
+use steadfast_chat::{ChatRequest, ChatResponse, Events, TrackedEvents};
 use steadfast_core::{BufferLimits, Failure, FirstContent, Lease, Spare, UntilEnd};
 use tower_service::Service;
 
@@ -19,7 +19,7 @@ use crate::{
     decide::{CallState, NextAction, Refusals, Remedy, refused_compacted, remedied},
     resend::{KeptRequest, polled_twice},
     state::LayerState,
-    withheld::Withheld,
+    withheld::{Broken, Released, Withheld},
 };
 
 /// A compaction before a call is made; with the service to make it with, which is ready.
@@ -124,9 +124,9 @@ fn answered<E: Events + Unpin>(
     layer: &Arc<LayerState>,
     mut kept: KeptRequest,
     refusals: &Refusals,
-    mut answer: ChatResponse<TrackedEvents<E>>,
-    withheld: VecDeque<Event>,
+    released: Released<TrackedEvents<E>>,
 ) -> ChatResponse<CompactionEvents<E>> {
+    let Released { mut answer, events: withheld } = released;
     answer.head.attempts = refusals.attempts(&kept.request.context, answer.head.attempts);
     if let Some(notice) = kept.state.notice.take() {
         notice.put(&mut answer.head);
@@ -179,32 +179,22 @@ where
                                 continue;
                             }
                             let kept = this.kept.take().ok_or_else(polled_twice)?;
-                            let none = VecDeque::new();
-                            return Poll::Ready(Ok(answered(
-                                this.layer,
-                                kept,
-                                this.refusals,
-                                answer,
-                                none,
-                            )));
+                            let released = Released { answer, events: VecDeque::new() };
+                            let answer = answered(this.layer, kept, this.refusals, released);
+                            return Poll::Ready(Ok(answer));
                         }
                         (Ok(()), None) => return Poll::Ready(Err(polled_twice())),
                     }
                 }
                 StateProjection::Withholding { answer } => match ready!(answer.poll(cx)) {
-                    Ok(Some((answer, events))) => {
+                    Ok(Some(released)) => {
                         let kept = this.kept.take().ok_or_else(polled_twice)?;
                         this.state.set(State::Done);
-                        return Poll::Ready(Ok(answered(
-                            this.layer,
-                            kept,
-                            this.refusals,
-                            answer,
-                            events,
-                        )));
+                        let answer = answered(this.layer, kept, this.refusals, released);
+                        return Poll::Ready(Ok(answer));
                     }
                     Ok(None) => return Poll::Ready(Err(polled_twice())),
-                    Err((failure, attempts)) => {
+                    Err(Broken { failure, attempts }) => {
                         // The head counts on from what was asked before.
                         let before =
                             this.kept.as_ref().map_or(0, |kept| kept.request.context.attempts);

@@ -21,20 +21,32 @@ pub(crate) struct Withheld<S> {
     bytes: usize,
 }
 
+/// An answer that is to be passed on, after what was read of it.
+pub(crate) struct Released<S> {
+    pub(crate) answer: ChatResponse<S>,
+    pub(crate) events: VecDeque<Event>,
+}
+
+/// Why there is no answer, and the attempts in its head.
+pub(crate) struct Broken {
+    pub(crate) failure: Failure,
+    pub(crate) attempts: u32,
+}
+
 impl<S: Events + Unpin> Withheld<S> {
     pub(crate) fn new(answer: ChatResponse<S>) -> Self {
         Self { answer: Some(answer), events: VecDeque::new(), bytes: 0 }
     }
 
-    /// The answer and what was read of it, once its end, or too much, was; `None` when it was there before.
+    /// The answer, once its end, or too much of it, was read; `None` when it was returned before.
     ///
     /// # Errors
     ///
-    /// That of the answer, of which nobody has seen anything, with the number in its head.
+    /// That of the answer, of which nobody has seen anything.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<(ChatResponse<S>, VecDeque<Event>)>, (Failure, u32)>> {
+    ) -> Poll<Result<Option<Released<S>>, Broken>> {
         while let Some(answer) = &mut self.answer {
             let is_over = match ready!(Pin::new(&mut *answer).poll_next(cx)) {
                 Some(Ok(event)) => {
@@ -46,13 +58,15 @@ impl<S: Events + Unpin> Withheld<S> {
                 Some(Err(failure)) => {
                     let attempts = answer.head.attempts;
                     self.answer = None;
-                    return Poll::Ready(Err((failure.without_delivered(), attempts)));
+                    let failure = failure.without_delivered();
+                    return Poll::Ready(Err(Broken { failure, attempts }));
                 }
                 None => true,
             };
             if is_over {
                 let events = std::mem::take(&mut self.events);
-                return Poll::Ready(Ok(self.answer.take().map(|answer| (answer, events))));
+                let answer = self.answer.take();
+                return Poll::Ready(Ok(answer.map(|answer| Released { answer, events })));
             }
         }
         Poll::Ready(Ok(None))
