@@ -10,13 +10,21 @@ use std::{
     time::Duration,
 };
 
-use tracing::field::{Field, Visit};
+use tracing::{
+    Level, Metadata,
+    field::{Field, Visit},
+};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter,
     field::RecordFields,
+    filter::filter_fn,
     fmt::{FormatFields, format::Writer},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
+
+use crate::{config::LogConfig, secrets::mask_everything};
 
 /// How many lines are held until they are written: about 2 MiB of them.
 const LINES: usize = 8 * 1024;
@@ -32,7 +40,7 @@ static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Begins to log, by `RUST_LOG`; without it, what the layers do and what goes wrong. What has been
 /// logged is written when the guard is dropped, for at most a second.
-pub(crate) fn start() -> WorkerGuard {
+pub(crate) fn start(config: LogConfig) -> WorkerGuard {
     let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
     let (out, guard) = writer.finish(Stderr(Vec::with_capacity(BLOCK)));
     DROPPED.get_or_init(|| out.error_counter());
@@ -42,8 +50,15 @@ pub(crate) fn start() -> WorkerGuard {
         .with_ansi(io::stderr().is_terminal())
         .fmt_fields(OneLine)
         .with_writer(out)
+        .finish()
+        .with(filter_fn(move |line| config.libraries || is_harmless(line)))
         .init();
     guard
+}
+
+/// Whether what `line` may show is ours to decide. Libraries log headers and pieces of messages in detail.
+fn is_harmless(line: &Metadata<'_>) -> bool {
+    *line.level() <= Level::INFO || line.target().starts_with("steadfast")
 }
 
 /// How many lines were dropped, because nobody read them or more came than could be written.
@@ -57,7 +72,8 @@ struct Stderr(Vec<u8>);
 
 impl Stderr {
     fn write_out(&mut self) {
-        let _ = io::Write::write_all(&mut io::stderr(), &self.0);
+        // Here, where no request waits.
+        let _ = io::Write::write_all(&mut io::stderr(), &mask_everything(&self.0));
         self.0.clear();
     }
 }

@@ -36,6 +36,8 @@ pub struct Config {
     pub preset: Option<Preset>,
     /// Where and for whom it serves.
     pub server: ServerConfig,
+    /// What is written to standard error.
+    pub log: LogConfig,
     /// Who may use it, with `auth = "keys"`.
     pub tenants: Vec<TenantConfig>,
     /// The providers it can ask.
@@ -128,6 +130,17 @@ impl Default for ServerConfig {
             forward_headers: vec!["anthropic-beta".to_owned()],
         }
     }
+}
+
+/// `[log]`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LogConfig {
+    /// Whether libraries may log at `debug` and `trace` when `RUST_LOG` asks for it. Those that speak HTTP show headers and
+    /// parts of messages there, so by default only the gateway and its layers log at these levels. Secrets are masked in
+    /// any case.
+    pub libraries: bool,
 }
 
 /// Whether callers need a key.

@@ -7,6 +7,7 @@ use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
+use crate::{keys::long_enough, secrets::credential};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
@@ -195,6 +196,9 @@ impl Check<'_> {
                 }
                 if HeaderValue::try_from(value.as_str()).is_err() {
                     self.fail(&key, "the value has characters that no header can carry");
+                }
+                if let Some(Err(why)) = credential(name, value).map(long_enough) {
+                    self.fail(&key, format!("the value {why}"));
                 }
             }
             for (n, name) in provider.unsupported.iter().enumerate() {

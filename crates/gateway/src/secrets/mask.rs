@@ -1,0 +1,185 @@
+//! What is masked in all that leaves for one request.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Uri};
+use steadfast_core::MASK;
+
+use super::{Secrets, recent::RECENT};
+use crate::server::query;
+
+/// The shortest key of a caller's that is searched for, in bytes: 16, so that a dummy such as `test`, which SDKs want
+/// where no key is needed, blanks nothing.
+const SHORTEST_PRESENTED: usize = 16;
+
+/// Longer keys are searched for in pieces of so many bytes: 256, longer than any vendor's key, so that a signed token of
+/// kilobytes is masked in a message that was cut as well.
+const PIECE: usize = 256;
+
+/// Headers that hold a credential.
+const CREDENTIALS: [&str; 5] =
+    ["authorization", "proxy-authorization", "x-api-key", "x-goog-api-key", "api-key"];
+
+/// What is masked in all that leaves for one request: the secrets of the configuration by which it is served, and
+/// the keys that its caller presented.
+pub(crate) struct Mask {
+    configured: Arc<Secrets>,
+    presented: Vec<Box<[u8]>>,
+}
+
+impl Mask {
+    /// For the request with this head. From now on the log shows none of its keys either.
+    pub(crate) fn of(configured: Arc<Secrets>, headers: &HeaderMap, uri: &Uri) -> Self {
+        let mut keys: Vec<Box<[u8]>> = Vec::new();
+        presented(headers, uri, &mut |key| {
+            RECENT.keep(key);
+            keys.push(key.into());
+        });
+        Self { configured, presented: keys }
+    }
+
+    /// `text` without secrets.
+    pub(crate) fn bytes(&self, text: Bytes) -> Bytes {
+        match self.mask(&text) {
+            Cow::Owned(masked) => masked.into(),
+            Cow::Borrowed(_) => text,
+        }
+    }
+
+    /// `text` without secrets.
+    pub(crate) fn text(&self, text: String) -> String {
+        match self.mask(text.as_bytes()) {
+            Cow::Owned(masked) => String::from_utf8_lossy(&masked).into_owned(),
+            Cow::Borrowed(_) => text,
+        }
+    }
+
+    /// Takes secrets out of the values of `headers`. What stands in a header for credentials is one.
+    pub(crate) fn headers(&self, headers: &mut HeaderMap) {
+        for (name, value) in headers.iter_mut() {
+            if CREDENTIALS.contains(&name.as_str()) {
+                *value = HeaderValue::from_static(MASK);
+            } else if let Cow::Owned(masked) = self.mask(value.as_bytes()) {
+                *value = HeaderValue::from_bytes(&masked)
+                    .unwrap_or_else(|_| HeaderValue::from_static(MASK));
+            }
+        }
+    }
+
+    /// Whether a key that the caller presented stands in `text`.
+    pub(crate) fn is_presented(&self, text: &[u8]) -> bool {
+        self.presented.iter().any(|key| text.windows(key.len()).any(|part| *part == **key))
+    }
+
+    fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
+        let masked = self.configured.mask(text);
+        if self.presented.is_empty() {
+            return masked;
+        }
+        // Failures are few: nobody else pays for it.
+        match Secrets::of(&self.presented).mask(&masked) {
+            Cow::Owned(both) => Cow::Owned(both),
+            Cow::Borrowed(_) => masked,
+        }
+    }
+}
+
+impl fmt::Debug for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mask").finish_non_exhaustive()
+    }
+}
+
+/// Gives each key that the request with this head presents to `found`, or the pieces of it.
+fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
+    let mut pieces = |key: &[u8]| {
+        key.chunks(PIECE).filter(|piece| piece.len() >= SHORTEST_PRESENTED).for_each(&mut *found);
+    };
+    for name in CREDENTIALS {
+        for value in headers.get_all(name) {
+            pieces(after_scheme(name, value.as_bytes()));
+        }
+    }
+    if let Some(key) = query(uri, "key") {
+        pieces(key.as_bytes());
+    }
+}
+
+/// The credential in the header `name`, if it is one that holds one.
+pub(crate) fn credential<'v>(name: &str, value: &'v str) -> Option<&'v str> {
+    let name = name.to_ascii_lowercase();
+    if !CREDENTIALS.contains(&&*name) {
+        return None;
+    }
+    std::str::from_utf8(after_scheme(&name, value.as_bytes())).ok()
+}
+
+/// What comes after the scheme in the header `name`, if it has one.
+fn after_scheme<'v>(name: &str, value: &'v [u8]) -> &'v [u8] {
+    let scheme = value.iter().position(|byte| *byte == b' ');
+    match scheme.filter(|_| name.ends_with("authorization")) {
+        Some(end) => value[end..].trim_ascii(),
+        None => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(configured: &str, headers: &[(&'static str, &str)], uri: &str) -> Mask {
+        let headers = headers.iter().map(|(name, value)| {
+            (http::HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        });
+        let configured = Arc::new(Secrets::of([configured]));
+        Mask::of(configured, &headers.collect(), &uri.parse().unwrap())
+    }
+
+    #[test]
+    fn what_a_caller_presents_is_masked_from_16_bytes_on() {
+        let key = "caller-key-12345";
+        for (headers, uri) in [
+            (&[("authorization", "Bearer caller-key-12345")][..], "/"),
+            (&[("authorization", "caller-key-12345")], "/"),
+            (&[("proxy-authorization", "basic  caller-key-12345 ")], "/"),
+            (&[("x-api-key", "test"), ("x-api-key", key)], "/"),
+            (&[("x-goog-api-key", key)], "/"),
+            (&[("api-key", key)], "/"),
+            (&[], "/v1beta/models?alt=sse&key=caller%2Dkey-12345"),
+        ] {
+            let mask = mask("a-secret", headers, uri);
+            let text = |text: &str| mask.text(text.to_owned());
+            assert_eq!(text("a-secret, caller-key-12345"), "[redacted], [redacted]", "{headers:?}");
+            assert_eq!(text("a test of secrets"), "a test of secrets");
+        }
+        let short = mask("a-secret", &[("authorization", "Bearer caller-key-1234")], "/");
+        assert_eq!(short.bytes("caller-key-1234".into()), "caller-key-1234");
+    }
+
+    #[test]
+    fn a_long_key_is_masked_whole_and_cut_off() {
+        let key: String = (0..300).map(|n| format!("{n:04}")).collect();
+        let mask = mask("a-secret", &[("authorization", &format!("Bearer {key}"))], "/");
+        assert_eq!(mask.text(format!("<{key}>")), "<[redacted]>");
+        assert_eq!(mask.text(format!("<{}", &key[..256])), "<[redacted]");
+    }
+
+    #[test]
+    fn headers_for_credentials_are_masked_whatever_is_in_them() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-api-key", HeaderValue::from_static("test"));
+        headers.insert("x-request-id", HeaderValue::from_static("id-a-secret"));
+        headers.insert("retry-after", HeaderValue::from_static("7"));
+        mask("a-secret", &[], "/").headers(&mut headers);
+        let shown = ["x-api-key", "x-request-id", "retry-after"].map(|name| &headers[name]);
+        assert_eq!(shown, ["[redacted]", "id-[redacted]", "7"]);
+    }
+
+    #[test]
+    fn an_id_that_holds_the_callers_key_is_known() {
+        let mask = mask("a-secret", &[("authorization", "Bearer caller-key-12345")], "/");
+        assert!(mask.is_presented(b"id:caller-key-12345"));
+        assert!(!mask.is_presented(b"id") && !mask.is_presented(b"caller-key-1234"));
+    }
+}
