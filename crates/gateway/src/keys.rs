@@ -36,10 +36,7 @@ impl KeyRing {
     /// # Errors
     ///
     /// When a variable is not set, a file can not be read, or what is in it is too short for a key.
-    pub fn read(
-        config: &Config,
-        source: &Source,
-    ) -> Result<(Self, Vec<Secret>), ConfigErrors> {
+    pub fn read(config: &Config, source: &Source) -> Result<(Self, Vec<Secret>), ConfigErrors> {
         let mut ring = Self { open: config.server.auth == Auth::None, ..Self::default() };
         let mut known: Vec<Secret> = Vec::new();
         let mut errors: Vec<ConfigError> = Vec::new();
@@ -230,6 +227,29 @@ mod tests {
         );
         let error = ring("[server]\nadmin_key='file:/nonexistent/key'").unwrap_err();
         assert!(error.to_string().contains("server.admin_key"), "{error}");
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_by_its_length_alone() {
+        let path = std::env::temp_dir().join(format!("steadfast-short-{}", std::process::id()));
+        for (secret, length) in [("q", "has 1 byte;"), ("hush-hu\n", "has 7 bytes;")] {
+            std::fs::write(&path, secret).unwrap();
+            let file = path.display();
+            for (text, key) in [
+                (
+                    format!("[[tenants]]\nname='t'\nkeys=['file:{file}']"),
+                    ":3:7: tenants[0].keys[0]",
+                ),
+                (format!("[server]\nadmin_key='file:{file}'"), ":2:11: server.admin_key"),
+            ] {
+                let error = ring(&text).unwrap_err().to_string();
+                assert!(error.contains(key) && error.contains(length), "{error}");
+                assert!(!error.contains("hush-hu"), "{error}");
+            }
+        }
+        std::fs::write(&path, "hush-hus\n").unwrap();
+        assert!(ring(&format!("[server]\nadmin_key='file:{}'", path.display())).is_ok());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

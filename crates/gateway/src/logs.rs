@@ -51,14 +51,14 @@ pub(crate) fn start(config: LogConfig) -> WorkerGuard {
         .fmt_fields(OneLine)
         .with_writer(out)
         .finish()
-        .with(filter_fn(move |line| config.libraries || is_harmless(line)))
+        .with(filter_fn(move |line| is_shown(line, config)))
         .init();
     guard
 }
 
-/// Whether what `line` may show is ours to decide. Libraries log headers and pieces of messages in detail.
-fn is_harmless(line: &Metadata<'_>) -> bool {
-    *line.level() <= Level::INFO || line.target().starts_with("steadfast")
+/// Whether `line` is shown if `RUST_LOG` asks for it. In detail libraries log headers and pieces of messages.
+fn is_shown(line: &Metadata<'_>, config: LogConfig) -> bool {
+    config.libraries || *line.level() <= Level::INFO || line.target().starts_with("steadfast")
 }
 
 /// How many lines were dropped, because nobody read them or more came than could be written.
@@ -160,6 +160,60 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::secrets::{Secrets, keep_configured};
+
+    /// What is written of the events in `log`, with secrets in it, at any level.
+    fn logged(config: LogConfig, log: impl FnOnce()) -> Vec<u8> {
+        let lines = Lines::default();
+        let out = lines.clone();
+        let logs = tracing_subscriber::fmt().fmt_fields(OneLine).with_ansi(false);
+        let logs = logs.with_env_filter("trace").with_writer(move || out.clone()).finish();
+        let logs = logs.with(filter_fn(move |line| is_shown(line, config)));
+        tracing::subscriber::with_default(logs, log);
+        std::mem::take(&mut lines.0.lock())
+    }
+
+    #[test]
+    fn libraries_are_not_asked_for_details() {
+        let log = || {
+            tracing::trace!(target: "steadfast::retry", "ours");
+            tracing::trace!(target: "h2::codec", "headers of h2");
+            tracing::debug!(target: "hyper_util::client", "headers of hyper");
+            tracing::info!(target: "hyper", "it is well");
+        };
+        let text = |libraries| String::from_utf8(logged(LogConfig { libraries }, log)).unwrap();
+        let quiet = text(false);
+        assert!(quiet.contains("ours") && quiet.contains("it is well"), "{quiet}");
+        assert!(!quiet.contains("headers of"), "{quiet}");
+        assert_eq!(text(true).matches("headers of").count(), 2);
+    }
+
+    #[test]
+    fn no_field_shows_a_secret() {
+        let secrets = [
+            "plain-0123456789",
+            "quo\"te\\and/slash",
+            "it's-a-secret",
+            "schl\u{fc}ssel-\u{1f980}",
+            "a\u{301}-combining-one",
+            "tab\tand\u{1b}escape\u{202e}s",
+            "correct horse battery",
+        ];
+        let configured = Arc::new(Secrets::of(secrets));
+        keep_configured(&configured);
+        for secret in secrets {
+            let lines = logged(LogConfig::default(), || {
+                let inner = format!("a {secret} and a\nline");
+                tracing::info!(target: "t", text = secret, shown = %secret, "message");
+                tracing::info!(target: "t", shown = ?secret, text = inner, "message {secret}");
+                tracing::info!(target: "t", shown = ?Some(&inner), error = %inner, "message");
+            });
+            let masked = mask_everything(&lines);
+            let text = std::str::from_utf8(&masked).unwrap();
+            assert_eq!(text.matches("[redacted]").count(), 7, "{text}");
+            assert!(text.lines().count() == 3 && !text.contains(secret), "{text}");
+        }
+    }
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

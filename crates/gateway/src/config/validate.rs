@@ -503,6 +503,22 @@ failover = 'forbidden'
     }
 
     #[test]
+    fn a_short_credential_in_a_header_is_refused() {
+        let text = |value: &str| {
+            format!(
+                "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                 headers={{ Authorization='{value}', x-title='me' }}\n"
+            )
+        };
+        assert_eq!(errors(&text("Bearer 12345678")), [""; 0]);
+        let all = errors(&text("Bearer 1234567"));
+        assert!(
+            all.len() == 1 && all[0].contains("headers.Authorization: the value has 7 bytes"),
+            "{all:?}"
+        );
+    }
+
+    #[test]
     fn the_summarisers_numbers_are_keys() {
         let text = "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
                     [compaction.summariser]\nprovider='a'\nmodel='small'\n\

@@ -38,6 +38,8 @@ impl Secrets {
 
     /// `text` with a mask in the place of each secret, and as it is when it has none.
     pub(crate) fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
+        #[cfg(test)]
+        tests::SEARCHES.set(tests::SEARCHES.get() + 1);
         let Some(finder) = &self.finder else { return Cow::Borrowed(MASK.as_bytes()) };
         // Each match, not the leftmost ones alone: of two secrets that overlap neither shows its end.
         let mut found: Vec<(usize, usize)> = Vec::new();
@@ -94,7 +96,63 @@ pub(crate) fn mask_everything(text: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use axum::body::Body;
+    use http::Request;
+    use http_body_util::BodyExt;
+    use steadfast::client::{Credential, LlmClient, Provider, Providers};
+    use steadfast_core::Dialect;
+    use steadfast_sim::{ErrorKind, Fault, FaultPlan, SimProvider};
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::{config::Source, server::App, stack::Gateway};
+
+    thread_local! {
+        /// How often a text was searched for secrets.
+        pub(super) static SEARCHES: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_succeeds_is_not_searched() {
+        let sim = SimProvider::builder(Dialect::OpenAi).build();
+        let source = Source::text(
+            "[server]\nauth = 'none'\n[retry]\nretries = 0\n[failover]\nattempts = 1\n\
+             [[providers]]\nname = 'p'\ndialect = 'openai'\n",
+        );
+        let config = source.parse().unwrap();
+        let own = Provider::new("p", Dialect::OpenAi)
+            .with_base_url("http://p/v1")
+            .with_credential(Credential::new("main", "a-provider-secret"));
+        let client = LlmClient::with_service(Providers::new([own]).unwrap(), sim.clone());
+        let gateway = Gateway::with_client(&config, &source, client).unwrap();
+        let router = App::new(&config, &source, gateway).unwrap().router();
+        let searches = async |path: &str, stream: bool| {
+            let body = format!(
+                r#"{{"model":"gpt-4o","stream":{stream},"max_tokens":9,"messages":[{{"role":"user","content":"hi"}}]}}"#
+            );
+            let request = Request::post(path).header("host", "localhost");
+            let request = request.header("authorization", "Bearer a-callers-own-key");
+            SEARCHES.set(0);
+            let answer =
+                router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+            let status = answer.status();
+            answer.into_body().collect().await.unwrap();
+            (status.as_u16(), SEARCHES.get())
+        };
+        for (path, stream) in [
+            ("/v1/chat/completions", false),
+            ("/v1/chat/completions", true),
+            ("/v1/messages", false),
+            ("/v1/messages", true),
+        ] {
+            assert_eq!(searches(path, stream).await, (200, 0), "{path}, {stream}");
+        }
+        sim.set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
+        let (status, times) = searches("/v1/chat/completions", false).await;
+        assert!(status != 200 && times > 0, "{status}, {times}");
+    }
 
     fn masked(secrets: &[&str], text: &str) -> String {
         String::from_utf8(Secrets::of(secrets).mask(text.as_bytes()).into_owned()).unwrap()
@@ -104,7 +162,9 @@ mod tests {
     fn what_is_no_secret_is_left_as_it_is() {
         let secrets = Secrets::of(["correct horse"]);
         let text = b"the correct hors, \xff and nothing else";
-        assert!(matches!(secrets.mask(text), Cow::Borrowed(same) if same.as_ptr() == text.as_ptr()));
+        assert!(
+            matches!(secrets.mask(text), Cow::Borrowed(same) if same.as_ptr() == text.as_ptr())
+        );
         assert!(matches!(Secrets::of([""; 0]).mask(text), Cow::Borrowed(_)));
         assert_eq!(format!("{secrets:?}"), "Secrets { .. }");
     }
@@ -112,7 +172,11 @@ mod tests {
     #[test]
     fn secrets_are_masked_whole_wherever_they_stand() {
         for (secrets, text, expected) in [
-            (&["correct horse"][..], "a correct horse, twice: correct horse", "a [redacted], twice: [redacted]"),
+            (
+                &["correct horse"][..],
+                "a correct horse, twice: correct horse",
+                "a [redacted], twice: [redacted]",
+            ),
             (&["correct horse"], "correct horse", "[redacted]"),
             // One begins as the other ends, is in the other, goes on where it ends, or is its own end.
             (&["12345678", "567890ab"], "<1234567890ab>", "<[redacted]>"),
@@ -132,7 +196,8 @@ mod tests {
 
     #[test]
     fn the_log_knows_the_secrets_that_somebody_has() {
-        let shown = |text: &str| String::from_utf8(mask_everything(text.as_bytes()).into_owned()).unwrap();
+        let shown =
+            |text: &str| String::from_utf8(mask_everything(text.as_bytes()).into_owned()).unwrap();
         let old = Arc::new(Secrets::of(["an-old-secret-1"]));
         let new = Arc::new(Secrets::of(["a-new-secret-22"]));
         keep_configured(&old);

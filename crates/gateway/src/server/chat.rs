@@ -279,8 +279,7 @@ fn stream(
     // Proxies such as nginx must not collect a stream before they forward it.
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, &outgoing, &head.log);
-    let body =
-        StreamBody::new(dialect, events, encoder, array, keepalive, record, outgoing.mask);
+    let body = StreamBody::new(dialect, events, encoder, array, keepalive, record, outgoing.mask);
     *response.body_mut() = Body::new(body);
     response
 }

@@ -34,11 +34,11 @@ use steadfast_client::Secret;
 use steadfast_core::{Dialect, Failure, Reason};
 
 pub(crate) use self::chat::query;
-use self::{reload::Reloads, reply::Outgoing};
 pub use self::{
     listen::{Peer, serve},
     reload::Reloaded,
 };
+use self::{reload::Reloads, reply::Outgoing};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,

@@ -111,10 +111,9 @@ impl App {
         config.server.listen = before.config.server.listen;
         config.server.shutdown = before.config.server.shutdown;
         config.validate(&source)?;
-        let setup =
-            Setup::new(&config, &source, &before.own_secrets, |config, source| {
-                before.gateway.renewed(config, source)
-            })?;
+        let setup = Setup::new(&config, &source, &before.own_secrets, |config, source| {
+            before.gateway.renewed(config, source)
+        })?;
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

@@ -50,9 +50,7 @@ pub(super) fn stack(
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
-        .with_classify(
-            classify(secrets).with_table(table).with_policy(config.classify.clone()),
-        );
+        .with_classify(classify(secrets).with_table(table).with_policy(config.classify.clone()));
     let stack = if guard.enabled {
         let guard = SafetyGuardLayer::new(guard.policy.clone());
         stack.with_guard(guard.map_err(|e| at("guard", &e))?)

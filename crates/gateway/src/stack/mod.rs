@@ -23,7 +23,7 @@ pub use self::{
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
     keys,
-    secrets::{Secrets, credential},
+    secrets::{SHORTEST, Secrets, credential},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -340,7 +340,9 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
 fn secrets(config: &Config, providers: &Providers) -> Vec<Secret> {
     let headers = config.providers.iter().flat_map(|provider| &provider.headers);
     let own = headers.filter_map(|(name, value)| credential(name, value)).map(Secret::new);
-    providers.secrets().cloned().chain(own).collect()
+    let all = providers.secrets().cloned().chain(own);
+    // A program's own providers may have shorter ones, which would be found in words.
+    all.filter(|secret| secret.expose().len() >= SHORTEST).collect()
 }
 
 /// Each provider of the chains with each of its keys.
