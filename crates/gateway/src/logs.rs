@@ -201,7 +201,19 @@ mod tests {
         ];
         let configured = Arc::new(Secrets::of(secrets));
         keep_configured(&configured);
-        for secret in secrets {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let random: Vec<String> = (0..60)
+            .map(|n| {
+                let kinds = [('!', '~'), (' ', '\u{ff}'), ('\u{0}', '\u{ffff}')];
+                let (from, to) = kinds[n % kinds.len()];
+                let some = (0..rng.usize(8..60)).map(|_| rng.char(from..=to));
+                // As it is read.
+                format!("<{}>", some.collect::<String>())
+            })
+            .collect();
+        let configured_too = Arc::new(Secrets::of(&random));
+        keep_configured(&configured_too);
+        for secret in secrets.into_iter().chain(random.iter().map(String::as_str)) {
             let lines = logged(LogConfig::default(), || {
                 let inner = format!("a {secret} and a\nline");
                 tracing::info!(target: "t", text = secret, shown = %secret, "message");

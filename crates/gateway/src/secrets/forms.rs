@@ -89,7 +89,7 @@ fn unicode(c: char, upper: bool, out: &mut String) {
 
 fn percent(secret: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
     for unescaped in UNESCAPED {
-        for [upper, plus, _] in switches() {
+        for (upper, plus) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut out = String::with_capacity(secret.len() + 16);
             for byte in secret {
                 let _ = match byte {
