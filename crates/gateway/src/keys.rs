@@ -176,7 +176,7 @@ pub(crate) fn long_enough(secret: &str) -> Result<(), String> {
     let bytes = if length == 1 { "byte" } else { "bytes" };
     Err(format!(
         "has {length} {bytes}; a secret has {SHORTEST} at least, so that it can be told apart from words \
-         and masked in errors and logs. A provider that wants no key has no `credentials`"
+         and masked in errors and logs"
     ))
 }
 

@@ -216,7 +216,8 @@ pub struct ProviderConfig {
     /// What becomes of those, and of images it does not read.
     #[serde(default)]
     pub on_unsupported: OnUnsupported,
-    /// Headers to send with every request.
+    /// Headers to send with every request. Where a name speaks of a key, a token, a secret, a password, a cookie or of
+    /// authorization, the value is masked wherever it would be seen.
     #[serde(default, serialize_with = "names_only")]
     pub headers: BTreeMap<String, String>,
 }

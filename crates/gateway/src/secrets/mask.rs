@@ -1,6 +1,10 @@
 //! What is masked in all that leaves for one request.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri};
@@ -26,6 +30,8 @@ const CREDENTIALS: [&str; 5] =
 pub(crate) struct Mask {
     configured: Arc<Secrets>,
     presented: Vec<Box<[u8]>>,
+    /// Finds them; made when something goes wrong, so that nobody else pays for it.
+    finder: OnceLock<Secrets>,
 }
 
 impl Mask {
@@ -36,7 +42,7 @@ impl Mask {
             RECENT.keep(key);
             keys.push(key.into());
         });
-        Self { configured, presented: keys }
+        Self { configured, presented: keys, finder: OnceLock::new() }
     }
 
     /// `text` without secrets.
@@ -77,8 +83,7 @@ impl Mask {
         if self.presented.is_empty() {
             return masked;
         }
-        // Failures are few: nobody else pays for it.
-        match Secrets::of(&self.presented).mask(&masked) {
+        match self.finder.get_or_init(|| Secrets::of(&self.presented)).mask(&masked) {
             Cow::Owned(both) => Cow::Owned(both),
             Cow::Borrowed(_) => masked,
         }
@@ -98,7 +103,10 @@ fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
     };
     for name in CREDENTIALS {
         for value in headers.get_all(name) {
-            pieces(after_scheme(name, value.as_bytes()));
+            // What is no text is no key of anybody's.
+            if let Ok(value) = std::str::from_utf8(value.as_bytes()) {
+                pieces(after_scheme(name, value).as_bytes());
+            }
         }
     }
     if let Some(key) = query(uri, "key") {
@@ -109,18 +117,23 @@ fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
 /// The credential in the header `name`, if it is one that holds one.
 pub(crate) fn credential<'v>(name: &str, value: &'v str) -> Option<&'v str> {
     let name = name.to_ascii_lowercase();
-    if !CREDENTIALS.contains(&&*name) {
-        return None;
-    }
-    std::str::from_utf8(after_scheme(&name, value.as_bytes())).ok()
+    CREDENTIALS.contains(&&*name).then(|| after_scheme(&name, value))
+}
+
+/// The secret that the header `name` is likely to hold: gateways and clouds have headers of their own for theirs.
+pub(crate) fn likely_secret<'v>(name: &str, value: &'v str) -> Option<&'v str> {
+    let name = name.to_ascii_lowercase();
+    let parts = ["auth", "key", "token", "secret", "password", "cookie", "credential"];
+    let value = after_scheme(&name, value);
+    let is_one = value.len() >= SHORTEST_PRESENTED && parts.iter().any(|part| name.contains(part));
+    is_one.then_some(value)
 }
 
 /// What comes after the scheme in the header `name`, if it has one.
-fn after_scheme<'v>(name: &str, value: &'v [u8]) -> &'v [u8] {
-    let scheme = value.iter().position(|byte| *byte == b' ');
-    match scheme.filter(|_| name.ends_with("authorization")) {
-        Some(end) => value[end..].trim_ascii(),
-        None => value,
+fn after_scheme<'v>(name: &str, value: &'v str) -> &'v str {
+    match value.split_once(' ') {
+        Some((_, value)) if name.contains("auth") => value.trim(),
+        _ => value,
     }
 }
 
@@ -155,6 +168,17 @@ mod tests {
         }
         let short = mask("a-secret", &[("authorization", "Bearer caller-key-1234")], "/");
         assert_eq!(short.bytes("caller-key-1234".into()), "caller-key-1234");
+    }
+
+    #[test]
+    fn secrets_in_the_headers_of_a_provider_are_known_by_the_headers_name() {
+        let of = |name, value| credential(name, value).or_else(|| likely_secret(name, value));
+        assert_eq!(of("Authorization", "Bearer abc"), Some("abc"));
+        assert_eq!(of("Api-Key", "abc"), Some("abc"));
+        assert_eq!(of("Helicone-Auth", "Bearer 1234567890123456"), Some("1234567890123456"));
+        assert_eq!(of("cf-access-client-secret", "1234567890123456"), Some("1234567890123456"));
+        assert_eq!(of("x-max-tokens", "4096"), None);
+        assert_eq!(of("http-referer", "https://example.com/"), None);
     }
 
     #[test]

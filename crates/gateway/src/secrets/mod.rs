@@ -15,7 +15,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use parking_lot::Mutex;
 use steadfast_core::MASK;
 
-pub(crate) use self::mask::{Mask, credential};
+pub(crate) use self::mask::{Mask, credential, likely_secret};
 
 /// The shortest secret of a configuration, in bytes: a shorter one is found in words.
 pub(crate) const SHORTEST: usize = 8;
@@ -23,7 +23,7 @@ pub(crate) const SHORTEST: usize = 8;
 /// Finds secrets in a text.
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    /// `None` when there are more of them than can be searched for at once.
+    /// `None` when there are more of them than can be searched for at once: then all is masked.
     finder: Option<AhoCorasick>,
 }
 
@@ -40,7 +40,7 @@ impl Secrets {
     pub(crate) fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
         #[cfg(test)]
         tests::SEARCHES.set(tests::SEARCHES.get() + 1);
-        let Some(finder) = &self.finder else { return Cow::Borrowed(MASK.as_bytes()) };
+        let Some(finder) = &self.finder else { return Cow::Owned(MASK.into()) };
         // Each match, not the leftmost ones alone: of two secrets that overlap neither shows its end.
         let mut found: Vec<(usize, usize)> = Vec::new();
         for secret in finder.find_overlapping_iter(text) {
@@ -167,6 +167,8 @@ mod tests {
         );
         assert!(matches!(Secrets::of([""; 0]).mask(text), Cow::Borrowed(_)));
         assert_eq!(format!("{secrets:?}"), "Secrets { .. }");
+        let too_many = Secrets { finder: None };
+        assert!(matches!(too_many.mask(text), Cow::Owned(all) if all == MASK.as_bytes()));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use self::{
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
     keys,
-    secrets::{SHORTEST, Secrets, credential},
+    secrets::{SHORTEST, Secrets, credential, likely_secret},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -339,7 +339,9 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
 /// What providers are sent and nobody else may see: credentials, and headers that hold one.
 fn secrets(config: &Config, providers: &Providers) -> Vec<Secret> {
     let headers = config.providers.iter().flat_map(|provider| &provider.headers);
-    let own = headers.filter_map(|(name, value)| credential(name, value)).map(Secret::new);
+    let own = headers
+        .filter_map(|(name, value)| credential(name, value).or_else(|| likely_secret(name, value)))
+        .map(Secret::new);
     let all = providers.secrets().cloned().chain(own);
     // A program's own providers may have shorter ones, which would be found in words.
     all.filter(|secret| secret.expose().len() >= SHORTEST).collect()
