@@ -358,12 +358,14 @@ mod tests {
 
     #[test]
     fn a_known_secret_is_masked_before_anything_is_cut() {
-        let mask = |text: &[u8]| match std::str::from_utf8(text) {
-            Ok(text) if text.contains("open sesame") => {
-                Cow::Owned(text.replace("open sesame", "***").into_bytes())
+        fn mask(text: &[u8]) -> Cow<'_, [u8]> {
+            match std::str::from_utf8(text) {
+                Ok(text) if text.contains("open sesame") => {
+                    Cow::Owned(text.replace("open sesame", "***").into_bytes())
+                }
+                _ => Cow::Borrowed(text),
             }
-            _ => Cow::Borrowed(text),
-        };
+        }
         let filled = "x ".repeat(MAX_MESSAGE / 2 - 2);
         let mut headers = http::HeaderMap::new();
         headers.insert("x-request-id", http::HeaderValue::from_static("id open sesame"));
