@@ -21,6 +21,10 @@ const SHORTEST_PRESENTED: usize = 16;
 /// kilobytes is masked in a message that was cut as well.
 const PIECE: usize = 256;
 
+/// How many pieces a request has at most: 8, which is a signed token of 2 KiB. Whoever sends headers of megabytes has no
+/// search built for them.
+const PIECES: usize = 8;
+
 /// Headers that hold a credential.
 const CREDENTIALS: [&str; 5] =
     ["authorization", "proxy-authorization", "x-api-key", "x-goog-api-key", "api-key"];
@@ -98,8 +102,13 @@ impl fmt::Debug for Mask {
 
 /// Gives each key that the request with this head presents to `found`, or the pieces of it.
 fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
+    let mut left = PIECES;
     let mut pieces = |key: &[u8]| {
-        key.chunks(PIECE).filter(|piece| piece.len() >= SHORTEST_PRESENTED).for_each(&mut *found);
+        let long_enough = key.chunks(PIECE).filter(|piece| piece.len() >= SHORTEST_PRESENTED);
+        for piece in long_enough.take(left) {
+            left -= 1;
+            found(piece);
+        }
     };
     for name in CREDENTIALS {
         for value in headers.get_all(name) {
@@ -149,6 +158,10 @@ mod tests {
         Mask::of(configured, &headers.collect(), &uri.parse().unwrap())
     }
 
+    fn mask_of_headers(headers: &[(&'static str, &str)]) -> Mask {
+        mask("a-secret", headers, "/")
+    }
+
     #[test]
     fn what_a_caller_presents_is_masked_from_16_bytes_on() {
         let key = "caller-key-12345";
@@ -166,7 +179,7 @@ mod tests {
             assert_eq!(text("a-secret, caller-key-12345"), "[redacted], [redacted]", "{headers:?}");
             assert_eq!(text("a test of secrets"), "a test of secrets");
         }
-        let short = mask("a-secret", &[("authorization", "Bearer caller-key-1234")], "/");
+        let short = mask_of_headers(&[("authorization", "Bearer caller-key-1234")]);
         assert_eq!(short.bytes("caller-key-1234".into()), "caller-key-1234");
     }
 
@@ -183,10 +196,12 @@ mod tests {
 
     #[test]
     fn a_long_key_is_masked_whole_and_cut_off() {
-        let key: String = (0..300).map(|n| format!("{n:04}")).collect();
-        let mask = mask("a-secret", &[("authorization", &format!("Bearer {key}"))], "/");
+        let key: String = (0..500).map(|n| format!("{n:04}")).collect();
+        let mask = mask_of_headers(&[("authorization", &format!("Bearer {key}"))]);
         assert_eq!(mask.text(format!("<{key}>")), "<[redacted]>");
         assert_eq!(mask.text(format!("<{}", &key[..256])), "<[redacted]");
+        let longer = "x".repeat(100 * PIECE);
+        assert_eq!(mask_of_headers(&[("x-api-key", &longer)]).presented.len(), PIECES);
     }
 
     #[test]
@@ -195,14 +210,14 @@ mod tests {
         headers.insert("x-api-key", HeaderValue::from_static("test"));
         headers.insert("x-request-id", HeaderValue::from_static("id-a-secret"));
         headers.insert("retry-after", HeaderValue::from_static("7"));
-        mask("a-secret", &[], "/").headers(&mut headers);
+        mask_of_headers(&[]).headers(&mut headers);
         let shown = ["x-api-key", "x-request-id", "retry-after"].map(|name| &headers[name]);
         assert_eq!(shown, ["[redacted]", "id-[redacted]", "7"]);
     }
 
     #[test]
     fn an_id_that_holds_the_callers_key_is_known() {
-        let mask = mask("a-secret", &[("authorization", "Bearer caller-key-12345")], "/");
+        let mask = mask_of_headers(&[("authorization", "Bearer caller-key-12345")]);
         assert!(mask.is_presented(b"id:caller-key-12345"));
         assert!(!mask.is_presented(b"id") && !mask.is_presented(b"caller-key-1234"));
     }

@@ -85,13 +85,15 @@ pub(crate) fn keep_configured(secrets: &Arc<Secrets>) {
 /// `text`, which belongs to no request, without any secret.
 pub(crate) fn mask_everything(text: &[u8]) -> Cow<'_, [u8]> {
     let configured: Vec<_> = CONFIGURED.lock().iter().filter_map(Weak::upgrade).collect();
-    let presented = recent::RECENT.secrets();
-    configured.iter().chain([&presented]).fold(Cow::Borrowed(text), |text, secrets| {
-        match secrets.mask(&text) {
-            Cow::Owned(masked) => Cow::Owned(masked),
-            Cow::Borrowed(_) => text,
+    let mut text = Cow::Borrowed(text);
+    let mut mask = |secrets: &Secrets| {
+        if let Cow::Owned(masked) = secrets.mask(&text) {
+            text = Cow::Owned(masked);
         }
-    })
+    };
+    configured.iter().for_each(|secrets| mask(secrets));
+    recent::RECENT.each(mask);
+    text
 }
 
 #[cfg(test)]

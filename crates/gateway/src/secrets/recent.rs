@@ -4,7 +4,7 @@ use std::{
     collections::{HashSet, VecDeque, hash_map::RandomState},
     hash::BuildHasher,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -14,11 +14,17 @@ use parking_lot::Mutex;
 use super::Secrets;
 
 /// How many different keys are kept: 1,024, the newest.
-const KEYS: usize = 1_024;
+const KEYS: usize = GROUPS * GROUP;
 
-/// How many bytes of them: 64 KiB, which is 1,024 keys of the usual length. What is made to find them is some ten
-/// times as large.
-const BYTES: usize = 64 * 1024;
+/// Groups of keys that came after each other. Each is searched for by itself, so that a flood of new keys has a small search
+/// built again and again, and not a large one.
+const GROUPS: usize = 16;
+
+/// The most keys of a group.
+const GROUP: usize = 64;
+
+/// From how many bytes of keys on a group takes no more: 4 KiB, which is 64 keys of the usual length.
+const GROUP_BYTES: usize = 4 * 1024;
 
 /// Keys that requests presented.
 pub(super) static RECENT: LazyLock<Recent> = LazyLock::new(Recent::default);
@@ -34,11 +40,22 @@ pub(super) struct Recent {
 
 #[derive(Default)]
 struct Keys {
-    oldest_first: VecDeque<Arc<[u8]>>,
+    oldest_first: VecDeque<Arc<Group>>,
     all: HashSet<Arc<[u8]>>,
-    bytes: usize,
-    /// What finds them, until others come.
-    secrets: Option<Arc<Secrets>>,
+}
+
+#[derive(Default)]
+struct Group {
+    keys: Vec<Arc<[u8]>>,
+    /// Finds them; made for the first line of the log after the last of them came.
+    secrets: OnceLock<Secrets>,
+}
+
+impl Group {
+    fn is_full(&self) -> bool {
+        let bytes: usize = self.keys.iter().map(|key| key.len()).sum();
+        self.keys.len() >= GROUP || bytes >= GROUP_BYTES
+    }
 }
 
 impl Default for Recent {
@@ -59,23 +76,25 @@ impl Recent {
             return;
         }
         let mut keys = self.keys.lock();
-        if !keys.all.contains(key) {
-            let key: Arc<[u8]> = key.into();
-            keys.bytes += key.len();
-            keys.all.insert(key.clone());
-            keys.oldest_first.push_back(key);
-            keys.secrets = None;
-        }
-        while keys.oldest_first.len() > KEYS || keys.bytes > BYTES {
-            let Some(oldest) = keys.oldest_first.pop_front() else { break };
-            keys.bytes -= oldest.len();
-            keys.all.remove(&oldest);
-            let (position, hash) = self.hash(&oldest);
-            let _ = position.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
         // Under the lock, so that it is not there when the key is gone.
+        position.store(hash, Ordering::Relaxed);
         if keys.all.contains(key) {
-            position.store(hash, Ordering::Relaxed);
+            return;
+        }
+        let key: Arc<[u8]> = key.into();
+        keys.all.insert(key.clone());
+        let newest = keys.oldest_first.pop_back_if(|newest| !newest.is_full());
+        let mut group = newest.map_or_else(Vec::new, |newest| newest.keys.clone());
+        group.push(key);
+        keys.oldest_first.push_back(Arc::new(Group { keys: group, secrets: OnceLock::new() }));
+        if keys.oldest_first.len() > GROUPS
+            && let Some(oldest) = keys.oldest_first.pop_front()
+        {
+            for key in &oldest.keys {
+                keys.all.remove(key);
+                let (position, hash) = self.hash(key);
+                let _ = position.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
         }
     }
 
@@ -85,21 +104,13 @@ impl Recent {
         (&self.hashes[(hash % KEYS as u64) as usize], hash)
     }
 
-    /// What finds them.
-    pub(super) fn secrets(&self) -> Arc<Secrets> {
-        let mut keys = self.keys.lock();
-        if let Some(secrets) = &keys.secrets {
-            return secrets.clone();
+    /// Calls `with` with what finds some of them, until it was called for all.
+    pub(super) fn each(&self, mut with: impl FnMut(&Secrets)) {
+        let groups = self.keys.lock().oldest_first.clone();
+        for group in groups {
+            // Requests do not wait for it.
+            with(group.secrets.get_or_init(|| Secrets::of(&group.keys)));
         }
-        let all = keys.oldest_first.clone();
-        drop(keys);
-        // It takes long, and requests do not wait for it.
-        let secrets = Arc::new(Secrets::of(&all));
-        keys = self.keys.lock();
-        if keys.oldest_first.back() == all.back() {
-            keys.secrets = Some(secrets.clone());
-        }
-        secrets
     }
 }
 
@@ -108,34 +119,38 @@ mod tests {
     use super::*;
 
     fn is_found(recent: &Recent, key: &str) -> bool {
-        recent.secrets().mask(key.as_bytes()) == &b"[redacted]"[..]
+        let mut found = false;
+        recent.each(|secrets| found |= secrets.mask(key.as_bytes()) == &b"[redacted]"[..]);
+        found
     }
 
     #[test]
     fn the_newest_keys_are_kept_once() {
         let recent = Recent::default();
         let key = |n: usize| format!("caller-key-{n:08}");
-        for n in 0..KEYS + 10 {
+        for n in 0..KEYS {
             recent.keep(key(n).as_bytes());
             recent.keep(key(n).as_bytes());
         }
         assert_eq!(recent.keys.lock().all.len(), KEYS);
-        assert!(!is_found(&recent, &key(9)) && is_found(&recent, &key(10)));
+        assert!(is_found(&recent, &key(0)) && is_found(&recent, &key(KEYS - 1)));
+        recent.keep(key(KEYS).as_bytes());
+        assert!(!is_found(&recent, &key(GROUP - 1)) && is_found(&recent, &key(GROUP)));
+        assert_eq!(recent.keys.lock().all.len(), KEYS - GROUP + 1);
         // One that was let go of is kept when it comes again.
-        recent.keep(key(9).as_bytes());
-        assert!(is_found(&recent, &key(9)) && !is_found(&recent, &key(10)));
+        recent.keep(key(0).as_bytes());
+        assert!(is_found(&recent, &key(0)) && is_found(&recent, &key(KEYS)));
     }
 
     #[test]
     fn long_keys_take_no_more_memory() {
         let recent = Recent::default();
-        for n in 0..100u8 {
-            recent.keep(&[n; 4_000]);
+        for n in 0..2_000u16 {
+            recent.keep(&[&[b'x'; 250][..], &n.to_be_bytes()].concat());
         }
-        assert!(recent.keys.lock().bytes <= BYTES);
+        let bytes: usize = recent.keys.lock().all.iter().map(|key| key.len()).sum();
+        assert!(bytes <= GROUPS * (GROUP_BYTES + 256), "{bytes}");
         recent.keep(b"a-usual-caller-key");
         assert!(is_found(&recent, "a-usual-caller-key"));
-        recent.keep(&vec![b'x'; BYTES + 1]);
-        assert_eq!(recent.keys.lock().bytes, 0);
     }
 }
