@@ -372,7 +372,7 @@ mod tests {
         let body = format!("{filled}open sesame, it says");
         let upstream = Upstream::response(StatusCode::UNAUTHORIZED, headers, body);
         let failure = Failure::from_upstream(upstream).with_request_id("id open").with_mask(mask);
-        assert!(failure.message().ends_with(" ***\u{2026}"), "{}", failure.message());
+        assert!(failure.message().contains("x ***"), "{}", failure.message());
         let upstream = failure.upstream().unwrap();
         assert_eq!(upstream.headers["x-request-id"], "id ***");
         assert_eq!(upstream.body, format!("{filled}***, it says"));

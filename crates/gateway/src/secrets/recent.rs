@@ -83,7 +83,8 @@ impl Recent {
         }
         let key: Arc<[u8]> = key.into();
         keys.all.insert(key.clone());
-        let newest = keys.oldest_first.pop_back_if(|newest| !newest.is_full());
+        let has_room = keys.oldest_first.back().is_some_and(|newest| !newest.is_full());
+        let newest = if has_room { keys.oldest_first.pop_back() } else { None };
         let mut group = newest.map_or_else(Vec::new, |newest| newest.keys.clone());
         group.push(key);
         keys.oldest_first.push_back(Arc::new(Group { keys: group, secrets: OnceLock::new() }));
