@@ -40,7 +40,7 @@ async fn answered(rig: &Rig, request: HttpRequest) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_route_in_the_file_that_takes_a_request_has_it() {
     let builder = three();
-    let (acme, other) = (builder.secret("acme", "k-acme"), builder.secret("other", "k-other"));
+    let (acme, other) = (builder.secret("acme", "k-acme-1"), builder.secret("other", "k-other-1"));
     let rig = builder
         .server("")
         .config(&format!(
@@ -55,13 +55,13 @@ async fn the_first_route_in_the_file_that_takes_a_request_has_it() {
         .await;
     let as_ = |key: &str, model| question(model).header("authorization", &format!("Bearer {key}"));
     for (request, expected) in [
-        (as_("k-other", MODEL), "a"),
-        (as_("k-acme", MODEL), "c"),
-        (as_("k-acme", "gpt-4o-mini"), "b"),
-        (as_("k-other", "fast"), "b"),
-        (as_("k-other", "gpt-4o-mini").header("x-steadfast-agent", "coder-7"), "c"),
-        (as_("k-acme", MODEL).header("x-steadfast-agent", "writer"), "c"),
-        (as_("k-other", MODEL).header("x-steadfast-agent", "writer"), "a"),
+        (as_("k-other-1", MODEL), "a"),
+        (as_("k-acme-1", MODEL), "c"),
+        (as_("k-acme-1", "gpt-4o-mini"), "b"),
+        (as_("k-other-1", "fast"), "b"),
+        (as_("k-other-1", "gpt-4o-mini").header("x-steadfast-agent", "coder-7"), "c"),
+        (as_("k-acme-1", MODEL).header("x-steadfast-agent", "writer"), "c"),
+        (as_("k-other-1", MODEL).header("x-steadfast-agent", "writer"), "a"),
     ] {
         assert_eq!(answered(&rig, request.clone()).await, expected, "{request:?}");
     }

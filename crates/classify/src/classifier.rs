@@ -1,7 +1,7 @@
 //! The configured engine: a user's own opinion first, then the built-in rules, read through a
 //! recovery table.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::StatusCode;
 use steadfast_core::{BoxError, Failure, Reason, RecoveryTable, Target, Upstream};
@@ -82,12 +82,16 @@ where
     }
 }
 
+/// Takes secrets out of a text.
+type Masking = Arc<dyn for<'t> Fn(&'t [u8]) -> Cow<'t, [u8]> + Send + Sync>;
+
 /// Judges errors. Cheap to clone; clones share the table and the user's rules.
 #[derive(Clone, Default)]
 pub struct Classifier {
     own: Option<Arc<dyn ClassifyOverride>>,
     table: Option<Arc<RecoveryTable>>,
     policy: Option<Arc<ClassifyPolicy>>,
+    mask: Option<Masking>,
     rules: Rules,
 }
 
@@ -105,6 +109,7 @@ impl fmt::Debug for Classifier {
             .field("own", &self.own.is_some())
             .field("table", &self.table.is_some())
             .field("policy", &self.policy)
+            .field("mask", &self.mask.is_some())
             .field("rules", &self.rules)
             .finish()
     }
@@ -144,6 +149,17 @@ impl Classifier {
     #[must_use]
     pub fn with_policy(mut self, policy: ClassifyPolicy) -> Self {
         self.policy = (policy != ClassifyPolicy::default()).then(|| Arc::new(policy));
+        self
+    }
+
+    /// Takes secrets that are known by value out of what a provider wrote before anybody reads it: `mask` returns all
+    /// of a text with a mask in the place of each, or the text itself. What looks like a secret is always masked.
+    #[must_use]
+    pub fn with_mask(
+        mut self,
+        mask: impl for<'t> Fn(&'t [u8]) -> Cow<'t, [u8]> + Send + Sync + 'static,
+    ) -> Self {
+        self.mask = Some(Arc::new(mask));
         self
     }
 
@@ -203,7 +219,15 @@ impl Classifier {
     /// unknown one with a cause. Others, such as timeouts and refusals of our own, are given back
     /// as they are.
     pub fn failure(&self, failure: Failure, target: Option<&Target>) -> Failure {
+        let failure = self.masked(failure);
         self.by_policy(self.by_rules(failure, target))
+    }
+
+    fn masked(&self, failure: Failure) -> Failure {
+        match &self.mask {
+            Some(mask) => failure.with_mask(|text| mask(text)),
+            None => failure,
+        }
     }
 
     fn by_policy(&self, failure: Failure) -> Failure {
@@ -244,7 +268,8 @@ impl Classifier {
         match opinion {
             Opinion::Fine => None,
             opinion => {
-                let failure = self.answered(Failure::from_upstream(upstream), opinion, target);
+                let failure = self.masked(Failure::from_upstream(upstream));
+                let failure = self.answered(failure, opinion, target);
                 Some(self.by_policy(failure))
             }
         }

@@ -1,6 +1,6 @@
 //! The layers: one for chat services, one for HTTP services.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use steadfast_core::{RecoveryTable, Target};
 use tower_layer::Layer;
@@ -86,6 +86,15 @@ impl ClassifyLayer {
     /// Changes what the rules find as `policy` says.
     pub fn with_policy(mut self, policy: ClassifyPolicy) -> Self {
         self.classifier = self.classifier.with_policy(policy);
+        self
+    }
+
+    /// Takes secrets that are known by value out of what a provider wrote; see [`Classifier::with_mask`].
+    pub fn with_mask(
+        mut self,
+        mask: impl for<'t> Fn(&'t [u8]) -> Cow<'t, [u8]> + Send + Sync + 'static,
+    ) -> Self {
+        self.classifier = self.classifier.with_mask(mask);
         self
     }
 

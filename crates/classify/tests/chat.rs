@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll},
@@ -223,6 +224,34 @@ async fn an_error_event_is_judged_and_knows_whether_content_was_delivered() {
 
     let (_, end) = answer(&ClassifyLayer::default(), vec![Err(overloaded())]).await;
     assert!(!end.unwrap().is_delivered());
+}
+
+#[tokio::test]
+async fn secrets_that_are_known_are_gone_before_anybody_reads_what_a_provider_wrote() {
+    fn mask(text: &[u8]) -> Cow<'_, [u8]> {
+        match std::str::from_utf8(text) {
+            Ok(text) if text.contains("open sesame") => {
+                Cow::Owned(text.replace("open sesame", "***").into_bytes())
+            }
+            _ => Cow::Borrowed(text),
+        }
+    }
+    let layer =
+        ClassifyLayer::default().with_mask(mask).with_override(|evidence: &Evidence<'_>| {
+            assert!(!String::from_utf8_lossy(evidence.body).contains("sesame"));
+            Opinion::None
+        });
+    let body = r#"{"error":{"type":"invalid_request_error","message":"no, open sesame"}}"#;
+    let refuses = service_fn(move |_: PlainRequest| async move {
+        Err::<ChatResponse<Script>, Failure>(refusal(400, body))
+    });
+    let refused = layer.layer(refuses).oneshot(ask()).await.unwrap_err();
+    let event = Failure::from_upstream(Upstream::event(body));
+    let (_, broken) = answer(&layer, vec![Err(event)]).await;
+    for failure in [refused, broken.unwrap()] {
+        assert_eq!(failure.message(), "no, ***");
+        assert_eq!(failure.upstream().unwrap().body, body.replace("open sesame", "***"));
+    }
 }
 
 fn empty(reason: StopReason) -> Vec<Result<Event, Failure>> {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use steadfast_core::{Dialect, Failure, FaultSide, Reason, Scope, Target};
 
 use crate::{
-    Credential,
+    Credential, Secret,
     dialect::{Codec, Wire, codec},
 };
 
@@ -184,6 +184,7 @@ pub(crate) struct Endpoint {
 /// A credential as a header.
 pub(crate) struct Key {
     pub(crate) name: Box<str>,
+    pub(crate) secret: Secret,
     pub(crate) header: HeaderName,
     pub(crate) value: HeaderValue,
 }
@@ -227,6 +228,11 @@ impl Providers {
         self.get(name)
             .into_iter()
             .flat_map(|endpoint| endpoint.credentials.iter().map(|k| &*k.name))
+    }
+
+    /// The secrets of all providers, for whoever keeps them out of logs and errors.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.0.iter().flat_map(|endpoint| &endpoint.credentials).map(|key| &key.secret)
     }
 
     fn get(&self, name: &str) -> Option<&Endpoint> {
@@ -298,7 +304,8 @@ impl Endpoint {
                 return Err(ProviderError::BadSecret { provider: name, credential });
             };
             value.set_sensitive(true);
-            keys.push(Key { name: credential.name, header, value });
+            let Credential { name, secret } = credential;
+            keys.push(Key { name, secret, header, value });
         }
         let mut all = HeaderMap::new();
         for (header, value) in headers {

@@ -61,7 +61,7 @@ pub use self::{
         Failover, FaultSide, PERMANENT_COOLDOWN, PERMANENT_COOLDOWN_CAP, ParseReasonError, Reason,
         RecoveryRule, RecoveryTable, Retry, Scope,
     },
-    redact::{MAX_MESSAGE, mask, redact},
+    redact::{MASK, MAX_MESSAGE, mask, redact},
     routed::Routed,
     spare::{Kept, Spare},
     target::Target,

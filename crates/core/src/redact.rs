@@ -5,7 +5,7 @@
 pub const MAX_MESSAGE: usize = 1_024;
 
 /// What replaces a secret.
-const MASK: &str = "[redacted]";
+pub const MASK: &str = "[redacted]";
 
 /// Prefixes of credentials that providers and relays are known to echo.
 const PREFIXES: [&str; 14] = [

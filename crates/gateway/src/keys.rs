@@ -4,8 +4,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
+use steadfast_client::Secret;
 
-use crate::config::{Auth, Config, ConfigError, ConfigErrors, Source};
+use crate::{
+    config::{Auth, Config, ConfigError, ConfigErrors, Source},
+    secrets::SHORTEST,
+};
 
 /// Gateway keys and the tenants they belong to. Holds hashes alone, so nothing here can leak a
 /// key.
@@ -27,18 +31,19 @@ pub enum Principal {
 }
 
 impl KeyRing {
-    /// Reads the keys that `config` names.
+    /// Reads the keys that `config` names. Returns beside them those of which it does not know the hash alone.
     ///
     /// # Errors
     ///
-    /// When a variable is not set or a file can not be read.
-    pub fn read(config: &Config, source: &Source) -> Result<Self, ConfigErrors> {
+    /// When a variable is not set, a file can not be read, or what is in it is too short for a key.
+    pub fn read(config: &Config, source: &Source) -> Result<(Self, Vec<Secret>), ConfigErrors> {
         let mut ring = Self { open: config.server.auth == Auth::None, ..Self::default() };
+        let mut known: Vec<Secret> = Vec::new();
         let mut errors: Vec<ConfigError> = Vec::new();
         for (index, tenant) in config.tenants.iter().enumerate() {
             let name: Arc<str> = tenant.name.as_str().into();
             for (n, key) in tenant.keys.iter().enumerate() {
-                match key_hash(key) {
+                match key_hash(key, &mut known) {
                     Ok(hash) => {
                         ring.tenants.insert(hash, name.clone());
                     }
@@ -49,12 +54,12 @@ impl KeyRing {
             }
         }
         if let Some(key) = &config.server.admin_key {
-            match key_hash(key) {
+            match key_hash(key, &mut known) {
                 Ok(hash) => ring.admin = Some(hash),
                 Err(why) => errors.push(source.error("server.admin_key", why)),
             }
         }
-        if errors.is_empty() { Ok(ring) } else { Err(ConfigErrors(errors)) }
+        if errors.is_empty() { Ok((ring, known)) } else { Err(ConfigErrors(errors)) }
     }
 
     /// Who sent `headers`, by whichever header the three dialects carry a key in, or `query_key`;
@@ -122,9 +127,11 @@ fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
-fn key_hash(reference: &str) -> Result<[u8; 32], String> {
+fn key_hash(reference: &str, known: &mut Vec<Secret>) -> Result<[u8; 32], String> {
     let Some(hex) = reference.strip_prefix("sha256:") else {
-        return resolve(reference).map(|key| hash(&key));
+        let key = resolve(reference)?;
+        known.push(key.clone());
+        return Ok(hash(key.expose()));
     };
     let mut out = [0; 32];
     for (byte, pair) in out.iter_mut().zip(hex.as_bytes().chunks(2)) {
@@ -140,7 +147,7 @@ fn key_hash(reference: &str) -> Result<[u8; 32], String> {
 /// # Errors
 ///
 /// A sentence that names the variable or file, never the secret.
-pub fn resolve(reference: &str) -> Result<String, String> {
+pub fn resolve(reference: &str) -> Result<Secret, String> {
     let secret = if let Some(name) = reference.strip_prefix("env:") {
         std::env::var(name)
             .map_err(|_| format!("the environment variable {name} is not set; export it"))?
@@ -154,7 +161,23 @@ pub fn resolve(reference: &str) -> Result<String, String> {
     if secret.is_empty() {
         return Err(format!("{reference} is empty; it must hold the key"));
     }
-    Ok(secret.to_owned())
+    long_enough(secret).map_err(|why| format!("{reference} {why}"))?;
+    Ok(Secret::new(secret))
+}
+
+/// # Errors
+///
+/// When `secret` is too short to be kept out of what leaves the gateway: how long it is.
+pub(crate) fn long_enough(secret: &str) -> Result<(), String> {
+    let length = secret.len();
+    if length >= SHORTEST {
+        return Ok(());
+    }
+    let bytes = if length == 1 { "byte" } else { "bytes" };
+    Err(format!(
+        "has {length} {bytes}; a secret has {SHORTEST} at least, so that it can be told apart from words \
+         and masked in errors and logs"
+    ))
 }
 
 #[cfg(test)]
@@ -165,7 +188,7 @@ mod tests {
 
     fn ring(text: &str) -> Result<KeyRing, ConfigErrors> {
         let source = Source::text(text);
-        KeyRing::read(&source.parse().unwrap(), &source)
+        KeyRing::read(&source.parse().unwrap(), &source).map(|(ring, _)| ring)
     }
 
     fn with(name: &'static str, value: &'static str) -> HeaderMap {
@@ -204,6 +227,29 @@ mod tests {
         );
         let error = ring("[server]\nadmin_key='file:/nonexistent/key'").unwrap_err();
         assert!(error.to_string().contains("server.admin_key"), "{error}");
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_by_its_length_alone() {
+        let path = std::env::temp_dir().join(format!("steadfast-short-{}", std::process::id()));
+        for (secret, length) in [("q", "has 1 byte;"), ("hush-hu\n", "has 7 bytes;")] {
+            std::fs::write(&path, secret).unwrap();
+            let file = path.display();
+            for (text, key) in [
+                (
+                    format!("[[tenants]]\nname='t'\nkeys=['file:{file}']"),
+                    ":3:7: tenants[0].keys[0]",
+                ),
+                (format!("[server]\nadmin_key='file:{file}'"), ":2:11: server.admin_key"),
+            ] {
+                let error = ring(&text).unwrap_err().to_string();
+                assert!(error.contains(key) && error.contains(length), "{error}");
+                assert!(!error.contains("hush-hu"), "{error}");
+            }
+        }
+        std::fs::write(&path, "hush-hus\n").unwrap();
+        assert!(ring(&format!("[server]\nadmin_key='file:{}'", path.display())).is_ok());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -6,5 +6,6 @@ pub mod config;
 pub mod keys;
 mod logs;
 pub mod metrics;
+mod secrets;
 pub mod server;
 pub mod stack;

@@ -10,13 +10,21 @@ use std::{
     time::Duration,
 };
 
-use tracing::field::{Field, Visit};
+use tracing::{
+    Level, Metadata,
+    field::{Field, Visit},
+};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter,
     field::RecordFields,
+    filter::filter_fn,
     fmt::{FormatFields, format::Writer},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
+
+use crate::{config::LogConfig, secrets::mask_everything};
 
 /// How many lines are held until they are written: about 2 MiB of them.
 const LINES: usize = 8 * 1024;
@@ -32,7 +40,7 @@ static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Begins to log, by `RUST_LOG`; without it, what the layers do and what goes wrong. What has been
 /// logged is written when the guard is dropped, for at most a second.
-pub(crate) fn start() -> WorkerGuard {
+pub(crate) fn start(config: LogConfig) -> WorkerGuard {
     let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
     let (out, guard) = writer.finish(Stderr(Vec::with_capacity(BLOCK)));
     DROPPED.get_or_init(|| out.error_counter());
@@ -42,8 +50,15 @@ pub(crate) fn start() -> WorkerGuard {
         .with_ansi(io::stderr().is_terminal())
         .fmt_fields(OneLine)
         .with_writer(out)
+        .finish()
+        .with(filter_fn(move |line| is_shown(line, config)))
         .init();
     guard
+}
+
+/// Whether `line` is shown if `RUST_LOG` asks for it. In detail libraries log headers and pieces of messages.
+fn is_shown(line: &Metadata<'_>, config: LogConfig) -> bool {
+    config.libraries || *line.level() <= Level::INFO || line.target().starts_with("steadfast")
 }
 
 /// How many lines were dropped, because nobody read them or more came than could be written.
@@ -57,7 +72,8 @@ struct Stderr(Vec<u8>);
 
 impl Stderr {
     fn write_out(&mut self) {
-        let _ = io::Write::write_all(&mut io::stderr(), &self.0);
+        // Here, where no request waits.
+        let _ = io::Write::write_all(&mut io::stderr(), &mask_everything(&self.0));
         self.0.clear();
     }
 }
@@ -144,6 +160,72 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::secrets::{Secrets, keep_configured};
+
+    /// What is written of the events in `log`, with secrets in it, at any level.
+    fn logged(config: LogConfig, log: impl FnOnce()) -> Vec<u8> {
+        let lines = Lines::default();
+        let out = lines.clone();
+        let logs = tracing_subscriber::fmt().fmt_fields(OneLine).with_ansi(false);
+        let logs = logs.with_env_filter("trace").with_writer(move || out.clone()).finish();
+        let logs = logs.with(filter_fn(move |line| is_shown(line, config)));
+        tracing::subscriber::with_default(logs, log);
+        std::mem::take(&mut lines.0.lock())
+    }
+
+    #[test]
+    fn libraries_are_not_asked_for_details() {
+        let log = || {
+            tracing::trace!(target: "steadfast::retry", "ours");
+            tracing::trace!(target: "h2::codec", "headers of h2");
+            tracing::debug!(target: "hyper_util::client", "headers of hyper");
+            tracing::info!(target: "hyper", "it is well");
+        };
+        let text = |libraries| String::from_utf8(logged(LogConfig { libraries }, log)).unwrap();
+        let quiet = text(false);
+        assert!(quiet.contains("ours") && quiet.contains("it is well"), "{quiet}");
+        assert!(!quiet.contains("headers of"), "{quiet}");
+        assert_eq!(text(true).matches("headers of").count(), 2);
+    }
+
+    #[test]
+    fn no_field_shows_a_secret() {
+        let secrets = [
+            "plain-0123456789",
+            "quo\"te\\and/slash",
+            "it's-a-secret",
+            "schl\u{fc}ssel-\u{1f980}",
+            "a\u{301}-combining-one",
+            "tab\tand\u{1b}escape\u{202e}s",
+            "correct horse battery",
+        ];
+        let configured = Arc::new(Secrets::of(secrets));
+        keep_configured(&configured);
+        let mut rng = fastrand::Rng::with_seed(3);
+        let random: Vec<String> = (0..60)
+            .map(|n| {
+                let kinds = [('!', '~'), (' ', '\u{ff}'), ('\u{0}', '\u{ffff}')];
+                let (from, to) = kinds[n % kinds.len()];
+                let some = (0..rng.usize(8..60)).map(|_| rng.char(from..=to));
+                // As it is read.
+                format!("<{}>", some.collect::<String>())
+            })
+            .collect();
+        let configured_too = Arc::new(Secrets::of(&random));
+        keep_configured(&configured_too);
+        for secret in secrets.into_iter().chain(random.iter().map(String::as_str)) {
+            let lines = logged(LogConfig::default(), || {
+                let inner = format!("a {secret} and a\nline");
+                tracing::info!(target: "t", text = secret, shown = %secret, "message");
+                tracing::info!(target: "t", shown = ?secret, text = inner, "message {secret}");
+                tracing::info!(target: "t", shown = ?Some(&inner), error = %inner, "message");
+            });
+            let masked = mask_everything(&lines);
+            let text = std::str::from_utf8(&masked).unwrap();
+            assert_eq!(text.matches("[redacted]").count(), 7, "{text}");
+            assert!(text.lines().count() == 3 && !text.contains(secret), "{text}");
+        }
+    }
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -455,6 +455,135 @@ fn serve_answers_until_it_is_stopped() {
     assert_eq!(finish(sim).status.code(), Some(0));
 }
 
+/// A provider that answers each request with the next of `answers`: with the key it was sent, as it stands in JSON, in
+/// the place of `KEY`.
+fn echoing(answers: Vec<String>) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for answer in answers {
+            let mut reader = BufReader::new(listener.accept().unwrap().0);
+            let (mut key, mut length) = (String::new(), 0);
+            loop {
+                let mut line = Vec::new();
+                reader.read_until(b'\n', &mut line).unwrap();
+                let line = String::from_utf8(line).unwrap();
+                let Some((name, value)) = line.trim_end().split_once(": ") else {
+                    if line.trim_end().is_empty() {
+                        break;
+                    }
+                    continue;
+                };
+                match &*name.to_ascii_lowercase() {
+                    "authorization" => key = value.trim_start_matches("Bearer ").to_owned(),
+                    "content-length" => length = value.parse().unwrap(),
+                    _ => {}
+                }
+            }
+            reader.read_exact(&mut vec![0; length]).unwrap();
+            let key = key.replace('\\', "\\\\").replace('"', "\\\"");
+            let answer = answer.replace("KEY", &key);
+            reader.into_inner().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    at
+}
+
+/// A whole answer with this body.
+fn answer(status: &str, kind: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nx-request-id: id-KEY\r\nconnection: close\r\n\r\n{body}"
+    )
+}
+
+#[test]
+fn the_log_shows_no_secret_no_prompt_and_no_answer() {
+    // No vendor's keys are like these.
+    let (key, caller) = ("quoth \"the\\raven/\u{e9}", "the caller's own key");
+    let (prompt, written) = ("a-canary-in-the-prompt", "a-canary-in-the-answer");
+    let error = r#"{"error":{"message":"the key KEY is odd","type":"server_error","param":null,"code":null}}"#;
+    let whole = format!(
+        "{{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"gpt-4o\",\"choices\":[{{\
+         \"index\":0,\"finish_reason\":\"stop\",\"message\":{{\"role\":\"assistant\",\"content\":\
+         \"{written}\"}}}}]}}"
+    );
+    let piece = format!(
+        "{{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-4o\",\"choices\":\
+         [{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"{written}\"}}}}]}}"
+    );
+    let stream = format!("data: {piece}\n\ndata: {error}\n\n");
+    let folder = folder("secrets");
+    let file_of_key = file(&folder, "provider.key", key);
+    for libraries in [false, true] {
+        let provider = echoing(vec![
+            answer("200 OK", "application/json", &whole),
+            answer("200 OK", "text/event-stream", &stream),
+            answer("400 Bad Request", "application/json", error),
+            answer("500 Internal Server Error", "application/json", error),
+            answer("401 Unauthorized", "application/json", error),
+        ]);
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nauth = \"none\"\n[log]\nlibraries = {libraries}\n[retry]\n\
+             retries = 0\n[failover]\nattempts = 1\n[resume]\nenabled = false\n[[providers]]\nname = \"main\"\n\
+             dialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\ncredentials = [\"file:{file_of_key}\"]\n"
+        );
+        let path = file(&folder, "serve.toml", &config);
+        let mut command = steadfast(&["serve", "--config", &path]);
+        command.env("RUST_LOG", "trace");
+        let gateway = Running::start(command);
+        let at = address(&gateway.line("steadfast serves on"));
+        let mut answers = String::new();
+        for stream in [false, true, false, false, false] {
+            let asks = chat("gpt-4o", stream, caller).replace("host: gateway", "host: localhost");
+            // Of the same length.
+            let length =
+                format!("content-length: {}", asks.split("\r\n\r\n").nth(1).unwrap().len());
+            let longer = asks.replace("\"hi\"", &format!("\"{prompt}\""));
+            let now = format!("content-length: {}", longer.split("\r\n\r\n").nth(1).unwrap().len());
+            answers += &http(at, &longer.replace(&length, &now));
+        }
+        for path in ["/admin/status", "/metrics"] {
+            let get =
+                format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+            answers += &http(at, &get);
+        }
+        gateway.terminate();
+        let output = finish(gateway);
+        let log = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        assert_eq!(answers.matches(written).count(), 2, "{answers}");
+        assert!(answers.matches("the key [redacted] is odd").count() >= 4, "{answers}");
+        assert!(log.matches("the key [redacted] is odd").count() >= 3, "{log}");
+        for hidden in ["quoth", "raven", caller] {
+            assert!(!answers.contains(hidden), "{hidden} in {answers}");
+            assert!(!log.contains(hidden), "{hidden} in {log}");
+        }
+        for canary in [prompt, written] {
+            assert!(!log.contains(canary), "{canary} in {log}");
+        }
+        let of_libraries = [" hyper", " h2::", " rustls"].iter().any(|name| log.contains(name));
+        assert_eq!(of_libraries, libraries, "{log}");
+    }
+}
+
+#[test]
+fn a_short_secret_is_refused_at_its_key() {
+    let folder = folder("short");
+    let key = file(&folder, "provider.key", "hush\n");
+    let config = format!(
+        "[server]\nauth = \"none\"\n[[providers]]\nname = \"main\"\ndialect = \"openai\"\n\
+         credentials = [\"file:{key}\"]\n"
+    );
+    let path = file(&folder, "serve.toml", &config);
+    let output = run(&["serve", "--config", &path]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    let expected = format!(
+        ":6:16: providers[0].credentials[0]: file:{key} has 4 bytes; a secret has 8 at least"
+    );
+    assert!(errors.contains(&expected) && !errors.contains("hush"), "{errors}");
+}
+
 #[test]
 fn an_address_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -50,17 +50,31 @@ impl InProcess {
     /// is set. Each is called by its [`provider_name`].
     pub fn without_file(sims: &[SimProvider]) -> Self {
         let set = |variable: &str| sims.iter().any(|sim| known(sim.dialect()).0 == variable);
-        Self::new(&Config::from_keys(set).unwrap(), &Source::default(), sims)
+        Self::new(&Config::from_keys(set).unwrap(), &Source::default(), sims, &|_| PROVIDER_KEY)
     }
 
     /// The gateway of this file. Its providers are those in process of the same names.
     pub fn with_file(text: &str, sims: &[SimProvider]) -> Self {
-        let source = Source::text(text);
-        let config = source.parse().unwrap();
-        Self::new(&config, &source, sims)
+        Self::with_secrets(text, sims, |_| PROVIDER_KEY)
     }
 
-    fn new(config: &Config, source: &Source, sims: &[SimProvider]) -> Self {
+    /// The same, with the secret that `secret` gives for the variable of each credential.
+    pub fn with_secrets<'s>(
+        text: &str,
+        sims: &[SimProvider],
+        secret: impl Fn(&str) -> &'s str,
+    ) -> Self {
+        let source = Source::text(text);
+        let config = source.parse().unwrap();
+        Self::new(&config, &source, sims, &secret)
+    }
+
+    fn new<'s>(
+        config: &Config,
+        source: &Source,
+        sims: &[SimProvider],
+        secret: &dyn Fn(&str) -> &'s str,
+    ) -> Self {
         config.validate(source).unwrap();
         let providers = config.providers.iter().map(|given| {
             let sim = sims.iter().find(|sim| sim.name() == given.name).unwrap();
@@ -69,7 +83,7 @@ impl InProcess {
                 .with_wire(Wire::default());
             given.credentials.iter().fold(provider, |provider, reference| {
                 let name = reference.trim_start_matches("env:");
-                provider.with_credential(Credential::new(name, PROVIDER_KEY))
+                provider.with_credential(Credential::new(name, secret(name)))
             })
         });
         let providers = Providers::new(providers).unwrap();

@@ -2,12 +2,13 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
 use super::{Attempt, BoxError, Failure, Window};
 use crate::{
     Failover, FaultSide, Reason, RecoveryRule, RecoveryTable, Retry, Scope, Target, TimeLimit,
-    Upstream, Usage, redact::redact,
+    Upstream, Usage,
+    redact::{MASK, redact},
 };
 
 impl Failure {
@@ -168,6 +169,35 @@ impl Failure {
     /// Sets the operator's message; bounded, secrets masked.
     pub fn with_message(mut self, message: impl AsRef<str>) -> Self {
         self.0.message = Cow::Owned(redact(message.as_ref()).into_string());
+        self
+    }
+
+    /// Takes secrets that are known by value out of what the provider wrote, with `mask`: all of a text with a mask
+    /// in the place of each, or the text itself. For the innermost layer: half a secret, where a message was cut,
+    /// is not recognised any more.
+    pub fn with_mask(mut self, mask: impl Fn(&[u8]) -> Cow<'_, [u8]>) -> Self {
+        if let Some(upstream) = &mut self.0.upstream {
+            let mut changed = false;
+            if let Cow::Owned(body) = mask(&upstream.body) {
+                upstream.body = body.into();
+                changed = true;
+            }
+            for value in upstream.headers.values_mut() {
+                if let Cow::Owned(masked) = mask(value.as_bytes()) {
+                    *value = HeaderValue::from_bytes(&masked)
+                        .unwrap_or_else(|_| HeaderValue::from_static(MASK));
+                    changed = true;
+                }
+            }
+            if changed {
+                // Both are pieces of what was there before.
+                self.0.message = Cow::Owned(redact(&upstream.message()).into_string());
+                self.0.request_id = None;
+            }
+        }
+        if let Cow::Owned(message) = mask(self.0.message.as_bytes()) {
+            self.0.message = Cow::Owned(String::from_utf8_lossy(&message).into_owned());
+        }
         self
     }
 

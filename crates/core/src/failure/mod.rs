@@ -327,7 +327,7 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RecoveryTable;
+    use crate::{MAX_MESSAGE, RecoveryTable};
 
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
@@ -354,6 +354,34 @@ mod tests {
         assert_eq!(failure.reason(), Reason::RateLimit);
         assert_eq!(failure.retry_after(), Some(Duration::from_secs(7)));
         assert_eq!(failure.source().unwrap().to_string(), "outer");
+    }
+
+    #[test]
+    fn a_known_secret_is_masked_before_anything_is_cut() {
+        fn mask(text: &[u8]) -> Cow<'_, [u8]> {
+            match std::str::from_utf8(text) {
+                Ok(text) if text.contains("open sesame") => {
+                    Cow::Owned(text.replace("open sesame", "***").into_bytes())
+                }
+                _ => Cow::Borrowed(text),
+            }
+        }
+        let filled = "x ".repeat(MAX_MESSAGE / 2 - 2);
+        let mut headers = http::HeaderMap::new();
+        headers.insert("x-request-id", http::HeaderValue::from_static("id open sesame"));
+        let body = format!("{filled}open sesame, it says");
+        let upstream = Upstream::response(StatusCode::UNAUTHORIZED, headers, body);
+        let failure = Failure::from_upstream(upstream).with_request_id("id open").with_mask(mask);
+        assert!(failure.message().contains("x ***"), "{}", failure.message());
+        let upstream = failure.upstream().unwrap();
+        assert_eq!(upstream.headers["x-request-id"], "id ***");
+        assert_eq!(upstream.body, format!("{filled}***, it says"));
+        assert_eq!(failure.request_id(), None);
+        let own = Failure::new(Reason::Network, "open sesame").with_mask(mask);
+        assert_eq!(own.message(), "***");
+        let other = Failure::from_upstream(Upstream::event("close")).with_request_id("id");
+        let other = other.with_mask(mask);
+        assert_eq!((other.message(), other.request_id()), ("close", Some("id")));
     }
 
     #[test]

@@ -10,12 +10,12 @@ use crate::{
 };
 
 pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
-    let _logs = crate::logs::start();
     let (mut config, source) = Config::load(args.config.as_deref())?;
     if let Some(listen) = args.listen {
         config.server.listen = listen;
     }
     config.validate(&source)?;
+    let _logs = crate::logs::start(config.log);
     super::runtime().block_on(async {
         let app = App::new(&config, &source, Gateway::connect(&config, &source)?)?;
         let listen = config.server.listen;

@@ -19,7 +19,7 @@ pub use self::{
     link::Link,
     routes::RouteConfig,
     schema::{
-        Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, ProviderConfig,
+        Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, LogConfig, ProviderConfig,
         RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch,
         TenantConfig, TimeoutConfig,
     },

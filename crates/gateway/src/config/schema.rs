@@ -36,6 +36,8 @@ pub struct Config {
     pub preset: Option<Preset>,
     /// Where and for whom it serves.
     pub server: ServerConfig,
+    /// What is written to standard error.
+    pub log: LogConfig,
     /// Who may use it, with `auth = "keys"`.
     pub tenants: Vec<TenantConfig>,
     /// The providers it can ask.
@@ -130,6 +132,17 @@ impl Default for ServerConfig {
     }
 }
 
+/// `[log]`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LogConfig {
+    /// Whether libraries may log at `debug` and `trace` when `RUST_LOG` asks for it. Those that speak HTTP show headers and
+    /// parts of messages there, so by default only the gateway and its layers log at these levels. Secrets are masked in
+    /// any case.
+    pub libraries: bool,
+}
+
 /// Whether callers need a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -203,7 +216,8 @@ pub struct ProviderConfig {
     /// What becomes of those, and of images it does not read.
     #[serde(default)]
     pub on_unsupported: OnUnsupported,
-    /// Headers to send with every request.
+    /// Headers to send with every request. Where a name speaks of a key, a token, a secret, a password, a cookie or of
+    /// authorization, the value is masked wherever it would be seen.
     #[serde(default, serialize_with = "names_only")]
     pub headers: BTreeMap<String, String>,
 }

@@ -7,6 +7,7 @@ use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
+use crate::{keys::long_enough, secrets::credential};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
@@ -195,6 +196,9 @@ impl Check<'_> {
                 }
                 if HeaderValue::try_from(value.as_str()).is_err() {
                     self.fail(&key, "the value has characters that no header can carry");
+                }
+                if let Some(Err(why)) = credential(name, value).map(long_enough) {
+                    self.fail(&key, format!("the value {why}"));
                 }
             }
             for (n, name) in provider.unsupported.iter().enumerate() {
@@ -496,6 +500,22 @@ failover = 'forbidden'
         let apart = text.replace("'env:key',\n", "")
             + "[[providers]]\nname='b'\ndialect='openai'\ncredentials=['file:/two/key.txt']\n";
         assert!(errors(&apart).is_empty());
+    }
+
+    #[test]
+    fn a_short_credential_in_a_header_is_refused() {
+        let text = |value: &str| {
+            format!(
+                "[server]\nauth='none'\n[[providers]]\nname='a'\ndialect='openai'\n\
+                 headers={{ Authorization='{value}', x-title='me' }}\n"
+            )
+        };
+        assert_eq!(errors(&text("Bearer 12345678")), [""; 0]);
+        let all = errors(&text("Bearer 1234567"));
+        assert!(
+            all.len() == 1 && all[0].contains("headers.Authorization: the value has 7 bytes"),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -30,8 +30,9 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
 }
 
 /// `GET /metrics`: Prometheus' text format.
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let text = app.metrics().render() + &app.gateway().gauges();
+    let text = app.outgoing(&headers, &uri).mask.text(text);
     reply::ok("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
 }
 
@@ -39,6 +40,7 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
 pub(super) async fn status(
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     if let Err(refused) = admin(&app, peer, &headers) {
@@ -47,22 +49,27 @@ pub(super) async fn status(
     let mut status = app.gateway().status();
     status["attempts"] = app.metrics().attempts().into();
     status["reload"] = app.0.reloads.lock().json();
-    reply::ok("application/json", Body::from(status.to_string()))
+    let text = app.outgoing(&headers, &uri).mask.text(status.to_string());
+    reply::ok("application/json", Body::from(text))
 }
 
 /// `POST /admin/reload`: the file is read again; 400 with what is wrong with it, when something is.
 pub(super) async fn reload(
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     if let Err(refused) = admin(&app, peer, &headers) {
         return refused;
     }
+    let mask = app.outgoing(&headers, &uri).mask;
     // It reads files.
     match tokio::task::spawn_blocking(move || app.reload()).await {
-        Ok(Ok(done)) => done.to_string().into_response(),
-        Ok(Err(errors)) => (StatusCode::BAD_REQUEST, format!("{errors}\n")).into_response(),
+        Ok(Ok(done)) => mask.text(done.to_string()).into_response(),
+        Ok(Err(errors)) => {
+            (StatusCode::BAD_REQUEST, mask.text(format!("{errors}\n"))).into_response()
+        }
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the reload broke off\n").into_response(),
     }
 }

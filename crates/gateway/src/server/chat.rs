@@ -16,7 +16,14 @@ use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priorit
 
 use tower::{Service, ServiceExt};
 
-use super::{App, Setup, array::ArrayEncoder, record::Record, reply, stream::StreamBody, unread};
+use super::{
+    App, Setup,
+    array::ArrayEncoder,
+    record::Record,
+    reply::{self, Outgoing},
+    stream::StreamBody,
+    unread,
+};
 use crate::keys::Principal;
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
@@ -40,16 +47,16 @@ pub(super) async fn answer(
     request: Request,
 ) -> Response {
     let (parts, mut body) = request.into_parts();
-    let id = reply::request_id(&parts.headers);
-    let mut record = Record::begin(app.metrics().clone(), dialect, id.clone());
     // What is in force now is in force for all of this request.
     let setup = app.setup();
+    let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
+    let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone());
 
     let read = match read(&setup, dialect, route.as_ref(), &parts, &mut body).await {
         Ok(read) => read,
         Err(failure) => {
             record.failed(&failure, false);
-            let refused = reply::refused(dialect, &failure, &id);
+            let refused = reply::refused(dialect, &failure, &outgoing);
             return unread::drop_rest(body, refused).await;
         }
     };
@@ -69,14 +76,14 @@ pub(super) async fn answer(
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
             let addressee = Caller::new(record.model(), usage_asked);
             let keepalive = setup.keepalive;
-            return stream(keepalive, dialect, &addressee, sse, response, record, &id);
+            return stream(keepalive, dialect, &addressee, sse, response, record, outgoing);
         }
-        Ok(response) => whole(dialect, response, &mut record, &id).await,
+        Ok(response) => whole(dialect, response, &mut record, &outgoing).await,
         Err(failure) => Err(failure),
     };
     answered.unwrap_or_else(|failure| {
         record.failed(&failure, false);
-        reply::failed(dialect, &failure, &id, &log)
+        reply::failed(dialect, &failure, &outgoing, &log)
     })
 }
 
@@ -211,7 +218,7 @@ async fn whole(
     dialect: Dialect,
     response: ChatResponse,
     record: &mut Record,
-    id: &HeaderValue,
+    outgoing: &Outgoing,
 ) -> Result<Response, Failure> {
     record.answered(&response.head);
     let (head, mut events) = response.into_parts();
@@ -244,7 +251,7 @@ async fn whole(
         dialect,
         head.target.as_ref(),
         head.attempts,
-        id,
+        outgoing,
         &head.log,
     );
     record.done();
@@ -259,20 +266,21 @@ fn stream(
     sse: bool,
     response: ChatResponse,
     mut record: Record,
-    id: &HeaderValue,
+    outgoing: Outgoing,
 ) -> Response {
     record.answered(&response.head);
     let (head, events) = response.into_parts();
     let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
     let array = (!sse).then(ArrayEncoder::default);
     let content_type = if sse { "text/event-stream" } else { "application/json" };
-    let body = StreamBody::new(dialect, events, encoder, array, keepalive, record);
-    let mut response = reply::ok(content_type, Body::new(body));
+    let mut response = reply::ok(content_type, Body::empty());
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
     // Proxies such as nginx must not collect a stream before they forward it.
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
-    reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, id, &head.log);
+    reply::stamp(headers, dialect, head.target.as_ref(), head.attempts, &outgoing, &head.log);
+    let body = StreamBody::new(dialect, events, encoder, array, keepalive, record, outgoing.mask);
+    *response.body_mut() = Body::new(body);
     response
 }
 
@@ -292,7 +300,7 @@ fn wants_sse(parts: &Parts) -> bool {
 }
 
 /// The value of `name` in the query of `uri`.
-pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn query<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     form_urlencoded::parse(uri.query()?.as_bytes())
         .find_map(|(key, value)| (key == name).then_some(value))
 }

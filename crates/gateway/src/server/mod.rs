@@ -28,18 +28,22 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
+use http::{HeaderMap, Uri};
 use parking_lot::{Mutex, RwLock};
+use steadfast_client::Secret;
 use steadfast_core::{Dialect, Failure, Reason};
 
-use self::reload::Reloads;
+pub(crate) use self::chat::query;
 pub use self::{
     listen::{Peer, serve},
     reload::Reloaded,
 };
+use self::{reload::Reloads, reply::Outgoing};
 use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
+    secrets::{Secrets, keep_configured},
     stack::Gateway,
 };
 
@@ -61,6 +65,10 @@ struct Setup {
     source: Source,
     gateway: Gateway,
     keys: KeyRing,
+    /// The secrets by which it is served, and those by which it was served before.
+    secrets: Arc<Secrets>,
+    /// The former alone.
+    own_secrets: Vec<Secret>,
     body_limit: usize,
     body_timeout: Duration,
     keepalive: Duration,
@@ -68,23 +76,33 @@ struct Setup {
 }
 
 impl Setup {
-    /// The gateway is made last, when nothing else can be wrong.
+    /// The gateway is made last, when nothing else can be wrong. What was a secret `before` still is: calls by
+    /// it are under way.
     fn new(
         config: &Config,
         source: &Source,
+        before: &[Secret],
         gateway: impl FnOnce(&Config, &Source) -> Result<Gateway, ConfigErrors>,
     ) -> Result<Self, ConfigErrors> {
         let server = &config.server;
         let forward = server.forward_headers.iter();
+        let (keys, mut own_secrets) = KeyRing::read(config, source)?;
+        let gateway = gateway(config, source)?;
+        own_secrets.extend_from_slice(gateway.secrets());
+        let secrets = before.iter().chain(&own_secrets).map(Secret::expose);
+        let secrets = Arc::new(Secrets::of(secrets));
+        keep_configured(&secrets);
         Ok(Self {
-            keys: KeyRing::read(config, source)?,
+            keys,
+            secrets,
+            own_secrets,
             body_limit: server.body_limit,
             body_timeout: server.body_timeout,
             keepalive: server.keepalive,
             forward: forward
                 .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
                 .collect(),
-            gateway: gateway(config, source)?,
+            gateway,
             config: config.clone(),
             source: source.clone(),
         })
@@ -98,7 +116,7 @@ impl App {
     ///
     /// When a key that the configuration names can not be read.
     pub fn new(config: &Config, source: &Source, gateway: Gateway) -> Result<Self, ConfigErrors> {
-        let setup = Setup::new(config, source, |_, _| Ok(gateway))?;
+        let setup = Setup::new(config, source, &[], |_, _| Ok(gateway))?;
         Ok(Self(Arc::new(Inner {
             setup: RwLock::new(Arc::new(setup)),
             reloads: Mutex::default(),
@@ -110,6 +128,11 @@ impl App {
     /// What a request goes by that comes now.
     fn setup(&self) -> Arc<Setup> {
         self.0.setup.read().clone()
+    }
+
+    /// For the answer to the request with this head.
+    fn outgoing(&self, headers: &HeaderMap, uri: &Uri) -> Outgoing {
+        Outgoing::of(&self.setup().secrets, headers, uri)
     }
 
     /// What the gateway counts.
@@ -173,7 +196,7 @@ async fn gemini(
     let Ok(Path(call)) = path else {
         let message = "the model in the address is not valid UTF-8";
         let failure = Failure::refused(Reason::Format, message);
-        return refuse(Dialect::Gemini, &failure, request).await;
+        return refuse(&app, Dialect::Gemini, &failure, request).await;
     };
     let (model, method) = call.rsplit_once(':').unwrap_or((&call, ""));
     let stream = match method {
@@ -188,32 +211,38 @@ async fn gemini(
                 ),
             )
             .with_status(http::StatusCode::NOT_FOUND);
-            return refuse(Dialect::Gemini, &failure, request).await;
+            return refuse(&app, Dialect::Gemini, &failure, request).await;
         }
     };
     let route = chat::GeminiRoute { model: model.to_owned(), stream };
     chat::answer(&app, Dialect::Gemini, Some(route), request).await
 }
 
-async fn wrong_method(request: Request) -> Response {
+async fn wrong_method(State(app): State<App>, request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     let message =
         format!("{method} is not what {path} is for; models are asked by POST, all else by GET");
-    unsupported(http::StatusCode::METHOD_NOT_ALLOWED, message, request).await
+    unsupported(&app, http::StatusCode::METHOD_NOT_ALLOWED, message, request).await
 }
 
-async fn nowhere(request: Request) -> Response {
+async fn nowhere(State(app): State<App>, request: Request) -> Response {
     let message = format!("there is nothing at {} {}", request.method(), request.uri().path());
-    unsupported(http::StatusCode::NOT_FOUND, message, request).await
+    unsupported(&app, http::StatusCode::NOT_FOUND, message, request).await
 }
 
-async fn unsupported(status: http::StatusCode, message: String, request: Request) -> Response {
+async fn unsupported(
+    app: &App,
+    status: http::StatusCode,
+    message: String,
+    request: Request,
+) -> Response {
     let failure = Failure::refused(Reason::Unsupported, message).with_status(status);
-    refuse(reply::guess_dialect(request.headers(), request.uri()), &failure, request).await
+    refuse(app, reply::guess_dialect(request.headers(), request.uri()), &failure, request).await
 }
 
 /// Answers `request`, which nobody read, with `failure`.
-async fn refuse(dialect: Dialect, failure: &Failure, request: Request) -> Response {
-    let response = reply::refused(dialect, failure, &reply::request_id(request.headers()));
+async fn refuse(app: &App, dialect: Dialect, failure: &Failure, request: Request) -> Response {
+    let outgoing = app.outgoing(request.headers(), request.uri());
+    let response = reply::refused(dialect, failure, &outgoing);
     unread::drop_rest(request.into_body(), response).await
 }

@@ -16,7 +16,7 @@ use super::{App, chat, reply};
 pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
     if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+        return refused(&app, dialect, &failure, &headers, &uri);
     }
     let gateway = app.gateway();
     let names = gateway.models();
@@ -43,16 +43,26 @@ pub(super) async fn one(
 ) -> Response {
     let dialect = reply::guess_dialect(&headers, &uri);
     if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+        return refused(&app, dialect, &failure, &headers, &uri);
     }
     if !app.gateway().models().contains(&name) {
         let failure = Failure::refused(
             Reason::ModelNotFound,
             format!("this gateway has no model by the name `{name}`; GET /v1/models lists them"),
         );
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+        return refused(&app, dialect, &failure, &headers, &uri);
     }
     reply::ok("application/json", Body::from(describe(dialect, &name).to_string()))
+}
+
+fn refused(
+    app: &App,
+    dialect: Dialect,
+    failure: &Failure,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Response {
+    reply::refused(dialect, failure, &app.outgoing(headers, uri))
 }
 
 /// When it was made is not known here; a date of some kind is required.

@@ -11,7 +11,8 @@ use crate::config::{Config, ConfigErrors, Source};
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 2] = [
+const FIXED: [Fixed; 3] = [
+    ("log.libraries", |config| config.log.libraries.to_string()),
     ("server.listen", |config| config.server.listen.to_string()),
     ("server.shutdown_s", |config| config.server.shutdown.as_secs().to_string()),
 ];
@@ -110,8 +111,9 @@ impl App {
         config.server.listen = before.config.server.listen;
         config.server.shutdown = before.config.server.shutdown;
         config.validate(&source)?;
-        let setup =
-            Setup::new(&config, &source, |config, source| before.gateway.renewed(config, source))?;
+        let setup = Setup::new(&config, &source, &before.own_secrets, |config, source| {
+            before.gateway.renewed(config, source)
+        })?;
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

@@ -1,9 +1,13 @@
 //! Headers and errors that callers see.
 
+use std::sync::Arc;
+
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use steadfast_client::dialect::codec;
 use steadfast_core::{Dialect, Failure, RecoveryLog, Retry, Target};
+
+use crate::secrets::{Mask, Secrets};
 
 /// The target that answered, or failed last.
 const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
@@ -32,12 +36,13 @@ const MAX_RECOVERY: usize = 1_500;
 const MAX_ID: usize = 128;
 
 /// The caller's own request id when it sent a usable one, else a new one. Printable ASCII.
-pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
+fn request_id(headers: &HeaderMap, mask: &Mask) -> HeaderValue {
     let usable = |id: &&HeaderValue| {
         let id = id.as_bytes();
         !id.is_empty()
             && id.len() <= MAX_ID
             && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(b))
+            && !mask.is_presented(id)
     };
     // Copied: what was read shares the connection's buffer.
     let own = headers.get(&REQUEST_ID).filter(usable);
@@ -78,15 +83,30 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
     }
 }
 
+/// What all that goes out for one request has in common: its id, and that it shows no secret.
+pub(super) struct Outgoing {
+    pub(super) id: HeaderValue,
+    pub(super) mask: Mask,
+}
+
+impl Outgoing {
+    /// For the request with this head.
+    pub(super) fn of(secrets: &Arc<Secrets>, headers: &HeaderMap, uri: &Uri) -> Self {
+        let mask = Mask::of(secrets.clone(), headers, uri);
+        Self { id: request_id(headers, &mask), mask }
+    }
+}
+
 /// A failure as `dialect` writes it, with what was done about it.
 pub(super) fn failed(
     dialect: Dialect,
     failure: &Failure,
-    id: &HeaderValue,
+    outgoing: &Outgoing,
     log: &RecoveryLog,
 ) -> Response {
+    let Outgoing { id, mask } = outgoing;
     let (status, headers, body) = codec(dialect).encode_error(failure, Some(text(id)));
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(Body::from(mask.bytes(body)));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
@@ -99,13 +119,14 @@ pub(super) fn failed(
     let cost_nothing = failure.attempts() == 0 && failure.retry_after().is_some();
     let worth_it = may_pass && (cost_nothing || failure.is_crowded());
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
-    stamp(headers, dialect, failure.target(), failure.attempts(), id, log);
+    stamp(headers, dialect, failure.target(), failure.attempts(), outgoing, log);
+    mask.headers(headers);
     response
 }
 
 /// A failure before any layer was asked.
-pub(super) fn refused(dialect: Dialect, failure: &Failure, id: &HeaderValue) -> Response {
-    failed(dialect, failure, id, &RecoveryLog::disabled())
+pub(super) fn refused(dialect: Dialect, failure: &Failure, outgoing: &Outgoing) -> Response {
+    failed(dialect, failure, outgoing, &RecoveryLog::disabled())
 }
 
 /// What happened, for an answer that has started.
@@ -114,7 +135,7 @@ pub(super) fn stamp(
     dialect: Dialect,
     target: Option<&Target>,
     attempts: u32,
-    id: &HeaderValue,
+    Outgoing { id, mask }: &Outgoing,
     log: &RecoveryLog,
 ) {
     if let Some(target) = target
@@ -128,11 +149,11 @@ pub(super) fn stamp(
     };
     headers.insert(ATTEMPTS, attempts);
     if !log.is_empty()
-        && let Some(value) = visible(&log.to_string())
+        && let Some(value) = visible(&mask.text(log.to_string()))
     {
         headers.insert(RECOVERY, value);
     }
-    if let Some(value) = log.notice().as_deref().and_then(visible) {
+    if let Some(value) = log.notice().and_then(|notice| visible(&mask.text(notice))) {
         headers.insert(NOTICE, value);
     }
     let own = &codec(dialect).facts().request_id;
@@ -180,7 +201,13 @@ mod tests {
     fn a_callers_id_is_taken_over_when_it_is_harmless() {
         let with =
             |id: &str| HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_str(id).unwrap())]);
+        let request_id = |headers: &HeaderMap| {
+            Outgoing::of(&Arc::new(Secrets::of([""; 0])), headers, &Uri::default()).id
+        };
         assert_eq!(request_id(&with("abc-1:2")), "abc-1:2");
+        let mut own_key = with("id:a-callers-own-key");
+        own_key.insert("x-api-key", HeaderValue::from_static("a-callers-own-key"));
+        assert_ne!(request_id(&own_key), "id:a-callers-own-key");
         for bad in ["", "a b", &"x".repeat(200), "<script>"] {
             let id = request_id(&with(bad));
             let digits = text(&id).strip_prefix("req_").expect(bad);

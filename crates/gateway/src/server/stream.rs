@@ -17,6 +17,7 @@ use steadfast_core::{Dialect, time::Alarm};
 use tokio::time::Instant;
 
 use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};
+use crate::secrets::Mask;
 
 /// Frames that are there together are written together, up to so many bytes: fewer system calls,
 /// and nothing ever waits for more.
@@ -39,6 +40,7 @@ pub(super) struct StreamBody {
     /// Something was sent since the clock was last read.
     spoke: bool,
     record: Record,
+    mask: Mask,
     over: bool,
     /// Woken when there may be more.
     wake: Arc<WakeFlag>,
@@ -58,6 +60,7 @@ impl StreamBody {
         array: Option<ArrayEncoder>,
         keepalive: Duration,
         record: Record,
+        mask: Mask,
     ) -> Self {
         let wake = Arc::new(WakeFlag::default());
         let waker = Waker::from(wake.clone());
@@ -75,6 +78,7 @@ impl StreamBody {
             since: Instant::now(),
             spoke: true,
             record,
+            mask,
             over: false,
         }
     }
@@ -110,6 +114,7 @@ impl StreamBody {
                 Err(failure) => {
                     self.over = true;
                     let frame = codec(self.dialect).encode_stream_error(&failure);
+                    let frame = self.mask.bytes(frame);
                     out.push(match &mut self.array {
                         Some(array) => array.error(&frame),
                         None => frame,

@@ -1,6 +1,6 @@
 //! The layers a configuration stands for.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use steadfast::{
     ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
@@ -18,7 +18,10 @@ use steadfast::{
 use steadfast_core::Failover;
 
 use super::models::ModelLimits;
-use crate::config::{Config, ConfigErrors, Link, ProviderConfig, Source, credential_name, native};
+use crate::{
+    config::{Config, ConfigErrors, Link, ProviderConfig, Source, credential_name, native},
+    secrets::Secrets,
+};
 
 /// The layers of `config`; what is summarised is summarised by `summaries`.
 ///
@@ -30,6 +33,7 @@ pub(super) fn stack(
     source: &Source,
     models: &ModelLimits,
     summaries: Option<&ChatService>,
+    secrets: &Arc<Secrets>,
 ) -> Result<Stack<Choose>, ConfigErrors> {
     let at = |key: &str, error: &dyn fmt::Display| {
         ConfigErrors::from(source.error(key, error.to_string()))
@@ -46,9 +50,7 @@ pub(super) fn stack(
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
-        .with_classify(
-            ClassifyLayer::default().with_table(table).with_policy(config.classify.clone()),
-        );
+        .with_classify(classify(secrets).with_table(table).with_policy(config.classify.clone()));
     let stack = if guard.enabled {
         let guard = SafetyGuardLayer::new(guard.policy.clone());
         stack.with_guard(guard.map_err(|e| at("guard", &e))?)
@@ -138,7 +140,11 @@ fn compaction(
 /// # Errors
 ///
 /// When the provider can be no chain.
-pub(super) fn summariser(config: &Config, source: &Source) -> Result<Option<Stack>, ConfigErrors> {
+pub(super) fn summariser(
+    config: &Config,
+    source: &Source,
+    secrets: &Arc<Secrets>,
+) -> Result<Option<Stack>, ConfigErrors> {
     let Some(given) = &config.compaction.policy.summariser else { return Ok(None) };
     let provider = config.providers.iter().find(|provider| provider.name == given.provider);
     let Some(provider) = provider else { return Ok(None) };
@@ -146,8 +152,15 @@ pub(super) fn summariser(config: &Config, source: &Source) -> Result<Option<Stac
     spec.models = ModelMap::new([("*".to_owned(), given.model.clone())]);
     let chain = Chain::new([spec])
         .map_err(|error| source.error("compaction.summariser", error.to_string()))?;
-    let stack = Stack::new(chain).without_guard().without_continuation();
+    let stack = Stack::new(chain).with_classify(classify(secrets));
+    let stack = stack.without_guard().without_continuation();
     Ok(Some(stack.without_resume().without_compaction()))
+}
+
+/// What a provider wrote is read without `secrets`, so that no layer above cuts one in two.
+fn classify(secrets: &Arc<Secrets>) -> ClassifyLayer {
+    let secrets = secrets.clone();
+    ClassifyLayer::default().with_mask(move |text| secrets.mask(text))
 }
 
 /// Which chain a request takes.
@@ -307,6 +320,10 @@ format = { failover = "next_target" }
 server_error = { scope = "model" }
 "#;
 
+    fn no_secrets() -> Arc<Secrets> {
+        Arc::new(Secrets::of([""; 0]))
+    }
+
     fn limits(config: &Config) -> ModelLimits {
         ModelLimits::of(config, std::sync::Arc::default())
     }
@@ -315,7 +332,7 @@ server_error = { scope = "model" }
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
-        let _stack = stack(&config, &source, &limits(&config), None).unwrap();
+        let _stack = stack(&config, &source, &limits(&config), None, &no_secrets()).unwrap();
         config
     }
 
@@ -440,7 +457,8 @@ server_error = { scope = "model" }
                 std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
             let config = config(&file);
-            let stack = stack(&config, &Source::text(&file), &limits(&config), None).unwrap();
+            let stack = stack(&config, &Source::text(&file), &limits(&config), None, &no_secrets())
+                .unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

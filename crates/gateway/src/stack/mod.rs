@@ -23,13 +23,16 @@ pub use self::{
 use crate::{
     config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
     keys,
+    secrets::{SHORTEST, Secrets, credential, likely_secret},
 };
 use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
 use steadfast::{
     ChatRequest, Handles, Target,
-    client::{ClientBody, Credential, LlmClient, Provider, Providers, transport::Transport},
+    client::{
+        ClientBody, Credential, LlmClient, Provider, Providers, Secret, transport::Transport,
+    },
     compact::Models,
 };
 use steadfast_core::BoxError;
@@ -48,6 +51,7 @@ struct Inner {
     /// Models by what stands for them.
     aliases: BTreeMap<String, String>,
     identities: Identities,
+    secrets: Vec<Secret>,
     /// What outlives a change of the configuration, besides the state of the layers.
     kept: Kept,
 }
@@ -149,7 +153,9 @@ impl Gateway {
         let kept = before.map(|before| &before.0.kept);
         let known = kept.map(|kept| kept.models.clone()).unwrap_or_default();
         let limits = ModelLimits::of(config, known.clone());
-        let summariser = layers::summariser(config, source)?;
+        let secrets = secrets(config, client.providers());
+        let masks = Arc::new(Secrets::of(secrets.iter().map(Secret::expose)));
+        let summariser = layers::summariser(config, source, &masks)?;
         let summariser = summariser.map(|stack| {
             // Its policies are no file's: to share what it knows changes nothing of that.
             let handles = kept.and_then(|kept| kept.summariser.as_ref());
@@ -159,11 +165,11 @@ impl Gateway {
         let summaries = summariser.as_ref().map(|(service, _)| service);
 
         // Whatever can be wrong is found before anything that is shared changes.
-        let base = layers::stack(config, source, &limits, summaries)?;
+        let base = layers::stack(config, source, &limits, summaries, &masks)?;
         let mut stacks = Vec::new();
         for (name, route) in config.routes() {
             let own = source.route(config, name)?;
-            let stack = layers::stack(&own, source, &limits, summaries)?;
+            let stack = layers::stack(&own, source, &limits, summaries, &masks)?;
             stacks.push((name, route, own.chain(), stack));
         }
 
@@ -194,6 +200,7 @@ impl Gateway {
             models: models(config),
             aliases: config.aliases.clone(),
             identities,
+            secrets,
             kept: Kept {
                 transport,
                 models: known,
@@ -268,6 +275,11 @@ impl Gateway {
             .any(|target| !refuses(&Target::new(target.provider())) && !refuses(target))
     }
 
+    /// What its providers are sent and nobody else may see.
+    pub(crate) fn secrets(&self) -> &[Secret] {
+        &self.0.secrets
+    }
+
     /// Who is resting, why and until when, and each breaker's state.
     pub fn status(&self) -> Value {
         status::json(self.handles(), &self.0.routes)
@@ -304,7 +316,7 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
         for (n, reference) in given.credentials.iter().enumerate() {
             match keys::resolve(reference) {
                 Ok(secret) => {
-                    let credential = Credential::new(credential_name(reference), secret);
+                    let credential = Credential::new(credential_name(reference), secret.expose());
                     provider = provider.with_credential(credential.clone());
                     credentials.push(credential);
                 }
@@ -322,6 +334,17 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
     let providers = Providers::new(all);
     let providers = providers.map_err(|error| source.error("providers", error.to_string()))?;
     Ok((providers, identities))
+}
+
+/// What providers are sent and nobody else may see: credentials, and headers that hold one.
+fn secrets(config: &Config, providers: &Providers) -> Vec<Secret> {
+    let headers = config.providers.iter().flat_map(|provider| &provider.headers);
+    let own = headers
+        .filter_map(|(name, value)| credential(name, value).or_else(|| likely_secret(name, value)))
+        .map(Secret::new);
+    let all = providers.secrets().cloned().chain(own);
+    // A program's own providers may have shorter ones, which would be found in words.
+    all.filter(|secret| secret.expose().len() >= SHORTEST).collect()
 }
 
 /// Each provider of the chains with each of its keys.
