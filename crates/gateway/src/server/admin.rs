@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use steadfast::guard::TaskId;
 
 use super::{App, Peer, chat::query, reply};
+use crate::escape;
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn health() -> &'static str {
@@ -47,7 +48,8 @@ pub(super) async fn status(
     let mut status = app.gateway().status();
     status["attempts"] = app.metrics().attempts().into();
     status["reload"] = app.0.reloads.lock().json();
-    reply::ok("application/json", Body::from(status.to_string()))
+    let text = status.to_string();
+    reply::ok("application/json", Body::from(escape::json(&text).into_owned()))
 }
 
 /// `POST /admin/reload`: the file is read again; 400 with what is wrong with it, when something is.
