@@ -1,7 +1,7 @@
 //! The state of a layer: what all its services share, and the counts and compactions of each
 //! conversation.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;

@@ -21,13 +21,13 @@ fn is_hidden(c: char) -> bool {
 
 /// `text` with `\u{202e}` for what can not be seen.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
-    replaced(text, is_hidden, |out, c| write!(out, "{}", c.escape_unicode()))
+    replaced(text, is_hidden, |out, c| write!(out, "{}", c.escape_default()))
 }
 
 /// The same in ASCII, for headers.
 pub(crate) fn ascii(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| !c.is_ascii() || is_hidden(c);
-    replaced(text, is_shown, |out, c| write!(out, "{}", c.escape_unicode()))
+    replaced(text, is_shown, |out, c| write!(out, "{}", c.escape_default()))
 }
 
 /// A text of JSON, with the same meaning, in which such characters are escaped as JSON does it.
@@ -74,7 +74,11 @@ mod tests {
         for (given, shown, in_json) in [
             ("plain", "plain", "plain"),
             ("a \"b\" \\c", "a \"b\" \\c", "a \"b\" \\c"),
-            ("caf\u{e9} \u{6f22}\u{5b57} \u{1f600}", "caf\u{e9} \u{6f22}\u{5b57} \u{1f600}", "caf\u{e9} \u{6f22}\u{5b57} \u{1f600}"),
+            (
+                "caf\u{e9} \u{6f22}\u{5b57} \u{1f600}",
+                "caf\u{e9} \u{6f22}\u{5b57} \u{1f600}",
+                "caf\u{e9} \u{6f22}\u{5b57} \u{1f600}",
+            ),
             ("\u{1b}[31mred", "\\u{1b}[31mred", "\\u001b[31mred"),
             ("\u{9b}31m", "\\u{9b}31m", "\\u009b31m"),
             ("a\u{7f}\u{0}", "a\\u{7f}\\u{0}", "a\\u007f\\u0000"),
@@ -82,7 +86,11 @@ mod tests {
             ("\u{2066}a\u{2069}", "\\u{2066}a\\u{2069}", "\\u2066a\\u2069"),
             ("\u{200e}\u{200f}\u{61c}", "\\u{200e}\\u{200f}\\u{61c}", "\\u200e\\u200f\\u061c"),
             ("pay\u{200b}pal", "pay\\u{200b}pal", "pay\\u200bpal"),
-            ("\u{200c}\u{200d}\u{2060}\u{feff}", "\\u{200c}\\u{200d}\\u{2060}\\u{feff}", "\\u200c\\u200d\\u2060\\ufeff"),
+            (
+                "\u{200c}\u{200d}\u{2060}\u{feff}",
+                "\\u{200c}\\u{200d}\\u{2060}\\u{feff}",
+                "\\u200c\\u200d\\u2060\\ufeff",
+            ),
             ("a\u{2028}b\u{2029}", "a\\u{2028}b\\u{2029}", "a\\u2028b\\u2029"),
             ("tag\u{e0041}", "tag\\u{e0041}", "tag\\udb40\\udc41"),
         ] {
@@ -90,9 +98,9 @@ mod tests {
             assert_eq!(json(given), in_json, "{given:?}");
             assert!(ascii(given).bytes().all(|byte| matches!(byte, b' '..=b'~')), "{given:?}");
         }
-        assert_eq!(text("a\r\nb\tc"), "a\\u{d}\\u{a}b\\u{9}c");
+        assert_eq!(text("a\r\nb\tc"), "a\\r\\nb\\tc");
         assert_eq!(ascii("caf\u{e9}"), "caf\\u{e9}");
-        assert_eq!(label("a\"b\\c\n\u{202e}"), "a\\\"b\\\\c\\\\u{a}\\\\u{202e}");
+        assert_eq!(label("a\"b\\c\n\u{202e}"), "a\\\"b\\\\c\\\\n\\\\u{202e}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::{
     any::Any,
     fmt::{self, Write as _},
-    io::{self, IsTerminal, Write as _},
+    io::{self, IsTerminal},
     panic,
     sync::{Arc, OnceLock},
     thread,

@@ -5,7 +5,8 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    process::Stdio,
+    path::Path,
+    process::{Output, Stdio},
 };
 
 use serde_json::Value;

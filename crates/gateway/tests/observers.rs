@@ -16,6 +16,8 @@ use self::process::{PATIENCE, Running, address, chat, file, folder, http, pause,
 
 mod process;
 
+const KEY: &str = "gw-live-caller-1934";
+
 /// What a standard stream of the gateway is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stream {
@@ -62,15 +64,15 @@ struct Gateway {
 impl Gateway {
     fn start(provider: SocketAddr, name: &str, [out, err]: [Stream; 2], log: &str) -> Self {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let key = file(&folder("observers"), "caller.key", KEY);
         let config = format!(
-            "[server]\nlisten = \"{at}\"\nauth = \"none\"\n[[providers]]\nname = \"main\"\n\
+            "[server]\nlisten = \"{at}\"\n[[tenants]]\nname = \"acme\"\nkeys = [\"file:{key}\"]\n[[providers]]\nname = \"main\"\n\
              dialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n"
         );
         let path = file(&folder("observers"), &format!("{name}.toml"), &config);
         let mut command = Command::new("/bin/sh");
         let close = |stream, closes| if stream == Stream::Closed { closes } else { "" };
-        let script =
-            format!("exec \"$@\" {} {}", close(out, ">&-"), close(err, "2>&-"));
+        let script = format!("exec \"$@\" {} {}", close(out, ">&-"), close(err, "2>&-"));
         let serve = steadfast(&["serve", "--config", &path]);
         command.args(["-c", &script, "sh"]).arg(serve.get_program()).args(serve.get_args());
         command.env("RUST_LOG", log);
@@ -123,12 +125,12 @@ fn serves_and_stops(provider: SocketAddr, out: Stream, err: Stream) {
     let name = format!("stdout {out:?}, stderr {err:?}");
     let mut gateway = Gateway::start(provider, &format!("{out:?}-{err:?}"), [out, err], "info");
     for _ in 0..20 {
-        let answer = http(gateway.at, &chat("gpt-4o", false, "k"));
+        let answer = http(gateway.at, &chat("gpt-4o", false, KEY));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{name}: {answer}");
     }
     let mut stream = TcpStream::connect(gateway.at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(chat("gpt-4o", true, "k").as_bytes()).unwrap();
+    stream.write_all(chat("gpt-4o", true, KEY).as_bytes()).unwrap();
     let mut head = [0; 15];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 200 OK", "{name}");
@@ -141,8 +143,9 @@ fn serves_and_stops(provider: SocketAddr, out: Stream, err: Stream) {
 
 /// The lines that were dropped, by the metrics.
 fn dropped(at: SocketAddr) -> u64 {
-    let metrics = http(at, "GET /metrics HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n");
-    let line = metrics.lines().find_map(|line| line.strip_prefix("steadfast_log_lines_dropped_total "));
+    let metrics = http(at, "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+    let line =
+        metrics.lines().find_map(|line| line.strip_prefix("steadfast_log_lines_dropped_total "));
     line.unwrap().parse().unwrap()
 }
 
@@ -153,7 +156,7 @@ fn a_log_that_nobody_reads_is_dropped_and_counted() {
     let mut gateway = Gateway::start(provider, "unread", streams, "trace");
     let mut asked = 0;
     while dropped(gateway.at) == 0 {
-        let answer = http(gateway.at, &chat("gpt-4o", false, "k"));
+        let answer = http(gateway.at, &chat("gpt-4o", false, KEY));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         asked += 1;
         assert!(asked < 20_000, "the log has no bound");
@@ -166,7 +169,7 @@ fn a_log_that_nobody_reads_is_dropped_and_counted() {
         all
     });
     for _ in 0..10 {
-        http(gateway.at, &chat("gpt-4o", false, "k"));
+        http(gateway.at, &chat("gpt-4o", false, KEY));
     }
     gateway.terminate();
     assert_eq!(wait(&mut gateway.child).code(), Some(0));

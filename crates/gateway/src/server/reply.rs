@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn header_values_hold_nothing_that_breaks_headers() {
-        assert_eq!(visible("a\r\nb\t\u{e9}").unwrap(), r"a\u{d}\u{a}b\u{9}\u{e9}");
+        assert_eq!(visible("a\r\nb\t\u{e9}").unwrap(), r"a\r\nb\t\u{e9}");
         assert_eq!(visible(&"x".repeat(9_000)).unwrap().len(), MAX_RECOVERY);
     }
 }
