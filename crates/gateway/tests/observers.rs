@@ -64,10 +64,10 @@ struct Gateway {
 impl Gateway {
     fn start(provider: SocketAddr, name: &str, [out, err]: [Stream; 2], log: &str) -> Self {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let key = file(&folder("observers"), "caller.key", KEY);
+        let key = file(&folder("observers"), &format!("{name}.key"), KEY);
         let config = format!(
             "[server]\nlisten = \"{at}\"\n[[tenants]]\nname = \"acme\"\nkeys = [\"file:{key}\"]\n[[providers]]\nname = \"main\"\n\
-             dialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n"
+             dialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\ncredentials = [\"file:{key}\"]\n"
         );
         let path = file(&folder("observers"), &format!("{name}.toml"), &config);
         let mut command = Command::new("/bin/sh");
@@ -77,11 +77,12 @@ impl Gateway {
         command.args(["-c", &script, "sh"]).arg(serve.get_program()).args(serve.get_args());
         command.env("RUST_LOG", log);
         let ((out, stdout), (err, stderr)) = (out.open(), err.open());
-        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
         for _ in 0..PATIENCE.as_millis() / 10 {
             if TcpStream::connect(at).is_ok() {
                 return Self { child, at, stderr, _stdout: stdout };
             }
+            assert_eq!(child.try_wait().unwrap(), None, "{name}: it has ended");
             pause();
         }
         panic!("{name}: it does not start");
@@ -102,9 +103,9 @@ impl Drop for Gateway {
 }
 
 /// A provider whose streamed answers take a while.
-fn provider() -> (Running, SocketAddr) {
+fn provider(name: &str) -> (Running, SocketAddr) {
     let plan = "[[rules]]\nstream = true\nfault = { drip = { bytes = 40, every_ms = 10 } }\n";
-    let path = file(&folder("observers"), "plan.toml", plan);
+    let path = file(&folder("observers"), &format!("{name}.toml"), plan);
     let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0", "--plan", &path]));
     let at = address(&sim.line("openai"));
     (sim, at)
@@ -112,7 +113,7 @@ fn provider() -> (Running, SocketAddr) {
 
 #[test]
 fn whatever_the_standard_streams_are_it_serves_and_stops() {
-    let (sim, provider) = provider();
+    let (sim, provider) = provider("plan-a");
     thread::scope(|scope| {
         for (out, err) in STREAMS.into_iter().flat_map(|out| STREAMS.map(|err| (out, err))) {
             scope.spawn(move || serves_and_stops(provider, out, err));
@@ -151,7 +152,7 @@ fn dropped(at: SocketAddr) -> u64 {
 
 #[test]
 fn a_log_that_nobody_reads_is_dropped_and_counted() {
-    let (sim, provider) = provider();
+    let (sim, provider) = provider("plan-b");
     let streams = [Stream::Read, Stream::Unread];
     let mut gateway = Gateway::start(provider, "unread", streams, "trace");
     let mut asked = 0;
