@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use steadfast::{
     Dialect,
@@ -80,16 +82,19 @@ async fn a_tenants_flood_lifts_no_stop_of_another() {
         let reply = gateway.send(&stopped(OTHER, &format!("t{n}"))).await;
         assert_eq!(reply.status, 503, "{n}: {}", reply.text());
     }
-    assert_eq!(gateway.send(&continued(ACME, "mine")).await.status, 503, "it is still stopped");
-    assert_eq!(gateway.send(&continued(OTHER, "t0")).await.status, 200, "its own were evicted");
+    let mine = gateway.send(&continued(ACME, "mine")).await;
+    assert_eq!(mine.status, 503, "it is still stopped");
+    assert_eq!(mine.header("x-steadfast-reason"), Some("safety"));
+    let status = admin(&gateway).await.json();
+    assert!(status["guard"]["known_tasks"].as_u64().unwrap() <= 400, "{status:#}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn invented_models_add_no_line_to_the_metrics() {
     let gateway = gateway(provider(Dialect::OpenAi).build());
     assert_eq!(gateway.send(&question(ACME, "gpt-4o")).await.status, 200);
-    let lines = async |asked: u32| {
-        for n in 0..asked {
+    let lines = async |asked: std::ops::Range<u32>| {
+        for n in asked {
             gateway.send(&question(OTHER, &format!("no-such-model-{n}"))).await;
         }
         let metrics = gateway.send(&HttpRequest::get("/metrics")).await;
@@ -99,19 +104,20 @@ async fn invented_models_add_no_line_to_the_metrics() {
             text.contains("target=\"openai/other") && !text.contains("no-such-model"),
             "{text}"
         );
-        text.lines().count()
+        let series = |line: &str| line.rsplit_once(' ').unwrap().0.to_owned();
+        text.lines().map(series).collect::<BTreeSet<_>>()
     };
-    assert_eq!(lines(2).await, lines(6_000).await);
+    assert_eq!(lines(0..20).await, lines(20..2_000).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_without_an_end_is_one_of_an_hour() {
     let plan = FaultPlan::always(Fault::rate_limit(RateLimit::after("1000000000000000000")));
     let gateway = gateway(provider(Dialect::OpenAi).with_faults(plan).build());
-    for n in 0..3 {
-        let reply = gateway
-            .send(&question(ACME, "gpt-4o").header("x-steadfast-session", &format!("s{n}")))
-            .await;
+    for (n, key) in [ACME, OTHER, ACME, OTHER].into_iter().enumerate() {
+        let prompt = json!([{ "role": "user", "content": format!("question {n}") }]);
+        let asked = ask(key, &json!({ "model": "gpt-4o", "messages": prompt }));
+        let reply = gateway.send(&asked).await;
         assert_eq!(reply.status, 429, "{}", reply.text());
         let wait: u64 = reply.header("retry-after").unwrap().parse().unwrap();
         assert!(wait <= 3_600, "{wait} s");
@@ -129,11 +135,10 @@ async fn a_wait_without_an_end_is_one_of_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn what_others_wrote_is_shown_escaped() {
     let gateway = gateway(provider(Dialect::OpenAi).build());
-    let hidden =
-        ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}', '\u{1b}', '\u{9b}', '\u{61c}'];
+    let hidden = ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}', '\u{61c}'];
     let model = format!("exe{}cod", hidden.iter().collect::<String>());
     let reply = gateway.send(&question(ACME, &model)).await;
-    assert_eq!(reply.status, 404);
+    assert_eq!(reply.status, 404, "{}", reply.text());
     let target = reply.header("x-steadfast-target").unwrap();
     assert!(target.starts_with("openai/exe\\u{202e}\\u{2066}"), "{target}");
     let status = admin(&gateway).await;
