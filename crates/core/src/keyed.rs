@@ -210,13 +210,13 @@ where
             return;
         }
         let room = capacity - 1 - capacity / 8;
-        let claims = map.iter().map(|(key, entry)| Claim {
+        let uses = map.iter().map(|(key, entry)| KeyUse {
             owner: entry.value.owner(),
             kept: Arc::strong_count(&entry.value) > 1 || entry.value.keep(now),
             used: entry.used.load(Ordering::Relaxed),
             key: key.clone(),
         });
-        for Claim { key, .. } in surplus(claims.collect(), room) {
+        for KeyUse { key, .. } in surplus(uses.collect(), room) {
             if let Some(entry) = map.remove(&key) {
                 entry.value.evicted();
             }
@@ -237,7 +237,7 @@ where
 
 /// What decides whether a key stays.
 #[derive(Clone, Debug)]
-struct Claim<K> {
+struct KeyUse<K> {
     owner: u64,
     /// Something depends on it.
     kept: bool,
@@ -245,29 +245,29 @@ struct Claim<K> {
     key: K,
 }
 
-impl<K> Claim<K> {
-    /// Its place among those of its owner, the best first.
-    fn place(&self) -> (bool, Reverse<u64>) {
+impl<K> KeyUse<K> {
+    /// Its position among those of its owner, the best first.
+    fn position(&self) -> (bool, Reverse<u64>) {
         (!self.kept, Reverse(self.used))
     }
 }
 
 /// Those that have to go when `room` of them can stay. Each owner's best stay before any owner's second best,
-/// and so on: nobody who loses one has less than another who has lost none.
-fn surplus<K>(mut claims: Vec<Claim<K>>, room: usize) -> Vec<Claim<K>> {
-    claims.sort_unstable_by_key(|claim| (claim.owner, claim.place()));
+/// and so on: nobody who loses one had fewer than another has left.
+fn surplus<K>(mut uses: Vec<KeyUse<K>>, room: usize) -> Vec<KeyUse<K>> {
+    uses.sort_unstable_by_key(|one| (one.owner, one.position()));
     let mut last = None;
-    let ranks = claims.into_iter().map(|claim| {
+    let ranks = uses.into_iter().map(|one| {
         let rank = match last {
-            Some((owner, rank)) if owner == claim.owner => rank + 1,
+            Some((owner, rank)) if owner == one.owner => rank + 1,
             _ => 0_usize,
         };
-        last = Some((claim.owner, rank));
-        (rank, claim)
+        last = Some((one.owner, rank));
+        (rank, one)
     });
     let mut ranked: Vec<_> = ranks.collect();
-    ranked.sort_unstable_by_key(|(rank, claim)| (*rank, claim.place()));
-    ranked.into_iter().skip(room).map(|(_, claim)| claim).collect()
+    ranked.sort_unstable_by_key(|(rank, one)| (*rank, one.position()));
+    ranked.into_iter().skip(room).map(|(_, one)| one).collect()
 }
 
 impl<V> Entry<V> {
@@ -340,23 +340,23 @@ mod tests {
             given in proptest::collection::vec((0..4_u64, any::<bool>(), 0..20_u64), 0..60),
             room in 0..70_usize,
         ) {
-            let claims: Vec<_> = given
+            let uses: Vec<_> = given
                 .iter()
                 .enumerate()
-                .map(|(key, &(owner, kept, used))| Claim { owner, kept, used, key })
+                .map(|(key, &(owner, kept, used))| KeyUse { owner, kept, used, key })
                 .collect();
-            let gone = surplus(claims.clone(), room);
-            prop_assert_eq!(gone.len(), claims.len().saturating_sub(room));
-            let keys: BTreeSet<_> = gone.iter().map(|claim| claim.key).collect();
+            let gone = surplus(uses.clone(), room);
+            prop_assert_eq!(gone.len(), uses.len().saturating_sub(room));
+            let keys: BTreeSet<_> = gone.iter().map(|one| one.key).collect();
             prop_assert_eq!(keys.len(), gone.len(), "each goes once");
-            let stay: Vec<_> = claims.iter().filter(|claim| !keys.contains(&claim.key)).collect();
-            let count = |owner| stay.iter().filter(|claim| claim.owner == owner).count();
+            let left: Vec<_> = uses.iter().filter(|one| !keys.contains(&one.key)).collect();
+            let count = |owner| left.iter().filter(|one| one.owner == owner).count();
             for loser in &gone {
-                for claim in &stay {
+                for one in &left {
                     // Who has lost one has at most one less than anybody has left.
-                    prop_assert!(count(claim.owner) <= count(loser.owner) + 1);
-                    if claim.owner == loser.owner {
-                        prop_assert!(claim.place() <= loser.place(), "{:?} before {:?}", claim, loser);
+                    prop_assert!(count(one.owner) <= count(loser.owner) + 1);
+                    if one.owner == loser.owner {
+                        prop_assert!(one.position() <= loser.position(), "{:?} before {:?}", one, loser);
                     }
                 }
             }

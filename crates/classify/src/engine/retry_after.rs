@@ -7,8 +7,8 @@ use steadfast_core::Reason;
 
 use super::{dates, facts::Facts, headers, message::Message, numbers, phrases::Number};
 
-/// The longest wait that a provider may ask for: a wait is a wish, and what it holds up is asked again then.
-/// An hour, and a day where a quota of the day (`reopens` says that it is not one of minutes) or an unpaid
+/// The longest wait that a provider may ask for; one that asks for more is asked again then. An hour, and a day
+/// where a quota of the day (`reopens` says that it is not one of minutes) or an unpaid
 /// bill is the reason.
 pub(crate) fn longest(reason: Reason, reopens: bool) -> Duration {
     const HOUR: Duration = Duration::from_secs(3_600);
