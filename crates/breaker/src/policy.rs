@@ -93,8 +93,8 @@ pub struct BreakerPolicy {
         serde(rename = "permanent_cooldown_s", with = "steadfast_core::config::Seconds")
     )]
     pub permanent_cooldown: Duration,
-    /// Where the doubling after permanent failures ends, and the longest hint believed. Default a
-    /// day, so that a repair is noticed within one.
+    /// Where the doubling after permanent failures ends, and the longest hint obeyed, as far as the
+    /// classifiers believe it. Default a day, so that a repair is noticed within one.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "max_permanent_s", with = "steadfast_core::config::Seconds")

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
-    circuit::{Circuit, CircuitState, Moment, Refused, Transition},
+    circuit::{Circuit, CircuitState, CircuitVerdict, Moment, Refused, Transition},
     time::millis,
 };
 use tokio::{sync::broadcast, time::Instant};
@@ -76,6 +76,8 @@ struct Counted {
     calls: u64,
     /// Calls that were refused, or would have been.
     refused: u64,
+    /// It has answered somebody.
+    answered: bool,
     /// Failover decides who is asked. The first call says so.
     routed: bool,
     /// Here, repetitions take turns.
@@ -147,8 +149,15 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     fn new(key: &K, common: &Arc<Common<K>>, now: Instant) -> Self {
         let policy = common.policy.read().clone();
         let circuit = Circuit::new(policy.circuit(), now);
-        let counted =
-            Counted { policy, circuit, calls: 0, refused: 0, routed: false, takes_turns: false };
+        let counted = Counted {
+            policy,
+            circuit,
+            calls: 0,
+            refused: 0,
+            answered: false,
+            routed: false,
+            takes_turns: false,
+        };
         Self {
             key: key.clone(),
             covers: (common.keys.covers)(key),
@@ -363,7 +372,10 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 
 impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
-        self.change(at, log, |counted, now| counted.circuit.first_content(now, &permit, after));
+        self.change(at, log, |counted, now| {
+            counted.answered = true;
+            counted.circuit.first_content(now, &permit, after)
+        });
     }
 
     fn rests(&self, _: Permit) -> bool {
@@ -375,6 +387,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
         self.change(Instant::now(), end.log, |counted, now| {
             let verdict = judge(&end.outcome, &counted.policy, self.covers);
             let verdict = if counted.takes_turns { in_turns(verdict) } else { verdict };
+            counted.answered |= verdict == CircuitVerdict::Success;
             counted.circuit.end(now, &end.permit, verdict, end.first_content)
         });
     }
@@ -402,6 +415,12 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 impl<K> Keep for Breaker<K> {
     fn keep(&self, now: Instant) -> bool {
         self.counted.lock().circuit.is_worth_keeping(now)
+    }
+
+    /// Callers can ask for models that do not exist, each of them a target that fails. They share what is
+    /// left by those that answer.
+    fn owner(&self) -> u64 {
+        u64::from(self.counted.lock().answered)
     }
 }
 

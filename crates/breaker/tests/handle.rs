@@ -294,3 +294,24 @@ async fn breakers_outlive_their_layer_and_go_by_the_policy_of_the_next() {
     }
     assert_eq!(state(&third), Some(CircuitState::Open));
 }
+
+/// Callers can ask for any number of models that do not exist.
+#[tokio::test(start_paused = true)]
+async fn targets_that_never_answered_evict_none_that_did() {
+    let keys = KeyedPolicy { capacity: 64, ..KeyedPolicy::default() };
+    let layer = CircuitBreakerLayer::new(BreakerPolicy { keys, ..strict() }).unwrap().at_once();
+    let mut service = layer.layer(service_fn(serve));
+    for text in ["", "network"] {
+        let asked = PlainRequest { text, ..request(&openai()) };
+        let _ = service.ready().await.unwrap().call(asked).await;
+    }
+    tokio::time::advance(secs(5)).await;
+    for n in 0..1_000 {
+        let invented = openai().with_model(format!("invented-{n}"));
+        let asked = PlainRequest { text: "network", ..request(&invented) };
+        assert!(service.ready().await.unwrap().call(asked).await.is_err());
+    }
+    let known = layer.handle().get(&Some(openai())).unwrap();
+    assert_eq!(known.circuit.state, CircuitState::Open);
+    assert!(layer.handle().snapshot().len() <= 64);
+}

@@ -113,7 +113,8 @@ fn connection(evidence: &Evidence<'_>, transport: TransportErrorKind) -> Verdict
     {
         verdict.retry = Some(Retry::No);
     }
-    verdict.retry_after = retry_after::from_headers(evidence.headers, || evidence.now());
+    let wait = retry_after::from_headers(evidence.headers, || evidence.now());
+    verdict.retry_after = wait.map(|wait| wait.min(retry_after::longest(verdict.reason, false)));
     verdict.message = text.trim().to_owned();
     verdict
 }

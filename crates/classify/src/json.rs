@@ -204,4 +204,33 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
     }
+
+    #[test]
+    fn a_wait_is_believed_for_an_hour_and_a_days_quota_for_a_day() {
+        const ENDLESS: &str = "1000000000000000000";
+        let daily = "Rate limit reached for gpt-4o on requests per day (RPD): Limit 200, Used 200.";
+        let body =
+            |message: &str| serde_json::json!({ "error": { "message": message } }).to_string();
+        let (hour, day) = (3_600_000, 86_400_000);
+        for (status, wait, message, expected) in [
+            (429, "5", "slow down", 5_000),
+            (429, ENDLESS, "slow down", hour),
+            (429, "7200", "slow down", hour),
+            (503, "7200", "down", hour),
+            (500, ENDLESS, "down", hour),
+            (401, ENDLESS, "invalid api key", hour),
+            (429, "7200", daily, 7_200_000),
+            (429, ENDLESS, daily, day),
+            (402, "7200", "insufficient credits", 7_200_000),
+            (402, ENDLESS, "insufficient credits", day),
+        ] {
+            let asked = serde_json::json!({
+                "status": status,
+                "headers": { "retry-after": wait },
+                "body": body(message),
+            });
+            let out = out(&asked.to_string());
+            assert_eq!(out["retry_after_ms"], expected, "{asked}: {out}");
+        }
+    }
 }

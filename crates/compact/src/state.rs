@@ -1,7 +1,7 @@
 //! The state of a layer: what all its services share, and the counts and compactions of each
 //! conversation.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
@@ -113,6 +113,7 @@ impl LayerState {
     pub(crate) fn conversation(&self, request: &ChatRequest) -> Arc<Conversation> {
         let make = |is_kept| Conversation {
             id: ConversationId::of(&request.context),
+            owner: self.memory.hasher.hash_one(request.context.tenant()),
             is_kept,
             state: Mutex::default(),
             permits: Arc::new(Semaphore::new(1)),
@@ -141,6 +142,8 @@ impl fmt::Debug for LayerState {
 #[derive(Debug)]
 pub(crate) struct Conversation {
     pub(crate) id: ConversationId,
+    /// A hash of its tenant.
+    owner: u64,
     /// Whether anything is kept of it for its next request.
     pub(crate) is_kept: bool,
     pub(crate) state: Mutex<ConversationState>,
@@ -148,7 +151,11 @@ pub(crate) struct Conversation {
     permits: Arc<Semaphore>,
 }
 
-impl Keep for Conversation {}
+impl Keep for Conversation {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+}
 
 /// Permission to compact a conversation; others wait until it is dropped.
 #[derive(Debug)]

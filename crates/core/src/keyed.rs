@@ -1,6 +1,7 @@
 //! Per-key state of bounded size.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     fmt,
     hash::{BuildHasher, Hash},
@@ -26,8 +27,8 @@ const SHARDS: usize = 8;
 #[cfg_attr(feature = "serde", serde(from = "usize", into = "usize"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct KeyedPolicy {
-    /// The most keys kept. Beyond it the longest unused is evicted, even one that is held: memory is
-    /// bounded even when keys come from callers.
+    /// The most keys kept. Beyond it the owner of most keys loses its longest unused one, even one that is
+    /// held: memory is bounded even when keys come from callers.
     pub capacity: usize,
     /// How long an unused key is kept.
     pub idle: Duration,
@@ -56,7 +57,8 @@ impl From<KeyedPolicy> for usize {
 /// A bounded map from keys to shared state, which evicts idle keys.
 ///
 /// A value that is held (by a lease, a handle) or for which [`Keep::keep`] is true is not evicted for
-/// being idle. A lookup of an existing key takes a shared lock and allocates nothing.
+/// being idle. When there are too many keys, their [owners](Keep::owner) share the room fairly: who has most
+/// of them loses first, what is kept last and the longest unused before the others. A lookup of an existing key takes a shared lock and allocates nothing.
 pub struct Keyed<K, V> {
     shards: [RwLock<HashMap<K, Entry<V>, RandomState>>; SHARDS],
     hasher: RandomState,
@@ -78,6 +80,12 @@ pub trait Keep {
     fn keep(&self, now: Instant) -> bool {
         let _ = now;
         false
+    }
+
+    /// Whose it is, as a hash: a tenant's, for example. An owner who has more keys than others loses them
+    /// before the others lose any. By default all keys have one owner.
+    fn owner(&self) -> u64 {
+        0
     }
 
     /// Called when the map has evicted it, possibly under the map's lock: holders should get the key
@@ -178,7 +186,8 @@ where
         self.shards.iter().all(|shard| shard.read().is_empty())
     }
 
-    /// Evicts idle keys, and when those are too few, the longest unused eighth.
+    /// Evicts idle keys, and when those are too few, so many of the owners who have most that an eighth is
+    /// free.
     fn evict(
         &self,
         map: &mut HashMap<K, Entry<V>, RandomState>,
@@ -200,17 +209,14 @@ where
         if map.len() < capacity {
             return;
         }
-        let surplus = map.len() + 1 - capacity + capacity / 8;
-        // Keys that `keep` wants are evicted last.
-        let mut ages: Vec<_> = map
-            .iter()
-            .map(|(key, entry)| {
-                let kept = Arc::strong_count(&entry.value) > 1 || entry.value.keep(now);
-                ((kept, entry.used.load(Ordering::Relaxed)), key.clone())
-            })
-            .collect();
-        ages.sort_unstable_by_key(|(age, _)| *age);
-        for (_, key) in ages.into_iter().take(surplus) {
+        let room = capacity - 1 - capacity / 8;
+        let uses = map.iter().map(|(key, entry)| KeyUse {
+            owner: entry.value.owner(),
+            kept: Arc::strong_count(&entry.value) > 1 || entry.value.keep(now),
+            used: entry.used.load(Ordering::Relaxed),
+            key: key.clone(),
+        });
+        for KeyUse { key, .. } in surplus(uses.collect(), room) {
             if let Some(entry) = map.remove(&key) {
                 entry.value.evicted();
             }
@@ -227,6 +233,41 @@ where
     fn tick(&self, now: Instant) -> u64 {
         millis(now.saturating_duration_since(self.epoch))
     }
+}
+
+/// What decides whether a key stays.
+#[derive(Clone, Debug)]
+struct KeyUse<K> {
+    owner: u64,
+    /// Something depends on it.
+    kept: bool,
+    used: u64,
+    key: K,
+}
+
+impl<K> KeyUse<K> {
+    /// Its position among those of its owner, the best first.
+    fn position(&self) -> (bool, Reverse<u64>) {
+        (!self.kept, Reverse(self.used))
+    }
+}
+
+/// Those that have to go when `room` of them can stay. Each owner's best stay before any owner's second best,
+/// and so on: nobody who loses one had fewer than another has left.
+fn surplus<K>(mut uses: Vec<KeyUse<K>>, room: usize) -> Vec<KeyUse<K>> {
+    uses.sort_unstable_by_key(|one| (one.owner, one.position()));
+    let mut last = None;
+    let ranks = uses.into_iter().map(|one| {
+        let rank = match last {
+            Some((owner, rank)) if owner == one.owner => rank + 1,
+            _ => 0_usize,
+        };
+        last = Some((one.owner, rank));
+        (rank, one)
+    });
+    let mut ranked: Vec<_> = ranks.collect();
+    ranked.sort_unstable_by_key(|(rank, one)| (*rank, one.position()));
+    ranked.into_iter().skip(room).map(|(_, one)| one).collect()
 }
 
 impl<V> Entry<V> {
@@ -246,9 +287,81 @@ impl<K, V> fmt::Debug for Keyed<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::{collections::BTreeSet, sync::atomic::AtomicBool};
+
+    use proptest::prelude::*;
 
     use super::*;
+
+    /// A key of an owner, which may have to be kept.
+    struct Owned {
+        owner: u64,
+        kept: bool,
+    }
+
+    impl Keep for Owned {
+        fn keep(&self, _: Instant) -> bool {
+            self.kept
+        }
+
+        fn owner(&self) -> u64 {
+            self.owner
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_owner_evicts_nothing_of_another() {
+        let map = Keyed::new(KeyedPolicy { capacity: 4_096, idle: Duration::from_secs(3_600) });
+        let add = |owner: u64, name: u64, kept: bool| {
+            map.get_or_insert_with(&(owner, name), Instant::now(), || Owned { owner, kept });
+        };
+        for name in 0..200 {
+            add(1, name, name == 7);
+        }
+        tokio::time::advance(Duration::from_secs(60)).await;
+        // Newer, and each one of them wants to be kept.
+        for name in 0..12_000 {
+            add(2, name, true);
+        }
+        for name in 0..200 {
+            assert!(map.get(&(1, name)).is_some(), "{name}");
+        }
+        // The other owner's first flood: what is kept goes last, the longest unused first.
+        for name in 200..20_000 {
+            add(1, name, false);
+        }
+        assert!(map.get(&(1, 7)).is_some());
+        assert!(map.len() <= 4_096);
+    }
+
+    proptest! {
+        #[test]
+        fn room_is_shared_fairly(
+            given in proptest::collection::vec((0..4_u64, any::<bool>(), 0..20_u64), 0..60),
+            room in 0..70_usize,
+        ) {
+            let uses: Vec<_> = given
+                .iter()
+                .enumerate()
+                .map(|(key, &(owner, kept, used))| KeyUse { owner, kept, used, key })
+                .collect();
+            let gone = surplus(uses.clone(), room);
+            prop_assert_eq!(gone.len(), uses.len().saturating_sub(room));
+            let keys: BTreeSet<_> = gone.iter().map(|one| one.key).collect();
+            prop_assert_eq!(keys.len(), gone.len(), "each goes once");
+            let left: Vec<_> = uses.iter().filter(|one| !keys.contains(&one.key)).collect();
+            let count = |owner| left.iter().filter(|one| one.owner == owner).count();
+            for loser in &gone {
+                for one in &left {
+                    // Who has lost one has at most one less than anybody has left.
+                    prop_assert!(count(one.owner) <= count(loser.owner) + 1);
+                    if one.owner == loser.owner {
+                        prop_assert!(one.position() <= loser.position(), "{:?} before {:?}", one, loser);
+                    }
+                }
+            }
+        }
+    }
 
     #[derive(Default)]
     struct State(AtomicBool);

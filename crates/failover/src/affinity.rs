@@ -12,7 +12,7 @@ use crate::service::FailoverState;
 /// The conversation of one call, and which target it was at when the call came.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    key: u64,
+    key: SessionKey,
     /// `None` while nobody has answered it.
     pub(crate) affinity: Option<Affinity>,
     failover: Arc<FailoverState>,
@@ -44,8 +44,18 @@ pub(crate) struct Sessions {
     hasher: RandomState,
 }
 
+/// A session, and its tenant: a hash of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionKey {
+    session: u64,
+    tenant: u64,
+}
+
 #[derive(Debug)]
-struct SessionEntry(Mutex<Option<Affinity>>);
+struct SessionEntry {
+    owner: u64,
+    affinity: Mutex<Option<Affinity>>,
+}
 
 /// Which target a session is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +68,11 @@ pub(crate) struct Affinity {
     pub(crate) mixed: bool,
 }
 
-impl Keep for SessionEntry {}
+impl Keep for SessionEntry {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+}
 
 impl Sessions {
     pub(crate) fn new(capacity: usize) -> Self {
@@ -71,24 +85,26 @@ impl Sessions {
 
     /// The key of the conversation `context` is part of; none when nothing is remembered.
     #[inline]
-    fn key(&self, context: &CallContext, ttl: Duration) -> Option<u64> {
+    fn key(&self, context: &CallContext, ttl: Duration) -> Option<SessionKey> {
         let session = context.session()?;
         (!ttl.is_zero()).then(|| self.hash(context.tenant(), session))
     }
 
-    fn hash(&self, tenant: Option<&str>, session: &str) -> u64 {
-        self.hasher.hash_one((tenant, session))
+    fn hash(&self, tenant: Option<&str>, session: &str) -> SessionKey {
+        let hash = |value: Option<&str>| self.hasher.hash_one(value);
+        SessionKey { session: self.hasher.hash_one((tenant, session)), tenant: hash(tenant) }
     }
 
-    fn find(&self, key: u64) -> Option<Affinity> {
-        self.entries.get(&key)?.0.lock().clone()
+    fn find(&self, key: SessionKey) -> Option<Affinity> {
+        self.entries.get(&key.session)?.affinity.lock().clone()
     }
 
     /// `target` answered the session, which stays there for `ttl`.
-    pub(crate) fn note(&self, key: u64, target: &Target, ttl: Duration, now: Instant) {
-        let entry = self.entries.get_or_insert_with(&key, now, || SessionEntry(Mutex::new(None)));
+    pub(crate) fn note(&self, key: SessionKey, target: &Target, ttl: Duration, now: Instant) {
+        let new = || SessionEntry { owner: key.tenant, affinity: Mutex::default() };
+        let entry = self.entries.get_or_insert_with(&key.session, now, new);
         let until = later(now, ttl);
-        let mut affinity = entry.0.lock();
+        let mut affinity = entry.affinity.lock();
         match &mut *affinity {
             Some(affinity) if affinity.target == *target => affinity.until = until,
             old => {
@@ -100,7 +116,7 @@ impl Sessions {
 
     /// Forgets a session; whether it was known.
     pub(crate) fn forget(&self, tenant: Option<&str>, session: &str) -> bool {
-        self.entries.remove(&self.hash(tenant, session)).is_some()
+        self.entries.remove(&self.hash(tenant, session).session).is_some()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -160,8 +176,9 @@ mod tests {
     async fn a_time_too_long_to_represent_does_not_end() {
         let sessions = Sessions::new(64);
         let (target, year) = (Target::new("b"), Duration::from_secs(31_536_000));
-        sessions.note(1, &target, Duration::MAX, Instant::now());
-        assert!(sessions.find(1).unwrap().is_at(&target, Instant::now() + year));
+        let one = sessions.hash(None, "s");
+        sessions.note(one, &target, Duration::MAX, Instant::now());
+        assert!(sessions.find(one).unwrap().is_at(&target, Instant::now() + year));
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,16 +195,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn one_tenants_sessions_do_not_move_anothers() {
+        let sessions = Sessions::new(1_024);
+        let at = |tenant: &str, n: u32| sessions.hash(Some(tenant), &n.to_string());
+        for n in 0..50 {
+            sessions.note(at("acme", n), &Target::new("b"), TTL, Instant::now());
+        }
+        tokio::time::advance(Duration::from_secs(60)).await;
+        for n in 0..12_000 {
+            sessions.note(at("umbrella", n), &Target::new("a"), TTL, Instant::now());
+        }
+        assert!((0..50).all(|n| sessions.find(at("acme", n)).is_some()));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_history_of_two_authors_stays_one() {
         let sessions = Sessions::new(64);
         let (a, b) = (Target::new("a"), Target::new("b"));
-        let now = Instant::now();
-        sessions.note(1, &a.with_credential("x"), TTL, now);
-        sessions.note(1, &a.with_credential("y"), TTL, now);
-        assert!(sessions.find(1).unwrap().reads(&a), "a key is no author");
-        sessions.note(1, &b, TTL, now);
-        sessions.note(1, &b, TTL, now);
-        let affinity = sessions.find(1).unwrap();
+        let (one, now) = (sessions.hash(None, "s"), Instant::now());
+        sessions.note(one, &a.with_credential("x"), TTL, now);
+        sessions.note(one, &a.with_credential("y"), TTL, now);
+        assert!(sessions.find(one).unwrap().reads(&a), "a key is no author");
+        sessions.note(one, &b, TTL, now);
+        sessions.note(one, &b, TTL, now);
+        let affinity = sessions.find(one).unwrap();
         assert!(!affinity.reads(&b) && !affinity.reads(&a), "each finds parts of the other's");
     }
 }

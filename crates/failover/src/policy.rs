@@ -48,7 +48,8 @@ pub struct FailoverPolicy {
         serde(rename = "permanent_cap_s", with = "steadfast_core::config::Seconds")
     )]
     pub permanent_cap: Duration,
-    /// The longest wait a provider may ask for. 24 h: beyond that, what it says is a mistake.
+    /// The longest wait a provider may ask for. 24 h, for a quota of the day or an unpaid bill; of anything else
+    /// the classifiers believe an hour.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "longest_hint_s", with = "steadfast_core::config::Seconds")

@@ -68,6 +68,12 @@ impl Keep for Record {
         matches!(self.scope, Scope::Provider | Scope::Credential)
             || self.health.lock().is_worth_keeping(now)
     }
+
+    /// Models that have never answered share what the others leave: any number of them can be asked for.
+    fn owner(&self) -> u64 {
+        let is_few = matches!(self.scope, Scope::Provider | Scope::Credential);
+        u64::from(is_few || self.last_success().is_some())
+    }
 }
 
 impl HealthRegistry {

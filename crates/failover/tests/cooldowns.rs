@@ -290,3 +290,26 @@ async fn a_target_with_an_open_breaker_is_skipped_until_it_may_be_called() {
     providers.repair("a").calls();
     assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
 }
+
+/// Callers can ask for any number of models that do not exist.
+#[tokio::test(start_paused = true)]
+async fn invented_models_evict_nothing_of_one_that_answers() {
+    let providers = Providers::new();
+    let two = [TargetSpec::new("a"), TargetSpec::new("b")];
+    let layer = CooldownFailoverLayer::new(chain(two)).at_once();
+    let send = async |model: &str| send(&layer, &providers, PlainRequest::model(model)).await;
+    assert_eq!(send("m").await.unwrap(), "a/m");
+    providers.set("a/m", limited(3_000));
+    for _ in 0..2 {
+        assert_eq!(send("m").await.unwrap(), "b/m");
+    }
+    providers.set("a", fail(Reason::ModelNotFound)).set("b", fail(Reason::ModelNotFound));
+    providers.set("b/m", Action::Answer);
+    advance(secs(60)).await;
+    for n in 0..5_000 {
+        assert!(send(&format!("invented-{n}")).await.is_err());
+    }
+    providers.calls();
+    assert_eq!(send("m").await.unwrap(), "b/m");
+    assert_eq!(providers.calls(), ["b/m"], "it still rests");
+}

@@ -1,8 +1,12 @@
 //! The steadfast gateway as a library: configuration, the stack made of it, the server, and the
 //! command line.
 
+// They panic when the reader is gone.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cli;
 pub mod config;
+mod escape;
 pub mod keys;
 mod logs;
 pub mod metrics;

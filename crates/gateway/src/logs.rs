@@ -1,59 +1,79 @@
 //! Logs on standard error.
 //!
 //! A line is formatted where the event happens and written by a thread of its own, so that no
-//! request waits for a reader: lines that do not fit any more are dropped and counted.
+//! request waits for a reader. Whether standard error is read, closed or full changes nothing else:
+//! lines for which there is no room, or that can not be written, are dropped and counted.
 
 use std::{
+    any::Any,
     fmt::{self, Write as _},
     io::{self, IsTerminal},
-    sync::OnceLock,
+    panic,
+    sync::{Arc, OnceLock},
+    thread,
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use tracing::{
     Level, Metadata,
     field::{Field, Visit},
 };
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter,
     field::RecordFields,
     filter::filter_fn,
-    fmt::{FormatFields, format::Writer},
+    fmt::{FormatFields, MakeWriter, format::Writer},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
-use crate::{config::LogConfig, secrets::mask_everything};
+use crate::{config::LogConfig, escape, secrets::mask_everything};
 
-/// How many lines are held until they are written: about 2 MiB of them.
-const LINES: usize = 8 * 1024;
+/// How many bytes of lines are held until they are written: 2 MiB, some 8,000 lines.
+const CAPACITY: usize = 2 * 1024 * 1024;
 
-/// How many bytes of lines are written at once: 32 KiB, some 150 lines.
+/// From so many bytes on, lines are written at once: 32 KiB, some 150 lines.
 const BLOCK: usize = 32 * 1024;
 
 /// How long lines wait for others, at most: 50 ms, so that under load a few write calls a second do for all.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// Counts what was dropped.
-static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+/// How long the end of the process waits until what was logged is written: 1 s. Nobody may be reading.
+const LAST: Duration = Duration::from_secs(1);
+
+/// The queue of this process.
+static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
 /// Begins to log, by `RUST_LOG`; without it, what the layers do and what goes wrong. What has been
-/// logged is written when the guard is dropped, for at most a second.
-pub(crate) fn start(config: LogConfig) -> WorkerGuard {
-    let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("logs");
-    let (out, guard) = writer.finish(Stderr(Vec::with_capacity(BLOCK)));
-    DROPPED.get_or_init(|| out.error_counter());
+/// logged is written when the guard is dropped, for at most a second. A panic is logged like anything else.
+pub(crate) fn start(config: LogConfig) -> LogsGuard {
+    let queue = QUEUE.get_or_init(Arc::default).clone();
+    let writer = queue.clone();
+    let thread = thread::Builder::new().name("logs".into());
+    // Without the thread lines are dropped, and everything else works.
+    let _ = thread.spawn(move || writer.write_out(&mut io::stderr()));
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .fmt_fields(OneLine)
-        .with_writer(out)
+        .with_writer(Lines(queue.clone()))
         .finish()
         .with(filter_fn(move |line| is_shown(line, config)))
         .init();
-    guard
+    panic::set_hook(Box::new(|panicked| {
+        // The standard library's hook writes to standard error itself, and waits for its reader.
+        tracing::error!(
+            name: "steadfast::gateway::panicked",
+            target: "steadfast::gateway",
+            thread = thread::current().name(),
+            at = panicked.location().map(tracing::field::display),
+            error = payload(panicked.payload()),
+            "a thread panicked",
+        );
+    }));
+    LogsGuard(queue)
 }
 
 /// Whether `line` is shown if `RUST_LOG` asks for it. In detail libraries log headers and pieces of messages.
@@ -61,37 +81,143 @@ fn is_shown(line: &Metadata<'_>, config: LogConfig) -> bool {
     config.libraries || *line.level() <= Level::INFO || line.target().starts_with("steadfast")
 }
 
-/// How many lines were dropped, because nobody read them or more came than could be written.
-pub(crate) fn dropped() -> usize {
-    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+/// What a panic was given as its message.
+fn payload(payload: &dyn Any) -> Option<&str> {
+    let fixed = payload.downcast_ref::<&str>().copied();
+    fixed.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
-/// Standard error, which may be closed: then nobody is left to read. Lines are written when their
-/// thread has no more of them; it then waits, so that it is not woken for each.
-struct Stderr(Vec<u8>);
+/// How many lines were dropped, because nobody read them or they could not be written.
+pub(crate) fn dropped() -> u64 {
+    QUEUE.get().map_or(0, |queue| queue.held.lock().dropped)
+}
 
-impl Stderr {
-    fn write_out(&mut self) {
-        // Here, where no request waits.
-        let _ = io::Write::write_all(&mut io::stderr(), &mask_everything(&self.0));
-        self.0.clear();
+/// Waits until what has been logged is written, for at most a second.
+#[derive(Debug)]
+#[must_use = "what has been logged is written when this is dropped"]
+pub(crate) struct LogsGuard(Arc<Queue>);
+
+impl Drop for LogsGuard {
+    fn drop(&mut self) {
+        let mut held = self.0.held.lock();
+        held.hurry = true;
+        self.0.filled.notify_one();
+        let is_busy = |held: &mut Held| held.writing || !held.lines.is_empty();
+        self.0.written.wait_while_for(&mut held, is_busy, LAST);
     }
 }
 
-impl io::Write for Stderr {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.extend_from_slice(line);
-        if self.0.len() >= BLOCK {
-            self.write_out();
+/// Lines on their way to standard error.
+#[derive(Debug, Default)]
+struct Queue {
+    held: Mutex<Held>,
+    /// There are lines, or enough of them not to wait for more.
+    filled: Condvar,
+    /// All lines have been written.
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    lines: Vec<u8>,
+    /// Lines are being written.
+    writing: bool,
+    /// The process ends: lines do not wait for others.
+    hurry: bool,
+    dropped: u64,
+}
+
+impl Queue {
+    /// Adds a line, unless there is no room. Waits for nobody: the lock is held only while bytes are copied.
+    fn push(&self, line: &[u8]) {
+        let mut held = self.held.lock();
+        if held.lines.len() + line.len() > CAPACITY {
+            held.dropped += 1;
+            return;
         }
+        let before = held.lines.len();
+        held.lines.extend_from_slice(line);
+        let is_block = before < BLOCK && held.lines.len() >= BLOCK;
+        if is_block || (before == 0 && !held.writing) {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Writes lines as they come, without end.
+    fn write_out(&self, out: &mut dyn io::Write) {
+        let (mut block, mut reported) = (Vec::with_capacity(BLOCK), 0);
+        loop {
+            let mut held = self.held.lock();
+            held.writing = false;
+            if held.lines.is_empty() {
+                self.written.notify_all();
+                self.filled.wait_while(&mut held, |held| held.lines.is_empty());
+            }
+            // So that the thread is not woken for each line.
+            let is_short = |held: &mut Held| held.lines.len() < BLOCK && !held.hurry;
+            self.filled.wait_while_for(&mut held, is_short, DELAY);
+            std::mem::swap(&mut block, &mut held.lines);
+            held.writing = true;
+            let dropped = held.dropped;
+            drop(held);
+            let lost = write_lines(out, &mask_everything(&block));
+            block.clear();
+            block.shrink_to(CAPACITY / 8);
+            if lost > 0 {
+                self.held.lock().dropped += lost;
+            } else if dropped > reported {
+                tracing::warn!(
+                    name: "steadfast::gateway::log_lines_dropped",
+                    target: "steadfast::gateway",
+                    lines = dropped - reported,
+                    "lines of the log were dropped: nobody read them in time",
+                );
+                reported = dropped;
+            }
+        }
+    }
+}
+
+/// Writes `lines`, however long that takes; how many could not be written.
+fn write_lines(out: &mut dyn io::Write, mut lines: &[u8]) -> u64 {
+    while !lines.is_empty() {
+        match out.write(lines) {
+            Ok(0) => break,
+            Ok(written) => lines = &lines[written..],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                // Another process has made the pipe one that does not block.
+                io::ErrorKind::WouldBlock => thread::park_timeout(DELAY),
+                _ => break,
+            },
+        }
+    }
+    lines.iter().map(|byte| u64::from(*byte == b'\n')).sum()
+}
+
+/// Puts the lines of the subscriber into the queue.
+#[derive(Clone, Debug)]
+struct Lines(Arc<Queue>);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(&self.0)
+    }
+}
+
+/// One line: the subscriber writes it by one call.
+#[derive(Debug)]
+struct Line<'a>(&'a Queue);
+
+impl io::Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.push(line);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.0.is_empty() {
-            self.write_out();
-            std::thread::park_timeout(DELAY);
-        }
         Ok(())
     }
 }
@@ -144,12 +270,7 @@ impl Visit for Fields<'_> {
 
 impl fmt::Write for Fields<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(char::is_control)
-        {
-            self.writer.write_str(text)
-        } else {
-            write!(self.writer, "{}", text.escape_debug())
-        }
+        self.writer.write_str(&escape::text(text))
     }
 }
 

@@ -81,6 +81,8 @@ struct SharedTasks {
 /// One task.
 #[derive(Debug)]
 pub(crate) struct Task {
+    /// A hash of its tenant.
+    owner: u64,
     tenant: Option<Box<str>>,
     name: Box<str>,
     pub(crate) state: Mutex<TaskState>,
@@ -93,6 +95,11 @@ impl Keep for Task {
     /// A stopped task would run again if it were evicted.
     fn keep(&self, _: Instant) -> bool {
         self.state.lock().stopped.is_some()
+    }
+
+    /// A tenant that names many tasks does not make another's run again.
+    fn owner(&self) -> u64 {
+        self.owner
     }
 }
 
@@ -133,6 +140,7 @@ impl Tasks {
     pub(crate) fn task(&self, id: TaskId<'_>, now: Instant) -> Arc<Task> {
         let shown = |name: &str| head(name, LONGEST).into();
         self.shared.keyed.get_or_insert_with(&self.c.hash(id), now, || Task {
+            owner: self.c.hash(id.tenant),
             tenant: id.tenant.map(shown),
             name: shown(id.name),
             // Until a request shows that it is a session.

@@ -42,7 +42,9 @@ pub(super) fn refine(case: &Case<'_>, found: Finding) -> Verdict {
             .then_some(stated)
             .or_else(|| case.messages.iter().find_map(window::from_text));
     }
-    verdict.retry_after = wait(case, verdict.reason);
+    let reopens = matches!(found.effect, Effect::NoRetry | Effect::Reopens | Effect::Permanent);
+    let longest = retry_after::longest(verdict.reason, hopeless || reopens);
+    verdict.retry_after = wait(case, verdict.reason).map(|wait| wait.min(longest));
     let long = verdict.retry_after.is_some_and(|wait| wait > WORTH_WAITING);
     if found.effect == Effect::Reopens && verdict.retry_after.is_some() && !long && !hopeless {
         verdict.retry = Some(Retry::Yes);

@@ -3,8 +3,22 @@
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
+use steadfast_core::Reason;
 
 use super::{dates, facts::Facts, headers, message::Message, numbers, phrases::Number};
+
+/// The longest wait that a provider may ask for; one that asks for more is asked again then. An hour, and a day
+/// where a quota of the day (`reopens` says that it is not one of minutes) or an unpaid
+/// bill is the reason.
+pub(crate) fn longest(reason: Reason, reopens: bool) -> Duration {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    match reason {
+        Reason::Billing => DAY,
+        reason if reason.is_throttling() && reopens => DAY,
+        _ => HOUR,
+    }
+}
 
 /// Headers that state it, in the order in which SDKs read them.
 pub(crate) fn from_headers(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> Option<Duration> {

@@ -118,6 +118,11 @@ impl Models {
         }
     }
 
+    /// Whether there is a row or an override of exactly this name, so that there are few.
+    pub fn has(&self, model: &str) -> bool {
+        self.overrides.contains_key(model) || TABLE.contains_key(model)
+    }
+
     /// What is known of `model`, or [`UNKNOWN`].
     pub fn limits(&self, model: &str) -> TokenLimits {
         self.get(model).unwrap_or(UNKNOWN)
@@ -235,6 +240,7 @@ mod tests {
     #[test]
     fn a_longer_number_is_another_model() {
         let models = Models::default();
+        assert!(models.has("gpt-4o") && !models.has("gpt-4o-of-my-own"));
         assert_eq!(models.get("gpt-4.5"), None, "not gpt-4 with its 8,192");
         assert_eq!(models.get("o10"), None);
         assert_eq!(models.limits("nobody-knows"), UNKNOWN);

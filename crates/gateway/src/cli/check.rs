@@ -1,6 +1,6 @@
 //! `steadfast check`: what a configuration comes to.
 
-use super::{CheckArgs, Exit};
+use super::{CheckArgs, Exit, print};
 use crate::{
     config::{Config, schema},
     stack::{Gateway, Report},
@@ -8,17 +8,16 @@ use crate::{
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Exit> {
     if args.schema {
-        println!("{:#}", schema());
-        return Ok(());
+        return Ok(print::result(format_args!("{:#}", schema()))?);
     }
     let (config, source) = Config::load(args.config.as_deref())?;
     let report = Report::of(&config, &source)?;
     // Credentials too: a variable that is not set is found now and not at night.
     super::runtime().block_on(async { Gateway::connect(&config, &source) })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(Exit::failed)?);
+        print::result(serde_json::to_string_pretty(&report).map_err(Exit::failed)?)?;
     } else {
-        print!("{report}");
+        print::result(report.to_string().trim_end())?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::{ClassifyArgs, Exit};
+use super::{ClassifyArgs, Exit, print};
 
 pub(super) fn run(args: &ClassifyArgs) -> Result<(), Exit> {
     let name = args.file.as_deref().map_or("standard input".into(), Path::to_string_lossy);
@@ -37,7 +37,7 @@ fn lines(input: impl BufRead, out: &mut impl Write, name: &str) -> io::Result<us
             Ok(verdict) => writeln!(out, "{verdict}")?,
             Err(error) => {
                 wrong += 1;
-                eprintln!("steadfast: {name}:{}: {error}", index + 1);
+                print::report(format_args!("steadfast: {name}:{}: {error}", index + 1));
                 writeln!(out, "{}", serde_json::json!({ "error": error.to_string() }))?;
             }
         }

@@ -11,15 +11,16 @@ use steadfast::{
 };
 use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 
-use super::{CompactArgs, Exit, input};
+use super::{CompactArgs, Exit, input, print};
 
 pub(super) fn run(args: &CompactArgs) -> Result<(), Exit> {
     let mut request = input::request(args.file.as_deref(), args.dialect)?;
     let report = compact(&mut request, args)?;
     let body = codec(args.dialect).encode_request(&request, &Wire::default());
     let body = body.map_err(Exit::failed)?;
-    eprintln!("{report}");
-    Ok(io::stdout().lock().write_all(&body)?)
+    print::report(report);
+    let mut out = io::stdout().lock();
+    Ok(out.write_all(&body).and_then(|()| out.flush())?)
 }
 
 /// Compacts `request` if it has to be; what was done, as a text.

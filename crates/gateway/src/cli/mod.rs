@@ -1,6 +1,13 @@
 //! The command line.
 
-use std::{fmt::Display, io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -14,6 +21,7 @@ mod compact;
 mod control;
 mod demo;
 mod input;
+mod print;
 mod replay;
 mod serve;
 mod sim;
@@ -278,18 +286,14 @@ pub fn run() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Completions(args) => {
-            clap_complete::generate(
-                args.shell,
-                &mut Cli::command(),
-                "steadfast",
-                &mut io::stdout(),
-            );
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "steadfast", &mut script);
+            io::stdout().lock().write_all(&script).map_err(Exit::from)
         }
     };
     let Err(Exit(code, message)) = done else { return ExitCode::SUCCESS };
     if !message.is_empty() {
-        eprintln!("steadfast: {message}");
+        print::report(format_args!("steadfast: {message}"));
     }
     ExitCode::from(code)
 }

@@ -1,8 +1,10 @@
 //! `steadfast serve`: the gateway.
 
+use std::net::SocketAddr;
+
 use tokio::net::TcpListener;
 
-use super::{Exit, ServeArgs};
+use super::{Exit, ServeArgs, print};
 use crate::{
     config::Config,
     server::{App, serve},
@@ -25,20 +27,11 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         let at = listener.local_addr().unwrap_or(listen);
         // Before anybody learns that it runs: until then the signal ends it.
         reload_on_hangup(app.clone());
-        println!("steadfast serves on http://{at}");
-        println!("  OpenAI SDKs     base URL http://{at}/v1");
-        println!("  Anthropic SDKs  base URL http://{at}");
-        println!("  Gemini SDKs     base URL http://{at}");
-        for route in app.gateway().routes() {
-            let name = if app.gateway().routes().len() == 1 { "chain" } else { route.name() };
-            let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
-            println!("  {name:<14}  {}", chain.join(" -> "));
-        }
+        print::announce(banner(at, &app.gateway()));
         let draining = app.clone();
         let stop = async move {
             super::stop_signal().await;
             draining.drain();
-            eprintln!("steadfast: stopping; answers in progress may finish");
         };
         let grace = config.server.shutdown;
         match serve(listener, app.router(), stop, grace).await? {
@@ -48,6 +41,22 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             ))),
         }
     })
+}
+
+/// Where it serves, and what.
+fn banner(at: SocketAddr, gateway: &Gateway) -> String {
+    let mut text = format!(
+        "steadfast serves on http://{at}\n\
+         \x20 OpenAI SDKs     base URL http://{at}/v1\n\
+         \x20 Anthropic SDKs  base URL http://{at}\n\
+         \x20 Gemini SDKs     base URL http://{at}"
+    );
+    for route in gateway.routes() {
+        let name = if gateway.routes().len() == 1 { "chain" } else { route.name() };
+        let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
+        text.push_str(&format!("\n  {name:<14}  {}", chain.join(" -> ")));
+    }
+    text
 }
 
 /// Reads the configuration again on SIGHUP, until it ends.

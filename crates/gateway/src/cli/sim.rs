@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::Path};
 
 use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer};
 
-use super::{Exit, SimArgs};
+use super::{Exit, SimArgs, print};
 
 /// Requests remembered a provider: enough to see what just happened.
 const JOURNAL: usize = 1_000;
@@ -26,14 +26,15 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
             servers.push(SimServer::bind(at, provider).await.map_err(can_not_listen(at))?);
         }
         for server in &servers {
-            println!("{:<10} {}", server.provider().dialect().to_string(), server.base_url());
+            let dialect = server.provider().dialect().to_string();
+            print::announce(format_args!("{dialect:<10} {}", server.base_url()));
         }
         if let Some(at) = args.control {
             let providers = servers.iter().map(|server| server.provider().clone());
             let at = super::control::start(at, providers).await.map_err(can_not_listen(at))?;
-            println!("{:<10} http://{at}", "control");
+            print::announce(format_args!("{:<10} http://{at}", "control"));
         }
-        println!("any key is accepted; Ctrl-C stops");
+        print::announce("any key is accepted; Ctrl-C stops");
         super::stop_signal().await;
         for server in servers {
             server.shutdown().await;

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use steadfast::guard::TaskId;
 
 use super::{App, Peer, chat::query, reply};
+use crate::escape;
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn health() -> &'static str {
@@ -49,7 +50,8 @@ pub(super) async fn status(
     let mut status = app.gateway().status();
     status["attempts"] = app.metrics().attempts().into();
     status["reload"] = app.0.reloads.lock().json();
-    let text = app.outgoing(&headers, &uri).mask.text(status.to_string());
+    let text = status.to_string();
+    let text = app.outgoing(&headers, &uri).mask.text(escape::json(&text).into_owned());
     reply::ok("application/json", Body::from(text))
 }
 

@@ -81,7 +81,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = stop.receiver_count(), grace_s = grace.as_secs(), "waiting for the answers in progress");
+    tracing::info!(name: "steadfast::gateway::draining", target: "steadfast::gateway", open = stop.receiver_count(), grace_s = grace.as_secs(), "stopping: waiting for the answers in progress");
     // Nobody listens any more when all have ended.
     let _ = stop.send(());
     let cut = tokio::select! {

@@ -7,7 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use steadfast_client::dialect::codec;
 use steadfast_core::{Dialect, Failure, RecoveryLog, Retry, Target};
 
-use crate::secrets::{Mask, Secrets};
+use crate::{
+    escape,
+    secrets::{Mask, Secrets},
+};
 
 /// The target that answered, or failed last.
 const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
@@ -165,20 +168,8 @@ pub(super) fn stamp(
 
 /// `text` as a header's value: printable ASCII, bounded.
 fn visible(text: &str) -> Option<HeaderValue> {
-    // A header's value may have a tab in it, and nothing else that can not be seen.
-    if text.len() <= MAX_RECOVERY
-        && text.is_ascii()
-        && !text.contains('\t')
-        && let Ok(value) = HeaderValue::from_str(text)
-    {
-        return Some(value);
-    }
-    let ascii: String = text
-        .chars()
-        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
-        .take(MAX_RECOVERY)
-        .collect();
-    HeaderValue::from_str(&ascii).ok()
+    let ascii = escape::ascii(text);
+    HeaderValue::from_str(&ascii[..ascii.len().min(MAX_RECOVERY)]).ok()
 }
 
 /// An empty success, to be filled.
@@ -217,7 +208,7 @@ mod tests {
 
     #[test]
     fn header_values_hold_nothing_that_breaks_headers() {
-        assert_eq!(visible("a\r\nb\u{e9}").unwrap(), "a??b?");
+        assert_eq!(visible("a\r\nb\t\u{e9}").unwrap(), r"a\r\nb\t\u{e9}");
         assert_eq!(visible(&"x".repeat(9_000)).unwrap().len(), MAX_RECOVERY);
     }
 }

@@ -48,6 +48,8 @@ struct Inner {
     /// What may be asked: each provider of the chains, with each of its keys.
     targets: Vec<Target>,
     models: Vec<String>,
+    /// Every model that the configuration names.
+    names: BTreeSet<String>,
     /// Models by what stands for them.
     aliases: BTreeMap<String, String>,
     identities: Identities,
@@ -198,6 +200,7 @@ impl Gateway {
         Ok(Self(Arc::new(Inner {
             targets: targets(config, &routes),
             models: models(config),
+            names: names(config),
             aliases: config.aliases.clone(),
             identities,
             secrets,
@@ -287,7 +290,9 @@ impl Gateway {
 
     /// The same as Prometheus gauges, with the mark that ends an exposition.
     pub fn gauges(&self) -> String {
-        status::gauges(self.handles())
+        let Inner { names, kept, .. } = &*self.0;
+        let is_known = |model: &str| names.contains(model) || kept.models.has(model);
+        status::gauges(self.handles(), is_known)
     }
 }
 
@@ -376,4 +381,12 @@ fn models(config: &Config) -> Vec<String> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect()
+}
+
+/// Those, what stands in for them, and what routes are for.
+fn names(config: &Config) -> BTreeSet<String> {
+    let downgrades = config.providers.iter().flat_map(|provider| &provider.downgrades);
+    let downgrades = downgrades.flat_map(|(from, to)| std::iter::once(from).chain(to));
+    let of_routes = config.routes().into_iter().flat_map(|(_, route)| &route.models);
+    downgrades.chain(of_routes).cloned().chain(models(config)).collect()
 }

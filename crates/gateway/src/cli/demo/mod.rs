@@ -16,7 +16,7 @@ use self::{
     load::{Answered, Load},
     scenario::Scenario,
 };
-use super::{DemoArgs, Exit};
+use super::{DemoArgs, Exit, print};
 use crate::server::{App, serve};
 
 /// How often the live view is drawn anew.
@@ -64,14 +64,13 @@ impl Running {
 async fn once(args: &DemoArgs) -> Result<(), Exit> {
     let running = Running::start(Scenario::fixed(args.seed).await?, args.seed).await?;
     if !args.json {
-        println!("steadfast demo: the gateway on http://{}, in front of", running.address);
-        for (name, url) in running.scenario.addresses() {
-            println!("  {name:<10} {url}");
-        }
-        println!(
-            "{} requests in three dialects, every second one streamed, some with tools or an image ...\n",
-            args.requests
-        );
+        let line = |(name, url)| format!("  {name:<10} {url}\n");
+        let addresses: String = running.scenario.addresses().map(line).collect();
+        print::result(format_args!(
+            "steadfast demo: the gateway on http://{}, in front of\n{addresses}{} requests in three \
+             dialects, every second one streamed, some with tools or an image ...\n",
+            running.address, args.requests
+        ))?;
     }
     let began = Instant::now();
     let answered = running.load.run(args.requests).await;
@@ -80,9 +79,9 @@ async fn once(args: &DemoArgs) -> Result<(), Exit> {
     report.scripts = scripts::run(&running).await;
     let good = report.is_good();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(Exit::failed)?);
+        print::result(serde_json::to_string_pretty(&report).map_err(Exit::failed)?)?;
     } else {
-        print!("{report}");
+        print::result(report.to_string().trim_end())?;
     }
     running.stop().await;
     if good { Ok(()) } else { Err(Exit::failed("not everything ended as it should")) }
@@ -92,16 +91,14 @@ async fn once(args: &DemoArgs) -> Result<(), Exit> {
 async fn live(args: &DemoArgs) -> Result<(), Exit> {
     let running = Running::start(Scenario::live(args.seed).await?, args.seed).await?;
     let at = running.address;
-    println!("steadfast demo: the gateway is on http://{at}");
-    println!("  who is resting and why   http://{at}/admin/status");
-    println!("  metrics                  http://{at}/metrics");
-    println!(
-        "  ask it something         curl -s http://{at}/v1/chat/completions -H 'content-type: application/json' \\"
-    );
-    println!(
-        "                             -d '{{\"model\":\"gpt-4o\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'"
-    );
-    println!("Ctrl-C stops\n");
+    print::result(format_args!(
+        "steadfast demo: the gateway is on http://{at}\n  \
+           who is resting and why   http://{at}/admin/status\n  \
+           metrics                  http://{at}/metrics\n  \
+           ask it something         curl -s http://{at}/v1/chat/completions -H 'content-type: application/json' \\\n                             \
+           -d '{{\"model\":\"gpt-4o\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'\n\
+         Ctrl-C stops\n"
+    ))?;
     let mut view = View::default();
     let mut stop = std::pin::pin!(super::stop_signal());
     let mut tick = tokio::time::interval(REFRESH);
@@ -113,7 +110,7 @@ async fn live(args: &DemoArgs) -> Result<(), Exit> {
         }
     }
     load.stop();
-    println!();
+    print::result("")?;
     running.stop().await;
     Ok(())
 }
