@@ -206,13 +206,14 @@ impl RigBuilder {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let (router, draining) = (app.router(), app.clone());
+        let (router, limits) = (app.router(), app.connection_limits());
+        let draining = app.clone();
         let server = tokio::spawn(async move {
             let stopped = async move {
                 let _ = stopped.await;
                 draining.drain();
             };
-            serve(listener, router, stopped, Duration::from_secs(10)).await
+            serve(listener, router, limits, stopped, Duration::from_secs(10)).await
         });
         Rig { addr, app, sims, config: text, stop: Some(stop), server, secrets: self.secrets }
     }

@@ -1,6 +1,7 @@
 //! The steadfast gateway as a library: configuration, the stack made of it, the server, and the
 //! command line.
 
+mod authority;
 pub mod cli;
 pub mod config;
 pub mod keys;

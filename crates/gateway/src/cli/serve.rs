@@ -29,6 +29,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         println!("  OpenAI SDKs     base URL http://{at}/v1");
         println!("  Anthropic SDKs  base URL http://{at}");
         println!("  Gemini SDKs     base URL http://{at}");
+        if !app.has_admin_key() {
+            println!("  /admin/*        for programs of this machine, without a key: `server.admin_key` is not set");
+        }
         for route in app.gateway().routes() {
             let name = if app.gateway().routes().len() == 1 { "chain" } else { route.name() };
             let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
@@ -41,7 +44,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             eprintln!("steadfast: stopping; answers in progress may finish");
         };
         let grace = config.server.shutdown;
-        match serve(listener, app.router(), stop, grace).await? {
+        match serve(listener, app.router(), app.connection_limits(), stop, grace).await? {
             0 => Ok(()),
             cut => Err(Exit::failed(format_args!(
                 "{cut} connections were still busy after {grace:?} and were cut"

@@ -3,11 +3,14 @@
 mod admin;
 mod array;
 mod chat;
+mod connection;
 mod listen;
 mod models;
+mod reader;
 mod record;
 mod reload;
 mod reply;
+mod socket;
 mod stream;
 mod unread;
 mod version;
@@ -28,15 +31,18 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
+use http::{HeaderMap, HeaderValue, Uri, header};
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::{Dialect, Failure, Reason};
 
 use self::reload::Reloads;
 pub use self::{
-    listen::{Peer, serve},
+    connection::{ConnectionLimits, Peer},
+    listen::serve,
     reload::Reloaded,
 };
 use crate::{
+    authority::Misaddressed,
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
@@ -63,6 +69,7 @@ struct Setup {
     keys: KeyRing,
     body_limit: usize,
     body_timeout: Duration,
+    body_progress: Duration,
     keepalive: Duration,
     forward: Vec<http::HeaderName>,
 }
@@ -80,6 +87,7 @@ impl Setup {
             keys: KeyRing::read(config, source)?,
             body_limit: server.body_limit,
             body_timeout: server.body_timeout,
+            body_progress: server.body_progress,
             keepalive: server.keepalive,
             forward: forward
                 .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
@@ -120,6 +128,16 @@ impl App {
     /// The stacks and their handles, as they are now.
     pub fn gateway(&self) -> Gateway {
         self.setup().gateway.clone()
+    }
+
+    /// Whether `/admin/*` needs a key. Without one, programs of this machine need none.
+    pub fn has_admin_key(&self) -> bool {
+        self.setup().keys.has_admin()
+    }
+
+    /// How long connections to it may do nothing.
+    pub fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits::from(&self.setup().config.server)
     }
 
     /// From now on `/readyz` says no, so that whoever balances load stops sending.
@@ -214,6 +232,17 @@ async fn unsupported(status: http::StatusCode, message: String, request: Request
 
 /// Answers `request`, which nobody read, with `failure`.
 async fn refuse(dialect: Dialect, failure: &Failure, request: Request) -> Response {
-    let response = reply::refused(dialect, failure, &reply::request_id(request.headers()));
-    unread::drop_rest(request.into_body(), response).await
+    let (parts, body) = request.into_parts();
+    let response = reply::refused(dialect, failure, &reply::request_id(&parts.headers));
+    unread::drop_rest(&parts.headers, body, response).await
+}
+
+/// The answer to a request that names nobody that could be believed. What follows on its connection is not
+/// believed either.
+fn misaddressed(problem: Misaddressed, headers: &HeaderMap, uri: &Uri) -> Response {
+    let failure = Failure::refused(Reason::Format, problem.message());
+    let dialect = reply::guess_dialect(headers, uri);
+    let mut response = reply::refused(dialect, &failure, &reply::request_id(headers));
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }

@@ -3,7 +3,7 @@
 use axum::{
     body::Body,
     extract::{Path, State},
-    http::{HeaderMap, Uri},
+    http::request::Parts,
     response::Response,
 };
 use serde_json::{Value, json};
@@ -13,10 +13,11 @@ use super::{App, chat, reply};
 
 /// `GET /v1/models` and `GET /v1beta/models`, in the shape of the caller's dialect: Anthropic's for
 /// a caller that sends its version header, Gemini's for one with its key header or address.
-pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
+    let Parts { uri, headers, .. } = &asked;
+    let dialect = reply::guess_dialect(headers, uri);
+    if let Err(failure) = chat::caller(&app.setup(), &asked) {
+        return reply::refused(dialect, &failure, &reply::request_id(headers));
     }
     let gateway = app.gateway();
     let names = gateway.models();
@@ -38,19 +39,19 @@ pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -
 pub(super) async fn one(
     State(app): State<App>,
     Path(name): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Response {
-    let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+    let Parts { uri, headers, .. } = &asked;
+    let dialect = reply::guess_dialect(headers, uri);
+    if let Err(failure) = chat::caller(&app.setup(), &asked) {
+        return reply::refused(dialect, &failure, &reply::request_id(headers));
     }
     if !app.gateway().models().contains(&name) {
         let failure = Failure::refused(
             Reason::ModelNotFound,
             format!("this gateway has no model by the name `{name}`; GET /v1/models lists them"),
         );
-        return reply::refused(dialect, &failure, &reply::request_id(&headers));
+        return reply::refused(dialect, &failure, &reply::request_id(headers));
     }
     reply::ok("application/json", Body::from(describe(dialect, &name).to_string()))
 }
