@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod http;
+pub mod http2;
 pub mod in_process;
 pub mod wire_answer;
 

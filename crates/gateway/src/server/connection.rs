@@ -132,7 +132,8 @@ pub(super) async fn serve(
         ..Times::default()
     };
     let mut unread = Unread::new(None);
-    let mut alarm = Alarm::at(later(born, limits.checked()));
+    let checked = later(born, limits.checked());
+    let mut alarm = Alarm::at(times.closes_at.map_or(checked, |closes| closes.min(checked)));
     let mut stop = pin!(stopped.changed());
     std::future::poll_fn(move |cx| {
         loop {
